@@ -1,0 +1,62 @@
+"""postmortem tells people why a training run died.
+
+The public names are loaded on first use: importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from postmortem._version import __version__
+
+if TYPE_CHECKING:
+    from postmortem.api import load, localize, scan
+    from postmortem.core.errors import PostmortemError
+    from postmortem.core.model import Diagnosis, Event, Finding, Problem, Report, RunReport
+    from postmortem.core.timeline import Run
+    from postmortem.replay.model import Culprit, TrainStep
+
+_WHERE = {
+    "Culprit": "postmortem.replay.model",
+    "Diagnosis": "postmortem.core.model",
+    "Event": "postmortem.core.model",
+    "Finding": "postmortem.core.model",
+    "PostmortemError": "postmortem.core.errors",
+    "Problem": "postmortem.core.model",
+    "Report": "postmortem.core.model",
+    "Run": "postmortem.core.timeline",
+    "RunReport": "postmortem.core.model",
+    "TrainStep": "postmortem.replay.model",
+    "load": "postmortem.api",
+    "localize": "postmortem.api",
+    "scan": "postmortem.api",
+}
+
+__all__ = [
+    "Culprit",
+    "Diagnosis",
+    "Event",
+    "Finding",
+    "PostmortemError",
+    "Problem",
+    "Report",
+    "Run",
+    "RunReport",
+    "TrainStep",
+    "__version__",
+    "load",
+    "localize",
+    "scan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'postmortem' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_WHERE[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

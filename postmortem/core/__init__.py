@@ -1,0 +1,1 @@
+"""The vocabulary: runs, timelines, findings, and what everything else is built on."""

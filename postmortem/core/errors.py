@@ -1,0 +1,44 @@
+"""Errors that end a command with one clear line.
+
+PostmortemError
+├── UsageError      exit 2: an option, a name or a configuration key that does not exist
+├── NotFoundError   exit 2: no such path, or nothing readable below it
+└── MissingExtra    exit 2: an optional dependency is not installed; says which extra brings it
+
+Damage inside a log is never an exception: it is a `Problem`.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class PostmortemError(Exception):
+    """What a command could not do; the message is for the person who typed it."""
+
+    exit_code = 2
+
+
+class UsageError(PostmortemError):
+    """An option, a name or a configuration key that does not exist."""
+
+
+class NotFoundError(PostmortemError):
+    """No such path, or nothing below it that any reader understands."""
+
+
+class MissingExtra(PostmortemError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs the extra [{extra}]: pip install 'training-postmortem[{extra}]'")
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion to append to an error message; empty where nothing is close."""
+    close = get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

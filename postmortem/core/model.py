@@ -1,0 +1,222 @@
+"""What flows: problems, events, findings, diagnoses and the report that every output renders.
+
+All types hold plain Python values, so that a report can be written as JSON without conversion rules
+(`json_value` spells the non-finite numbers). Frames and arrays live in `timeline`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from postmortem.core.timeline import Run
+
+SCHEMA_VERSION = 1
+
+Severity = Literal["error", "warning", "info"]
+Verdict = Literal["failed", "suspect", "healthy", "not-judged"]
+Ended = Literal[
+    "completed",
+    "crashed",
+    "out-of-memory",
+    "killed",
+    "time-limit",
+    "preempted",
+    "interrupted",
+    "hung",
+    "cut",
+    "running",
+    "unknown",
+]
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+VERDICTS: tuple[Verdict, ...] = ("failed", "suspect", "not-judged", "healthy")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Damage in an input: where it is, what was still read and what was lost (empty: nothing).
+
+    `offset` counts bytes from the start of the file, `line` is 1-based and counts ``\\n`` only.
+    """
+
+    path: str
+    what: str
+    offset: int | None = None
+    line: int | None = None
+    kept: str = ""
+    lost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something a log says that is not a number.
+
+    `kind` is the id of a signature, `line` the 1-based line in `file` (for a traceback its last line),
+    `wall_time` seconds since the epoch or NaN, `fields` what the message says, as plain JSON types.
+    """
+
+    kind: str
+    severity: Severity
+    message: str
+    source: str = "text"
+    file: str = ""
+    line: int | None = None
+    step: int | None = None
+    rank: int | None = None
+    wall_time: float = math.nan
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What a detector saw: a fault with its place in the run and the evidence for it.
+
+    `id` is given by the scan (detectors leave it empty); `because_of` is the id of the finding that this
+    one is a consequence of; `evidence` holds plain JSON types only.
+    """
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    tag: str | None = None
+    rank: int | None = None
+    step: int | None = None
+    end_step: int | None = None
+    wall_time: float | None = None
+    evidence: dict[str, Any] = field(default_factory=dict)
+    id: str = ""
+    because_of: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """The story of a run: one root cause, what speaks for and against it, and what to do next.
+
+    `findings` are the ids behind it, root first. `disprove` says what would show it to be wrong.
+    """
+
+    name: str
+    summary: str
+    findings: tuple[str, ...] = ()
+    evidence_for: tuple[str, ...] = ()
+    evidence_against: tuple[str, ...] = ()
+    disprove: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    last_good_step: int | None = None
+    last_good_checkpoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Saved weights of a run. `step` is what its name or content says; `finite` None: not looked into."""
+
+    path: str
+    step: int | None
+    finite: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Files of one kind that belong to a run, and how many numbers they gave."""
+
+    kind: str
+    files: tuple[str, ...]
+    points: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """One series around the root finding: its value before and at the step, and its course for a sparkline."""
+
+    tag: str
+    role: str
+    before_step: int | None
+    before: float | None
+    at_step: int | None
+    at: float | None
+    curve: tuple[float, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class RunReport:
+    """All that is said about one run. `run` holds the timeline where it was kept (not in large scans)."""
+
+    name: str
+    path: str
+    verdict: Verdict
+    ended: Ended
+    sources: tuple[Source, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    diagnosis: Diagnosis | None = None
+    findings: tuple[Finding, ...] = ()
+    events: tuple[Event, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[tuple[str, str], ...] = ()
+    around: tuple[Around, ...] = ()
+    notes: tuple[str, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    run: Run | None = None
+
+    def plot(self, ax: Any = None) -> Any:
+        """The run's loss, gradient norm and learning rate with the findings marked; returns the Axes."""
+        return _hook("plot_run")(self, ax)
+
+    def _repr_html_(self) -> str:
+        return str(_hook("html")(self))
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """The result of a scan; every output format is a rendering of one Report."""
+
+    runs: tuple[RunReport, ...]
+    version: str
+    options: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    """Paths that belong to no run: unreadable, empty or of no known kind."""
+
+    def __getitem__(self, name: str) -> RunReport:
+        """The run of that name. KeyError lists the names there are."""
+        for run in self.runs:
+            if run.name == name:
+                return run
+        raise KeyError(f"no run {name!r}; there are: {', '.join(run.name for run in self.runs) or 'none'}")
+
+    def findings_frame(self) -> Any:
+        """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""
+        return _hook("findings_frame")(self)
+
+    def _repr_html_(self) -> str:
+        return str(_hook("html")(self))
+
+
+HOOKS: dict[str, Any] = {}
+"""Renderings of core types; `postmortem.api` installs them, so that core knows no layer above it."""
+
+
+def _hook(name: str) -> Any:
+    if name not in HOOKS:
+        import importlib
+
+        importlib.import_module("postmortem.api")
+    return HOOKS[name]
+
+
+def json_value(value: Any) -> Any:
+    """`value` as strict JSON: NaN and the infinities become the strings "nan", "inf" and "-inf"."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
+    if isinstance(value, dict):
+        return {str(k): json_value(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(v) for v in value]
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    if hasattr(value, "item"):  # a numpy scalar
+        return json_value(value.item())
+    return str(value)

@@ -1,0 +1,116 @@
+"""What a reader hands over: numbers as columns, events, problems and facts about the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.core.model import Ended, Event, Problem
+
+
+@dataclass(slots=True)
+class Points:
+    """n numbers in order of arrival, as columns.
+
+    `code` (int32[n]) indexes `tags`; `step` int64[n]; `value` float64[n], NaN and infinities exact;
+    `wall_time` float64[n], seconds since the epoch, NaN where unknown; `rank` int16[n], -1 where unknown.
+    """
+
+    tags: list[str]
+    code: NDArray[np.int32]
+    step: NDArray[np.int64]
+    value: NDArray[np.float64]
+    wall_time: NDArray[np.float64]
+    rank: NDArray[np.int16]
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    @classmethod
+    def empty(cls) -> Points:
+        return PointsBuilder().build()
+
+
+class PointsBuilder:
+    """Collects points: `add` one by one, or `extend` by whole arrays of one tag; order is kept."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+        self._rows: list[tuple[int, int, float, float, int]] = []
+        self._chunks: list[tuple[Any, ...]] = []
+
+    def code(self, tag: str) -> int:
+        return self._codes.setdefault(tag, len(self._codes))
+
+    def add(self, tag: str, step: int, value: float, wall_time: float = np.nan, rank: int = -1) -> None:
+        self._rows.append((self.code(tag), step, value, wall_time, rank))
+
+    def extend(self, tag: str, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1) -> None:
+        """Arrays of one tag; `wall_time` and `rank` may be scalars."""
+        self._flush()
+        self._chunks.append((np.full(len(step), self.code(tag)), step, value, wall_time, rank))
+
+    def extend_columns(self, tags: list[str], code: Any, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1) -> None:
+        """Arrays of several tags at once: `code` indexes `tags`."""
+        self._flush()
+        own = np.array([self.code(t) for t in tags], np.int32)
+        self._chunks.append((own[np.asarray(code)] if len(step) else np.empty(0, np.int32), step, value, wall_time, rank))
+
+    def _flush(self) -> None:
+        if self._rows:
+            code, step, value, wall, rank = zip(*self._rows, strict=True)
+            self._chunks.append((code, np.array([_int64(s) for s in step], np.int64), value, wall, rank))
+            self._rows = []
+
+    def build(self) -> Points:
+        self._flush()
+
+        def column(k: int, dtype: Any) -> Any:
+            parts = [np.broadcast_to(np.asarray(c[k], dtype), len(c[1])) for c in self._chunks]
+            return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+        return Points(
+            list(self._codes),
+            column(0, np.int32),
+            column(1, np.int64),
+            column(2, np.float64),
+            column(3, np.float64),
+            column(4, np.int16),
+        )
+
+
+def _int64(step: int) -> int:
+    """A step as a damaged log may print it, held inside int64."""
+    return max(-(2**63), min(2**63 - 1, int(step)))
+
+
+@dataclass(slots=True, kw_only=True)
+class Reading:
+    """All that a reader got out of one file.
+
+    `skipped` counts what was seen and left out on purpose (histograms, images, carried-over values);
+    `notes` are sentences for `postmortem show` (how steps were inferred, which dialect explained how many
+    lines); `started` and `stopped` are seconds since the epoch; `ended` is None where the file does not tell.
+    `step_axis` says what the step is: "step", "iteration", "epoch", "row".
+    """
+
+    source: str
+    path: str
+    points: Points = field(default_factory=Points.empty)
+    events: list[Event] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    ended: Ended | None = None
+    started: float | None = None
+    stopped: float | None = None
+    step_axis: str = "step"
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Identifiers that tie files together: "job_id", "run_id", "host"."""

@@ -1,0 +1,80 @@
+"""One registry for every kind of plugin: a decorator, discovery of the package's modules, entry points."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from postmortem.core.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A plugin that did not load, and why."""
+
+    where: str
+    why: str
+
+
+class Registry(Generic[T]):
+    """Everything of one kind, in the order of `key`.
+
+    The modules of `package` without a leading underscore are imported on first use, then the entry points
+    of group `package`. A module that fails to import is remembered in `broken` and stops nothing.
+    """
+
+    def __init__(self, package: str, key: Callable[[T], str]) -> None:
+        self.package = package
+        self.key = key
+        self._items: dict[str, T] = {}
+        self._broken: list[Broken] = []
+        self._loaded = False
+
+    def register(self, item: T) -> T:
+        """Adds `item`; used as the decorator. ValueError where the key is taken by something else."""
+        key = self.key(item)
+        other = self._items.get(key)
+        if other is not None and getattr(other, "__qualname__", None) != getattr(item, "__qualname__", key):
+            raise ValueError(f"{self.package}: {key!r} is registered twice")
+        self._items[key] = item
+        return item
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        package = importlib.import_module(self.package)
+        names = [f"{self.package}.{m.name}" for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
+        for name in sorted(names):
+            self._guard(name, lambda name=name: importlib.import_module(name))
+        for entry in importlib.metadata.entry_points(group=self.package):
+            self._guard(f"{entry.name} = {entry.value}", entry.load)
+
+    def _guard(self, where: str, load: Callable[[], object]) -> None:
+        try:
+            load()
+        except Exception as error:  # a plugin may raise anything while it is imported
+            self._broken.append(Broken(where, f"{type(error).__name__}: {error}"))
+
+    def __iter__(self) -> Iterator[T]:
+        self._load()
+        return iter([self._items[k] for k in sorted(self._items)])
+
+    def __getitem__(self, key: str) -> T:
+        self._load()
+        if key not in self._items:
+            raise UsageError(f"{self.package}: no {key!r}{did_you_mean(key, self._items)}")
+        return self._items[key]
+
+    @property
+    def broken(self) -> list[Broken]:
+        self._load()
+        return self._broken

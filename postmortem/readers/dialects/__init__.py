@@ -1,0 +1,1 @@
+"""Dialects: one file per style in which programs print their metrics."""
