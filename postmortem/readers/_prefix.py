@@ -1,0 +1,211 @@
+"""Peels the layers that launchers, schedulers and loggers put in front of a line of training output.
+
+They stack: ``4: [default1]:[rank1]:[E1120 20:27:21.415 ProcessGroupNCCL.cpp:629] [Rank 1] text`` has five.
+One more kind of prefix is one more entry in `_LAYERS`. Clocks without a time zone are taken as UTC: a log
+does not say where it was written.
+"""
+
+from __future__ import annotations
+
+import re
+from calendar import timegm
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_LONGEST = 400
+"""Characters examined: no prefix is longer, a redrawn progress bar may have megabytes behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """What stood in front of a line; None where it was not said.
+
+    `rank` is global, `local_rank` counts within a node, `task` is the number srun writes in front (the rank
+    where each task has one GPU, else the node); `wall_time` seconds since the epoch; `level` one of DEBUG,
+    INFO, WARNING, ERROR, CRITICAL; `logger` the name of the logger or the source file; `host` the node.
+    """
+
+    rank: int | None = None
+    local_rank: int | None = None
+    task: int | None = None
+    level: str | None = None
+    wall_time: float | None = None
+    logger: str | None = None
+    host: str | None = None
+    pid: int | None = None
+
+    @property
+    def best_rank(self) -> int | None:
+        """The rank by order of trust: said outright, the task number, the local rank."""
+        return next((r for r in (self.rank, self.task, self.local_rank) if r is not None), None)
+
+
+NOTHING = Prefix()
+
+_DATE = r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<clock>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d{1,9})?(?P<zone>Z|[+-]\d\d:?\d\d)?"
+_SHORT_DATE = r"(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)"
+_LEVEL = r"(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|SUCCESS|TRACE)"
+_NAME = r"(?P<logger>[A-Za-z_][\w.\-/]{0,80}(?::[\w<>]{1,60}){0,2})"
+_SOURCE = r"(?P<logger>[\w./\-<>]{1,120}:\d+(?::\w{1,60})?)"
+_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "D": "DEBUG", "C": "CRITICAL", "WARN": "WARNING", "FATAL": "CRITICAL"}
+
+_LAYERS: tuple[tuple[str, str], ...] = (
+    # first characters, pattern; tried in this order, again and again, until none fits
+    ("[", r"\[\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?"),  # mpirun -tag-output: [job,rank]
+    ("[", r"\[[Rr]ank[ _-]?(?P<rank>\d{1,6})\](?: ?:)? ?"),  # torch's excepthook, c10d, DeepSpeed
+    ("[", r"\[[A-Za-z_]+(?P<local_rank>\d{1,4})\]: ?"),  # torchrun --tee: role name and local rank
+    # C++ logging of torch: severity, month and day, no year
+    (
+        "[",
+        r"\[(?P<glog>[IWEF])(?:(?P<month>\d\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}))? (?P<logger>[\w./\-]{1,120}:\d+)\] ?",
+    ),
+    # absl and torch's Python logging: I0316 10:34:38.268212 140096538502976 file.py:408]
+    (
+        "IWEFC",
+        r"(?P<glog>[IWEFC])(?P<month>\d\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}) +\d+ (?P<logger>[\w./\-<>]{1,120}:\d+)\] ?"
+        r"(?:\[\d+/\d+(?:_\d+)?\] ?)?",
+    ),
+    ("(", r"\((?:[A-Za-z_][\w.<>]{0,60} )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.\-:]{1,60}))?\) ?"),  # Ray
+    ("0123456789", _DATE + r" (?:stdout|stderr) [FP] "),  # container runtime (CRI)
+    # bracketed date, then [LEVEL] [file:line:function] or [logger][LEVEL] - (DeepSpeed, hydra, accelerate)
+    (
+        "[ ",
+        r" ?\["
+        + _DATE
+        + r"\] ?(?:\[(?P<level2>[A-Z]{4,8})\] ?(?:\["
+        + _SOURCE
+        + r"\] ?)?|\[(?P<logger2>[\w.\-]{1,80})\]\["
+        + _LEVEL
+        + r"\] ?-? ?|(?P<logger3>[\w.]{1,80}): \[(?P<level3>[A-Z]{4,8})\] ?)?",
+    ),
+    ("[", r"\[" + _DATE + " " + _LEVEL + r"(?: " + _SOURCE + r")?\] ?"),
+    ("[", r"\[" + _LEVEL + r"\|" + _DATE + r"\] ?(?:[\w./\-]{1,120}:\d+ ?)?(?:>> ?)?"),
+    ("[", r"\[" + _LEVEL + r"\|(?P<logger>[\w./\-]{1,120}:\d+)\] ?" + _DATE + r" ?(?:>> ?)?"),
+    (
+        "[",
+        r"\[(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?: (?P<logger>[\w.\-]{1,80}))?\]:? ?(?:(?P<logger2>[\w.\-]{1,80}) )?(?:"
+        + _LEVEL
+        + r": ?)?",
+    ),
+    ("[", r"\[(?P<host>[A-Za-z][\w.\-]{0,60})\] (?=\d{4}-\d\d-\d\d)"),  # a node or a program in front of a date
+    ("0123456789", _DATE + r"\t(?P<host>[\w.\-]{1,60}):(?P<local_rank>\d+)\t(?P<logger>[\w.\-:]{1,80})\t" + _LEVEL + r"\t"),  # OLMo
+    # date, then level, logger and source in any usual order, between - | : or blanks
+    (
+        "0123456789",
+        _DATE
+        + r"(?: ?[|\-:] ?| )(?:"
+        + rf"{_LEVEL} *(?:[|\-:] ?| )(?:{_NAME} ?[|\-] ?|\[(?P<logger2>[\w.\-:/]{{1,80}})\] ?)?"
+        + r"|(?P<logger3>[A-Za-z_][\w.\-/]{0,80}) ?[|\-:] ?(?P<level3>[A-Z]{4,8}) ?[|\-:] ?"
+        + r"|\((?P<logger4>[\w.\-:]{1,80})\) (?P<level4>[A-Z]{4,8}): ?"
+        + r"|\[(?P<level5>[A-Z]{4,8})\] ?(?:\[[\w.\-:/]{1,80}\] ?)?"
+        + r"|)-? ?",
+    ),
+    ("0123456789", _DATE + r" ?"),
+    ("0123456789", _SHORT_DATE + r" - (?P<logger>[\w.\-]{1,80}) - " + _LEVEL + r" - "),  # mmengine
+    ("[0123456789", r"\[?(?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?\]? (?:[|\-] )?(?:" + _LEVEL + r" ?[|\-:]? ?)?"),
+    ("IWEDC", _LEVEL + r":(?P<logger>[A-Za-z_][\w.\-]{0,80}):"),  # logging.basicConfig
+    ("[", r"\[" + _LEVEL + r"\] ?(?:\[" + _SOURCE + r"\] ?)?"),
+    ("[", r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning
+)
+_LABEL = re.compile(r" *(?P<task>\d{1,5}): ")
+_HOST_LABEL = re.compile(r"(?!slurmstepd|srun\b)(?P<host>[A-Za-z][\w.\-]{0,60}\d[\w.\-]{0,30}): ")
+
+_BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {}
+for _first, _pattern in _LAYERS:
+    for _character in _first:
+        _BY_FIRST[_character] = (*_BY_FIRST.get(_character, ()), re.compile(_pattern))
+
+
+def peel(text: str, *, labels: bool = False, year: int | None = None) -> tuple[str, Prefix]:
+    """Takes the prefixes off a line -> (rest with its indentation, what they said).
+
+    `labels`: this file's lines begin with a task number or a node's name (see `labelled`); without that
+    knowledge ``1: foo`` is content. `year` completes dates that lack one; else their `wall_time` is None.
+    """
+    if not labels and text[:1] not in _BY_FIRST:
+        return text, NOTHING
+    head = text[:_LONGEST]
+    at = 0
+    found: dict[str, str] = {}
+    if labels and (match := _LABEL.match(head) or _HOST_LABEL.match(head)):
+        found.update(match.groupdict())
+        at = match.end()
+    while at < len(head):
+        for pattern in _BY_FIRST.get(head[at], ()):
+            match = pattern.match(head, at)
+            if match is not None and match.end() > at:
+                found.update({k: v for k, v in match.groupdict().items() if v is not None})
+                at = match.end()
+                break
+        else:
+            break
+    return (text[at:], _prefix(found, year)) if at else (text, NOTHING)
+
+
+def labelled(lines: Iterable[str]) -> bool:
+    """Whether most of these lines begin with a task number or a node's name, as `srun -l` and pdsh write.
+
+    More than one label must occur, or every line must have it, so that numbered text is not taken for one.
+    """
+    total = hits = 0
+    seen: set[str] = set()
+    order: list[str] = []
+    for line in lines:
+        if not line.strip():
+            continue
+        total += 1
+        match = _LABEL.match(line) or _HOST_LABEL.match(line)
+        if match is not None:
+            hits += 1
+            label = match.group().strip()
+            seen.add(label)
+            order.append(label)
+    if total < 4 or hits < 0.7 * total:
+        return False
+    return len(seen) <= hits / 2  # a numbered list never repeats a number
+
+
+def _prefix(found: dict[str, str], year: int | None) -> Prefix:
+    level = found.get("level") or found.get("level2") or found.get("level3") or found.get("level4") or found.get("level5") or found.get("glog")
+    return Prefix(
+        rank=_int(found.get("rank")),
+        local_rank=_int(found.get("local_rank")),
+        task=_int(found.get("task")),
+        level=_LEVELS.get(level, level) if level else None,
+        wall_time=_wall_time(found, year),
+        logger=next((found[k] for k in ("logger", "logger2", "logger3", "logger4") if k in found), None),
+        host=found.get("host"),
+        pid=_int(found.get("pid")),
+    )
+
+
+def _int(digits: str | None) -> int | None:
+    return None if digits is None else int(digits[:18])
+
+
+def _wall_time(found: dict[str, str], year: int | None) -> float | None:
+    if "month" not in found:
+        return None
+    years = found.get("year") or (str(year) if year is not None else None)
+    if years is None:
+        return None
+    seconds = _epoch(years, found["month"], found["day"], found["clock"][:5], found.get("zone", ""))
+    if seconds is None:
+        return None
+    return seconds + int(found["clock"][6:8]) + (float("0." + found["fraction"][1:]) if "fraction" in found else 0.0)
+
+
+@lru_cache(maxsize=4096)
+def _epoch(year: str, month: str, day: str, minute: str, zone: str) -> int | None:
+    """Seconds since the epoch at the start of that minute; None where the calendar has no such date."""
+    y, m, d, hours, minutes = int(year), int(month), int(day), int(minute[:2]), int(minute[3:5])
+    if not (1 <= m <= 12 and 1 <= d <= 31 and hours < 24 and minutes < 60 and y >= 1970):
+        return None
+    shift = 0
+    if zone and zone != "Z":
+        shift = (1 if zone[0] == "+" else -1) * (int(zone[1:3]) * 3600 + int(zone[-2:]) * 60)
+    return timegm((y, m, d, hours, minutes, 0)) - shift
