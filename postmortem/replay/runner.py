@@ -1,0 +1,394 @@
+"""Runs one training step as the contract of `TrainStep` says, from a state that can be put back.
+
+The runner only runs and looks; who asks for which step, and what a result means, is up to its callers.
+A step that is run again uses the batch that was kept and the random state as it was after that batch was drawn::
+
+    runner = StepRunner(train_step)
+    batch = runner.draw(step)       # before_step(step), then the batch
+    before = runner.snapshot()      # the state before the step, with the random state after the draw
+    result = runner.run(batch, step)
+    runner.restore(before)          # and again, bit for bit
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from postmortem.core.errors import PostmortemError
+from postmortem.replay.state import Rng, State, clone_tensor, tensor_map
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from postmortem.replay.model import TrainStep
+
+Precision = Literal["fp32", "fp64", "bf16"]
+_REAL = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+
+
+class ReplayError(PostmortemError):
+    """A replay that could not be done; the message says what was in the way and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overrides:
+    """What to change in a step, to see whether it cures it. The default changes nothing.
+
+    clip: max_norm instead of the step's own. lr: factor on every learning rate. dtype: the whole step in that
+    precision (autocast off; with autocast, bf16 means autocast to bf16). loss_scale: the scaler's scale.
+    eps: the optimizers' eps, where theirs is smaller. batch: applied to the batch (to one micro-batch list under
+    accumulation). fresh_optimizer: forget the optimizers' state.
+    """
+
+    clip: float | None = None
+    lr: float = 1.0
+    dtype: Precision | None = None
+    loss_scale: float | None = None
+    eps: float | None = None
+    batch: Callable[[Any], Any] | None = None
+    fresh_optimizer: bool = False
+
+
+NOTHING = Overrides()
+
+
+@dataclass(slots=True, kw_only=True)
+class StepResult:
+    """What one step did.
+
+    `losses` by name ("loss" where the step returns one number), as the step's loss is defined under accumulation;
+    `loss` is their sum. `first_nonfinite` is where the step went wrong first, in the order loss, grad, param; None
+    where all is finite. `bad_grads` (after unscaling, before clipping) and `bad_params` (after the step) are names.
+    `grad_norm` is the total norm before clipping. `skipped`: the scaler skipped the optimizer's step; `scale` is
+    the loss scale that the step used (1.0 without a scaler). `lr` is the first group's.
+    """
+
+    step: int
+    loss: float
+    losses: dict[str, float]
+    first_nonfinite: Literal["loss", "grad", "param"] | None = None
+    bad_grads: list[str] = field(default_factory=list)
+    bad_params: list[str] = field(default_factory=list)
+    grad_norm: float = math.nan
+    skipped: bool = False
+    scale: float = 1.0
+    lr: float = math.nan
+
+
+def by_name(value: Any, single: str) -> dict[str, Any]:
+    """A dict as it is, anything else under the name `single`."""
+    return dict(value) if isinstance(value, dict) else {single: value}
+
+
+class StepRunner:
+    """Runs steps of `train_step`. `models`, `optimizers` by name, `schedulers` and `scaler` as they are used."""
+
+    def __init__(self, train_step: TrainStep) -> None:
+        self.train_step = train_step
+        self.models: dict[str, torch.nn.Module] = by_name(train_step.model, "")
+        self.optimizers: dict[str, Any] = by_name(train_step.optimizer, "")
+        scheduler = train_step.scheduler
+        if isinstance(scheduler, dict):
+            scheduler = list(scheduler.values())
+        self.schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [] if scheduler is None else [scheduler]
+        first = next((p for m in self.models.values() for p in m.parameters()), None)
+        self.device: torch.device = torch.device("cpu") if first is None else first.device
+        self.scaler = self._make_scaler()
+        self._iterator: Iterator[Any] | None = None
+        self._kept: dict[int, tuple[Any, Rng]] = {}
+        self._overrides = NOTHING
+
+    def _make_scaler(self) -> Any:
+        asked = self.train_step.scaler
+        if not asked:
+            return None
+        if asked is not True:
+            return asked
+        init = self.train_step.init_scale
+        return torch.amp.GradScaler(self.device.type, init_scale=2.0**16 if init is None else float(init))
+
+    # ---- state
+
+    def snapshot(self, into: State | None = None) -> State:
+        """The state now; with `into`, taken into that state's memory."""
+        if into is not None:
+            into.refresh()
+            return into
+        return State(self.models.values(), self.optimizers.values(), self.schedulers, self.scaler)
+
+    def restore(self, state: State) -> None:
+        """Puts `state` back in place, the random generators last."""
+        state.restore()
+
+    def named_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Every parameter once; with several models its name begins with the model's."""
+        return {(f"{key}.{name}" if key else name): p for key, model in self.models.items() for name, p in model.named_parameters()}
+
+    # ---- batches
+
+    def draw(self, step: int) -> Any:
+        """`before_step(step)`, then the batch of `step`, asked for once and kept with the random state after it.
+
+        Asked again, the kept batch is returned and that random state is set. ReplayError where the batches end.
+        """
+        if self.train_step.before_step is not None:
+            self.train_step.before_step(step)
+        if step in self._kept:
+            batch, rng = self._kept[step]
+            rng.restore()
+            return batch
+        batch = self._ask(step)
+        self._kept[step] = batch, Rng.capture()
+        return batch
+
+    def _ask(self, step: int) -> Any:
+        batches = self.train_step.batches
+        if batches is None:
+            return self.train_step.batch
+        if callable(batches):
+            return batches(step)
+        if self._iterator is None:
+            self._iterator = iter(batches)
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise ReplayError(f"the recipe's batches end before step {step}: {len(self._kept)} were given") from None
+
+    def kept(self, step: int) -> bool:
+        return step in self._kept
+
+    def forget(self, step: int) -> None:
+        """Lets go of the batch of `step`."""
+        self._kept.pop(step, None)
+
+    # ---- one step
+
+    @contextmanager
+    def under(self, overrides: Overrides) -> Iterator[None]:
+        """Steps inside run under `overrides`, all of them. Restore a snapshot afterwards: dtypes and state are changed."""
+        self._overrides = overrides
+        default = torch.get_default_dtype()
+        try:
+            if overrides.fresh_optimizer:
+                for optimizer in self._native_optimizers():
+                    optimizer.state.clear()
+            if overrides.loss_scale is not None and self.scaler is not None:
+                self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": overrides.loss_scale})
+            if overrides.dtype is not None and not self._only_autocast():
+                self._cast(_REAL[overrides.dtype])
+                if overrides.dtype == "fp64":
+                    torch.set_default_dtype(torch.float64)
+            yield
+        finally:
+            torch.set_default_dtype(default)
+            self._overrides = NOTHING
+
+    def run(self, batch: Any, step: int, *, overrides: Overrides | None = None, until: Literal["loss", "grad", "step"] = "step") -> StepResult:
+        """One whole step from the state as it is; afterwards the state is the one after the step.
+
+        A step is run to its end also where its loss is not finite, as the training did. `until` ends it after the
+        forward ("loss") or the backward pass ("grad"). The batch is copied first: steps may write into theirs.
+        """
+        if overrides is not None and overrides != NOTHING:
+            with self.under(overrides):
+                return self.run(batch, step, until=until)
+        batch = tensor_map(clone_tensor, batch)
+        if self._overrides.batch is not None:
+            batch = self._overrides.batch(batch)
+        if self._overrides.dtype is not None and not self._only_autocast():
+            batch = tensor_map(functools.partial(_to_dtype, dtype=_REAL[self._overrides.dtype]), batch)
+        result = StepResult(step=step, loss=math.nan, losses={})
+        result.scale = self.scaler.get_scale() if self.scaler is not None else 1.0
+        result.lr = next((float(g["lr"]) for o in self._native_optimizers() for g in o.param_groups if "lr" in g), math.nan)
+        norms: list[float] = []
+        with torch.enable_grad():
+            for names, function in self._sub_steps():
+                norm = self._sub_step(names, function, batch, result, until)
+                if norm is not None:
+                    norms.append(norm)
+        result.loss = functools.reduce(operator.add, result.losses.values())
+        result.grad_norm = math.sqrt(sum(n * n for n in norms)) if norms else math.nan
+        if until == "step":
+            if self.scaler is not None:
+                self.scaler.update()
+            for scheduler in self.schedulers:
+                takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+                scheduler.step(result.loss) if takes_metric else scheduler.step()
+            result.bad_params = nonfinite_names(self.named_parameters())
+        result.first_nonfinite = (
+            "loss" if not all(map(math.isfinite, result.losses.values())) else "grad" if result.bad_grads else "param" if result.bad_params else None
+        )
+        return result
+
+    def _sub_steps(self) -> list[tuple[list[str], Any]]:
+        step = self.train_step.step
+        if isinstance(step, dict):
+            unknown = [name for name in step if name not in self.optimizers]
+            if unknown:
+                raise ReplayError(f"step has a sub-step {unknown[0]!r}, but the optimizers are {', '.join(map(repr, self.optimizers))}")
+            return [([name], function) for name, function in step.items()]
+        return [(list(self.optimizers), step)]
+
+    def _sub_step(self, names: list[str], function: Any, batch: Any, result: StepResult, until: str) -> float | None:
+        """zero_grad, forward, backward, unscale, clip, optimizer step of the optimizers `names`; -> their gradient norm."""
+        optimizers = [self.optimizers[n] for n in names]
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        count = self.train_step.accumulate
+        if count > 1 and (not isinstance(batch, (list, tuple)) or len(batch) != count):
+            got = f"{len(batch)}" if isinstance(batch, (list, tuple)) else f"a {type(batch).__name__}"
+            raise ReplayError(f"accumulate={count}: batches must give a list of {count} micro-batches, not {got}")
+        single = names[0] if isinstance(self.train_step.step, dict) else "loss"
+        for micro in batch if count > 1 else [batch]:
+            losses = self._forward(function, micro, single, count)
+            for name, loss in losses.items():
+                result.losses[name] = result.losses.get(name, 0.0) + loss.item()
+            if until != "loss":
+                total = functools.reduce(operator.add, losses.values())
+                if not total.requires_grad:
+                    raise ReplayError("the loss that step(model, batch) returned depends on no parameter: it has no gradient")
+                (total if self.scaler is None else self.scaler.scale(total)).backward()
+                del total
+        if until == "loss":
+            return None
+        if self.scaler is not None:
+            for optimizer in optimizers:
+                self.scaler.unscale_(optimizer)
+        owned = self._owned(optimizers)
+        gradients = {name: p.grad for name, p in owned.items() if p.grad is not None}
+        norm = total_norm(gradients)
+        if not math.isfinite(norm):
+            result.bad_grads += nonfinite_names(gradients)
+        clip = self._overrides.clip if self._overrides.clip is not None else self.train_step.clip
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(list(owned.values()), clip)
+        if until == "step":
+            for optimizer in optimizers:
+                with self._changed_groups(optimizer):
+                    if self.scaler is None:
+                        optimizer.step()
+                    else:
+                        result.skipped |= found_inf(self.scaler, optimizer)
+                        self.scaler.step(optimizer)
+        return norm
+
+    def _forward(self, function: Any, batch: Any, single: str, count: int) -> dict[str, torch.Tensor]:
+        with self._autocast():
+            value = function(self.train_step.model, batch)
+        losses = by_name(value, single)
+        for name, loss in losses.items():
+            if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+                what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+                raise ReplayError(f"step(model, batch) must return a scalar loss; {name!r} is {what}")
+        if not losses:
+            raise ReplayError("step(model, batch) returned no loss")
+        return {name: loss / count for name, loss in losses.items()} if count > 1 else losses
+
+    def _autocast(self) -> Any:
+        kind: str | None = self.train_step.autocast
+        if self._overrides.dtype is not None:
+            kind = "bf16" if self._only_autocast() else None
+        return torch.autocast(self.device.type, dtype=_REAL[kind]) if kind else nullcontext()
+
+    def _only_autocast(self) -> bool:
+        """bf16 in a step with autocast is autocast to bf16, not a model in bf16."""
+        return self._overrides.dtype == "bf16" and self.train_step.autocast is not None
+
+    def _native_optimizers(self) -> list[torch.optim.Optimizer]:
+        return [o for o in self.optimizers.values() if isinstance(o, torch.optim.Optimizer)]
+
+    def _owned(self, optimizers: list[Any]) -> dict[str, torch.nn.Parameter]:
+        """The parameters that these optimizers step; all of them where there is one optimizer."""
+        every = self.named_parameters()
+        if len(optimizers) == len(self.optimizers):
+            return every
+        mine = {id(p) for o in optimizers for g in o.param_groups for p in g["params"]}
+        return {name: p for name, p in every.items() if id(p) in mine}
+
+    @contextmanager
+    def _changed_groups(self, optimizer: Any) -> Iterator[None]:
+        """The learning rate and eps of the overrides, for the length of one optimizer step (schedulers set their own)."""
+        o = self._overrides
+        saved = [(g, {k: g[k] for k in ("lr", "eps") if k in g}) for g in optimizer.param_groups] if o.lr != 1.0 or o.eps is not None else []
+        for group, values in saved:
+            if "lr" in values and o.lr != 1.0:
+                group["lr"] = values["lr"] * o.lr
+            if "eps" in values and o.eps is not None and isinstance(values["eps"], (int, float)):
+                group["eps"] = max(values["eps"], o.eps)
+        try:
+            yield
+        finally:
+            for group, values in saved:
+                group.update(values)
+
+    def _cast(self, dtype: torch.dtype) -> None:
+        """Parameters, buffers, plain tensor attributes and optimizer state in `dtype` (complex ones in its complex twin)."""
+        modules = [m for model in self.models.values() for m in model.modules()]
+        with torch.no_grad():
+            for m in modules:
+                for t in m._parameters.values():
+                    if t is not None:
+                        t.grad = None
+                        t.data = _to_dtype(t.data, dtype)
+                for table in (m._buffers, vars(m)):
+                    for name, value in list(table.items()):
+                        if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and value.is_leaf:
+                            table[name] = _to_dtype(value, dtype)
+            for optimizer in self._native_optimizers():
+                for state in optimizer.state.values():
+                    for key, value in list(state.items()):
+                        if isinstance(value, torch.Tensor) and key != "step":
+                            state[key] = _to_dtype(value, dtype)
+
+
+def _to_dtype(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if t.is_complex():
+        return t.to(_COMPLEX.get(dtype, t.dtype))
+    return t.detach().to(dtype).requires_grad_(t.requires_grad) if t.is_floating_point() else t
+
+
+def found_inf(scaler: Any, optimizer: Any) -> bool:
+    """Whether `unscale_` met a non-finite gradient, so that the scaler will skip this optimizer's step."""
+    flags = scaler._per_optimizer_states[id(optimizer)].get("found_inf_per_device", {})
+    return any(bool(flag.item()) for flag in flags.values())
+
+
+def _dense(t: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor as a real, dense one: what a norm can be taken of."""
+    t = t.detach()
+    if t.layout != torch.strided:
+        t = t.coalesce().values() if t.layout == torch.sparse_coo else t.values()
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+
+
+def _norms(tensors: Mapping[str, torch.Tensor], order: float) -> torch.Tensor:
+    """The norm of every tensor, float64[n]; integers and empty ones count as 0."""
+    by_device: dict[tuple[Any, Any], list[tuple[int, torch.Tensor]]] = {}
+    for i, t in enumerate(tensors.values()):
+        values = _dense(t)
+        if values.is_floating_point() and values.numel():
+            by_device.setdefault((values.device, values.dtype), []).append((i, values))
+    out = torch.zeros(len(tensors), dtype=torch.float64)
+    for group in by_device.values():
+        rows, values_of = zip(*group, strict=True)
+        out[list(rows)] = torch.stack(torch._foreach_norm(list(values_of), order)).to("cpu", torch.float64)
+    return out
+
+
+def total_norm(tensors: Mapping[str, torch.Tensor]) -> float:
+    """The 2-norm over all `tensors`: inf or NaN where one of them is, or where squares overflow."""
+    return float(_norms(tensors, 2.0).norm()) if tensors else 0.0
+
+
+def nonfinite_names(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the tensors that hold an inf or NaN, in order."""
+    largest = _norms(tensors, math.inf)
+    return [name for name, ok in zip(tensors, torch.isfinite(largest).tolist(), strict=True) if not ok]

@@ -1,0 +1,316 @@
+"""Everything that a training step changes: copied, put back in place, and kept from leaking into the user's process.
+
+Restoring writes into the tensors that were there (parameters and buffers keep their identity and storage), so
+optimizers, tied weights and hooks stay valid.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import sys
+import warnings
+from collections import deque
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+@dataclass(frozen=True, slots=True)
+class Rng:
+    """States of the global generators: torch, every CUDA device in use, numpy, python."""
+
+    cpu: torch.Tensor
+    cuda: list[torch.Tensor]
+    numpy: Any
+    python: Any
+
+    @classmethod
+    def capture(cls) -> Rng:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        return cls(torch.get_rng_state(), cuda, np.random.get_state(), random.getstate())
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.cuda:
+            torch.cuda.set_rng_state_all(self.cuda)
+        np.random.set_state(self.numpy)
+        random.setstate(self.python)
+
+
+def tensor_map(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """`value` with `change` applied to every tensor in it; dicts, lists, tuples and named tuples keep their type.
+
+    Other objects that can `clone` themselves (graph batches) are cloned, the rest is passed on as it is.
+    """
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        mapped = {k: tensor_map(change, v) for k, v in value.items()}
+        return mapped if type(value) is dict else _like(value, mapped)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(tensor_map(change, v) for v in value))
+    if isinstance(value, (list, tuple, deque)):
+        return type(value)(tensor_map(change, v) for v in value)
+    if callable(getattr(value, "clone", None)):
+        return value.clone()
+    return value
+
+
+def _like(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
+    """A dict of the same class (OrderedDict, defaultdict, BatchEncoding) that holds `items`."""
+    other = copy.copy(value)
+    other.update(items)
+    return other
+
+
+def clone_tensor(t: torch.Tensor) -> torch.Tensor:
+    """A detached copy with the same layout that asks for a gradient where the original does."""
+    return t.detach().clone().requires_grad_(t.requires_grad)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor inside nested dicts, lists and tuples, in order."""
+    found: list[torch.Tensor] = []
+    tensor_map(lambda t: found.append(t) or t, value)  # type: ignore[func-returns-value]
+    return found
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One parameter or buffer: the tensor object, the storage it had, and a copy of the values."""
+
+    tensor: torch.Tensor
+    data: torch.Tensor
+    values: torch.Tensor
+    requires_grad: bool
+    grad: torch.Tensor | None
+    grad_values: torch.Tensor | None
+
+    @classmethod
+    def of(cls, t: torch.Tensor) -> _Slot:
+        grad = t.grad if t.is_leaf else None
+        return cls(t, t.data, t.detach().clone(), t.requires_grad, grad, None if grad is None else grad.detach().clone())
+
+    def refill(self) -> bool:
+        """Takes the present values into the same copy; False where the tensor is of another kind by now."""
+        t = self.tensor
+        if t.data.data_ptr() != self.data.data_ptr() or t.shape != self.values.shape or t.dtype != self.values.dtype or t.is_sparse:
+            return False
+        self.values.copy_(t.detach())
+        self.requires_grad = t.requires_grad
+        self.grad = t.grad if t.is_leaf else None
+        self.grad_values = None if self.grad is None else self.grad.detach().clone()
+        return True
+
+    def restore(self) -> None:
+        t = self.tensor
+        if t.is_leaf:
+            t.grad = None
+        t.data = self.data
+        t.data.copy_(self.values)
+        if t.is_leaf:
+            t.requires_grad_(self.requires_grad)
+            if self.grad is not None and self.grad_values is not None:
+                if self.grad.layout == torch.strided:
+                    self.grad.data.copy_(self.grad_values)
+                    t.grad = self.grad
+                else:
+                    t.grad = self.grad_values.clone()
+
+
+_PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.Tensor)
+
+
+def _is_plain(value: Any, depth: int = 3) -> bool:
+    """Numbers, strings, tensors and shallow containers of them: what can be copied without surprises."""
+    if isinstance(value, torch.nn.Parameter):
+        return False
+    if isinstance(value, _PLAIN):
+        return True
+    if depth and type(value) in (list, tuple, deque, set):
+        return len(value) < 10_000 and all(_is_plain(v, depth - 1) for v in value)
+    if depth and isinstance(value, dict):
+        return len(value) < 10_000 and all(_is_plain(v, depth - 1) for v in value.values())
+    return False
+
+
+def _copy(value: Any) -> Any:
+    """A copy of nested containers in which every tensor is cloned and everything else is shared."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {k: _copy(v) for k, v in value.items()}
+    if isinstance(value, (list, deque, set)):
+        return type(value)(_copy(v) for v in value)
+    if type(value) is tuple:
+        return tuple(_copy(v) for v in value)
+    return value
+
+
+class _Attributes:
+    """Plain attributes of modules and optimizers (counters, moving averages that are no buffers) and training flags."""
+
+    def __init__(self, owners: Iterable[Any]) -> None:
+        self._saved = [(o, {k: (v, _copy(v)) for k, v in vars(o).items() if self._mine(o, k) and _is_plain(v)}) for o in owners]
+
+    @staticmethod
+    def _mine(owner: Any, name: str) -> bool:
+        return not (isinstance(owner, torch.nn.Module) and name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")) and (
+            name not in ("state", "param_groups", "defaults") and "hooks" not in name
+        )
+
+    def restore(self) -> None:
+        for owner, saved in self._saved:
+            for name in [k for k, v in vars(owner).items() if k not in saved and self._mine(owner, k) and _is_plain(v)]:
+                del vars(owner)[name]
+            for name, (original, values) in saved.items():
+                vars(owner)[name] = _put_back(original, values)
+
+
+def _put_back(original: Any, values: Any) -> Any:
+    """`original` itself, filled with the saved `values` where it is a tensor or container, so that aliases stay."""
+    if isinstance(original, torch.Tensor):
+        if original.shape != values.shape or original.dtype != values.dtype or not original.is_leaf:
+            return values.clone()
+        with torch.no_grad():
+            original.copy_(values)
+        return original
+    if isinstance(original, (list, dict, set, deque)):
+        fresh = _copy(values)
+        original.clear()
+        original.extend(fresh) if isinstance(original, (list, deque)) else original.update(fresh)
+        return original
+    return _copy(values)
+
+
+class _OptimizerState:
+    """State and groups of a torch optimizer, restored into the tensors that were there."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.native = isinstance(optimizer, torch.optim.Optimizer)
+        if not self.native:
+            self.saved = copy.deepcopy(optimizer.state_dict())
+            return
+        self.state = {p: {k: (v, _copy(v)) for k, v in s.items()} if isinstance(s, dict) else (s, _copy(s)) for p, s in optimizer.state.items()}
+        self.groups = [{k: (v, _copy(v)) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
+
+    def restore(self) -> None:
+        if not self.native:
+            self.optimizer.load_state_dict(copy.deepcopy(self.saved))
+            return
+        self.optimizer.state.clear()
+        for p, entries in self.state.items():
+            self.optimizer.state[p] = {k: _put_back(*v) for k, v in entries.items()} if isinstance(entries, dict) else _put_back(*entries)
+        for group, saved in zip(self.optimizer.param_groups, self.groups, strict=False):
+            for key in [k for k in group if k != "params" and k not in saved]:
+                del group[key]
+            group.update({k: _put_back(*v) for k, v in saved.items()})
+
+
+class State:
+    """A copy of all that a step changes: parameters and buffers with their gradients, plain attributes and training
+    flags of modules, optimizers, schedulers, the scaler, and the random generators.
+
+    `refresh` takes the present state into the same memory, `restore` puts the copy back in place.
+    """
+
+    def __init__(self, models: Iterable[torch.nn.Module], optimizers: Iterable[Any], schedulers: Iterable[Any], scaler: Any) -> None:
+        self._models, self._optimizers, self._schedulers, self._scaler = list(models), list(optimizers), list(schedulers), scaler
+        self._slots: dict[int, _Slot] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        modules = {id(m): m for model in self._models for m in model.modules()}.values()
+        self._owners: list[tuple[dict[str, Any], dict[str, Any]]] = [(m._parameters, dict(m._parameters)) for m in modules] + [
+            (m._buffers, dict(m._buffers)) for m in modules
+        ]
+        slots: dict[int, _Slot] = {}
+        extra = [p for o in self._optimizers for g in getattr(o, "param_groups", ()) for p in g["params"]]
+        with torch.no_grad():
+            for t in [t for _, entries in self._owners for t in entries.values() if t is not None] + extra:
+                slot = self._slots.get(id(t))
+                if id(t) not in slots:
+                    slots[id(t)] = slot if slot is not None and slot.tensor is t and slot.refill() else _Slot.of(t)
+        self._slots = slots
+        self._optimizer_states = [_OptimizerState(o) for o in self._optimizers]
+        self._attributes = _Attributes([*modules, *(o for o in self._optimizers if isinstance(o, torch.optim.Optimizer))])
+        self._scheduler_states = [copy.deepcopy(s.state_dict()) for s in self._schedulers]
+        self._scaler_state = None if self._scaler is None else copy.deepcopy(self._scaler.state_dict())
+        self.rng = Rng.capture()
+
+    def restore(self) -> None:
+        with torch.no_grad():
+            for owner, entries in self._owners:
+                owner.clear()
+                owner.update(entries)
+            for slot in self._slots.values():
+                slot.restore()
+        for optimizer in self._optimizer_states:
+            optimizer.restore()
+        self._attributes.restore()
+        for scheduler, saved in zip(self._schedulers, self._scheduler_states, strict=True):
+            scheduler.load_state_dict(copy.deepcopy(saved))
+        if self._scaler is not None:
+            self._scaler.load_state_dict(copy.deepcopy(self._scaler_state))
+            self._scaler._per_optimizer_states.clear()
+        self.rng.restore()
+
+
+_HOOK_DICTS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+@contextmanager
+def preserved(models: Iterable[torch.nn.Module] = ()) -> Iterator[None]:
+    """Leaves the process as it was: random generators, grad and anomaly mode, deterministic and matmul flags, default
+    dtype, thread count, warning filters, working directory, environment, ``sys.path``, and the hooks of `models`
+    and of all modules. (What a step changes in model and optimizer is `State`'s.)"""
+    rng, threads, dtype = Rng.capture(), torch.get_num_threads(), torch.get_default_dtype()
+    grad, anomaly, checks = torch.is_grad_enabled(), torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
+    deterministic, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    matmul = torch.get_float32_matmul_precision()
+    cudnn = [(name, getattr(torch.backends.cudnn, name)) for name in ("deterministic", "benchmark", "enabled", "allow_tf32")]
+    where, environment, path = os.getcwd(), dict(os.environ), list(sys.path)
+    shared = torch.nn.modules.module
+    tables = [getattr(shared, n) for n in vars(shared) if n.startswith("_global_") and n.endswith(("_hooks", "_always_called"))]
+    tables += [vars(m)[n] for model in models for m in model.modules() for n in _HOOK_DICTS if n in vars(m)]
+    hooks = [(table, dict(table)) for table in tables]
+    try:
+        with warnings.catch_warnings():
+            yield
+    finally:
+        for table, saved in hooks:
+            table.clear()
+            table.update(saved)
+        torch.set_grad_enabled(grad)
+        torch.autograd.set_detect_anomaly(anomaly, checks)
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+        torch.set_float32_matmul_precision(matmul)
+        for name, value in cudnn:
+            if getattr(torch.backends.cudnn, name) != value:
+                setattr(torch.backends.cudnn, name, value)
+        torch.set_default_dtype(dtype)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        sys.path[:] = path
+        if dict(os.environ) != environment:
+            os.environ.clear()
+            os.environ.update(environment)
+        os.chdir(where)
+        rng.restore()
