@@ -34,21 +34,47 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (role, re.compile(pattern))
     for role, pattern in (
         ("loss_scale", r"(loss|grad|amp|fp16)[\s_\-/]*scale|scaler?$|(^|/)scale$"),
-        ("grad_norm", r"(^|[\s/_.])(global[\s_\-]*)?(total[\s_\-]*)?(grad(ient)?s?[\s_\-/.]*(total[\s_\-]*)?(l2[\s_\-]*)?norm(_?(total|global|all|l2|preclip|before_clip(ping)?|unclipped))?|gnorm|(l2[\s_\-]*)?norm[\s_\-]*(of[\s_\-]*)?grad(ient)?s?)($|[\s(])"),
-        ("layer_grad_norm", r"(grad(ient)?s?[\s_\-/.]*(2\.0_|l2_?)?norm|gnorm|grads?/)[\s_\-/.].+|.+[\s_\-/.](grad(ient)?s?[\s_\-/.]*(l2_?)?norm|gnorm)$"),
+        (
+            "grad_norm",
+            r"(^|[\s/_.])(global[\s_\-]*)?(total[\s_\-]*)?(grad(ient)?s?[\s_\-/.]*(total[\s_\-]*)?(l2[\s_\-]*)?norm(_?(total|global|all|l2|preclip|before_clip(ping)?|unclipped))?|gnorm|(l2[\s_\-]*)?norm[\s_\-]*(of[\s_\-]*)?grad(ient)?s?)($|[\s(])",
+        ),
+        (
+            "layer_grad_norm",
+            r"(grad(ient)?s?[\s_\-/.]*(2\.0_|l2_?)?norm|gnorm|grads?/)[\s_\-/.].+|.+[\s_\-/.](grad(ient)?s?[\s_\-/.]*(l2_?)?norm|gnorm)$",
+        ),
         ("lr", r"(^|[\s/_.\-])(lr|learning[\s_\-]*rate)([\s/_.\-]*\w{0,12})?$|^lr[\s\-/_.]"),
-        ("data_time", r"(data|load(ing|er)?|fetch|batch[\s_]*load|input|iter)[\s_\-/]*(load(ing)?[\s_]*)?(time|wait|ms|sec(onds)?|s)$|time[\s_\-/]*data|(^|/)data$|dataload(er|ing)?"),
-        ("throughput", r"(tokens?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?|batches|flops?)[\s_\-]*(per|/)[\s_\-]*(s|sec|second|gpu|device)\b|throughput|(^|[/_\s])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[\s_/(])"),
-        ("step_time", r"(step|iter(ation)?|batch|train|update|elapsed)[\s_\-/]*(time|wall|duration|ms|cost|sec(onds)?)|time[\s_\-/]*(per[\s_\-]*)?(step|iter(ation)?|batch)|(^|[/_\s])(time|dt|iter_time_ms|time_ms)($|\s*\()|s/it$"),
-        ("memory", r"(^|[\s/_.\-])(mem(ory)?|vram|rss|cuda_mem\w*|gpu[\s_\-]*mem\w*|max[\s_]*mem\w*|memalloc\w*)($|[\s/_.\-(\d])|memory|mem(alloc|used)"),
+        (
+            "data_time",
+            r"(data|load(ing|er)?|fetch|batch[\s_]*load|input|iter)[\s_\-/]*(load(ing)?[\s_]*)?(time|wait|ms|sec(onds)?|s)$|time[\s_\-/]*data|(^|/)data$|dataload(er|ing)?",
+        ),
+        (
+            "throughput",
+            r"(tokens?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?|batches|flops?)[\s_\-]*(per|/)[\s_\-]*(s|sec|second|gpu|device)\b|throughput|(^|[/_\s])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[\s_/(])",
+        ),
+        (
+            "step_time",
+            r"(step|iter(ation)?|batch|train|update|elapsed)[\s_\-/]*(time|wall|duration|ms|cost|sec(onds)?)|time[\s_\-/]*(per[\s_\-]*)?(step|iter(ation)?|batch)|(^|[/_\s])(time|dt|iter_time_ms|time_ms)($|\s*\()|s/it$",
+        ),
+        (
+            "memory",
+            r"(^|[\s/_.\-])(mem(ory)?|vram|rss|cuda_mem\w*|gpu[\s_\-]*mem\w*|max[\s_]*mem\w*|memalloc\w*)($|[\s/_.\-(\d])|memory|mem(alloc|used)",
+        ),
         ("perplexity", r"perplexity|(^|[\s/_])ppl($|[\s/_])"),
-        ("accuracy", r"(^|[\s/_.\-])(acc(uracy)?|top[\s_\-]?\d|acc@\d|f1|auc|auroc|mean_token_accuracy|map|miou|iou|bleu|dice|psnr|ssim|r2|recall|precision|exact_match)($|[\s/_.\-\d@])|accuracy"),
+        (
+            "accuracy",
+            r"(^|[\s/_.\-])(acc(uracy)?|top[\s_\-]?\d|acc@\d|f1|auc|auroc|mean_token_accuracy|map|miou|iou|bleu|dice|psnr|ssim|r2|recall|precision|exact_match)($|[\s/_.\-\d@])|accuracy",
+        ),
         ("reward", r"(^|[\s/_.\-])(rewards?|returns?|ep_rew_mean|episodic_return|score|success_rate)($|[\s/_.\-])"),
         ("epoch", r"^(\w+/)?epochs?(_float|_frac)?$"),
-        ("loss", r"(^|[\s/_.\-\d])(loss|nll|ce|bce|mse|mae|cross[\s_\-]?entropy|crossentropyloss|elbo|kl|objective|cost|tel|trl)($|[\s/_.\-(\d])|loss(es)?($|[\s/_.\-(\d])|crossentropyloss"),
+        (
+            "loss",
+            r"(^|[\s/_.\-\d])(loss|nll|ce|bce|mse|mae|cross[\s_\-]?entropy|crossentropyloss|elbo|kl|objective|cost|tel|trl)($|[\s/_.\-(\d])|loss(es)?($|[\s/_.\-(\d])|crossentropyloss",
+        ),
     )
 )
-_NOT_A_METRIC = re.compile(r"(^|[\s/_])(num|n|count|total|best|min|max)[\s_]+(loss|nan|inf|skipped)|iterations?$|consumed|loss_?(weight|coef)|ema_decay", re.I)
+_NOT_A_METRIC = re.compile(
+    r"(^|[\s/_])(num|n|count|total|best|min|max)[\s_]+(loss|nan|inf|skipped)|iterations?$|consumed|loss_?(weight|coef)|ema_decay", re.I
+)
 
 
 @lru_cache(maxsize=65_536)

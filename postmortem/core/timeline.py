@@ -135,7 +135,10 @@ class Run:
         def joined(parts: Sequence[Any], dtype: Any) -> Any:
             return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
 
-        code = joined([np.array([where[t] for t in s.points.tags], np.int32)[s.points.code] if len(s.points) else np.empty(0, np.int32) for s in self.streams], np.int32)
+        code = joined(
+            [np.array([where[t] for t in s.points.tags], np.int32)[s.points.code] if len(s.points) else np.empty(0, np.int32) for s in self.streams],
+            np.int32,
+        )
         source = joined([np.full(len(s.points), kinds.index(s.source), np.int32) for s in self.streams], np.int32)
         return pd.DataFrame(
             {
@@ -155,9 +158,7 @@ class Run:
         """What the logs say beside numbers: run, source, rank, step, wall_time, file, line, kind, severity, message, fields."""
         import pandas as pd
 
-        rows = [
-            (self.name, e.source, e.rank, e.step, e.wall_time, e.file, e.line, e.kind, e.severity, e.message, e.fields) for e in self.event_list
-        ]
+        rows = [(self.name, e.source, e.rank, e.step, e.wall_time, e.file, e.line, e.kind, e.severity, e.message, e.fields) for e in self.event_list]
         frame = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
         return frame.astype({"rank": "Int16", "step": "Int64", "line": "Int64", "wall_time": "float64"})
 

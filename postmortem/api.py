@@ -1,0 +1,195 @@
+"""What the command line, notebooks and plugins call: `load`, `scan`, `localize`, `replay`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postmortem._version import __version__
+from postmortem.core import model
+from postmortem.core.around import around
+from postmortem.core.config import Config, check_selectors, make_options
+from postmortem.core.errors import NotFoundError, UsageError
+from postmortem.core.model import Finding, Report, RunReport, Verdict
+from postmortem.core.timeline import Run
+from postmortem.core.view import View
+from postmortem.detectors import DETECTORS, NotChecked
+from postmortem.diagnoses._engine import diagnose
+from postmortem.readers._assemble import read_run
+from postmortem.readers._checkpoints import find_checkpoints
+from postmortem.readers._discover import RunFiles, discover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from postmortem.replay.model import Culprit, TrainStep
+
+    PathLike = str | os.PathLike[str]
+
+
+def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
+    """One run: its numbers (`.frame`), what its logs say (`.events`) and what could not be read (`.problems`).
+
+    `path` is a file or a folder; `roles` maps tags to roles where their names do not tell. Content never
+    raises: damage becomes a Problem and the frames may be empty. NotFoundError where the path does not exist,
+    UsageError where it holds several runs (the message lists them).
+    """
+    path = Path(path)
+    found, problems = discover([path])
+    if len(found) > 1:
+        names = ", ".join(run.name for run in found[:20])
+        raise UsageError(f"{path} holds {len(found)} runs, load one of them: {names}{', …' if len(found) > 20 else ''}")
+    files = found[0] if found else RunFiles(path.resolve().name, path)
+    run = _read(files, roles)
+    run.problems += problems
+    return run
+
+
+def scan(
+    paths: PathLike | Iterable[PathLike],
+    *,
+    config: Config | None = None,
+    keep: bool = True,
+    look_into_checkpoints: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Report:
+    """Reads every run below `paths` and says what happened to each.
+
+    `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
+    `look_into_checkpoints` opens the saved weights of every run (needs torch), else only of failed runs
+    where torch is installed; `progress` is called with (done, total, name of the run about to be read).
+    NotFoundError where a path does not exist or nothing below it can be read; UsageError where the
+    configuration names something unknown.
+    """
+    config = config or Config()
+    detectors = _detectors(config)
+    roots = [Path(p) for p in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    found, problems = discover(roots)
+    if not found and not problems:
+        raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found (event files, .wandb, .out/.log, CSV, trainer_state.json)")
+    reports = []
+    for i, files in enumerate(found):
+        if progress:
+            progress(i, len(found), files.name)
+        run = _read(files, config.roles)
+        reports.append(judge(run, config, detectors=detectors, look_into_checkpoints=look_into_checkpoints))
+        if not keep:
+            reports[-1].run = None
+    if progress:
+        progress(len(found), len(found), "")
+    options = {"paths": [str(r) for r in roots], "select": list(config.select), "ignore": list(config.ignore), "fail_on": config.fail_on}
+    return Report(runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems))
+
+
+def _read(files: RunFiles, roles: Mapping[str, str] | None) -> Run:
+    run = read_run(files, roles=roles)
+    if files.path.is_dir():
+        run.checkpoints = find_checkpoints(files.path)
+    return run
+
+
+def _detectors(config: Config) -> list[Any]:
+    known = [(d.code, d.name) for d in DETECTORS]
+    for where, selectors in (("select", config.select), ("ignore", config.ignore)):
+        check_selectors(selectors, known, where=where)
+    check_selectors(config.detectors, known, where="detectors")
+    return [
+        d(make_options(d.Options, config.detectors.get(d.name, {}), where=f"detectors.{d.name}")) for d in DETECTORS if config.selects(d.code, d.name)
+    ]
+
+
+def judge(run: Run, config: Config | None = None, *, detectors: list[Any] | None = None, look_into_checkpoints: bool = False) -> RunReport:
+    """What happened to a run that was read: runs the detectors, finds the root cause, gives the verdict."""
+    config = config or Config()
+    view = View(run)
+    findings: list[Finding] = []
+    checked: list[str] = []
+    not_checked: list[tuple[str, str]] = []
+    for detector in _detectors(config) if detectors is None else detectors:
+        try:
+            findings += detector.detect(view)
+            checked.append(detector.code)
+        except NotChecked as why:
+            not_checked.append((detector.code, str(why)))
+    findings.sort(key=lambda f: (model.SEVERITIES.index(f.severity), f.step is None, f.step or 0, f.code, f.tag or ""))
+    numbered = tuple(replace(f, id=f"f{i}") for i, f in enumerate(findings, 1))
+    story, linked = diagnose(view, numbered)
+    by_id = {f.id: f for f in linked}
+    root = by_id.get(story.findings[0]) if story and story.findings else next(iter(linked), None)
+    return RunReport(
+        name=run.name,
+        path=str(run.path),
+        verdict=_verdict(run, linked),
+        ended=run.ended,
+        sources=tuple(run.sources),
+        first_step=view.first_step,
+        last_step=view.last_step,
+        diagnosis=story,
+        findings=linked,
+        events=tuple(run.event_list),
+        problems=tuple(run.problems),
+        checked=tuple(checked),
+        not_checked=tuple(not_checked),
+        around=around(view, root),
+        notes=tuple(run.notes),
+        checkpoints=tuple(run.checkpoints),
+        run=run,
+    )
+
+
+def _verdict(run: Run, findings: tuple[Finding, ...]) -> Verdict:
+    severities = {f.severity for f in findings}
+    if "error" in severities:
+        return "failed"
+    if "warning" in severities:
+        return "suspect"
+    return "healthy" if run.n_points else "not-judged"
+
+
+def _worst_first(report: RunReport) -> tuple[int, str]:
+    return model.VERDICTS.index(report.verdict), report.name
+
+
+def exit_code(report: Report, fail_on: str) -> int:
+    """0 judged and nothing at or above `fail_on`; 1 findings at or above it; 2 nothing could be read; 3 nothing found,
+    but a run could not be judged or data inside a file was lost."""
+    if not report.runs:
+        return 2
+    counted = model.SEVERITIES[: model.SEVERITIES.index(fail_on) + 1] if fail_on != "never" else ()
+    if any(f.severity in counted for run in report.runs for f in run.findings):
+        return 1
+    lost = any(p.lost for run in report.runs for p in run.problems) or any(p.lost for p in report.problems)
+    return 3 if lost or any(run.verdict == "not-judged" for run in report.runs) else 0
+
+
+def localize(step: TrainStep, **options: Any) -> Culprit:
+    """Reruns one training step and names what made it fail: module, operator, source line, samples, fixes. Needs torch."""
+    from postmortem.replay.localize import localize as run
+
+    return run(step, **options)
+
+
+def _findings_frame(report: Report) -> Any:
+    import pandas as pd
+
+    columns = ["run", "verdict", "id", "code", "name", "severity", "tag", "rank", "step", "end_step", "message", "because_of", "evidence"]
+    rows = [[r.name, r.verdict, *(getattr(f, c) for c in columns[2:])] for r in report.runs for f in r.findings]
+    return pd.DataFrame(rows, columns=columns).astype({"rank": "Int16", "step": "Int64", "end_step": "Int64"})
+
+
+def _html(thing: Any) -> str:
+    from postmortem.reporters.html import fragment
+
+    return fragment(judge(thing) if isinstance(thing, Run) else thing)
+
+
+def _plot_run(thing: Any, ax: Any = None) -> Any:
+    from postmortem.plots import plot_run
+
+    return plot_run(thing, ax)
+
+
+model.HOOKS.update(findings_frame=_findings_frame, html=_html, plot_run=_plot_run)

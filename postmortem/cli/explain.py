@@ -1,0 +1,66 @@
+"""``postmortem explain`` and ``postmortem rules``: the docstrings of detectors and diagnoses, the pages of signatures."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import click
+
+from postmortem import signatures
+from postmortem.core.errors import UsageError, did_you_mean
+from postmortem.detectors import DETECTORS
+from postmortem.diagnoses import CAUSES
+
+
+def _pages() -> list[dict[str, Any]]:
+    """Everything that can be explained: kind, code, name, severity, one line of summary, the whole text."""
+    pages = [_page("finding", d.code, d.name, d.severity, inspect.getdoc(d) or "") for d in DETECTORS]
+    pages += [_page("diagnosis", "", c.name, "", inspect.getdoc(c) or "") for c in CAUSES]
+    pages += [_page("signature", "", s.id, s.severity, signatures.page(s)) for s in signatures.catalogue()]
+    return pages
+
+
+def _page(kind: str, code: str, name: str, severity: str, text: str) -> dict[str, Any]:
+    summary = next((line for line in text.splitlines() if line and not line.startswith("#")), "")
+    return {"kind": kind, "code": code, "name": name, "severity": severity, "summary": summary, "text": text}
+
+
+@click.command()
+@click.argument("what", metavar="CODE|NAME")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def explain(what: str, format_: str) -> int:
+    """Explain a finding (NAN001 or nan-onset), a diagnosis, or the signature of a failure in a log (cuda-oom):
+    what it means, how it is found, causes, fixes."""
+    pages = _pages()
+    chosen = [p for p in pages if what.lower() in (p["code"].lower(), p["name"].lower()) and what]
+    if not chosen:
+        names = [x for p in pages for x in (p["code"], p["name"]) if x]
+        raise UsageError(f"nothing is called {what!r}{did_you_mean(what, names)}; `postmortem rules` lists all")
+    if format_ == "json":
+        click.echo(json.dumps(chosen, indent=2))
+    else:
+        click.echo(
+            "\n\n".join(
+                f"{' '.join(x for x in (p['code'], p['name']) if x)} ({p['kind']}{', ' + p['severity'] if p['severity'] else ''})\n\n{p['text']}"
+                for p in chosen
+            )
+        )
+    return 0
+
+
+@click.command()
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def rules(format_: str) -> int:
+    """List everything that can be found: findings with their codes, diagnoses, and signatures of failures in logs."""
+    pages = _pages()
+    if format_ == "json":
+        click.echo(json.dumps([{k: v for k, v in p.items() if k != "text"} for p in pages], indent=2))
+        return 0
+    for kind, title in (("finding", "Findings"), ("diagnosis", "Diagnoses"), ("signature", "Signatures of failures in logs")):
+        click.echo(f"{title}:")
+        for p in (p for p in pages if p["kind"] == kind):
+            click.echo(f"  {p['code']:<7}{p['name']:<28} {p['severity']:<8} {p['summary']}"[:160].rstrip())
+        click.echo("")
+    return 0

@@ -1,0 +1,96 @@
+"""The command ``postmortem``: a table of commands, each imported when it is called.
+
+Anything that goes wrong for the user is one line on stderr and an exit code: 0 judged and clean, 1 findings,
+2 could not do it, 3 nothing found but something could not be judged. ``--help`` imports click and this file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from postmortem._version import __version__
+from postmortem.core.errors import PostmortemError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "scan": ("postmortem.cli.scan:scan", "Find every run below PATHS and say what happened to each."),
+    "show": ("postmortem.cli.show:show", "Show how a run was understood: sources, tags, roles, steps, problems."),
+    "explain": ("postmortem.cli.explain:explain", "Explain a finding, a diagnosis or a log signature."),
+    "rules": ("postmortem.cli.explain:rules", "List everything that can be found."),
+    "checkpoints": ("postmortem.cli.checkpoints_cmd:checkpoints", "Check the health of saved weights; name the last good ones."),
+    "replay": ("postmortem.cli.replay_cmd:replay", "Rerun the step at fault and name the culprit."),
+    "report": ("postmortem.cli.scan:report", "Write one self-contained HTML page about the runs below PATHS."),
+    "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
+}
+
+
+class _Commands(click.Group):
+    """Knows the names and one-line helps without importing the commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[cmd_name][0].split(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            hint = f"; to scan a folder: postmortem scan {args[0]}" if os.path.exists(args[0]) else did_you_mean(args[0], COMMANDS)
+            raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 nothing found, 1 findings, 2 could not do it, 3 not everything could be judged.",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="postmortem", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Find out why a training run died.
+
+    Start with `postmortem scan FOLDER`.
+    """
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line and exits; `args` defaults to those of the process."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = cli.main(args=list(args) if args is not None else None, prog_name="postmortem", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        _fail("interrupted", 130)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except click.ClickException as error:
+        _fail(error.format_message(), error.exit_code)
+    except PostmortemError as error:
+        _fail(str(error), error.exit_code)
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    click.echo(f"postmortem: {' '.join(message.split())}", err=True)
+    sys.exit(code)

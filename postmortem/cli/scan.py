@@ -1,0 +1,114 @@
+"""``postmortem scan`` and ``postmortem report``: the main job."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from postmortem import api
+from postmortem.core.config import FAIL_ON, Config, check_roles, load_config
+from postmortem.core.errors import PostmortemError
+from postmortem.reporters import REPORTERS, RenderOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postmortem.core.model import Report
+
+_paths = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+_select = click.option(
+    "--select", multiple=True, metavar="CODE|NAME", help="Only these findings: a code (NAN001), a prefix (NAN) or a name; may be repeated."
+)
+_ignore = click.option("--ignore", multiple=True, metavar="CODE|NAME", help="All but these findings.")
+_role = click.option(
+    "--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell, e.g. --role my/objective=loss."
+)
+_checkpoints = click.option("--checkpoints", is_flag=True, help="Look into the saved weights of every run (needs torch), not only of failed ones.")
+
+
+@click.command()
+@_paths
+@click.option("--format", "format_", default="text", metavar="FORMAT", help=f"One of {', '.join(r.name for r in REPORTERS)}.  [default: text]")
+@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout.")
+@_select
+@_ignore
+@_role
+@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at findings of this severity or above.  [default: error]")
+@_checkpoints
+@click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem, unfolded.")
+def scan(paths: tuple[Path, ...], format_: str, output: Path | None, fail_on: str | None, verbose: bool, **options: Any) -> int:
+    """Find every run below PATHS and say what happened to each, worst first."""
+    render = REPORTERS[format_]
+    config = _config(fail_on=fail_on, **options)
+    report = _scanned(paths, config, options["checkpoints"])
+    to_terminal = output is None and sys.stdout.isatty()
+    shown = RenderOptions(width=shutil.get_terminal_size((100, 24)).columns, color=to_terminal, verbose=verbose)
+    _write(render(report, shown), output)
+    if not report.runs:
+        raise PostmortemError("; ".join(f"{p.path}: {p.what}" for p in report.problems[:5]))
+    return api.exit_code(report, config.fail_on)
+
+
+@click.command()
+@_paths
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True, help="The page to write."
+)
+@_select
+@_ignore
+@_role
+@_checkpoints
+def report(paths: tuple[Path, ...], output: Path, **options: Any) -> int:
+    """Write one self-contained HTML page about the runs below PATHS; it needs no network."""
+    config = _config(fail_on=None, **options)
+    found = _scanned(paths, config, options["checkpoints"])
+    _write(REPORTERS["html"](found, RenderOptions(verbose=True)), output)
+    click.echo(f"wrote {output} ({len(found.runs)} runs)", err=True)
+    return api.exit_code(found, "never")
+
+
+def _config(*, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str, ...], fail_on: str | None, **_: Any) -> Config:
+    config = load_config()
+    roles = dict(config.roles)
+    for item in role:
+        tag, equals, name = item.rpartition("=")
+        if not equals:
+            raise click.BadParameter(f"{item!r} is not TAG=ROLE", param_hint="--role")
+        roles[tag] = name
+    check_roles(roles, where="--role")
+    return replace(config, select=select or config.select, ignore=(*config.ignore, *ignore), roles=roles, fail_on=fail_on or config.fail_on)
+
+
+def _scanned(paths: tuple[Path, ...], config: Config, checkpoints: bool) -> Report:
+    return api.scan(paths, config=config, keep=False, look_into_checkpoints=checkpoints, progress=_progress())
+
+
+def _progress() -> Callable[[int, int, str], None] | None:
+    """A counter on stderr for scans that take longer than a second, where somebody is looking."""
+    if not sys.stderr.isatty():
+        return None
+    started = time.monotonic()
+
+    def show(done: int, total: int, name: str) -> None:
+        if time.monotonic() - started > 1.0:
+            line = f"[{done}/{total}] {name}"[: shutil.get_terminal_size().columns - 1] if done < total else ""
+            click.echo(f"\r\x1b[K{line}", nl=False, err=True)
+
+    return show
+
+
+def _write(text: str, output: Path | None) -> None:
+    text = text if text.endswith("\n") or not text else text + "\n"
+    if output is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise PostmortemError(f"{output}: cannot be written: {error.strerror}") from error

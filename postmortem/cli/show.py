@@ -1,0 +1,94 @@
+"""``postmortem show``: how a run was understood."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from postmortem import api
+from postmortem.core.model import json_value
+from postmortem.core.timeline import Run
+from postmortem.core.view import View
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell.")
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def show(run: Path, role: tuple[str, ...], format_: str) -> int:
+    """Show how RUN (a folder or a file) was understood: sources, tags and the role each got, steps, restarts, ranks, problems."""
+    loaded = api.load(run, roles=dict(item.rpartition("=")[::2] for item in role))
+    facts = _facts(loaded)
+    click.echo(json.dumps(json_value(facts), indent=2, allow_nan=False) if format_ == "json" else _text(facts))
+    return 3 if any(p.lost for p in loaded.problems) or not loaded.n_points else 0
+
+
+def _facts(run: Run) -> dict[str, Any]:
+    view = View(run)
+    return {
+        "run": run.name,
+        "path": str(run.path),
+        "ended": run.ended,
+        "sources": [{"kind": s.kind, "files": list(s.files), "points": s.points} for s in run.sources],
+        "steps": {"first": view.first_step, "last": view.last_step},
+        "tags": [
+            {"tag": s.tag, "role": s.role, "rank": None if s.rank < 0 else s.rank, "source": s.source, "points": len(s),
+             "first_step": int(s.step[0]), "last_step": int(s.step[-1]), "last": float(s.value[-1])}
+            for s in view.series
+        ],
+        "restarts": [{"tag": r.tag, "before": r.before, "after": r.after} for r in view.restarts],
+        "ranks": sorted({int(r) for s in run.streams for r in set(s.points.rank.tolist()) if r >= 0}),
+        "events": [{"kind": e.kind, "severity": e.severity, "file": e.file, "line": e.line, "step": e.step, "message": e.message} for e in run.event_list],
+        "checkpoints": [{"path": c.path, "step": c.step} for c in run.checkpoints],
+        "config": run.config,
+        "notes": run.notes,
+        "skipped": run.skipped,
+        "problems": [{"path": p.path, "offset": p.offset, "line": p.line, "what": p.what, "kept": p.kept, "lost": p.lost} for p in run.problems],
+    }  # fmt: skip
+
+
+def _text(facts: dict[str, Any]) -> str:
+    lines = [f"{facts['run']}  ({facts['path']})", f"ended: {facts['ended']}"]
+    steps = facts["steps"]
+    lines.append(f"steps: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
+    if facts["ranks"]:
+        lines.append(f"ranks: {', '.join(map(str, facts['ranks']))}")
+    lines += ["", "sources:"] + [f"  {s['kind']}: {s['points']} points from {_files(s['files'])}" for s in facts["sources"]]
+    if facts["tags"]:
+        width = min(60, max(len(t["tag"]) for t in facts["tags"]))
+        lines += ["", "tags:"]
+        for t in facts["tags"]:
+            rank = "" if t["rank"] is None else f" rank {t['rank']}"
+            lines.append(
+                f"  {t['tag']:<{width}}  {t['role'] or '-':<16} {t['points']:>8} points, steps {t['first_step']} to {t['last_step']}, "
+                f"last {t['last']:.6g} ({t['source']}{rank})"
+            )
+    lines += _section("restarts", [f"{r['tag']}: step {r['before']} back to {r['after']}" for r in facts["restarts"]])
+    lines += _section("events", [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]])
+    lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
+    lines += _section("notes", facts["notes"])
+    lines += _section("skipped on purpose", [f"{count} {what}" for what, count in facts["skipped"].items()])
+    lines += _section("problems", [_problem(p) for p in facts["problems"]])
+    return _printable("\n".join(lines))
+
+
+def _files(files: list[str]) -> str:
+    return files[0] if len(files) == 1 else f"{len(files)} files: {files[0]}, …"
+
+
+def _section(title: str, rows: list[str]) -> list[str]:
+    return ["", f"{title}:", *(f"  {row}" for row in rows)] if rows else []
+
+
+def _problem(p: dict[str, Any]) -> str:
+    where = f" at byte {p['offset']}" if p["offset"] is not None else f" at line {p['line']}" if p["line"] is not None else ""
+    told = "; ".join(f"{word} {p[word]}" for word in ("kept", "lost") if p[word])
+    return f"{p['path']}{where}: {p['what']}{' (' + told + ')' if told else ''}"
+
+
+def _printable(text: str) -> str:
+    """Logs are other people's bytes: no control characters reach the terminal."""
+    return "".join(c if c == "\n" or c.isprintable() else "�" for c in text)

@@ -1,0 +1,103 @@
+"""Settings: ``[tool.postmortem]`` of the nearest pyproject.toml, overridden by the command line.
+
+[tool.postmortem]
+select = ["NAN", "loss-spike"]      # codes, prefixes of codes, or names
+ignore = ["SYS"]
+fail-on = "warning"
+[tool.postmortem.roles]
+"my/objective" = "loss"
+[tool.postmortem.detectors.loss-spike]
+z = 6.0
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.errors import UsageError, did_you_mean
+from postmortem.core.roles import ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+FAIL_ON = ("error", "warning", "never")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What a scan is told to do."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    fail_on: str = "error"
+    roles: Mapping[str, str] = field(default_factory=dict)
+    detectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def selects(self, code: str, name: str) -> bool:
+        """Whether --select and --ignore leave this finding in; the more specific of the two does not matter: ignore wins."""
+        wanted = not self.select or any(_fits(s, code, name) for s in self.select)
+        return wanted and not any(_fits(s, code, name) for s in self.ignore)
+
+
+def _fits(selector: str, code: str, name: str) -> bool:
+    return selector == name or (selector.isupper() and code.startswith(selector))
+
+
+def load_config(folder: Path | None = None) -> Config:
+    """The settings of the nearest pyproject.toml at or above `folder`. UsageError names a key that does not exist."""
+    start = (folder or Path.cwd()).resolve()
+    for path in (p / "pyproject.toml" for p in (start, *start.parents)):
+        if path.is_file():
+            try:
+                table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("postmortem", {})
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise UsageError(f"{path}: not valid TOML: {error}") from error
+            return make_config(table, where=str(path))
+    return Config()
+
+
+def make_config(table: Mapping[str, Any], *, where: str) -> Config:
+    """Checks a table of settings. UsageError says where a key or a value does not exist, with a suggestion."""
+    known = {f.name.replace("_", "-"): f.name for f in dataclasses.fields(Config)}
+    for key in table:
+        if key not in known:
+            raise UsageError(f"{where}: no setting {key!r}{did_you_mean(key, known)}")
+    values = {known[k]: v for k, v in table.items()}
+    for key in ("select", "ignore"):
+        values[key] = tuple(values.get(key, ()))
+    if (fail_on := values.get("fail_on", "error")) not in FAIL_ON:
+        raise UsageError(f"{where}: fail-on is {fail_on!r}, not one of {', '.join(FAIL_ON)}")
+    check_roles(values.get("roles", {}), where=where)
+    return Config(**values)
+
+
+def check_roles(roles: Mapping[str, str], *, where: str) -> None:
+    """UsageError where a tag is given a role that does not exist."""
+    for tag, role in roles.items():
+        if role not in ROLES:
+            raise UsageError(f"{where}: no role {role!r} (for tag {tag!r}){did_you_mean(role, ROLES)}; roles are {', '.join(ROLES)}")
+
+
+def check_selectors(selectors: Iterable[str], known: Iterable[tuple[str, str]], *, where: str) -> None:
+    """UsageError where a selector fits no (code, name) of `known`."""
+    pairs = list(known)
+    for selector in selectors:
+        if not any(_fits(selector, code, name) for code, name in pairs):
+            raise UsageError(f"{where}: no finding {selector!r}{did_you_mean(selector, [x for pair in pairs for x in pair])}; see `postmortem rules`")
+
+
+def make_options(options: type[Any], table: Mapping[str, Any], *, where: str) -> Any:
+    """An options dataclass from a table. UsageError names a key that does not exist or a value of the wrong type."""
+    fields = {f.name: f for f in dataclasses.fields(options)}
+    for key, value in table.items():
+        name = key.replace("-", "_")
+        if name not in fields:
+            raise UsageError(f"{where}: no option {key!r}{did_you_mean(key, fields)}")
+        default = fields[name].default
+        if isinstance(default, (int, float)) and (not isinstance(value, (int, float)) or isinstance(value, bool) != isinstance(default, bool)):
+            raise UsageError(f"{where}: {key} = {value!r} is not a {type(default).__name__}")
+    return options(**{k.replace("-", "_"): v for k, v in table.items()})

@@ -1,0 +1,156 @@
+"""From the files of a run to a `Run`: reads each part, puts the streams together, decides how it ended."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.core.model import Ended, Event, Problem, Source
+from postmortem.core.reading import Points, Reading
+from postmortem.core.timeline import Run, Stream, segments
+from postmortem.readers._events import find_events
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from postmortem.readers._discover import Part, RunFiles
+
+_GRAVEST: tuple[Ended, ...] = ("out-of-memory", "time-limit", "preempted", "hung", "killed", "crashed", "interrupted", "completed", "running", "cut")
+"""Where sources disagree on the end, the one that says most is believed: "out of memory" beats "exit code 1"."""
+_STILL_RUNNING_SECONDS = 300.0
+
+
+def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
+    """Reads all files of a run. Never raises for content: what is wrong becomes a Problem."""
+    readings = [(part, _read(part)) for part in files.parts]
+    events: list[Event] = []
+    problems: list[Problem] = []
+    config: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
+    skipped: dict[str, int] = defaultdict(int)
+    notes: list[str] = []
+    for part, reading in readings:
+        events += reading.events
+        problems += reading.problems
+        config.update(reading.config)
+        summary.update(reading.summary)
+        notes += [f"{part.path.name}: {note}" for note in reading.notes]
+        for what, count in reading.skipped.items():
+            skipped[what] += count
+        if console := reading.facts.pop("console", None):
+            _read_console(reading, console, events)
+    if not config:
+        config = _config_beside(files.path if files.path.is_dir() else files.path.parent, problems)
+    run = Run(
+        name=files.name,
+        path=files.path,
+        streams=_streams(readings),
+        event_list=_once(events),
+        problems=problems,
+        sources=_sources(readings),
+        config=config,
+        summary=summary,
+        notes=notes,
+        skipped=dict(skipped),
+        role_overrides=dict(roles or {}),
+        readings=[replace(reading, points=Points.empty()) for _, reading in readings],
+    )
+    run.ended = _ended(readings, run.streams)
+    return run
+
+
+def _read(part: Part) -> Reading:
+    try:
+        reading = part.reader.read(part.path)
+    except OSError as error:
+        problem = Problem(path=str(part.path), what=f"cannot be read: {error.strerror or error}", lost="the file")
+        return Reading(source=part.reader.kind, path=str(part.path), problems=[problem])
+    points = reading.points
+    if part.prefix:
+        points.tags = [f"{part.prefix}/{tag}" for tag in points.tags]
+    if part.rank >= 0:
+        points.rank = np.where(points.rank < 0, part.rank, points.rank).astype(np.int16)
+        reading.events = [replace(e, rank=part.rank) if e.rank is None else e for e in reading.events]
+    return reading
+
+
+def _read_console(reading: Reading, console: list[tuple[str, str]], events: list[Event]) -> None:
+    """Failures in the console output that a W&B run carries inside."""
+    text = "".join(chunk for _, chunk in console)
+    found = find_events(enumerate(text.split("\n"), 1), path=reading.path, source=reading.source)
+    last = int(reading.points.step.max()) if len(reading.points) else None
+    events += [replace(e, line=None, step=last if e.step is None else e.step) for e in found.events]
+    if found.ended is not None and reading.ended in (None, "crashed"):
+        reading.ended = found.ended
+
+
+def _config_beside(folder: Path, problems: list[Problem]) -> dict[str, Any]:
+    for name in ("config.json", "hparams.json", "args.json"):
+        path = folder / name
+        if path.is_file() and path.stat().st_size < 1 << 20:
+            try:
+                loaded = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                problems.append(Problem(path=str(path), what=f"is not JSON: {error}", lost="the run's configuration"))
+                continue
+            if isinstance(loaded, dict):
+                return loaded
+    return {}
+
+
+def _once(events: list[Event]) -> list[Event]:
+    """Drops an event without a line that another source places in a file (a W&B console and its output.log)."""
+    placed = {(e.kind, e.message) for e in events if e.line is not None}
+    return [e for e in events if e.line is not None or (e.kind, e.message) not in placed]
+
+
+def _streams(readings: list[tuple[Part, Reading]]) -> list[Stream]:
+    grouped: dict[tuple[str, str], list[Points]] = defaultdict(list)
+    for part, reading in readings:
+        if len(reading.points):
+            grouped[reading.source, part.stream].append(reading.points)
+    streams = []
+    for (source, name), parts in grouped.items():
+        points = parts[0] if len(parts) == 1 else _concatenated(parts)
+        segment, restarts = segments(points)
+        streams.append(Stream(source, name, points, segment, restarts))
+    return streams
+
+
+def _concatenated(parts: list[Points]) -> Points:
+    tags = list(dict.fromkeys(tag for p in parts for tag in p.tags))
+    where = {t: i for i, t in enumerate(tags)}
+    codes = [np.array([where[t] for t in p.tags], np.int32)[p.code] for p in parts]
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(p, name) for p in parts])
+
+    return Points(tags, np.concatenate(codes), joined("step"), joined("value"), joined("wall_time"), joined("rank"))
+
+
+def _sources(readings: list[tuple[Part, Reading]]) -> list[Source]:
+    files: dict[str, list[str]] = defaultdict(list)
+    count: dict[str, int] = defaultdict(int)
+    for part, reading in readings:
+        files[reading.source].append(str(part.path))
+        count[reading.source] += len(reading.points)
+    return [Source(kind=kind, files=tuple(names), points=count[kind]) for kind, names in files.items()]
+
+
+def _ended(readings: list[tuple[Part, Reading]], streams: list[Stream]) -> Ended:
+    """How the run ended, by the last file of each stream; "running" where the log is minutes old and says no end."""
+    last = {part.stream: reading.ended for part, reading in readings}
+    said = {ended for ended in last.values() if ended is not None}
+    for ended in _GRAVEST:
+        if ended in said:
+            return ended
+    walls = [float(np.nanmax(s.points.wall_time)) for s in streams if len(s.points) and np.isfinite(s.points.wall_time).any()]
+    if walls and 0 <= time.time() - max(walls) < _STILL_RUNNING_SECONDS:
+        return "running"
+    return "unknown"
