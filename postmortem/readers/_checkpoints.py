@@ -1,0 +1,187 @@
+"""Finds the checkpoints of a run by names and small JSON files alone: no torch, no weights are opened.
+
+A checkpoint is a file (``.pt``, ``.pth``, ``.ckpt``, ``.safetensors``, ``pytorch_model.bin``) or a folder: transformers'
+``checkpoint-N/``, shards with their ``*.index.json``, torch.distributed.checkpoint (``.metadata`` beside ``*.distcp``),
+DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder with a model beside its optimizer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.model import Checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar", ".pt.tar", ".t7", ".distcp")
+STEP_KEYS = (
+    "global_step",
+    "step",
+    "iter_num",
+    "iteration",
+    "iter",
+    "it",
+    "num_steps",
+    "current_step",
+    "global_steps",
+    "train_step",
+    "steps",
+    "update",
+    "num_updates",
+)
+"""Where a checkpoint says how far the training was, in the order they are believed."""
+
+STATE_FILES = ("trainer_state.json", "state.json", "train_state.json", "training_state.json", "meta.json", "metadata.json", "progress.json")
+_BIN = re.compile(r"(pytorch_model|model|adapter_model|consolidated|checkpoint|ckpt|weights).*\.bin$", re.I)
+_COMPANION = re.compile(
+    r"^(optim\w*|opt|sched\w*|lr_sched\w*|scaler|rng\w*|random_states?|training_args|zero_pp_rank|dataloader|sampler)([._\-\d]|$)", re.I
+)
+_MODEL = re.compile(r"^(model|pytorch_model|adapter_model|consolidated|mp_rank|weights|diffusion_pytorch_model|unet|ema|module|net)", re.I)
+_NOT_WEIGHTS = re.compile(
+    r"(^|[_\-.])(data(set)?|batch(es)?|tokens?|cache|vocab|train|val|test|embeddings?|features?|samples?|labels?|scripted|traced)([_\-.\d]|$)", re.I
+)
+_CKPT_FOLDER = re.compile(r"(^|[_\-.=])(checkpoint|ckpt|step|global_?step|iter(ation)?|epoch|last|latest|best|final|update)s?([_\-.=]|\d|$)", re.I)
+_NAMED_STEP = re.compile(
+    r"(?:^|[_\-.\s]|(?<=[a-z]))(?:global_?step|steps?|iter(?:ation)?s?|updates?|checkpoint|ckpt|it)[_\-=.]{0,2}(\d{1,12})(k?)(?![a-z\d])", re.I
+)
+_LAST_NUMBER = re.compile(r"(?:^|[_\-=])(\d{1,12})(k?)(?![a-z\d.=])", re.I)
+_EPOCH = re.compile(r"epochs?[_\-=]?\d+|(?:^|[_\-])ep?\d+|v\d+(?:\.\d+)*$", re.I)
+_MAX_ENTRIES, _MAX_DEPTH, _MAX_JSON = 20_000, 4, 64 * 2**20
+
+
+def find_checkpoints(folder: Path) -> list[Checkpoint]:
+    """The checkpoints in and below `folder` (four levels), by step; those whose step nothing tells come last.
+
+    Nothing is opened but small JSON files. Folders that cannot be listed are passed over; a file is a folder of one.
+    """
+    if folder.is_file():
+        return [Checkpoint(path=str(folder), step=step_of(folder))]
+    found: dict[str, Path] = {}
+    budget = [_MAX_ENTRIES]
+    for path in _walk(folder, 0, budget):
+        found.setdefault(os.path.realpath(path), path)
+    listed = [Checkpoint(path=str(path), step=step_of(path)) for path in found.values()]
+    return sorted(listed, key=lambda c: (c.step is None, c.step or 0, c.path))
+
+
+def _walk(folder: Path, depth: int, budget: list[int]) -> list[Path]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda e: e.name)
+    except OSError:
+        return []
+    budget[0] -= len(entries)
+    if budget[0] < 0:
+        return []
+    files = [e.name for e in entries if _is(e, file=True)]
+    folders = [e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name != "__pycache__"]
+    weights = [n for n in files if is_weights(n)]
+    if is_checkpoint_folder(folder, files, root=depth == 0):
+        nested = [] if depth else [p for n in folders for p in _walk(folder / n, 1, budget)]
+        return [folder, *nested]
+    if depth and _CKPT_FOLDER.search(folder.name) and not weights and any(n.startswith("mp_rank") for n in folders):
+        return [folder]
+    found = [folder / n for n in weights if not _COMPANION.match(n)]
+    if depth < _MAX_DEPTH:
+        found += [p for n in folders for p in _walk(folder / n, depth + 1, budget)]
+    return found
+
+
+def _is(entry: os.DirEntry[str], *, file: bool) -> bool:
+    try:
+        return entry.is_file() if file else entry.is_dir()
+    except OSError:
+        return False
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file of this name holds weights or optimizer state."""
+    low = name.lower()
+    if low.startswith("."):
+        return False
+    if low.endswith(".bin"):
+        return _BIN.match(low) is not None
+    if not low.endswith(WEIGHT_SUFFIXES):
+        return False
+    return _NOT_WEIGHTS.search(_stem(low)) is None or _CKPT_FOLDER.search(_stem(low)) is not None
+
+
+def is_checkpoint_folder(folder: Path, files: list[str], *, root: bool = False) -> bool:
+    """Whether `folder`, which holds `files`, is one checkpoint (and no folder of several)."""
+    if ".metadata" in files and any(n.endswith(".distcp") for n in files):
+        return True
+    if any(n.endswith((".safetensors.index.json", ".bin.index.json")) for n in files):
+        return True
+    weights = [n for n in files if is_weights(n)]
+    models = [n for n in weights if _MODEL.match(n) and not _COMPANION.match(n)]
+    companions = [n for n in files if _COMPANION.match(n)] + [n for n in files if n in STATE_FILES[:4]]
+    alone = len({step_in_name(_stem(n)) for n in models}) <= 1  # model_10.pt, model_20.pt are two checkpoints
+    if root:
+        return bool(models) and bool(companions) and alone and not any(step_in_name(_stem(n)) is not None for n in models)
+    return (
+        bool(weights)
+        and alone
+        and len(models) == len([n for n in weights if not _COMPANION.match(n)])
+        and _CKPT_FOLDER.search(folder.name) is not None
+    )
+
+
+def step_of(path: Path) -> int | None:
+    """The step of a checkpoint: of its name, else of a small JSON file in the folder, else None."""
+    step = step_in_name(path.name if path.is_dir() else _stem(path.name))
+    if step is None and path.is_dir():
+        step = next((s for s in map(_step_in_json, (path / n for n in STATE_FILES)) if s is not None), None)
+    return step
+
+
+def _stem(name: str) -> str:
+    for suffix in (*WEIGHT_SUFFIXES, ".bin"):
+        if name.lower().endswith(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+def step_in_name(stem: str) -> int | None:
+    """The step that a name like ``step_000099``, ``epoch=3-step=400``, ``ckpt-90``, ``model_100`` or ``100`` says, or None.
+
+    The number of an epoch is no step.
+    """
+    named = list(_NAMED_STEP.finditer(stem))
+    match = named[-1] if named else None
+    if match is None:
+        numbers = list(_LAST_NUMBER.finditer(_EPOCH.sub("", stem)))
+        match = numbers[-1] if numbers and len(numbers[-1].group(1)) < 10 else None
+    return None if match is None else int(match.group(1)) * (1000 if match.group(2) else 1)
+
+
+def _step_in_json(path: Path) -> int | None:
+    try:
+        if path.stat().st_size > _MAX_JSON:
+            return None
+        content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError):
+        return None  # a damaged state file only costs the step that it would have told
+    return step_in(content)
+
+
+def _number(value: Any) -> Any:
+    """A tensor or numpy scalar as the number in it; anything else as it is."""
+    return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
+
+
+def step_in(content: object) -> int | None:
+    """The step that a loaded state says under one of the usual keys, also one level down; None where it does not."""
+    if not isinstance(content, dict):
+        return None
+    for key in STEP_KEYS:
+        value = content.get(key)
+        value = _number(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value):
+            return int(value)
+    for key in ("state", "trainer_state", "train_state", "training_state", "meta", "metadata", "progress", "client_state"):
+        if isinstance(content.get(key), dict) and (nested := step_in(content[key])) is not None:
+            return nested
+    return None

@@ -1,0 +1,114 @@
+"""Finding checkpoints by their names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from postmortem.readers._checkpoints import find_checkpoints, step_in, step_in_name
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("step_000099", 99),
+        ("epoch=3-step=400", 400),
+        ("checkpoint-500", 500),
+        ("ckpt-90", 90),
+        ("ckpt_50", 50),
+        ("model_100", 100),
+        ("iter_0001000", 1000),
+        ("global_step20", 20),
+        ("step_10k", 10_000),
+        ("step=400-val_loss=0.25", 400),
+        ("1200", 1200),
+        ("epoch_3", None),
+        ("epoch=3-val_loss=0.25", None),
+        ("llama-7b", None),
+        ("resnet50", None),
+        ("model-v2", None),
+        ("best", None),
+        ("20240101120000", None),
+    ],
+)
+def test_step_in_name(name: str, step: int | None) -> None:
+    """The step is read from the usual names; epochs, versions, sizes and dates are no steps."""
+    assert step_in_name(name) == step
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    def touch(name: str, text: str = "") -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    touch("step_000099.pt")
+    touch("step_000024.pt")
+    touch("train.bin")
+    touch("dataset.pt")
+    touch("config.json", "{}")
+    touch("rng_state_0.pth")
+    touch("ckpt-90/model.safetensors")
+    touch("ckpt-90/optimizer.pt")
+    touch("ckpt-90/state.json", '{"step": 90}')
+    touch("last/model.safetensors")
+    touch("last/state.json", '{"step": 95}')
+    touch("sharded/model-00001-of-00002.safetensors")
+    touch("sharded/model-00002-of-00002.safetensors")
+    touch("sharded/model.safetensors.index.json", json.dumps({"weight_map": {}}))
+    touch("dcp/step_60/.metadata")
+    touch("dcp/step_60/__0_0.distcp")
+    touch("lightning_logs/version_0/checkpoints/epoch=3-step=400.ckpt")
+    touch("checkpoints/model_10.pt")
+    touch("checkpoints/model_20.pt")
+    touch("checkpoints/optimizer_20.pt")
+    touch("deep/global_step7/mp_rank_00_model_states.pt")
+    touch("deep/global_step7/zero_pp_rank_0_mp_rank_00_optim_states.pt")
+    touch("iter_0000300/mp_rank_00/model_optim_rng.pt")
+    return tmp_path
+
+
+def test_finds_files_and_folders_in_order_of_step(run: Path) -> None:
+    """Files and folders of all kinds are found once, by step; data and companions of a model are none."""
+    found = [(Path(c.path).relative_to(run).as_posix(), c.step) for c in find_checkpoints(run)]
+    assert found == [
+        ("deep/global_step7", 7),
+        ("checkpoints/model_10.pt", 10),
+        ("checkpoints/model_20.pt", 20),
+        ("step_000024.pt", 24),
+        ("dcp/step_60", 60),
+        ("ckpt-90", 90),
+        ("last", 95),
+        ("step_000099.pt", 99),
+        ("iter_0000300", 300),
+        ("lightning_logs/version_0/checkpoints/epoch=3-step=400.ckpt", 400),
+        ("sharded", None),
+    ]
+
+
+def test_a_checkpoint_given_itself(run: Path) -> None:
+    """A file or a checkpoint folder, asked for itself, is found."""
+    assert [c.step for c in find_checkpoints(run / "ckpt-90")] == [90]
+    assert [c.step for c in find_checkpoints(run / "step_000024.pt")] == [24]
+
+
+def test_links_count_once_and_damaged_json_only_costs_the_step(tmp_path: Path) -> None:
+    """A link to a checkpoint is not another one; a state file that is cut leaves the step unknown."""
+    (tmp_path / "last").mkdir()
+    (tmp_path / "last" / "model.safetensors").touch()
+    (tmp_path / "last" / "state.json").write_text('{"step": 9')
+    (tmp_path / "step_5.pt").touch()
+    (tmp_path / "latest.pt").symlink_to(tmp_path / "step_5.pt")
+    assert sorted((Path(c.path).name, c.step) for c in find_checkpoints(tmp_path))[0] == ("last", None)
+    assert len(find_checkpoints(tmp_path)) == 2
+
+
+def test_step_in_nested_state() -> None:
+    """The step is found under the usual keys, also one level down; a flag is no step."""
+    assert step_in({"iter_num": 50, "model": {}}) == 50
+    assert step_in({"state": {"step": 90}}) == 90
+    assert step_in({"step": True, "epoch": 3}) is None
+    assert step_in([1]) is None
