@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.core.config import FAIL_ON, Config, check_roles, load_config
+from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.reporters import REPORTERS, RenderOptions
 
@@ -75,14 +75,9 @@ def report(paths: tuple[Path, ...], output: Path, **options: Any) -> int:
 
 def _config(*, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str, ...], fail_on: str | None, **_: Any) -> Config:
     config = load_config()
-    roles = dict(config.roles)
-    for item in role:
-        tag, equals, name = item.rpartition("=")
-        if not equals:
-            raise click.BadParameter(f"{item!r} is not TAG=ROLE", param_hint="--role")
-        roles[tag] = name
-    check_roles(roles, where="--role")
-    return replace(config, select=select or config.select, ignore=(*config.ignore, *ignore), roles=roles, fail_on=fail_on or config.fail_on)
+    roles = {**config.roles, **parse_roles(role)}
+    ignored = (*config.ignore, *ignore)
+    return replace(config, select=select or config.select, ignore=ignored, roles=roles, fail_on=fail_on or config.fail_on)
 
 
 def _scanned(paths: tuple[Path, ...], config: Config, checkpoints: bool) -> Report:

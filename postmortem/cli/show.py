@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from postmortem import api
+from postmortem.core.config import parse_roles
 from postmortem.core.model import json_value
-from postmortem.core.timeline import Run
-from postmortem.core.view import View
+from postmortem.core.view import Series, View
+
+if TYPE_CHECKING:
+    from postmortem.core.timeline import Run
 
 
 @click.command()
@@ -20,7 +24,7 @@ from postmortem.core.view import View
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:
     """Show how RUN (a folder or a file) was understood: sources, tags and the role each got, steps, restarts, ranks, problems."""
-    loaded = api.load(run, roles=dict(item.rpartition("=")[::2] for item in role))
+    loaded = api.load(run, roles=parse_roles(role))
     facts = _facts(loaded)
     click.echo(json.dumps(json_value(facts), indent=2, allow_nan=False) if format_ == "json" else _text(facts))
     return 3 if any(p.lost for p in loaded.problems) or not loaded.n_points else 0
@@ -32,22 +36,27 @@ def _facts(run: Run) -> dict[str, Any]:
         "run": run.name,
         "path": str(run.path),
         "ended": run.ended,
-        "sources": [{"kind": s.kind, "files": list(s.files), "points": s.points} for s in run.sources],
+        "sources": [_columns(s, "kind", "files", "points") for s in run.sources],
         "steps": {"first": view.first_step, "last": view.last_step},
-        "tags": [
-            {"tag": s.tag, "role": s.role, "rank": None if s.rank < 0 else s.rank, "source": s.source, "points": len(s),
-             "first_step": int(s.step[0]), "last_step": int(s.step[-1]), "last": float(s.value[-1])}
-            for s in view.series
-        ],
-        "restarts": [{"tag": r.tag, "before": r.before, "after": r.after} for r in view.restarts],
-        "ranks": sorted({int(r) for s in run.streams for r in set(s.points.rank.tolist()) if r >= 0}),
-        "events": [{"kind": e.kind, "severity": e.severity, "file": e.file, "line": e.line, "step": e.step, "message": e.message} for e in run.event_list],
-        "checkpoints": [{"path": c.path, "step": c.step} for c in run.checkpoints],
+        "tags": [_tag(s) for s in view.series],
+        "restarts": [_columns(r, "tag", "before", "after") for r in view.restarts],
+        "ranks": sorted({int(r) for s in run.streams for r in np.unique(s.points.rank) if r >= 0}),
+        "events": [_columns(e, "kind", "severity", "file", "line", "step", "rank", "message") for e in run.event_list],
+        "checkpoints": [_columns(c, "path", "step") for c in run.checkpoints],
         "config": run.config,
         "notes": run.notes,
         "skipped": run.skipped,
-        "problems": [{"path": p.path, "offset": p.offset, "line": p.line, "what": p.what, "kept": p.kept, "lost": p.lost} for p in run.problems],
-    }  # fmt: skip
+        "problems": [_columns(p, "path", "offset", "line", "what", "kept", "lost") for p in run.problems],
+    }
+
+
+def _columns(thing: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
+
+
+def _tag(s: Series) -> dict[str, Any]:
+    ends = {"first_step": int(s.step[0]), "last_step": int(s.step[-1]), "last": float(s.value[-1])}
+    return {"tag": s.tag, "role": s.role, "rank": None if s.rank < 0 else s.rank, "source": s.source, "points": len(s), **ends}
 
 
 def _text(facts: dict[str, Any]) -> str:

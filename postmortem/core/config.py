@@ -82,6 +82,18 @@ def check_roles(roles: Mapping[str, str], *, where: str) -> None:
             raise UsageError(f"{where}: no role {role!r} (for tag {tag!r}){did_you_mean(role, ROLES)}; roles are {', '.join(ROLES)}")
 
 
+def parse_roles(items: Iterable[str]) -> dict[str, str]:
+    """``TAG=ROLE`` items of the command line as a dict. UsageError where one is not of that form or has no such role."""
+    roles = {}
+    for item in items:
+        tag, equals, role = item.rpartition("=")
+        if not equals or not tag:
+            raise UsageError(f"--role: {item!r} is not TAG=ROLE")
+        roles[tag] = role
+    check_roles(roles, where="--role")
+    return roles
+
+
 def check_selectors(selectors: Iterable[str], known: Iterable[tuple[str, str]], *, where: str) -> None:
     """UsageError where a selector fits no (code, name) of `known`."""
     pairs = list(known)

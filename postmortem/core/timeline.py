@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postmortem.core.reading import Points
 from postmortem.core.roles import role_of
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Checkpoint, Ended, Event, Problem, Source
-    from postmortem.core.reading import Reading
+    from postmortem.core.reading import Points, Reading
 
 FRAME_COLUMNS = ("run", "source", "rank", "segment", "tag", "step", "wall_time", "value")
 EVENT_COLUMNS = ("run", "source", "rank", "step", "wall_time", "file", "line", "kind", "severity", "message", "fields")
@@ -71,7 +70,7 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     step = points.step[order]
     fell = np.flatnonzero(same & (step[1:] < step[:-1])) + 1
     for k in fell:
-        back_again = k + 1 < n and same[k] and step[k + 1] > step[k - 1] and step[k + 1] - step[k] > 1
+        back_again = k + 1 < n and same[k] and step[k + 1] > step[k - 1]
         if deciding[points.code[order[k]]] and not back_again:
             drops.append((int(order[k]), int(order[k - 1]), int(points.code[order[k]])))
     restarts: list[Restart] = []

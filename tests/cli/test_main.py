@@ -1,0 +1,165 @@
+"""The command line as a whole: light start, one-line errors, exit codes, closed pipes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from postmortem.cli.main import COMMANDS
+
+HEAVY = ["pandas", "torch", "wandb", "matplotlib", "tensorboard", "rich", "numpy"]
+
+
+def test_help_imports_nothing_heavy(python):
+    """``postmortem --help`` loads none of pandas, torch, wandb, matplotlib, tensorboard, rich."""
+    code = (
+        "import sys\nfrom postmortem.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit: pass\n"
+        f"print('LOADED', [m for m in {HEAVY!r} if m in sys.modules])"
+    )
+    result = python("-c", code)
+    assert "Find out why a training run died" in result.stdout
+    assert result.stdout.strip().endswith("LOADED []")
+
+
+def test_scan_of_a_text_log_loads_neither_torch_nor_matplotlib(python, tmp_path):
+    """A scan stays light: torch, wandb and matplotlib are not imported."""
+    (tmp_path / "train.out").write_text("".join(f"step={i} loss={1 / (i + 1):.4f}\n" for i in range(50)))
+    code = (
+        "import sys\nfrom postmortem.cli.main import main\n"
+        f"try:\n    main(['scan', {str(tmp_path)!r}, '--format', 'json'])\nexcept SystemExit: pass\n"
+        "print('LOADED', [m for m in ['torch', 'wandb', 'matplotlib'] if m in sys.modules])"
+    )
+    assert python("-c", code).stdout.strip().endswith("LOADED []")
+
+
+@pytest.mark.parametrize("command", list(COMMANDS))
+def test_every_command_has_help(postmortem, command):
+    """Each command of the table exists and explains itself."""
+    called = postmortem(command, "--help")
+    assert called.code == 0
+    assert called.out.startswith("Usage: postmortem " + command)
+
+
+def test_module_and_version(python):
+    """``python -m postmortem --version`` prints the version."""
+    import postmortem
+
+    assert python("-m", "postmortem", "--version").stdout == f"postmortem {postmortem.__version__}\n"
+
+
+def test_unknown_command_suggests(postmortem):
+    """A typo in a command gets one line with a suggestion and exit code 2."""
+    called = postmortem("scann")
+    assert called.code == 2
+    assert called.err.count("\n") == 1
+    assert "did you mean 'scan'" in called.err
+
+
+def test_a_folder_in_place_of_a_command(postmortem, tmp_path):
+    """``postmortem runs/`` says how to scan it."""
+    called = postmortem(tmp_path)
+    assert called.code == 2
+    assert f"postmortem scan {tmp_path}" in called.err
+
+
+def test_missing_folder(postmortem, tmp_path):
+    """A folder that does not exist: one line, exit code 2."""
+    called = postmortem("scan", tmp_path / "nowhere")
+    assert (called.code, called.err.count("\n")) == (2, 1)
+    assert "no such file or folder" in called.err
+
+
+def test_empty_folder(postmortem, tmp_path):
+    """An empty folder: one line, exit code 2, never "clean"."""
+    called = postmortem("scan", tmp_path)
+    assert (called.code, called.err.count("\n")) == (2, 1)
+    assert "no training log found" in called.err
+
+
+@pytest.mark.parametrize("option", [["--select", "NAN9"], ["--ignore", "nan-onst"], ["--role", "x"], ["--role", "x=los"], ["--format", "yaml"]])
+def test_bad_options(postmortem, tmp_path, option):
+    """A selector, role or format that does not exist: one line, exit code 2."""
+    (tmp_path / "train.out").write_text("step=1 loss=1.0\n")
+    called = postmortem("scan", tmp_path, *option)
+    assert (called.code, called.err.count("\n")) == (2, 1)
+
+
+def test_random_bytes_as_event_file(postmortem, tmp_path):
+    """Random bytes named as an event file are named as unreadable, never called clean."""
+    path = tmp_path / "events.out.tfevents.1700000000.host.1.0"
+    path.write_bytes(bytes((i * 37 + i // 251) % 256 for i in range(5000)))
+    called = postmortem("scan", tmp_path, "--format", "json")
+    assert called.code in (1, 3)
+    run = json.loads(called.out)["runs"][0]
+    assert run["verdict"] != "healthy"
+    assert run["problems"][0]["path"] == str(path)
+
+
+def test_wandb_of_seven_bytes(postmortem, tmp_path):
+    """What a killed W&B run can leave behind: its header alone."""
+    path = tmp_path / "run-abc.wandb"
+    path.write_bytes(b":W&B\xe1\xbe\x00")
+    called = postmortem("scan", path, "--format", "json")
+    assert called.code == 3
+    assert json.loads(called.out)["runs"][0]["verdict"] == "not-judged"
+
+
+def test_utf16_text(postmortem, tmp_path):
+    """A log in UTF-16 is read like any other."""
+    (tmp_path / "train.log").write_bytes("".join(f"step: {i} loss: {2.0 - i / 100}\n" for i in range(100)).encode("utf-16"))
+    called = postmortem("scan", tmp_path, "--format", "json")
+    run = json.loads(called.out)["runs"][0]
+    assert run["steps"] == {"first": 0, "last": 99}
+    assert called.code == 0
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a POSIX shell")
+def test_closed_pipe_is_no_error(tmp_path):
+    """``postmortem rules | head -1`` ends quietly."""
+    command = f"{sys.executable} -m postmortem rules | head -1"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert result.stdout.strip()
+    assert result.stderr == ""
+
+
+@pytest.mark.skipif(shutil.which("su") is None, reason="needs a second user")
+def test_unreadable_file(postmortem, tmp_path, monkeypatch):
+    """A file that may not be opened is named; the scan goes on and is not "clean"."""
+    path = tmp_path / "train.out"
+    path.write_text("step=1 loss=1.0\n")
+    from pathlib import Path
+
+    original = Path.open
+
+    def denied(self, *args, **kwargs):
+        if self == path:
+            raise PermissionError(13, "Permission denied")
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "open", denied)
+    called = postmortem("scan", tmp_path)
+    assert called.code == 2
+    assert "Permission denied" in called.err
+
+
+def test_scan_exit_codes_follow_fail_on(postmortem, tmp_path):
+    """A NaN is exit code 1; with --fail-on never it is 0; with everything of its kind ignored too."""
+    rows = "".join(f"step={i} loss={'nan' if i >= 60 else 1 / (i + 1)}\n" for i in range(80))
+    (tmp_path / "train.out").write_text(rows)
+    assert postmortem("scan", tmp_path).code == 1
+    assert postmortem("scan", tmp_path, "--fail-on", "never").code == 0
+    assert postmortem("scan", tmp_path, "--select", "LRS").code == 0
+
+
+def test_nan_in_an_unknown_tag_is_reported(postmortem, tmp_path):
+    """A NaN in a tag that no role knows is still a NaN."""
+    rows = "step,zorkmid,loss\n" + "".join(f"{i},{'nan' if i >= 70 else i},{2 - i / 100}\n" for i in range(100))
+    (tmp_path / "metrics.csv").write_text(rows)
+    called = postmortem("scan", tmp_path, "--format", "json")
+    findings = json.loads(called.out)["runs"][0]["findings"]
+    assert [(f["tag"], f["step"]) for f in findings if f["name"] == "nan-onset"] == [("zorkmid", 70)]

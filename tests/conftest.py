@@ -1,0 +1,53 @@
+"""Fixtures that several folders of tests share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Called:
+    """What a command line printed and returned."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def postmortem(capsys: pytest.CaptureFixture[str]):
+    """Calls ``postmortem ARGS…`` in this process -> Called."""
+    from postmortem.cli.main import main
+
+    def call(*args: object) -> Called:
+        with pytest.raises(SystemExit) as stopped:
+            main([str(a) for a in args])
+        captured = capsys.readouterr()
+        return Called(int(stopped.value.code or 0), captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def python():
+    """Runs ``python ARGS…`` in a fresh process -> subprocess.CompletedProcess."""
+
+    def call(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        return subprocess.run([sys.executable, *args], capture_output=True, text=True, env=env, check=False, **options)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def sample_runs() -> Path:
+    """The folder of sample runs that ships with the repository."""
+    return ROOT / "sample_runs"

@@ -1,0 +1,162 @@
+"""Run discovery: a run is what a person would call one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postmortem.core.errors import NotFoundError
+from postmortem.readers._discover import discover
+
+EVENTS = "events.out.tfevents.{time}.node1.{pid}.0"
+
+
+def layout(root: Path, *names: str) -> dict[str, list[str]]:
+    """Makes the files and discovers them -> {run name: its files, relative}."""
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("step,loss\n1,2.0\n2,1.5\n" if name.endswith(".csv") else "step=1 loss=2.0\nstep=2 loss=1.5\n")
+    found, problems = discover([root])
+    assert not problems
+    return {run.name: [p.path.relative_to(root).as_posix() for p in run.parts] for run in found}
+
+
+def events(time: int, pid: int = 1) -> str:
+    return EVENTS.format(time=time, pid=pid)
+
+
+def test_one_run_per_folder_of_event_files(tmp_path):
+    """Two folders of event files are two runs; two files of one folder are one, in order of time."""
+    got = layout(tmp_path, f"a/{events(1700000200, 9)}", f"a/{events(1700000100)}", f"b/{events(1700000100)}")
+    assert got == {"a": [f"a/{events(1700000100)}", f"a/{events(1700000200, 9)}"], "b": [f"b/{events(1700000100)}"]}
+
+
+def test_folders_made_by_add_scalars_and_hparams_belong_to_their_parent(tmp_path):
+    """Sub-folders that the same process wrote are part of the run; those of another process are runs."""
+    got = layout(
+        tmp_path,
+        f"a/{events(1700000100)}",
+        f"a/loss_train/{events(1700000101)}",
+        f"a/1700000102.5/{events(1700000102)}",
+        f"a/other/{events(1700000103, 77)}",
+    )
+    assert sorted(got) == ["a", "a/other"]
+    found, _ = discover([tmp_path])
+    assert [p.prefix for p in found[0].parts] == ["", "loss_train", ""]
+
+
+def test_sibling_train_and_validation_folders_are_one_run(tmp_path):
+    """train/ and validation/ side by side are one run with prefixed tags; train/ alone is a run of its own."""
+    got = layout(tmp_path, f"a/train/{events(1700000100)}", f"a/validation/{events(1700000101)}", f"b/train/{events(1700000100)}")
+    assert sorted(got) == ["a", "b/train"]
+    found, _ = discover([tmp_path])
+    assert [p.prefix for p in found[0].parts] == ["train", "validation"]
+
+
+def test_latest_run_is_not_a_second_run(tmp_path):
+    """The latest-run link of W&B leads to a run that is already there."""
+    folder = tmp_path / "wandb" / "offline-run-20260101_000000-abc"
+    folder.mkdir(parents=True)
+    (folder / "run-abc.wandb").write_bytes(b":W&B\xe1\xbe\x00")
+    (tmp_path / "wandb" / "latest-run").symlink_to(folder.name)
+    found, _ = discover([tmp_path])
+    assert len(found) == 1
+
+
+def test_a_linked_folder_is_followed_once(tmp_path):
+    """A link to a folder elsewhere is followed; a link to one that was read is not, and loops end."""
+    outside, root = tmp_path / "scratch" / "exp", tmp_path / "runs"
+    root.mkdir()
+    layout(tmp_path / "scratch", "exp/train.out")
+    (root / "exp").symlink_to(outside)
+    (root / "again").symlink_to(outside)
+    (root / "loop").symlink_to(root)
+    found, _ = discover([root])
+    assert len(found) == 1
+
+
+def test_out_and_err_are_one_run(tmp_path):
+    """The .out and the .err of one name are one run; another name is another."""
+    got = layout(tmp_path, "train_a.out", "train_a.err", "train_b.out")
+    assert {name: len(files) for name, files in got.items()} == {"train_a": 2, "train_b": 1}
+
+
+def test_a_shared_slurm_job_id_ties_files_together(tmp_path):
+    """Differently named files of one job id are one run; array tasks of one job are not."""
+    got = layout(tmp_path, "slurm-48211.out", "errors_48211.err", "slurm-48300_1.out", "slurm-48300_2.out")
+    assert sorted(len(files) for files in got.values()) == [1, 1, 2]
+
+
+def test_dates_are_no_job_ids(tmp_path):
+    """Two logs of one day are two runs."""
+    assert len(layout(tmp_path, "alpha_20260101.log", "beta_20260101.log")) == 2
+
+
+def test_files_of_ranks_are_one_run(tmp_path):
+    """x_rank0.out, x_rank1.out are one run, and each file knows its rank."""
+    layout(tmp_path, "job_rank0.out", "job_rank1.out")
+    (run,) = discover([tmp_path])[0]
+    assert [p.rank for p in run.parts] == [0, 1]
+
+
+def test_torchrun_redirects(tmp_path):
+    """The log folders of ``torchrun --redirects`` are one run; the folder's number is the rank."""
+    layout(tmp_path, "logs/none_x1/attempt_0/0/stdout.log", "logs/none_x1/attempt_0/1/stderr.log")
+    (run,) = discover([tmp_path])[0]
+    assert sorted(p.rank for p in run.parts) == [0, 1]
+
+
+def test_texts_join_the_numbers_beside_them(tmp_path):
+    """Event files, a W&B run and Slurm files in one folder are one run."""
+    got = layout(
+        tmp_path,
+        f"exp/{events(1700000100)}",
+        "exp/slurm-48211.out",
+        "exp/slurm-48222.out",
+        "exp/wandb/offline-run-20260101_000000-abc/run-abc.wandb",
+        "exp/logs/train.err",
+    )
+    assert {name: len(files) for name, files in got.items()} == {"exp": 5}
+
+
+def test_several_wandb_runs_of_a_folder_are_several(tmp_path):
+    """Two W&B runs in one wandb/ folder are two runs."""
+    got = layout(tmp_path, *(f"exp/wandb/offline-run-20260101_00000{i}-abc{i}/run-abc{i}.wandb" for i in range(2)))
+    assert len(got) == 2
+
+
+def test_newest_trainer_state_belongs_to_the_parent(tmp_path):
+    """Of checkpoint-N/trainer_state.json only the newest is read, as part of the run that holds the folders."""
+    for n in (100, 900, 1000):
+        path = tmp_path / "exp" / f"checkpoint-{n}" / "trainer_state.json"
+        path.parent.mkdir(parents=True)
+        path.write_text('{"log_history": [{"step": 1, "loss": 2.0}]}')
+    found, _ = discover([tmp_path])
+    assert [(r.name, [p.path.parent.name for p in r.parts]) for r in found] == [("exp", ["checkpoint-1000"])]
+
+
+def test_lightning_versions(tmp_path):
+    """One version below lightning_logs is the run of the folder; several are several runs."""
+    assert list(layout(tmp_path / "one", "exp/lightning_logs/version_0/metrics.csv")) == ["exp"]
+    assert len(layout(tmp_path / "two", *(f"exp/lightning_logs/version_{i}/metrics.csv" for i in range(2)))) == 2
+
+
+def test_a_folder_of_tables(tmp_path):
+    """a.csv and b.csv are two runs; metrics.csv beside train.out is one."""
+    assert len(layout(tmp_path / "x", "a.csv", "b.csv")) == 2
+    assert len(layout(tmp_path / "y", "exp/metrics.csv", "exp/train.out")) == 1
+
+
+def test_missing_path(tmp_path):
+    """A path that does not exist is an error that names it."""
+    with pytest.raises(NotFoundError, match="nowhere"):
+        discover([tmp_path / "nowhere"])
+
+
+def test_a_path_given_twice_is_read_once(tmp_path):
+    """A folder and a folder inside it: each file belongs to one run."""
+    layout(tmp_path, f"a/{events(1700000100)}")
+    found, _ = discover([tmp_path, tmp_path / "a"])
+    assert len(found) == 1
