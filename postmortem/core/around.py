@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,7 +54,7 @@ def _curve(series: Series) -> tuple[float, ...]:
         return tuple(value.tolist())
     edges = np.linspace(0, len(value), CURVE_POINTS + 1).astype(int)
     curve = []
-    for a, b in zip(edges[:-1], edges[1:], strict=True):
+    for a, b in pairwise(edges):
         part = value[a:b]
         bad = part[~np.isfinite(part)]
         curve.append(float(bad[0]) if len(bad) else float(part[np.argmax(np.abs(part - np.median(part)))]))

@@ -10,7 +10,6 @@ Damage inside a log is never an exception: it is a `Problem`.
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -40,5 +39,7 @@ class MissingExtra(PostmortemError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A suggestion to append to an error message; empty where nothing is close."""
+    from difflib import get_close_matches  # costs a fifth of the start-up
+
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""

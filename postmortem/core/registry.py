@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from postmortem.core.errors import UsageError, did_you_mean
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -38,14 +39,15 @@ class Registry(Generic[T]):
         self._broken: list[Broken] = []
         self._loaded = False
 
-    def register(self, item: T) -> T:
-        """Adds `item`; used as the decorator. ValueError where the key is taken by something else."""
+    def register(self, plugin: C) -> C:
+        """Adds `plugin`; used as the decorator. ValueError where the key is taken by something else."""
+        item = cast("T", plugin)
         key = self.key(item)
         other = self._items.get(key)
         if other is not None and getattr(other, "__qualname__", None) != getattr(item, "__qualname__", key):
             raise ValueError(f"{self.package}: {key!r} is registered twice")
         self._items[key] = item
-        return item
+        return plugin
 
     def _load(self) -> None:
         if self._loaded:
@@ -61,7 +63,7 @@ class Registry(Generic[T]):
     def _guard(self, where: str, load: Callable[[], object]) -> None:
         try:
             load()
-        except Exception as error:  # a plugin may raise anything while it is imported
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything while it is imported
             self._broken.append(Broken(where, f"{type(error).__name__}: {error}"))
 
     def __iter__(self) -> Iterator[T]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from numpy.typing import NDArray
 
     from postmortem.core.model import Event
@@ -54,6 +56,8 @@ class View:
 
     run: Run
     events: list[Event] = field(default_factory=list)
+    cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+    """What several detectors need of the same series, worked out once."""
 
     def __post_init__(self) -> None:
         self.events = self.events or self.run.event_list
@@ -100,7 +104,7 @@ def _surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
         if segment[-1] > segment[0]:
             rows = rows[_survives(step, segment)]
             step = points.step[rows]
-        if (np.diff(step) < 0).any():
+        if (step[1:] < step[:-1]).any():
             rows = rows[np.argsort(step, kind="stable")]
         tag = points.tags[int(points.code[rows[0]])]
         columns = [a[rows] for a in (points.step, points.value, points.wall_time)]
@@ -136,7 +140,7 @@ def same_quantity(a: Series, b: Series) -> bool:
 
     Equal is: to the digits that the coarser of the two shows, here 3 significant ones, in 9 of 10 steps.
     """
-    if a.source == b.source and a.tag != b.tag or a.role != b.role or (a.role is None and a.tag != b.tag):
+    if (a.source == b.source and a.tag != b.tag) or a.role != b.role or (a.role is None and a.tag != b.tag):
         return False
     if -1 not in (a.rank, b.rank) and a.rank != b.rank:
         return False
