@@ -41,7 +41,7 @@ def reporter(name: str) -> Callable[[Callable[[Report, RenderOptions], str]], Ca
 
     def register(render: Callable[[Report, RenderOptions], str]) -> Callable[[Report, RenderOptions], str]:
         render.name = name  # type: ignore[attr-defined]
-        REPORTERS.register(render)  # type: ignore[arg-type]
+        REPORTERS.register(render)
         return render
 
     return register

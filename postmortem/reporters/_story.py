@@ -1,0 +1,230 @@
+"""The story of a run and of many runs, in the order in which people read it. Every format for people tells this one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postmortem.core.model import SEVERITIES, VERDICTS
+from postmortem.reporters._text import clean, count
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Event, Finding, Problem, Report, RunReport, Verdict
+
+ENDED = {
+    "completed": "ran to its end",
+    "crashed": "crashed",
+    "out-of-memory": "ran out of memory",
+    "killed": "was killed",
+    "time-limit": "reached its time limit",
+    "preempted": "was preempted",
+    "interrupted": "was stopped by hand",
+    "hung": "hung",
+    "cut": "log stops in the middle",
+    "running": "may still be running",
+    "unknown": "not known how it ended",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Findings of one code that people see as one line, earliest first, and what followed from them."""
+
+    members: tuple[Finding, ...]
+    consequences: tuple[Fold, ...] = ()
+
+    @property
+    def first(self) -> Finding:
+        return self.members[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one verdict with the same root cause."""
+
+    verdict: Verdict
+    cause: str
+    runs: tuple[RunReport, ...]
+
+
+def folded(run: RunReport) -> tuple[Fold, ...]:
+    """The findings of a run: root causes, the diagnosed one first, each with its consequences in order of their steps."""
+    by_id = {f.id: f for f in run.findings if f.id}
+    families: dict[int, list[Finding]] = {}
+    roots: dict[int, Finding] = {}
+    for finding in run.findings:
+        root = _root(finding, by_id)
+        roots.setdefault(id(root), root)
+        family = families.setdefault(id(root), [])
+        if finding is not root:
+            family.append(finding)
+    diagnosed = run.diagnosis.findings if run.diagnosis else ()
+
+    def rank(fold: Fold) -> tuple[bool, int, float]:
+        return (not any(m.id in diagnosed for m in fold.members), SEVERITIES.index(fold.first.severity), _step(fold.first))
+
+    folds = []
+    for members in _same_code(list(roots.values())):
+        consequences = [f for member in members for f in families[id(member)]]
+        folds.append(Fold(members, tuple(Fold(group) for group in _same_code(consequences))))
+    return tuple(sorted(folds, key=rank))
+
+
+def _root(finding: Finding, by_id: dict[str, Finding]) -> Finding:
+    """The last of the chain of causes; a chain that bites its own tail ends where it began."""
+    seen = {finding.id}
+    at = finding
+    while at.because_of in by_id:
+        at = by_id[at.because_of]
+        if at.id in seen:
+            return finding
+        seen.add(at.id)
+    return at
+
+
+def _same_code(findings: list[Finding]) -> list[tuple[Finding, ...]]:
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in sorted(findings, key=_step):
+        groups.setdefault((finding.code, finding.severity), []).append(finding)
+    return [tuple(group) for group in groups.values()]
+
+
+def _step(finding: Finding) -> float:
+    return float("inf") if finding.step is None else finding.step
+
+
+def place(fold: Fold) -> str:
+    """Where it was seen: "in train/loss at step 4821", "in 12 tags, first train/loss at step 4821"."""
+    first = fold.first
+    tags = list(dict.fromkeys(f.tag for f in fold.members if f.tag))
+    ranks = list(dict.fromkeys(f.rank for f in fold.members if f.rank not in (None, -1)))
+    words = [f"in {count(len(tags), 'tag')}, first {clean(tags[0], 60)}" if len(tags) > 1 else f"in {clean(tags[0], 60)}" if tags else ""]
+    if len(tags) <= 1 and len(fold.members) > max(1, len(ranks)):
+        words.append(f"{len(fold.members)} times, first")
+    if ranks:
+        words.append(f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {len(ranks)} ranks, first rank {ranks[0]}")
+    if first.step is not None:
+        words.append(f"at step {first.step}")
+    return " ".join(w for w in words if w)
+
+
+def says(fold: Fold) -> str:
+    """The fold in one line, after its code and name: the detector's own words where it is a single finding."""
+    return clean(fold.first.message, 400) if len(fold.members) == 1 and fold.first.message else place(fold)
+
+
+def headline(run: RunReport) -> str:
+    """What happened, in one line: "nan-onset in train/loss at step 4821"."""
+    if run.verdict == "not-judged":
+        return why_not_judged(run)
+    folds = folded(run)
+    if not folds or (run.verdict == "healthy" and folds[0].first.severity == "info"):
+        return f"nothing wrong found by {count(len(run.checked), 'check')}" if run.checked else "nothing wrong found"
+    return f"{clean(folds[0].first.name)} {place(folds[0])}".strip()
+
+
+def why_not_judged(run: RunReport) -> str:
+    """Why there is no verdict: the first problem, else what the run lacks."""
+    if run.problems:
+        return clean(run.problems[0].what, 160)
+    if not sum(s.points for s in run.sources):
+        return "no metrics and no crash found in it"
+    return clean(run.not_checked[0][1], 160) if run.not_checked else "nothing in it could be checked"
+
+
+def cause(run: RunReport) -> str:
+    """The name of the root cause by which runs are grouped."""
+    if run.verdict == "not-judged":
+        return why_not_judged(run)
+    if run.diagnosis:
+        return clean(run.diagnosis.name)
+    folds = folded(run)
+    return clean(folds[0].first.name) if folds else "nothing wrong found"
+
+
+def onset(run: RunReport) -> int | None:
+    """The step of the root finding."""
+    folds = folded(run)
+    return folds[0].first.step if folds else None
+
+
+def triage(report: Report) -> tuple[Group, ...]:
+    """Runs grouped by verdict and root cause: worst verdict first, then the most frequent cause. Healthy runs are one group."""
+    groups: dict[tuple[Verdict, str], list[RunReport]] = {}
+    for run in report.runs:
+        groups.setdefault((run.verdict, "" if run.verdict == "healthy" else cause(run)), []).append(run)
+    ordered = sorted(groups.items(), key=lambda g: (VERDICTS.index(g[0][0]), -len(g[1]), g[0][1]))
+    return tuple(Group(verdict, name, tuple(runs)) for (verdict, name), runs in ordered)
+
+
+def totals(report: Report) -> str:
+    """ "400 runs: 12 failed, 3 suspect, 2 not judged, 383 healthy"."""
+    verdicts = [run.verdict for run in report.runs]
+    parts = [f"{verdicts.count(v):,} {v.replace('-', ' ')}" for v in VERDICTS if v in verdicts]
+    return f"{count(len(verdicts), 'run')}: {', '.join(parts)}" if parts else "No run was found."
+
+
+def worst_first(report: Report) -> list[RunReport]:
+    """All runs in the order of `triage`."""
+    return [run for group in triage(report) for run in group.runs]
+
+
+def about(run: RunReport) -> str:
+    """The run in figures: steps, sources with their numbers, how it ended."""
+    parts = [f"steps {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
+    parts += [f"{clean(s.kind)} ({count(s.points, 'point')})" if s.points else clean(s.kind) for s in run.sources]
+    return " · ".join([*parts, ENDED[run.ended]])
+
+
+def at_line(file: str, line: int | None = None, offset: int | None = None) -> str:
+    """ "train.out:812", "x.tfevents at byte 1234"."""
+    if line is not None:
+        return f"{clean(file)}:{line}"
+    return f"{clean(file)} at byte {offset}" if offset is not None else clean(file)
+
+
+def problem_line(problem: Problem) -> str:
+    """A problem in one line: where, what, what was lost and kept."""
+    parts = [f"{at_line(problem.path, problem.line, problem.offset)}: {clean(problem.what, 300)}"]
+    parts += [f"{word}: {clean(text, 200)}" for word, text in (("lost", problem.lost), ("kept", problem.kept)) if text]
+    return "; ".join(parts)
+
+
+def told_events(run: RunReport) -> list[Event]:
+    """The events worth a line: errors, else warnings; the gravest first, then in the order of the log."""
+    return sorted((e for e in run.events if e.severity != "info"), key=lambda e: SEVERITIES.index(e.severity))
+
+
+def event_where(event: Event) -> str:
+    """ "train.out:812, rank 3, step 4821"."""
+    parts = [at_line(event.file, event.line)] if event.file else []
+    parts += [f"rank {event.rank}"] if event.rank not in (None, -1) else []
+    parts += [f"step {event.step}"] if event.step is not None else []
+    return ", ".join(parts)
+
+
+def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
+    """The file, and the line where there is one, that a finding points at: its own evidence, the crash's log line, else the run's first file."""
+    file, line = finding.evidence.get("file"), finding.evidence.get("line")
+    if isinstance(file, str) and file:
+        return file, line if isinstance(line, int) and line > 0 else None
+    if finding.tag is None:
+        for event in told_events(run):
+            if event.file and event.severity == "error":
+                return event.file, event.line
+    files = [f for source in run.sources for f in source.files]
+    return (files[0] if files else run.path), None
+
+
+_QUOTED = re.compile(r":? ?`((?:\$ )?(?:postmortem|python|pip|export) [^`]*)`")
+_BARE = re.compile(r"\s*(?:\$ )?((?:postmortem|python|pip|export) .*)", re.S)
+
+
+def with_commands(action: str) -> tuple[str, list[str]]:
+    """A next action as words and the commands in it, which are to be shown so that they can be copied."""
+    bare = _BARE.fullmatch(action)
+    if bare:
+        return "", [clean(bare[1])]
+    commands = [clean(c.removeprefix("$ ")) for c in _QUOTED.findall(action)]
+    return clean(_QUOTED.sub(":", action).removesuffix(":") + (":" if commands else ""), 1000), commands

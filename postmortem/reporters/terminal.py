@@ -1,0 +1,301 @@
+"""Text for people at a terminal: one run in full, many runs as a triage page.
+
+Everything that came out of a log is cleaned of control characters, and nothing is read as rich markup.
+"""
+
+from __future__ import annotations
+
+import math
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters._story import (
+    about,
+    event_where,
+    folded,
+    headline,
+    onset,
+    problem_line,
+    says,
+    told_events,
+    totals,
+    triage,
+    with_commands,
+    worst_first,
+)
+from postmortem.reporters._text import clean, count, number, sparkline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from postmortem.core.model import Around, Report, RunReport
+    from postmortem.reporters._story import Fold, Group
+
+    Words = str | tuple[str, str]
+    """Plain words, or words with a style."""
+
+_VERDICT_STYLE = {"failed": "bold red", "suspect": "bold yellow", "not-judged": "bold magenta", "healthy": "bold green"}
+_SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+_LABEL = 11  # columns of the labels on the left
+_BRIEF = 4  # lines of one kind without --verbose
+_DETAILED_GROUPS = 8  # up to so many causes, a triage page gives each its summary and next step
+
+
+@reporter("text")
+def render(report: Report, options: RenderOptions) -> str:
+    """Text for people: the story of one run, or a triage page of many, worst first."""
+    page = _Page(options)
+    if len(report.runs) == 1:
+        _run(page, report.runs[0])
+    else:
+        _triage(page, report)
+        for run in worst_first(report) if options.verbose else ():
+            if run.verdict != "healthy":
+                page.blank()
+                _run(page, run)
+    if report.problems:
+        page.blank()
+        _bullets(page, "not read", [problem_line(p) for p in report.problems], style="magenta")
+    return page.text()
+
+
+class _Page:
+    """Lines of a fixed width: a label on the left, wrapped words beside it."""
+
+    def __init__(self, options: RenderOptions) -> None:
+        self.verbose = options.verbose
+        self.width = max(options.width, 40)
+        self._out = StringIO()
+        self._console = Console(
+            file=self._out,
+            width=self.width,
+            color_system="standard" if options.color else None,
+            force_terminal=options.color,
+            legacy_windows=False,
+            _environ={},  # colour and width are decided by the caller
+        )
+
+    def text(self) -> str:
+        return self._out.getvalue()
+
+    def blank(self) -> None:
+        self._console.print()
+
+    def add(self, label: str, *words: Words, mark: Words = "", style: str = "dim", wrap: bool = True, lines: int = 0) -> None:
+        """`words` beside `label`, wrapped after `mark` (a bullet or an indent); at most `lines` of them where given."""
+        head = Text.assemble((label, style), " " * max(_LABEL - cell_len(label), 1), mark)
+        margin = head.cell_len
+        content = Text.assemble(*words)
+        wrapped = list(content.wrap(self._console, self.width - margin, overflow="fold")) if wrap else [content]
+        if lines and len(wrapped) > lines:
+            del wrapped[lines:]
+            wrapped[-1].truncate(self.width - margin - 1)
+            wrapped[-1].append("…")
+        for i, line in enumerate(wrapped):
+            whole = head + line if i == 0 else Text(" " * margin) + line
+            whole.rstrip()
+            self._console.print(whole, soft_wrap=True)
+
+
+def _bullets(page: _Page, label: str, items: Sequence[str], *, style: str = "dim", most: int = _BRIEF) -> None:
+    """One entry per item under one label; without --verbose the first few, each in at most three lines."""
+    shown = items if page.verbose else items[:most]
+    for i, item in enumerate(shown):
+        page.add(label if i == 0 else "", item, mark="- ", style=style, lines=0 if page.verbose else 3)
+    _more(page, len(items) - len(shown))
+
+
+def _more(page: _Page, n: int, mark: str = "  ") -> None:
+    if n > 0:
+        page.add("", (f"… {n:,} more (--verbose shows all)", "dim"), mark=mark)
+
+
+# --- one run
+
+
+def _run(page: _Page, run: RunReport) -> None:
+    page.add(_verdict(run), (clean(run.name), "bold"), " · ", headline(run), style=_VERDICT_STYLE[run.verdict])
+    page.add("", (" · ".join([clean(run.path), about(run)]), "dim"))
+    bad = run.verdict in ("failed", "suspect")
+    if bad:
+        page.blank()
+    diagnosis = run.diagnosis
+    if diagnosis:
+        page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500))
+    if bad or page.verbose:
+        _values(page, run.around)
+    _findings(page, folded(run))
+    if diagnosis:
+        for label, said in (("for", diagnosis.evidence_for), ("against", diagnosis.evidence_against), ("wrong if", diagnosis.disprove)):
+            _bullets(page, label, [clean(s, 800) for s in said], most=_BRIEF if label == "for" else 2)
+        _last_good(page, run)
+        _next(page, diagnosis.next)
+    _events(page, run)
+    _bullets(page, "damage", [problem_line(p) for p in run.problems], style="magenta")
+    _not_checked(page, run)
+    if page.verbose:
+        _bullets(page, "notes", [clean(n, 800) for n in run.notes])
+
+
+def _verdict(run: RunReport) -> str:
+    return run.verdict.upper().replace("-", " ")
+
+
+def _values(page: _Page, around: Sequence[Around]) -> None:
+    """A small table: each series before and at the onset, and its course."""
+    if not around:
+        return
+    steps = {(a.before_step, a.at_step) for a in around}
+    before, at = next(iter(steps)) if len(steps) == 1 else (None, None)
+    heads = ("", "before" if before is None else f"step {before}", "at onset" if at is None else f"step {at}")
+    rows = [(_short(clean(a.tag), 30), number(a.before), number(a.at)) for a in around]
+    name, left, right = (max(cell_len(row[k]) for row in [heads, *rows]) for k in range(3))
+    page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}", "dim"), wrap=False)
+    room = min(40, page.width - _LABEL - name - left - right - 6)
+    for (tag, was, became), a in zip(rows, around, strict=True):
+        spark = sparkline(a.curve, room) if room >= 8 else ""
+        style = "bold red" if a.at is not None and not math.isfinite(a.at) else "bold"
+        page.add("", tag + " " * (name - cell_len(tag)), f"  {was:>{left}}  ", (f"{became:>{right}}", style), "  ", (spark, "cyan"), wrap=False)
+
+
+def _short(text: str, width: int) -> str:
+    """The end of a long name: the end tells tags of one family apart."""
+    while cell_len(text) > width:
+        text = "…" + text[2:]
+    return text
+
+
+def _findings(page: _Page, folds: Sequence[Fold]) -> None:
+    shown = folds if page.verbose else folds[:6]
+    for i, fold in enumerate(shown):
+        _fold(page, "findings" if i == 0 else "", fold, "● ")
+        consequences = fold.consequences if page.verbose else fold.consequences[:6]
+        for consequence in consequences:
+            _fold(page, "", consequence, "  └ ")
+        _more(page, len(fold.consequences) - len(consequences), "    ")
+    _more(page, len(folds) - len(shown))
+
+
+def _fold(page: _Page, label: str, fold: Fold, mark: str) -> None:
+    style = _SEVERITY_STYLE[fold.first.severity]
+    page.add(
+        label, (f"{clean(fold.first.code)} {clean(fold.first.name)}", style), "  ", says(fold), mark=(mark, style), lines=0 if page.verbose else 3
+    )
+    if page.verbose and len(fold.members) > 1:
+        for member in fold.members:
+            page.add("", clean(member.message), mark=" " * len(mark) + "· ")
+
+
+def _last_good(page: _Page, run: RunReport) -> None:
+    good = run.diagnosis
+    if good is None or (good.last_good_step is None and good.last_good_checkpoint is None):
+        return
+    step = "no step" if good.last_good_step is None else f"step {good.last_good_step}"
+    saved = f"checkpoint {clean(good.last_good_checkpoint)}" if good.last_good_checkpoint else "no checkpoint from before it was found"
+    page.add("last good", (step, "bold green"), ", ", saved)
+
+
+def _next(page: _Page, actions: Sequence[str]) -> None:
+    """What to do. A command stands on a line of its own, never broken, so that it can be copied."""
+    label = "next"
+    for action in actions:
+        words, commands = with_commands(action)
+        if words:
+            page.add(label, words, mark="- ", style="bold")
+            label = ""
+        for command in commands:
+            page.add(label, (command, "bold"), mark=("  $ " if words else "$ ", "dim"), style="bold", wrap=False)
+            label = ""
+
+
+def _events(page: _Page, run: RunReport) -> None:
+    events = told_events(run)
+    if page.verbose:
+        events += [e for e in run.events if e.severity == "info"]
+    shown = events if page.verbose else events[:_BRIEF]
+    for i, event in enumerate(shown):
+        style = _SEVERITY_STYLE[event.severity]
+        words: list[Words] = [(clean(event.kind), style), "  ", clean(event.message, 600), (f"  {event_where(event)}", "dim")]
+        page.add("log" if i == 0 else "", *words, mark="- ", lines=0 if page.verbose else 4)
+    _more(page, len(events) - len(shown))
+
+
+def _not_checked(page: _Page, run: RunReport) -> None:
+    """Checks that could not be made, by reason."""
+    if not run.not_checked:
+        return
+    if not page.verbose:
+        page.add("unchecked", (", ".join(clean(code) for code, _ in run.not_checked) + " (--verbose says why)", "dim"), lines=2)
+        return
+    reasons: dict[str, list[str]] = {}
+    for code, why in run.not_checked:
+        reasons.setdefault(why, []).append(code)
+    _bullets(page, "unchecked", [f"{', '.join(codes)}: {clean(why)}" for why, codes in reasons.items()])
+
+
+# --- many runs
+
+
+def _triage(page: _Page, report: Report) -> None:
+    page.add("", (totals(report), "bold"))
+    groups = triage(report)
+    detailed = sum(g.verdict != "healthy" for g in groups) <= _DETAILED_GROUPS
+    for group in groups:
+        if detailed:
+            page.blank()
+        _group(page, group, detailed)
+    damaged = [run for run in report.runs if run.problems and run.verdict != "not-judged"]
+    if damaged:
+        page.blank()
+        lost = count(sum(len(r.problems) for r in damaged), "problem")
+        page.add("damage", f"{lost} while reading {count(len(damaged), 'run')}: ", *_names(page, damaged), style="magenta")
+    if any(g.verdict != "healthy" for g in groups):
+        page.blank()
+        page.add("", ("`postmortem scan PATH` tells the whole story of one run, --verbose that of all.", "dim"))
+
+
+def _group(page: _Page, group: Group, detailed: bool) -> None:
+    """Runs with one cause: the cause, how many, which; in a short page also the story and what to do next."""
+    runs, verdict = group.runs, _verdict(group.runs[0])
+    style = _VERDICT_STYLE[group.verdict]
+    if group.verdict == "healthy":
+        page.add(verdict, count(len(runs), "run"), ": ", *_names(page, runs), style=style)
+    elif group.verdict == "not-judged" or not detailed:
+        page.add(verdict, (group.cause, "bold"), f"  {count(len(runs), 'run')}: ", *_names(page, runs), style=style)
+    else:
+        page.add(verdict, (group.cause, "bold"), f"  {count(len(runs), 'run')}", style=style)
+        if len(runs) > 5:
+            page.add("", *_names(page, runs))
+        for run in runs if len(runs) <= 5 else ():
+            _member(page, run)
+        diagnosis = runs[0].diagnosis
+        if diagnosis:
+            page.add("", (clean(diagnosis.summary, 600), "dim"), lines=2)
+            _next(page, diagnosis.next[:1])
+
+
+def _member(page: _Page, run: RunReport) -> None:
+    """One run of a small group: its name, what happened, and the value that tells it."""
+    told = run.around[0] if run.around else None
+    change: list[Words] = [f"  {number(told.before)} → {number(told.at)}  ", (sparkline(told.curve, 16), "cyan")] if told else []
+    page.add("", (clean(run.name), "bold"), "  ", headline(run), *change, mark="- ", lines=2)
+
+
+def _names(page: _Page, runs: Iterable[RunReport]) -> list[Words]:
+    """Names of runs with the step of their root finding, as many as two lines hold; all of those that could not be judged."""
+    named = list(runs)
+    keep = page.verbose or all(r.verdict == "not-judged" for r in named)
+    room = 10**9 if keep else 2 * (page.width - _LABEL - 4) - 40
+    words: list[str] = []
+    for run in named:
+        step = onset(run) if run.verdict in ("failed", "suspect") else None
+        words.append(clean(run.name, 80) + (f"@{step}" if step is not None else ""))
+        room -= len(words[-1]) + 2
+        if room < 0 and len(words) < len(named):
+            return [", ".join(words), (f" and {len(named) - len(words):,} more", "dim")]
+    return [", ".join(words)]
