@@ -106,11 +106,12 @@ def _surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
             step = points.step[rows]
         if (step[1:] < step[:-1]).any():
             rows = rows[np.argsort(step, kind="stable")]
+            step = points.step[rows]
         tag = points.tags[int(points.code[rows[0]])]
-        columns = [a[rows] for a in (points.step, points.value, points.wall_time)]
-        for a in columns:
-            a.flags.writeable = False
-        found.append((int(rows.min()), Series(tag, roles.get(tag), int(points.rank[rows[0]]), stream.source, *columns)))
+        series = Series(tag, roles.get(tag), int(points.rank[rows[0]]), stream.source, step, points.value[rows], points.wall_time[rows])
+        for column in (series.step, series.value, series.wall_time):
+            column.flags.writeable = False
+        found.append((int(rows.min()), series))
     return [s for _, s in sorted(found, key=lambda f: f[0])]
 
 

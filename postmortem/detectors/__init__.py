@@ -6,7 +6,7 @@ dataclass named `Options` on the class, with defaults, set in ``[tool.postmortem
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from postmortem.core.registry import Registry
 
@@ -24,10 +24,10 @@ class NotChecked(Exception):
 class Detector(Protocol):
     """What a detector needs: stable `code` and `name`, the gravest `severity` it gives, options, `detect`."""
 
-    code: ClassVar[str]
-    name: ClassVar[str]
-    severity: ClassVar[Severity]
-    Options: ClassVar[type[Any]]
+    code: str
+    name: str
+    severity: Severity
+    Options: type[Any]
 
     def __init__(self, options: Any) -> None: ...
 

@@ -6,7 +6,7 @@ the strongest answer as the story of the run and orders the other findings under
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from postmortem.core.registry import Registry
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Cause(Protocol):
     """One root cause. The class docstring is its page in ``postmortem explain``."""
 
-    name: ClassVar[str]
-    priority: ClassVar[int]
+    name: str
+    priority: int
     """Where several causes fit, the lowest number tells the story."""
 
     @staticmethod

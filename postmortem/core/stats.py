@@ -1,0 +1,140 @@
+"""Robust statistics on plain arrays, vectorised and in bounded memory.
+
+Medians and median absolute deviations stand where means and standard deviations would, because one spike moves
+the latter and not the former (P. J. Huber, Robust Statistics, 1981, ch. 5; F. R. Hampel, 1974).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+SIGMA = 1.4826
+"""MAD to standard deviation, for a normal distribution."""
+_CHUNK = 1 << 15
+
+
+def median(x: Floats) -> float:
+    """The median; NaN where there is nothing."""
+    return float(np.median(x)) if len(x) else float("nan")
+
+
+def sigma(x: Floats) -> float:
+    """Robust standard deviation: 1.4826 times the median distance to the median; NaN where there is nothing."""
+    return SIGMA * median(np.abs(x - median(x))) if len(x) else float("nan")
+
+
+def noise(x: Floats) -> float:
+    """Robust standard deviation of the noise around any smooth course, from the second differences of neighbours.
+
+    For independent noise the second difference has variance 6 sigma^2 (T. Gasser et al., Biometrika 73, 1986).
+    """
+    return sigma(x[2:] - 2 * x[1:-1] + x[:-2]) / 6**0.5 if len(x) > 4 else sigma(np.diff(x)) / 2**0.5
+
+
+def trailing_median(x: Floats, window: int = 25) -> Floats:
+    """The median of the `window` values before each point, itself left out -> float64[n].
+
+    The first points have fewer values before them; the first of all has none and gets its own value.
+    Memory is O(n); time is O(n) for a given window.
+    """
+    n = len(x)
+    out = np.empty(n)
+    if not n:
+        return out
+    out[0] = x[0]
+    for i in range(1, min(window, n)):
+        out[i] = np.median(x[:i])
+    if n > window:
+        windows = sliding_window_view(x, window)
+        mid = window // 2
+        for start in range(0, n - window, _CHUNK):
+            block = np.partition(windows[start : min(start + _CHUNK, n - window)], mid, axis=1)
+            middle = block[:, mid] if window % 2 else (block[:, mid] + block[:, :mid].max(axis=1)) / 2
+            out[window + start : window + start + len(middle)] = middle
+    return out
+
+
+def centred_median(x: Floats, window: int) -> Floats:
+    """The median of `window` (odd) values around each point, fewer at both ends -> float64[n]."""
+    half = min(window, len(x)) // 2
+    if half == 0:
+        return x.copy()
+    ahead = trailing_median(np.concatenate([x, np.full(half + 1, x[-1])]), 2 * half + 1)
+    out = ahead[half + 1 : half + 1 + len(x)].copy()
+    for i in range(half):
+        out[i] = np.median(x[: i + half + 1])
+        out[-1 - i] = np.median(x[-1 - i - half :])
+    return out
+
+
+def blocks(x: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
+    """Medians of about `count` stretches of equal length -> (first index of each, median of each)."""
+    size = max(1, len(x) // max(1, count))
+    starts = np.arange(0, len(x) - size + 1, size)
+    whole = x[: len(starts) * size].reshape(-1, size)
+    return starts, np.median(whole, axis=1) if len(whole) else np.empty(0)
+
+
+def groups(mask: NDArray[np.bool_], join: int = 0) -> list[tuple[int, int]]:
+    """Stretches of True as (first, last) indices; stretches at most `join` False apart are one."""
+    at = np.flatnonzero(mask)
+    if not len(at):
+        return []
+    cut = np.flatnonzero(np.diff(at) > join + 1)
+    first = at[np.concatenate([[0], cut + 1])]
+    last = at[np.concatenate([cut, [len(at) - 1]])]
+    return list(zip(first.tolist(), last.tolist(), strict=True))
+
+
+def step_change(x: Floats, margin: int = 3) -> tuple[int, float]:
+    """The best split of x into two constant levels -> (first index of the second level, squared error removed, 0..1).
+
+    Least squares over all splits that leave `margin` points on either side, by cumulative sums: the single
+    change point of binary segmentation (A. Scott and M. Knott, Biometrics 30, 1974).
+    """
+    n = len(x)
+    if n < 2 * margin + 1:
+        return 0, 0.0
+    centred = x - x.mean()
+    total = float(centred @ centred)
+    k = np.arange(margin, n - margin + 1)
+    left = np.cumsum(centred)[k - 1]
+    gain = left**2 * n / (k * (n - k))
+    best = int(np.argmax(gain))
+    return int(k[best]), float(gain[best] / total) if total > 0 else 0.0
+
+
+def hinge(x: Floats, y: Floats) -> tuple[int, float]:
+    """Where y(x) stops following one straight line: (index of the best kink, squared error it removes, 0..1)."""
+    best, removed = 0, 0.0
+    base = _line_error(x, y)
+    if base <= 0 or len(x) < 8:
+        return best, removed
+    for k in np.unique(np.linspace(3, len(x) - 4, 60).astype(int)):
+        error = _line_error(x[:k], y[:k]) + _line_error(x[k:], y[k:])
+        if (gain := 1 - error / base) > removed:
+            best, removed = int(k), float(gain)
+    return best, removed
+
+
+def _line_error(x: Floats, y: Floats) -> float:
+    a, b = x - x.mean(), y - y.mean()
+    spread = float(a @ a)
+    slope = float(a @ b) / spread if spread > 0 else 0.0
+    rest = b - slope * a
+    return float(rest @ rest)
+
+
+def plain(value: Any) -> Any:
+    """A number as a plain Python one with six significant digits, for messages and evidence."""
+    if isinstance(value, (bool, int, np.integer)) or value is None:
+        return value if isinstance(value, bool) or value is None else int(value)
+    return float(f"{float(value):.6g}")

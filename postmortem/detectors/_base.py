@@ -1,0 +1,77 @@
+"""What detectors share: making findings, and the residuals that several of them look at."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.core.model import Finding
+from postmortem.core.stats import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Severity
+    from postmortem.core.view import Series, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """Nothing to set."""
+
+
+class BaseDetector:
+    """Keeps the options and writes findings under the detector's own code, name and severity."""
+
+    code: str
+    name: str
+    severity: Severity
+    Options: type[Any] = NoOptions
+
+    def __init__(self, options: Any = None) -> None:
+        self.options = options if options is not None else self.Options()
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        raise NotImplementedError
+
+    def found(
+        self,
+        series: Series,
+        at: int,
+        message: str,
+        *,
+        severity: Severity | None = None,
+        end: int | None = None,
+        step: int | None = None,
+        evidence: dict[str, Any] | None = None,
+    ) -> Finding:
+        """A finding at point `at` of `series` (to point `end`); `step` where it is not that of the point."""
+        wall = float(series.wall_time[at])
+        return Finding(
+            code=self.code,
+            name=self.name,
+            severity=severity or self.severity,
+            message=message,
+            tag=series.tag,
+            rank=series.rank if series.rank >= 0 else None,
+            step=int(series.step[at]) if step is None else step,
+            end_step=None if end is None else int(series.step[end]),
+            wall_time=wall if math.isfinite(wall) else None,
+            evidence={k: _json(v) for k, v in (evidence or {}).items()},
+        )
+
+
+def number(value: float) -> str:
+    """A number as people write it: four significant digits."""
+    return f"{value:.4g}"
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_json(v) for v in value]
+    if isinstance(value, (str, dict, bool)) or value is None:
+        return value
+    return plain(np.asarray(value).item())

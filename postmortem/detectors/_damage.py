@@ -1,0 +1,45 @@
+"""Which kind of damage a problem of an input is."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Literal
+
+from postmortem.core.model import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Problem, Severity
+    from postmortem.core.view import View
+
+Damage = Literal["truncated", "corrupt", "unreadable"]
+_UNREADABLE = re.compile(r"cannot be (read|opened)|permission|not (a|an) \w+ (file|database)|unreadable|nothing (readable|could be read)", re.I)
+_TRUNCATED = re.compile(r"\bcut\b|truncat|ends? (inside|in the middle|within|before|early)|incomplete|unfinished|unexpected end|stops in", re.I)
+
+
+def damage(problem: Problem) -> Damage:
+    """A file that gave nothing, a file cut at its end, or damage inside it."""
+    if _UNREADABLE.search(problem.what) or problem.lost.strip().lower() in ("the file", "the whole file", "everything"):
+        return "unreadable"
+    return "truncated" if _TRUNCATED.search(problem.what) else "corrupt"
+
+
+def findings(view: View, kind: Damage, code: str, name: str, severity: Severity) -> Iterator[Finding]:
+    """One finding per file that has this kind of damage; the first place stands in its evidence."""
+    files: dict[str, list[Problem]] = {}
+    for problem in view.run.problems:
+        if damage(problem) == kind:
+            files.setdefault(problem.path, []).append(problem)
+    for path, problems in files.items():
+        first = problems[0]
+        where = f" at byte {first.offset}" if first.offset is not None else f" at line {first.line}" if first.line is not None else ""
+        lost = f"; lost: {first.lost}" if first.lost else ""
+        more = f" (and {len(problems) - 1} more places)" if len(problems) > 1 else ""
+        yield Finding(
+            code=code,
+            name=name,
+            severity=severity,
+            message=f"{path.rsplit('/', 1)[-1]}{where}: {first.what}{lost}{more}",
+            evidence={"path": path, "offset": first.offset, "line": first.line, "kept": first.kept, "lost": first.lost, "places": len(problems)},
+        )

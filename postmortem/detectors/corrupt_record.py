@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.detectors import detector
+from postmortem.detectors._base import BaseDetector
+from postmortem.detectors._damage import findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import View
+
+
+@detector
+class CorruptRecord(BaseDetector):
+    """Damage inside a file of the run: a record whose checksum or content is wrong.
+
+    What it looks for: records that cannot be understood although more follow.
+
+    Why it matters: the numbers in them are lost, and what is judged is judged without them.
+
+    How: checksums and formats, by the reader; it goes on at the next whole record. No statistics.
+
+    Typical causes: two processes that write into one file, a failing disk, a transfer that changed bytes.
+
+    What to try: copy the file again; give every writer its own file.
+
+    Known false positives: other programs that print into the log.
+    """
+
+    code = "DAT002"
+    name = "corrupt-record"
+    severity = "warning"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        yield from findings(view, "corrupt", self.code, self.name, self.severity)

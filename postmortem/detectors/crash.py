@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postmortem.core.model import Finding
+from postmortem.detectors import detector
+from postmortem.detectors._base import BaseDetector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Event
+    from postmortem.core.view import View
+
+
+@detector
+class Crash(BaseDetector):
+    """The log says that the program failed: an exception, an out-of-memory, a kill.
+
+    What it looks for: events of severity error that the log signatures know as a cause, not as its consequence on
+    other ranks or in the launcher.
+
+    Why it matters: it is what ended the run, with the line that says so.
+
+    How: no statistics. The same message from several ranks or repeated is one finding that names the ranks; the first
+    one in the log stands first.
+
+    Typical causes: see the signature's own page (`postmortem explain <kind>`).
+
+    What to try: what the signature advises; `postmortem replay` where weights from before it exist.
+
+    Known false positives: an exception that the program caught, where training went on, is `info`.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """The most crashes reported of one run."""
+
+        most: int = 20
+
+    code = "RUN003"
+    name = "crash"
+    severity = "error"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        same: dict[tuple[str, str, str], list[Event]] = defaultdict(list)
+        for event in view.events:
+            if event.severity == "error":
+                same[event.file, event.kind, re.sub(r"0x[0-9a-f]+|\d+", "#", event.message)].append(event)
+        for (_, kind, _), events in list(same.items())[: self.options.most]:
+            first = events[0]
+            ranks = sorted({e.rank for e in events if e.rank is not None})
+            where = f", line {first.line} of {first.file.rsplit('/', 1)[-1]}" if first.line is not None else ""
+            who = "" if not ranks else f" on rank {ranks[0]}" if len(ranks) == 1 else f" on {len(ranks)} ranks, {first.rank} first"
+            exception = first.fields.get("exception") or first.fields.get("class") or kind
+            survived = view.run.ended == "completed"
+            text = first.message.splitlines()[0] if first.message else exception
+            yield Finding(
+                code=self.code,
+                name=self.name,
+                severity="info" if survived else "error",
+                message=f"{kind}{who}{where}: {text}" + (" (the run went on and completed)" if survived else ""),
+                rank=first.rank,
+                step=first.step,
+                wall_time=first.wall_time if math.isfinite(first.wall_time) else None,
+                evidence={
+                    "kind": kind,
+                    "exception": exception,
+                    "file": first.file,
+                    "line": first.line,
+                    "count": len(events),
+                    "ranks": list(ranks),
+                    "lines": [e.line for e in events[:16] if e.line is not None],
+                },
+            )

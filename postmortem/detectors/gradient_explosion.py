@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.stats import centred_median, noise
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import View
+
+
+@detector
+class GradientExplosion(BaseDetector):
+    """A gradient norm that climbs by orders of magnitude and stays there.
+
+    What it looks for: a gradient norm whose level at the end is more than `ratio` times the level that it had held.
+
+    Why it matters: the updates no longer follow the loss surface; the loss diverges or overflows next.
+
+    How: medians over windows of the logarithm. The level held is the lower quartile of the smoothed
+    first part; the onset is the last point at which the smoothed norm was still within four noises of the level
+    it rose from.
+
+    Typical causes: a learning rate too high or raised, weights that grow without decay, deep or recurrent
+    products of Jacobians (Pascanu et al., ICML 2013), a loss that is summed rather than averaged.
+
+    What to try: clip the gradient norm, lower the learning rate, warm up longer, normalise activations.
+
+    Known false positives: norms that start very small (zero-initialised output layers) and grow to their normal
+    size in the first part of the run; that part is left out.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Ratio of the end to the level held; least number of points."""
+
+        ratio: float = 8.0
+        points: int = 15
+
+    code = "GRD002"
+    name = "gradient-explosion"
+    severity = "error"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        grads = [s for s in view.of("grad_norm") if len(s.finite) >= self.options.points]
+        if not grads:
+            raise NotChecked(f"no gradient norm with {self.options.points} finite points")
+        for raw in grads:
+            series = raw.finite
+            x = np.log(np.maximum(series.value, 1e-300))
+            n = len(x)
+            smooth = centred_median(x, 2 * max(1, n // 80) + 1)
+            guard = max(2, n // 25)
+            tail = float(np.median(x[-max(3, n // 10) :]))
+            end = max(tail, float(np.median(x[-3:])))
+            held = float(np.quantile(smooth[guard : max(guard + 3, n - max(3, n // 10))], 0.25))
+            if end - held < np.log(self.options.ratio):
+                continue
+            spread = max(noise(smooth[guard:]), 0.02)
+            low = np.flatnonzero(smooth[:n] <= held + max(4 * spread, 0.15 * (end - held)))
+            at = min(int(low[-1]) + 1, n - 1) if len(low) else guard
+            yield self.found(
+                series,
+                at,
+                f"{series.tag} climbs from {number(np.exp(held))} to {number(np.exp(end))} and stays high, from step {series.step[at]} on",
+                evidence={"before": np.exp(held), "end": np.exp(end), "ratio": np.exp(min(end - held, 700))},
+            )

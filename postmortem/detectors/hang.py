@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.model import Finding
+from postmortem.detectors import detector
+from postmortem.detectors._base import BaseDetector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.view import View
+
+
+@detector
+class Hang(BaseDetector):
+    """The run stood still: a collective that timed out, or long silence before the end.
+
+    What it looks for: a log that says so (a watchdog, a timeout of a collective), or a time between the last logged
+    step and the end of the log that is far longer than the run ever took between two rows.
+
+    Why it matters: the machines were held and nothing was computed; the rank that is missing in the collective is
+    the one to look at.
+
+    How: the events; else wall times: silence of more than `silence` seconds and `factor` times the longest pause before.
+
+    Typical causes: one rank took another branch, left the loop early or crashed; a slow or dead network; a worker of the
+    data loader that waits; a lock in a forked process.
+
+    What to try: TORCH_NCCL_TRACE_BUFFER_SIZE with the flight recorder, py-spy dump on every rank, NCCL_DEBUG=INFO.
+
+    Known false positives: a long evaluation or upload after the last logged step.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Seconds of silence, and times the longest pause before."""
+
+        silence: float = 1800.0
+        factor: float = 20.0
+
+    code = "RUN004"
+    name = "hang"
+    severity = "error"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        said = [e for e in view.events if e.kind in ("hang", "hung") or (view.run.ended == "hung" and e.severity == "error")]
+        if said or view.run.ended == "hung":
+            first = said[0] if said else None
+            yield Finding(
+                code=self.code,
+                name=self.name,
+                severity=self.severity,
+                message="the run hung" + (f": {first.message.splitlines()[0]}" if first is not None and first.message else ""),
+                rank=first.rank if first is not None else None,
+                step=first.step if first is not None and first.step is not None else view.last_step,
+                evidence={"kind": first.kind, "line": first.line, "file": first.file} if first is not None else {},
+            )
+        elif finding := self._silence(view):
+            yield finding
+
+    def _silence(self, view: View) -> Finding | None:
+        if view.run.ended in ("completed", "running"):
+            return None
+        stopped = max((r.stopped for r in view.run.readings if r.stopped is not None), default=None)
+        longest = max((s for s in view.series if np.isfinite(s.wall_time).sum() > 5), key=len, default=None)
+        if stopped is None or longest is None:
+            return None
+        wall = longest.wall_time[np.isfinite(longest.wall_time)]
+        pause, silence = float(np.diff(wall).max()), stopped - float(wall.max())
+        if silence <= max(self.options.silence, self.options.factor * pause):
+            return None
+        return Finding(
+            code=self.code,
+            name=self.name,
+            severity=self.severity,
+            message=f"nothing was logged in the last {silence / 60:.0f} minutes; the longest pause before was {pause / 60:.1f}",
+            tag=longest.tag,
+            step=view.last_step,
+            evidence={"silence_seconds": silence, "longest_pause_seconds": pause},
+        )

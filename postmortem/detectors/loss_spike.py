@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors._excursions import excursions, outstanding, residuals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import Series, View
+
+
+@detector
+class LossSpike(BaseDetector):
+    """A sudden rise of the training loss that stands out from the run's own noise.
+
+    What it looks for: one to three jumps of the loss above the level of the points before.
+
+    Why it matters: a spike is a bad batch or an update that was too large. Where the loss does not come back the
+    weights are damaged (error); where it does, time was lost and the next spike may not recover (warning).
+
+    How: residuals of log(loss) to the median of the 25 points before, in units of their median absolute
+    deviation (Hampel's identifier, JASA 69, 1974). A spike is above `z` of them, at least `ratio` times the
+    level before, and at least `gap` times as high (in log) as the run's next independent excursion: on
+    heavy-tailed noise only the gap tells. The first part of the run (`guard`) is left out.
+
+    Typical causes: a corrupt or unusual batch, a learning rate near the edge of stability, Adam's second moment
+    lagging behind (beta2 too high), no gradient clipping, wrong labels in one shard.
+
+    What to try: replay the step and look at the batch; clip the gradient norm; lower the learning rate or beta2;
+    skip the batches around the step and resume from a checkpoint before it (as done for PaLM).
+
+    Known false positives: a curriculum or a new data set that begins, a restart of the learning rate.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Noise units, ratio to the level before, gap to the next excursion, share of the run left out at its start."""
+
+        z: float = 4.0
+        ratio: float = 1.35
+        gap: float = 1.6
+        guard: float = 0.04
+        points: int = 30
+
+    code = "LOS001"
+    name = "loss-spike"
+    severity = "error"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        losses = [s for s in view.of("loss") if len(s.finite) >= self.options.points]
+        if not losses:
+            raise NotChecked(f"no training loss with {self.options.points} finite points")
+        for series in losses:
+            yield from self._spikes(view, series)
+
+    def _spikes(self, view: View, series: Series) -> Iterator[Finding]:
+        res = residuals(view, series)
+        n = len(res.rise)
+        start = max(5, int(self.options.guard * n))
+        found = excursions(res, self.options.z, math.log(self.options.ratio) if res.log else 0.0, start)
+        for spike in sorted(outstanding(res, found, self.options.gap, start), key=lambda e: e.first):
+            level, peak = res.base[spike.first], res.series.value[spike.peak]
+            before = math.exp(level) if res.log else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))
+            back = np.flatnonzero(res.series.value[spike.last + 1 :] <= before + 0.25 * (peak - before))
+            recovered = len(back) > 0 and self._calm_after(res.series, spike.last, before, peak)
+            step = res.series.step
+            how = f"and is back by step {step[spike.last + 1 + back[0]]}" if recovered else "and does not recover"
+            yield self.found(
+                res.series,
+                spike.first,
+                f"{series.tag} jumps from {number(before)} to {number(peak)} ({number(spike.z)} times its noise) at step {step[spike.first]} {how}",
+                severity="warning" if recovered else "error",
+                end=spike.last,
+                evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z, "recovered": recovered},
+            )
+
+    @staticmethod
+    def _calm_after(series: Series, last: int, before: float, peak: float) -> bool:
+        """Whether what follows the spike lies nearer to the level before than to the peak."""
+        after = series.value[last + 1 :]
+        tail = after[-max(3, len(after) // 5) :]
+        return bool(np.median(tail) < before + 0.25 * (peak - before)) if len(tail) else False

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors._nonfinite import scaler_handled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import View
+
+
+@detector
+class NonfiniteGradient(BaseDetector):
+    """A gradient norm that is NaN or infinite while the loss is still finite.
+
+    What it looks for: the first step at which the gradient norm is not finite although the loss of the same step
+    is a number.
+
+    Why it matters: the fault lies in the backward pass, not in the forward pass, and the loss alone would not
+    show it. If the update was made, the weights are lost from here on.
+
+    How: exact comparison of the logged values at the same step; no statistics.
+
+    Typical causes: a derivative that is infinite where the function is not (sqrt, norm or pow at zero, atan2,
+    log near zero, where() with an infinite branch), fp16 gradients that overflow, a loss scale too high.
+
+    What to try: `postmortem replay` at this step names the operation whose derivative fails; add an eps inside
+    the root; check whether the optimizer step is skipped on non-finite gradients.
+
+    Known false positives: a loss scaler that works makes single infinite norms on the steps that it skips; they
+    are not reported where the loss scale is logged and keeps its level.
+    """
+
+    code = "NAN003"
+    name = "nonfinite-gradient"
+    severity = "error"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        grads, losses = view.of("grad_norm", "layer_grad_norm"), view.of("loss")
+        if not grads or not losses:
+            raise NotChecked("no gradient norm and loss logged side by side")
+        loss = losses[0]
+        for series in grads:
+            bad = ~np.isfinite(series.value)
+            finite = np.isfinite(series.value)
+            if not bad.any() or not finite.any() or scaler_handled(view, series):
+                continue
+            bad &= np.arange(len(bad)) > int(np.argmax(finite))
+            rows = np.flatnonzero(bad)
+            beside = np.searchsorted(loss.step, series.step[rows], side="right") - 1
+            rows = rows[(beside >= 0) & np.isfinite(loss.value[np.maximum(beside, 0)])]
+            if not len(rows):
+                continue
+            at = int(rows[0])
+            value = loss.value[int(np.searchsorted(loss.step, series.step[at], side="right")) - 1]
+            before = int(np.flatnonzero(finite[:at])[-1])
+            yield self.found(
+                series,
+                at,
+                f"{series.tag} is {number(series.value[at])} at step {series.step[at]} while {loss.tag} is {number(value)}: "
+                f"{len(rows)} such points of {len(series)}",
+                evidence={
+                    "value": series.value[at],
+                    "before": series.value[before],
+                    "last_finite_step": series.step[before],
+                    "loss": value,
+                    "count": len(rows),
+                    "points": len(series),
+                },
+            )

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.model import Finding
+from postmortem.detectors import detector
+from postmortem.detectors._base import BaseDetector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.view import View
+
+_TOTALS = (
+    "max_steps",
+    "total_steps",
+    "num_train_steps",
+    "max_iters",
+    "train_iters",
+    "total_iterations",
+    "num_iterations",
+    "max_train_steps",
+    "iterations",
+)
+_EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "epochs", "n_epochs", "total_epochs")
+
+
+@detector
+class SilentDeath(BaseDetector):
+    """The log stops in the middle of the training and nothing says why.
+
+    What it looks for: a run that was to do more steps (or epochs) than it did, with no error, no message of a
+    scheduler and no sign of an end.
+
+    Why it matters: a process killed from outside (host memory, node failure, scancel, power) leaves no traceback.
+
+    How: the number of steps or epochs that the log, the progress bar or the configuration announces, against the last one
+    logged; W&B files that end without an exit record. Less than `share` of the plan done is a silent death.
+
+    Typical causes: the kernel's out-of-memory killer, a preempted or failed node, a lost connection to the terminal,
+    a full disk.
+
+    What to try: dmesg and the job's accounting (sacct -j JOB --format=State,MaxRSS,ExitCode); the .err file of the job;
+    run with nohup or under the scheduler.
+
+    Known false positives: early stopping that prints nothing; a run that is still going on.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Share of the announced steps below which the end is missing."""
+
+        share: float = 0.95
+
+    code = "RUN002"
+    name = "silent-death"
+    severity = "warning"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        if view.run.ended not in ("unknown", "cut") or view.last_step is None or any(e.severity == "error" for e in view.events):
+            return
+        plan = self._plan(view)
+        if plan is None:
+            return
+        done, planned, unit = plan
+        if done >= self.options.share * planned:
+            return
+        yield Finding(
+            code=self.code,
+            name=self.name,
+            severity=self.severity,
+            message=f"the log stops at {unit} {done:g} of {planned:g} and nothing says why",
+            step=view.last_step,
+            evidence={"done": done, "planned": planned, "unit": unit},
+        )
+
+    def _plan(self, view: View) -> tuple[float, float, str] | None:
+        facts = [r.facts for r in view.run.readings]
+        config = {str(k).rsplit(".", 1)[-1].rsplit("/", 1)[-1]: v for k, v in view.run.config.items()}
+        for source in (*facts, config):
+            for key in _TOTALS:
+                if (total := _positive(source.get(key))) and view.last_step is not None:
+                    return float(view.last_step), total, "step"
+        epoch = view.main("epoch")
+        if epoch is not None and len(epoch.finite):
+            for source in (*facts, config):
+                for key in _EPOCHS:
+                    if total := _positive(source.get(key)):
+                        return float(epoch.finite.value.max()) + 1, total, "epoch"
+        return None
+
+
+def _positive(value: Any) -> float | None:
+    if isinstance(value, dict):  # W&B writes {"value": …}
+        value = value.get("value")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if 0 < number < 1e15 else None

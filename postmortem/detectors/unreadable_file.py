@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.detectors import detector
+from postmortem.detectors._base import BaseDetector
+from postmortem.detectors._damage import findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import View
+
+
+@detector
+class UnreadableFile(BaseDetector):
+    """A file of the run that gave nothing at all.
+
+    What it looks for: files that belong to the run by their name but cannot be opened or understood.
+
+    Why it matters: the run is judged without what is in them.
+
+    How: the reader says what is wrong; no statistics.
+
+    Typical causes: missing permissions, an empty or foreign file with the name of a log, a dangling link.
+
+    What to try: check the permissions; copy the file again.
+
+    Known false positives: none known.
+    """
+
+    code = "DAT003"
+    name = "unreadable-file"
+    severity = "warning"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        yield from findings(view, "unreadable", self.code, self.name, self.severity)

@@ -1,0 +1,34 @@
+"""Asks every cause for its story, takes the first that fits, and puts the consequences under their root."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import CAUSES
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+
+def diagnose(view: View, findings: tuple[Finding, ...]) -> tuple[Diagnosis | None, tuple[Finding, ...]]:
+    """The story of the run, or None where no cause fits, and the findings with `because_of` filled in, root first.
+
+    Causes are asked by priority, lowest number first. What a story names after its first finding is a
+    consequence of that one.
+    """
+    for cause in CAUSES:
+        story = cause.diagnose(view, findings)
+        if story is not None:
+            return story, _under_root(findings, story)
+    return None, findings
+
+
+def _under_root(findings: tuple[Finding, ...], story: Diagnosis) -> tuple[Finding, ...]:
+    if not story.findings:
+        return findings
+    root, *consequences = story.findings
+    place = {id_: i for i, id_ in enumerate(story.findings)}
+    linked = [replace(f, because_of=root) if f.id in consequences else f for f in findings]
+    return tuple(sorted(linked, key=lambda f: place.get(f.id, len(place))))
