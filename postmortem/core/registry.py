@@ -6,6 +6,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from postmortem.core.errors import UsageError, did_you_mean
@@ -56,7 +57,7 @@ class Registry(Generic[T]):
         package = importlib.import_module(self.package)
         names = [f"{self.package}.{m.name}" for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
         for name in sorted(names):
-            self._guard(name, lambda name=name: importlib.import_module(name))
+            self._guard(name, partial(importlib.import_module, name))
         for entry in importlib.metadata.entry_points(group=self.package):
             self._guard(f"{entry.name} = {entry.value}", entry.load)
 

@@ -141,7 +141,7 @@ class Run:
         source = joined([np.full(len(s.points), kinds.index(s.source), np.int32) for s in self.streams], np.int32)
         return pd.DataFrame(
             {
-                "run": pd.Categorical.from_codes(np.zeros(len(code), np.int32), [self.name]),
+                "run": pd.Categorical.from_codes(np.zeros(len(code), np.int32), pd.Index([self.name])),
                 "source": pd.Categorical.from_codes(source, pd.Index(kinds, dtype="str")),
                 "rank": joined([s.points.rank for s in self.streams], np.int16),
                 "segment": joined([s.segment for s in self.streams], np.int16),
