@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from postmortem import comparison
 from postmortem._version import __version__
 from postmortem.core import model
 from postmortem.core.around import around
@@ -23,8 +23,9 @@ from postmortem.readers._checkpoints import find_checkpoints
 from postmortem.readers._discover import RunFiles, discover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
+    from postmortem.comparison import Comparison
     from postmortem.replay.model import Culprit, TrainStep
 
     PathLike = str | os.PathLike[str]
@@ -163,6 +164,11 @@ def exit_code(report: Report, fail_on: str) -> int:
         return 1
     lost = any(p.lost for run in report.runs for p in run.problems) or any(p.lost for p in report.problems)
     return 3 if lost or any(run.verdict == "not-judged" for run in report.runs) else 0
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """The first step at which two runs part, exactly and beyond noise, and what differs in their settings; `a` is the baseline."""
+    return comparison.compare(a, b)
 
 
 def localize(step: TrainStep, **options: Any) -> Culprit:

@@ -18,7 +18,7 @@ def _pages() -> list[dict[str, Any]]:
     """Everything that can be explained: kind, code, name, severity, one line of summary, the whole text."""
     pages = [_page("finding", d.code, d.name, d.severity, inspect.getdoc(d) or "") for d in DETECTORS]
     pages += [_page("diagnosis", "", c.name, "", inspect.getdoc(c) or "") for c in CAUSES]
-    pages += [_page("signature", "", s.id, s.severity, signatures.page(s)) for s in signatures.catalogue()]
+    pages += [_page("signature", "", s.id, s.severity, signatures.page(s)) for s in signatures.CATALOGUE.values()]
     return pages
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from postmortem import api
 from postmortem.core.config import parse_roles
 from postmortem.core.model import json_value
+from postmortem.core.text import printable
 from postmortem.core.view import Series, View
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def _text(facts: dict[str, Any]) -> str:
     lines += _section("notes", facts["notes"])
     lines += _section("skipped on purpose", [f"{count} {what}" for what, count in facts["skipped"].items()])
     lines += _section("problems", [_problem(p) for p in facts["problems"]])
-    return _printable("\n".join(lines))
+    return printable("\n".join(lines))
 
 
 def _files(files: list[str]) -> str:
@@ -96,8 +97,3 @@ def _problem(p: dict[str, Any]) -> str:
     where = f" at byte {p['offset']}" if p["offset"] is not None else f" at line {p['line']}" if p["line"] is not None else ""
     told = "; ".join(f"{word} {p[word]}" for word in ("kept", "lost") if p[word])
     return f"{p['path']}{where}: {p['what']}{' (' + told + ')' if told else ''}"
-
-
-def _printable(text: str) -> str:
-    """Logs are other people's bytes: no control characters reach the terminal."""
-    return "".join(c if c == "\n" or c.isprintable() else "�" for c in text)

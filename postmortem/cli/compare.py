@@ -1,0 +1,73 @@
+"""``postmortem compare``: the first step at which two runs part, and what differs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from postmortem import api
+from postmortem.core.model import json_value
+from postmortem.core.text import printable
+
+if TYPE_CHECKING:
+    from postmortem.comparison import Comparison, Parting
+
+_SHOWN = 20
+
+
+@click.command()
+@click.argument("a", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("b", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def compare(a: Path, b: Path, format_: str) -> int:
+    """Name the first step at which two runs part, and what differs in configuration, schedule and environment.
+
+    The first RUN is the baseline. Exit code 1 where they part, 3 where they have no step in common.
+    """
+    found = api.compare(api.load(a), api.load(b))
+    if format_ == "json":
+        document = {"schema_version": 1, **dataclasses.asdict(found), "first": dataclasses.asdict(found.first) if found.first else None}
+        click.echo(json.dumps(json_value(document), indent=2, allow_nan=False))
+    else:
+        click.echo(printable(_text(found)))
+    if not any(p.common_steps for p in found.partings):
+        return 3
+    return 1 if found.first else 0
+
+
+def _text(found: Comparison) -> str:
+    lines = [f"{found.a}  against  {found.b}", ""]
+    first = found.first
+    if not any(p.common_steps for p in found.partings):
+        lines.append("no quantity has a step in common: nothing to compare")
+    elif first is None:
+        lines.append(f"the same in all {len(found.partings)} quantities at every common step")
+    else:
+        lines.append(f"they part at step {first.exact_step}: {_values(first)}")
+        beyond = [p for p in found.partings if p.beyond_noise_step is not None and p.role is not None]
+        if beyond:
+            earliest = min(beyond, key=lambda p: p.beyond_noise_step or 0)
+            lines.append(f"beyond noise from step {earliest.beyond_noise_step}: {earliest.tag}")
+    parted = [p for p in found.partings if p.exact_step is not None]
+    if parted:
+        lines += ["", "quantities, in the order in which they part:"]
+        for p in parted[:_SHOWN]:
+            noise = "within noise" if p.beyond_noise_step is None else f"beyond noise from step {p.beyond_noise_step}"
+            lines.append(f"  step {p.exact_step}: {_values(p)}; {noise}")
+        if len(parted) > _SHOWN:
+            lines.append(f"  … and {len(parted) - _SHOWN} more")
+    if found.settings:
+        lines += ["", "settings that differ:", *(f"  {key}: {x!r} -> {y!r}" for key, (x, y) in found.settings.items())]
+    for name, only in ((found.a, found.only_a), (found.b, found.only_b)):
+        if only:
+            lines += ["", f"only in {name}: {', '.join(only[:_SHOWN])}{', …' if len(only) > _SHOWN else ''}"]
+    return "\n".join([*lines, "", *(f"not known: {what}" for what in found.not_known)])
+
+
+def _values(p: Parting) -> str:
+    assert p.values is not None
+    return f"{p.tag} {p.values[0]:.8g} against {p.values[1]:.8g}"

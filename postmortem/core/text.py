@@ -1,0 +1,8 @@
+"""Text for people: logs are other people's bytes, so nothing of them reaches a terminal unchecked."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    """`text` with every control character but the line end replaced, so that no log can steer the terminal."""
+    return "".join(c if c == "\n" or c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -1,0 +1,61 @@
+"""Comparing two runs: the exact step of parting, noise, settings."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+import postmortem
+
+
+def write(folder, values, config=None, lr=0.1):
+    folder.mkdir(parents=True)
+    rows = "".join(f"{i},{v!r},{lr}\n" for i, v in enumerate(values))
+    (folder / "metrics.csv").write_text("step,loss,lr\n" + rows)
+    if config is not None:
+        (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def curve():
+    return (2.0 / (1 + np.arange(200) / 50) + np.random.default_rng(0).normal(0, 0.01, 200)).round(6).tolist()
+
+
+def test_equal_runs_do_not_part(tmp_path, curve, postmortem):
+    """Two runs with the same numbers, NaN included, are the same: exit code 0."""
+    values = [*curve[:100], math.nan, *curve[100:]]
+    called = postmortem("compare", write(tmp_path / "a", values), write(tmp_path / "b", values))
+    assert called.code == 0
+    assert "the same in all 2 quantities" in called.out
+
+
+def test_first_exact_step_and_first_beyond_noise(tmp_path, curve, postmortem):
+    """A difference in the last digit dates the parting; the lasting one is named beside it."""
+    other = [v + (1e-6 if i >= 40 else 0) + (0.5 if i >= 120 else 0) for i, v in enumerate(curve)]
+    called = postmortem("compare", write(tmp_path / "a", curve), write(tmp_path / "b", other), "--format", "json")
+    first = json.loads(called.out)["first"]
+    assert called.code == 1
+    assert (first["tag"], first["exact_step"], first["beyond_noise_step"]) == ("loss", 40, 120)
+
+
+def test_settings_that_differ(tmp_path, curve):
+    """Nested settings are compared by their flattened keys."""
+    a = write(tmp_path / "a", curve, {"optim": {"lr": 0.1, "beta": 0.9}, "seed": 1})
+    b = write(tmp_path / "b", curve, {"optim": {"lr": 0.3, "beta": 0.9}, "seed": 1})
+    from postmortem.api import compare
+
+    found = compare(postmortem.load(a), postmortem.load(b))
+    assert found.settings == {"optim/lr": (0.1, 0.3)}
+
+
+def test_nothing_in_common(tmp_path, postmortem):
+    """Two logs without a common step cannot be compared: exit code 3."""
+    (tmp_path / "a.csv").write_text("step,loss\n1,2.0\n2,1.9\n")
+    (tmp_path / "b.csv").write_text("step,loss\n11,2.0\n12,1.9\n")
+    called = postmortem("compare", tmp_path / "a.csv", tmp_path / "b.csv")
+    assert called.code == 3
+    assert "nothing to compare" in called.out
