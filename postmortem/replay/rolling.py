@@ -1,0 +1,139 @@
+"""Rolls forward step by step, stops at the step at fault, and tells a divergence from a single bad step."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from postmortem.replay.state import State
+
+
+@dataclass(slots=True, kw_only=True)
+class Roll:
+    """Steps that were run from `first` on, and where they went wrong.
+
+    `fault`: the first step in which a loss, a gradient or a parameter is not finite (a gradient that the scaler
+    met and skipped is none). `overflow`: the first of the skipped steps with which the roll ended, without a good
+    step after it. `start` is the state before `first`, `before` the one before the fault (or overflow, or, where there is
+    neither, the last step), after its batch was drawn. `diverged_at`: from this step on the loss
+    has left its level for good, and the loss grew over steps rather than in one. `ended`: why the roll stopped early.
+    """
+
+    first: int
+    start: State
+    results: list[StepResult] = field(default_factory=list)
+    fault: int | None = None
+    overflow: int | None = None
+    before: State
+    diverged_at: int | None = None
+    ended: str | None = None
+
+    @property
+    def last(self) -> int:
+        return self.results[-1].step if self.results else self.first
+
+    def result(self, step: int) -> StepResult:
+        return self.results[step - self.first]
+
+
+def roll(
+    runner: StepRunner,
+    first: int,
+    last: int,
+    *,
+    watch: Callable[[StepResult], bool | None] | None = None,
+    past_fault: bool = False,
+) -> Roll:
+    """Runs the steps `first`..`last` from the present state, up to the first fault (or, `past_fault`, all of them).
+
+    `watch` sees every result and ends the roll by returning False. The runner is left behind the last step that
+    ran. Batches that end early end the roll (`ended` says so); ReplayError where not even the first could be had.
+    """
+    done = Roll(first=first, start=runner.snapshot(), before=runner.snapshot())
+    spare: State | None = None  # `before`, held at the start of a row of skipped steps
+    for step in range(first, last + 1):
+        try:
+            batch = runner.draw(step)
+        except ReplayError as error:
+            if step == first:
+                raise
+            done.ended = str(error)
+            break
+        settled = done.fault is not None
+        if not settled:
+            done.before = runner.snapshot(done.before)
+        result = runner.run(batch, step)
+        done.results.append(result)
+        if not settled and (result.first_nonfinite in ("loss", "param") or (result.first_nonfinite == "grad" and not result.skipped)):
+            done.fault = step
+        if done.fault is None and result.skipped:
+            if done.overflow is None:
+                done.overflow = step
+                done.before, spare = spare if spare is not None else runner.snapshot(), done.before
+        elif done.fault is None:
+            done.overflow = None
+        if (watch is not None and watch(result) is False) or (done.fault is not None and not past_fault):
+            break
+    if done.fault is not None:
+        done.overflow = None
+    elif done.overflow is not None and spare is not None:
+        done.before = spare
+    upto = done.results if done.fault is None else done.results[: done.fault - first]
+    left = leaves_level([r.loss for r in upto])
+    done.diverged_at = None if left is None else first + left
+    return done
+
+
+def ceiling(losses: Sequence[float]) -> float:
+    """Ten times the level at which these losses begin: above it a run has left its level."""
+    head = [x for x in losses[: max(3, len(losses) // 10)] if math.isfinite(x)]
+    if not head:
+        return math.inf
+    middle = statistics.median(head)
+    return middle + 9 * max(abs(middle), *(abs(x - middle) for x in head[1:]), 1e-12) if len(head) > 2 else 10 * abs(head[0])
+
+
+def leaves_level(losses: Sequence[float]) -> int | None:
+    """The index from which on the loss has left its level for good, growing over at least two steps; else None.
+
+    Left is: ten times the level of the first steps, or ten times everything before. One jump at the very end
+    counts only where it is a thousandfold (the weights were thrown away by the update before it).
+    """
+    n = len(losses)
+    if not n or not all(map(math.isfinite, losses)):
+        return None
+    limit = ceiling(losses)
+    above = [x > limit for x in losses]
+    crossed = next((i for i in range(n, 0, -1) if not above[i - 1]), 0)
+    highest, apart = abs(losses[0]), n
+    for i in range(1, n):
+        if all(x > 10 * highest for x in losses[i:]):
+            apart = i
+            break
+        highest = max(highest, abs(losses[i]))
+    left = min([i for i in (crossed, apart) if 0 < i <= n - 2], default=None)
+    if left is None and n >= 2 and losses[-1] > 1000 * max(abs(x) for x in losses[:-1]):
+        return n - 1
+    return left
+
+
+def survives(runner: StepRunner, done: Roll, overrides: Overrides = NOTHING) -> bool:
+    """Whether all steps of the roll, rerun from its start under `overrides`, stay finite and within ten times the level.
+
+    Leaves the runner in whatever state that makes: restore one.
+    """
+    runner.restore(done.start)
+    limit = ceiling([r.loss for r in done.results if math.isfinite(r.loss)])
+    with runner.under(overrides):
+        for step in range(done.first, done.last + 1):
+            result = runner.run(runner.draw(step), step)
+            if result.first_nonfinite in ("loss", "param") or (result.first_nonfinite == "grad" and not result.skipped) or result.loss > limit:
+                return False
+    return True
