@@ -55,13 +55,15 @@ def scan(
     config: Config | None = None,
     keep: bool = True,
     look_into_checkpoints: bool = False,
+    baseline: PathLike | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Reads every run below `paths` and says what happened to each.
 
     `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
-    `look_into_checkpoints` opens the saved weights of every run (needs torch), else only of failed runs
-    where torch is installed; `progress` is called with (done, total, name of the run about to be read).
+    `look_into_checkpoints` opens the saved weights of every run (needs torch), else only of failed runs where
+    torch is installed; `baseline` is a run that each one is compared with; `progress` is called with (done,
+    total, name of the run about to be read).
     NotFoundError where a path does not exist or nothing below it can be read; UsageError where the
     configuration names something unknown.
     """
@@ -71,12 +73,15 @@ def scan(
     found, problems = discover(roots)
     if not found and not problems:
         raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found (event files, .wandb, .out/.log, CSV, trainer_state.json)")
+    reference = load(baseline, roles=config.roles) if baseline is not None else None
     reports = []
     for i, files in enumerate(found):
         if progress:
             progress(i, len(found), files.name)
         run = _read(files, config.roles)
         reports.append(judge(run, config, detectors=detectors, look_into_checkpoints=look_into_checkpoints))
+        if reference is not None and run.path.resolve() != reference.path.resolve():
+            reports[-1].notes = (*reports[-1].notes, f"baseline: {compare(reference, run).summary()}")
         if not keep:
             reports[-1].run = None
     if progress:

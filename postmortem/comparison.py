@@ -59,6 +59,17 @@ class Comparison:
         parted = [p for p in self.partings if p.exact_step is not None and p.role not in _MACHINE]
         return min(parted, key=lambda p: (p.exact_step or 0, p.role is None, p.tag), default=None)
 
+    def summary(self) -> str:
+        """The comparison in one sentence."""
+        if not any(p.common_steps for p in self.partings):
+            return f"has no step in common with {self.a}"
+        if self.first is None or self.first.values is None:
+            return f"is the same as {self.a} at every common step"
+        x, y = self.first.values
+        text = f"parts from {self.a} at step {self.first.exact_step} ({self.first.tag} {y:.6g}, there {x:.6g})"
+        changed = [f"{key} {b!r}, there {a!r}" for key, (a, b) in self.settings.items()]
+        return text + (f"; settings that differ: {', '.join(changed[:5])}{', …' if len(changed) > 5 else ''}" if changed else "")
+
 
 def compare(a: Run, b: Run) -> Comparison:
     """Compares two runs that were read; `a` is the baseline whose noise counts."""

@@ -41,12 +41,15 @@ _checkpoints = click.option("--checkpoints", is_flag=True, help="Look into the s
 @_role
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at findings of this severity or above.  [default: error]")
 @_checkpoints
+@click.option("--baseline", type=click.Path(path_type=Path), metavar="RUN", help="Say for each run where it parts from this one.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem, unfolded.")
-def scan(paths: tuple[Path, ...], format_: str, output: Path | None, fail_on: str | None, verbose: bool, **options: Any) -> int:
+def scan(
+    paths: tuple[Path, ...], format_: str, output: Path | None, fail_on: str | None, verbose: bool, baseline: Path | None, **options: Any
+) -> int:
     """Find every run below PATHS and say what happened to each, worst first."""
     render = REPORTERS[format_]
     config = _config(fail_on=fail_on, **options)
-    report = _scanned(paths, config, options["checkpoints"])
+    report = _scanned(paths, config, options["checkpoints"], baseline)
     to_terminal = output is None and sys.stdout.isatty()
     shown = RenderOptions(width=shutil.get_terminal_size((100, 24)).columns, color=to_terminal, verbose=verbose)
     _write(render(report, shown), output)
@@ -80,8 +83,8 @@ def _config(*, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str
     return replace(config, select=select or config.select, ignore=ignored, roles=roles, fail_on=fail_on or config.fail_on)
 
 
-def _scanned(paths: tuple[Path, ...], config: Config, checkpoints: bool) -> Report:
-    return api.scan(paths, config=config, keep=False, look_into_checkpoints=checkpoints, progress=_progress())
+def _scanned(paths: tuple[Path, ...], config: Config, checkpoints: bool, baseline: Path | None = None) -> Report:
+    return api.scan(paths, config=config, keep=False, look_into_checkpoints=checkpoints, baseline=baseline, progress=_progress())
 
 
 def _progress() -> Callable[[int, int, str], None] | None:
