@@ -1,0 +1,47 @@
+"""Unreadable stretches of a binary file, and how they are told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from postmortem.core.model import Problem
+
+MOST_TOLD = 20
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Damage:
+    """Bytes of the file, from `start` to `stop`, that hold no readable record. `cut`: the file ends inside a record."""
+
+    start: int
+    stop: int
+    cut: bool = False
+
+
+def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> list[Problem]:
+    """One Problem per stretch, in order of the file; many of them are summed up in the last.
+
+    `kind` is what the file should be ("an event file"), `records` how many were read around the damage.
+    """
+    if not records and damage and not all(d.cut for d in damage):
+        return [Problem(path=path, offset=0, what=f"not {kind}: no valid record in it", kept="nothing", lost=_bytes(damage))]
+    kept = f"{records} {'record' if records == 1 else 'records'}"
+    told = sorted(damage)
+    problems = [
+        Problem(
+            path=path,
+            offset=d.start,
+            what="cut at the end: the file stops inside a record" if d.cut else "corrupt record: it does not fit its checksum",
+            kept=kept + (" before it" if d.cut else " around it"),
+            lost=_bytes([d]),
+        )
+        for d in told[:MOST_TOLD]
+    ]
+    if more := told[MOST_TOLD:]:
+        what = f"{len(more)} more corrupt stretches after this one"
+        problems.append(Problem(path=path, offset=more[0].start, what=what, kept=kept, lost=_bytes(more)))
+    return problems
+
+
+def _bytes(damage: list[Damage]) -> str:
+    return f"{sum(d.stop - d.start for d in damage)} bytes"

@@ -1,0 +1,40 @@
+"""Protobuf messages from a few lines of .proto text, so that a reader carries only the fields it needs.
+
+Importing the generated modules of TensorBoard or W&B costs up to half a second, and clashes with theirs where
+they are loaded too; here each schema lives in a pool of its own. Fields that a schema leaves out are skipped by
+the parser, and a nested message declared as ``bytes`` stays unparsed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+__all__ = ["DecodeError", "messages"]
+
+_MESSAGE = re.compile(r"message (\w+) \{(.*?)\}", re.S)
+_FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
+
+
+def messages(package: str, schema: str) -> dict[str, Any]:
+    """Message classes by name for `schema`, flat ``message`` blocks of ``[repeated] type name = number;``.
+
+    Every field that is not repeated has presence (``HasField``). Text is best declared ``bytes``: damaged files
+    hold text that is not UTF-8.
+    """
+    proto = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
+    for name, body in _MESSAGE.findall(schema):
+        message = proto.message_type.add(name=name)
+        for repeated, kind, field_name, number in _FIELD.findall(body):
+            field = message.field.add(name=field_name, number=int(number))
+            field.label = field.LABEL_REPEATED if repeated else field.LABEL_OPTIONAL
+            if hasattr(field, f"TYPE_{kind.upper()}"):
+                field.type = getattr(field, f"TYPE_{kind.upper()}")
+            else:
+                field.type, field.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(proto)
+    return {m.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{m.name}")) for m in proto.message_type}
