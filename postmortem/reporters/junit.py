@@ -1,0 +1,68 @@
+"""JUnit XML: each run is a test case, so that CI servers list the failed ones.
+
+The dialect is the one that Jenkins, GitLab and pytest agree on: testsuites, testsuite, testcase with failure or
+error (https://github.com/testmoapp/junitxml).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters._story import about, event_where, folded, headline, problem_line, says, told_events, why_not_judged, worst_first
+from postmortem.reporters._text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Report, RunReport
+
+
+@reporter("junit")
+def render(report: Report, options: RenderOptions) -> str:
+    """JUnit XML for CI: a test case per run; failed runs fail, runs that could not be judged are errors."""
+    cases = [_case(run, report.options.get("fail_on")) for run in worst_first(report)]
+    cases += [_unread(clean(p.path), problem_line(p)) for p in report.problems]
+    totals = {"name": "postmortem", "tests": str(len(cases))}
+    for kind in ("failure", "error"):
+        totals[f"{kind}s"] = str(sum(case.find(kind) is not None for case in cases))
+    root = ET.Element("testsuites", totals)
+    ET.SubElement(root, "testsuite", {**totals, "skipped": "0", "time": "0"}).extend(cases)
+    ET.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _case(run: RunReport, fail_on: object) -> ET.Element:
+    case = ET.Element("testcase", {"classname": clean(run.path), "name": clean(run.name), "time": "0"})
+    told = "\n".join(_told(run))
+    if run.verdict == "not-judged":
+        ET.SubElement(case, "error", {"type": "not-judged", "message": why_not_judged(run)}).text = told
+    elif fail_on != "never" and (run.verdict == "failed" or (run.verdict == "suspect" and fail_on == "warning")):
+        kind = clean(run.diagnosis.name) if run.diagnosis else run.verdict
+        ET.SubElement(case, "failure", {"type": kind, "message": headline(run)}).text = told
+    else:
+        ET.SubElement(case, "system-out").text = told
+    return case
+
+
+def _unread(path: str, why: str) -> ET.Element:
+    case = ET.Element("testcase", {"classname": path, "name": path, "time": "0"})
+    ET.SubElement(case, "error", {"type": "unread", "message": why})
+    return case
+
+
+def _told(run: RunReport) -> Iterator[str]:
+    yield about(run)
+    if run.diagnosis:
+        yield clean(run.diagnosis.summary)
+    for fold in folded(run):
+        yield f"{clean(fold.first.code)} {clean(fold.first.name)}: {says(fold)}"
+        for consequence in fold.consequences:
+            yield f"  {clean(consequence.first.code)} {clean(consequence.first.name)}: {says(consequence)}"
+    for event in told_events(run)[:8]:
+        yield f"{event_where(event)}: {clean(event.message, 600)}"
+    for action in run.diagnosis.next if run.diagnosis else ():
+        yield f"next: {clean(action)}"
+    for problem in run.problems:
+        yield f"damage: {problem_line(problem)}"
