@@ -35,19 +35,26 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(4, 6, 16)
     x[1] *= 400.0
-    batch = dict(x=x.to(device), y=torch.tensor([0, 1, 2, 0], device=device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3), step=step, batch=batch, autocast="fp16", scaler=False)
+    batch = {"x": x.to(device), "y": torch.tensor([0, 1, 2, 0], device=device)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3),
+        "step": step,
+        "batch": batch,
+        "autocast": "fp16",
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="forward",
-    module="energy",
-    op="matmul",
-    line="# CULPRIT",
-    samples=[1],
-    precision_only=True,
-    fixes=["fp32", "fp64", "bf16", "drop_sample"],
-    first_seen="loss",
-    no_fix_line=True,
-    note="inf is made by the product, NaN by inf - inf",
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "energy",
+    "op": "matmul",
+    "line": "# CULPRIT",
+    "samples": [1],
+    "precision_only": True,
+    "fixes": ["fp32", "fp64", "bf16", "drop_sample"],
+    "first_seen": "loss",
+    "no_fix_line": True,
+    "note": "inf is made by the product, NaN by inf - inf",
+}

@@ -25,20 +25,20 @@ def step(model, batch):
 def build(device):
     torch.manual_seed(37)
     model = Net().to(device)
-    batch = dict(x=torch.randn(6, 3).to(device), y=torch.full((6,), 2.0).to(device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": torch.randn(6, 3).to(device), "y": torch.full((6,), 2.0).to(device)}
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="forward",
-    module="",
-    op="div",
-    line="# CULPRIT",
-    samples=None,
-    batch_level=True,
-    precision_only=False,
-    fixes=["eps"],
-    first_seen="loss",
-    fix_line="return (y - y.mean()) / (y.std() + 1e-6)",
-    note="0/0 for the batch as a whole",
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "",
+    "op": "div",
+    "line": "# CULPRIT",
+    "samples": None,
+    "batch_level": True,
+    "precision_only": False,
+    "fixes": ["eps"],
+    "first_seen": "loss",
+    "fix_line": "return (y - y.mean()) / (y.std() + 1e-6)",
+    "note": "0/0 for the batch as a whole",
+}

@@ -41,19 +41,19 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(5, 6)
     x[2] = 0.0
-    batch = dict(x=x.to(device), y=torch.tensor([0, 1, 2, 1, 0], device=device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": x.to(device), "y": torch.tensor([0, 1, 2, 1, 0], device=device)}
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="backward",
-    module="capsules.0.length",
-    op="sqrt",
-    line="# CULPRIT",
-    samples=[2],
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="grad",
-    fix_line="return (squares + 1e-12).sqrt()",
-    note="sqrt'(0)",
-)
+TRUTH = {
+    "phase": "backward",
+    "module": "capsules.0.length",
+    "op": "sqrt",
+    "line": "# CULPRIT",
+    "samples": [2],
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "grad",
+    "fix_line": "return (squares + 1e-12).sqrt()",
+    "note": "sqrt'(0)",
+}

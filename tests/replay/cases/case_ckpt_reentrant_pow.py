@@ -39,19 +39,26 @@ def build(device):
         model.front.bias.fill_(0.1)
     x = torch.rand(6, 5)
     x[4] = -x[4] * 3
-    batch = dict(x=x.to(device), y=torch.randn(6, device=device))
-    return dict(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": x.to(device), "y": torch.randn(6, device=device)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="backward",
-    module="compress",
-    op="pow",
-    line="# CULPRIT",
-    samples=[4],
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="grad",
-    fix_line="return (magnitude + 1e-6) ** 0.3",
-    note="0 ** -0.7 in backward, times 0",
-)
+TRUTH = {
+    "phase": "backward",
+    "module": "compress",
+    "op": "pow",
+    "line": "# CULPRIT",
+    "samples": [4],
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "grad",
+    "fix_line": "return (magnitude + 1e-6) ** 0.3",
+    "note": "0 ** -0.7 in backward, times 0",
+}

@@ -31,19 +31,26 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(4, 16)
     x[3] = 0.0
-    batch = dict(x=x.to(device), y=torch.tensor([0, 1, 0, 1], device=device))
-    return dict(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": x.to(device), "y": torch.tensor([0, 1, 0, 1], device=device)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="forward",
-    module="phase",
-    op="div",
-    line="# CULPRIT",
-    samples=[3],
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="loss",
-    fix_line="return z / (z.abs() + 1e-6)",
-    note="complex 0/0",
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "phase",
+    "op": "div",
+    "line": "# CULPRIT",
+    "samples": [3],
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "loss",
+    "fix_line": "return z / (z.abs() + 1e-6)",
+    "note": "complex 0/0",
+}

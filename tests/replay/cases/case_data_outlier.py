@@ -22,19 +22,26 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(6, 4)
     x[2, 1] = 3e25
-    batch = dict(x=x.to(device), y=torch.randn(6, 2).to(device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-6), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": x.to(device), "y": torch.randn(6, 2).to(device)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-6),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="data",
-    module=None,
-    op=None,
-    line=None,
-    samples=[2],
-    precision_only=True,
-    fixes=["drop_sample", "sanitize_input", "fp64"],
-    first_seen="loss",
-    finite_outlier=True,
-    note="a finite outlier alone makes the overflow",
-)
+TRUTH = {
+    "phase": "data",
+    "module": None,
+    "op": None,
+    "line": None,
+    "samples": [2],
+    "precision_only": True,
+    "fixes": ["drop_sample", "sanitize_input", "fp64"],
+    "first_seen": "loss",
+    "finite_outlier": True,
+    "note": "a finite outlier alone makes the overflow",
+}

@@ -25,20 +25,26 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(7, 5, 3)
     x[3, 4, 1] = float("nan")
-    batch = dict(y=torch.randn(5).to(device), x=x.to(device))
-    return dict(
-        model=model, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3), step=step, batch=batch, autocast=None, scaler=False, sample_dim={"x": 1}
-    )
+    batch = {"y": torch.randn(5).to(device), "x": x.to(device)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+        "sample_dim": {"x": 1},
+    }
 
 
-TRUTH = dict(
-    phase="data",
-    module=None,
-    op=None,
-    line=None,
-    samples=[4],
-    precision_only=False,
-    fixes=["drop_sample", "sanitize_input"],
-    first_seen="loss",
-    note="NaN in the batch",
-)
+TRUTH = {
+    "phase": "data",
+    "module": None,
+    "op": None,
+    "line": None,
+    "samples": [4],
+    "precision_only": False,
+    "fixes": ["drop_sample", "sanitize_input"],
+    "first_seen": "loss",
+    "note": "NaN in the batch",
+}

@@ -44,20 +44,20 @@ def build(device):
     x = torch.randn(5, 5)
     x[1] = 0.0
     x[3] = 0.0
-    batch = dict(x=x.to(device), y=torch.tensor([0, 1, 0, 1, 0], device=device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": x.to(device), "y": torch.tensor([0, 1, 0, 1, 0], device=device)}
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="forward",
-    module="scale",
-    op="div",
-    line="# CULPRIT",
-    samples=[1, 3],
-    precision_only=False,
-    fixes=["drop_sample"],
-    first_seen="loss",
-    fix_line="ctx.save_for_backward(high - low + 1e-6); return (x - low) / (high - low + 1e-6)",
-    note="the backward of the same Function divides by the same zero: an eps in the forward line alone would not do",
-    no_fix_line=True,
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "scale",
+    "op": "div",
+    "line": "# CULPRIT",
+    "samples": [1, 3],
+    "precision_only": False,
+    "fixes": ["drop_sample"],
+    "first_seen": "loss",
+    "fix_line": "ctx.save_for_backward(high - low + 1e-6); return (x - low) / (high - low + 1e-6)",
+    "note": "the backward of the same Function divides by the same zero: an eps in the forward line alone would not do",
+    "no_fix_line": True,
+}

@@ -31,19 +31,26 @@ def build(device):
     model = TiedAutoencoder().to(device)
     rate = torch.rand(5, 6) + 0.1
     rate[3, 2] = 0.0
-    batch = dict(x=torch.randn(5, 6).to(device), rate=rate.to(device))
-    return dict(model=model, optimizer=torch.optim.Adam(model.parameters(), lr=1e-3), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": torch.randn(5, 6).to(device), "rate": rate.to(device)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-3),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="forward",
-    module="",
-    op="log",
-    line="# CULPRIT",
-    samples=[3],
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="loss",
-    fix_line="return torch.log(torch.expm1(y).clamp(min=1e-6))",
-    note="log 0",
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "",
+    "op": "log",
+    "line": "# CULPRIT",
+    "samples": [3],
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "loss",
+    "fix_line": "return torch.log(torch.expm1(y).clamp(min=1e-6))",
+    "note": "log 0",
+}

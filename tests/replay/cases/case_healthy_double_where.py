@@ -32,14 +32,14 @@ def step(model, batch):
 def build(device):
     torch.manual_seed(43)
     model = Net().to(device)
-    return dict(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=1e-9),
-        step=step,
-        batch=dict(x=torch.randn(6, 4).to(device)),
-        autocast=None,
-        scaler=False,
-    )
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-9),
+        "step": step,
+        "batch": {"x": torch.randn(6, 4).to(device)},
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(phase="none", note="nothing is wrong")
+TRUTH = {"phase": "none", "note": "nothing is wrong"}

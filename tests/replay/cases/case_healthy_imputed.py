@@ -26,8 +26,15 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(5, 4)
     x[1, 2] = float("nan")
-    batch = dict(x=x.to(device), y=torch.randint(0, 3, (5,)).to(device))
-    return dict(model=model, optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": x.to(device), "y": torch.randint(0, 3, (5,)).to(device)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(phase="none", note="NaN means missing and is filled")
+TRUTH = {"phase": "none", "note": "NaN means missing and is filled"}

@@ -31,19 +31,19 @@ def build(device):
         model.fc.weight.fill_(1.0)
     x = torch.rand(5, 3)
     x[1] *= 150.0
-    batch = dict(x=x.to(device), y=torch.rand(5).to(device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": x.to(device), "y": torch.rand(5).to(device)}
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="forward|backward",
-    module="squash",
-    op="exp",
-    line="# CULPRIT",
-    samples=[1],
-    precision_only=True,
-    fixes=["drop_sample", "fp64"],
-    first_seen="grad",
-    fix_line="grown = torch.exp(x.clamp(max=30))",
-    note="inf hidden in the forward pass",
-)
+TRUTH = {
+    "phase": "forward|backward",
+    "module": "squash",
+    "op": "exp",
+    "line": "# CULPRIT",
+    "samples": [1],
+    "precision_only": True,
+    "fixes": ["drop_sample", "fp64"],
+    "first_seen": "grad",
+    "fix_line": "grown = torch.exp(x.clamp(max=30))",
+    "note": "inf hidden in the forward pass",
+}

@@ -28,21 +28,26 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(6, 4)
     x[4] = x[1]
-    return dict(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=dict(x=x.to(device)), autocast=None, scaler=False
-    )
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": {"x": x.to(device)},
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="backward",
-    module="",
-    op="sqrt",
-    line="# CULPRIT",
-    samples=[1, 4],
-    joint=True,
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="grad",
-    fix_line="return (squared + 1e-12).sqrt().mean()",
-    note="only the pair fails",
-)
+TRUTH = {
+    "phase": "backward",
+    "module": "",
+    "op": "sqrt",
+    "line": "# CULPRIT",
+    "samples": [1, 4],
+    "joint": True,
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "grad",
+    "fix_line": "return (squared + 1e-12).sqrt().mean()",
+    "note": "only the pair fails",
+}

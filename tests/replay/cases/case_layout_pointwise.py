@@ -33,22 +33,22 @@ def step(model, batch):
 def build(device):
     torch.manual_seed(41)
     model = Net().to(device)
-    batch = dict(x=torch.randn(2, 3, 8, 8).to(device), y=torch.tensor([0, 1]).to(device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": torch.randn(2, 3, 8, 8).to(device), "y": torch.tensor([0, 1]).to(device)}
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="layout",
-    module="stages.0.depth",
-    op="convolution",
-    line="# CULPRIT",
-    samples=None,
-    precision_only=False,
-    fixes=[],
-    first_seen="layout",
-    param="stages.0.depth.weight",
-    grad_strides=(9, 1, 3, 1),
-    param_strides=(9, 9, 3, 1),
-    fix_line="return self.depth(y.contiguous())",
-    note="DDP bucket view strides",
-)
+TRUTH = {
+    "phase": "layout",
+    "module": "stages.0.depth",
+    "op": "convolution",
+    "line": "# CULPRIT",
+    "samples": None,
+    "precision_only": False,
+    "fixes": [],
+    "first_seen": "layout",
+    "param": "stages.0.depth.weight",
+    "grad_strides": (9, 1, 3, 1),
+    "param_strides": (9, 9, 3, 1),
+    "fix_line": "return self.depth(y.contiguous())",
+    "note": "DDP bucket view strides",
+}

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 class UnitStep(torch.optim.Optimizer):
     def __init__(self, params, lr):
-        super().__init__(params, dict(lr=lr))
+        super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
     def step(self):
@@ -35,20 +35,20 @@ def step(model, batch):
 def build(device):
     torch.manual_seed(21)
     model = Net().to(device)
-    batch = dict(x=torch.randn(5, 4, device=device), y=torch.randn(5, device=device))
-    return dict(model=model, optimizer=UnitStep(model.parameters(), lr=0.01), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": torch.randn(5, 4, device=device), "y": torch.randn(5, device=device)}
+    return {"model": model, "optimizer": UnitStep(model.parameters(), lr=0.01), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="optimizer",
-    module="gate",
-    op="div",
-    line="# CULPRIT",
-    samples=None,
-    precision_only=False,
-    fixes=["eps"],
-    first_seen="param",
-    fix_line="direction = p.grad / (p.grad.norm() + 1e-8)",
-    param="gate.weight",
-    note="0 / 0 inside the user's own optimizer",
-)
+TRUTH = {
+    "phase": "optimizer",
+    "module": "gate",
+    "op": "div",
+    "line": "# CULPRIT",
+    "samples": None,
+    "precision_only": False,
+    "fixes": ["eps"],
+    "first_seen": "param",
+    "fix_line": "direction = p.grad / (p.grad.norm() + 1e-8)",
+    "param": "gate.weight",
+    "note": "0 / 0 inside the user's own optimizer",
+}

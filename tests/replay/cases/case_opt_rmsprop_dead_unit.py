@@ -25,19 +25,19 @@ def build(device):
     with torch.no_grad():
         model.up.bias[2] = -100.0
     opt = torch.optim.RMSprop(model.parameters(), lr=1e-3, eps=0.0)
-    batch = dict(x=torch.randn(6, 3, device=device), y=torch.randint(0, 2, (6,), device=device))
-    return dict(model=model, optimizer=opt, step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": torch.randn(6, 3, device=device), "y": torch.randint(0, 2, (6,), device=device)}
+    return {"model": model, "optimizer": opt, "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="optimizer",
-    module="up|down",
-    op="div",
-    line=None,
-    samples=None,
-    precision_only=False,
-    fixes=["eps"],
-    first_seen="param",
-    param="up.weight",
-    note="0 / sqrt(0)",
-)
+TRUTH = {
+    "phase": "optimizer",
+    "module": "up|down",
+    "op": "div",
+    "line": None,
+    "samples": None,
+    "precision_only": False,
+    "fixes": ["eps"],
+    "first_seen": "param",
+    "param": "up.weight",
+    "note": "0 / sqrt(0)",
+}

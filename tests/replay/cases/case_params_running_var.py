@@ -24,19 +24,19 @@ def build(device):
     model = Net().to(device)
     model.stem[1].eval()
     model.stem[1].running_var[3] = float("nan")
-    batch = dict(x=torch.randn(5, 4).to(device), y=torch.randint(0, 2, (5,)).to(device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": torch.randn(5, 4).to(device), "y": torch.randint(0, 2, (5,)).to(device)}
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="parameters",
-    module="stem.1",
-    op=None,
-    line=None,
-    samples=None,
-    precision_only=False,
-    fixes=[],
-    first_seen="loss",
-    param="stem.1.running_var",
-    note="the state is NaN before the step",
-)
+TRUTH = {
+    "phase": "parameters",
+    "module": "stem.1",
+    "op": None,
+    "line": None,
+    "samples": None,
+    "precision_only": False,
+    "fixes": [],
+    "first_seen": "loss",
+    "param": "stem.1.running_var",
+    "note": "the state is NaN before the step",
+}

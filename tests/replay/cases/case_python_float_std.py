@@ -34,19 +34,19 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(4, 6)
     x[2] = 0.25
-    batch = dict(x=x.to(device), y=torch.tensor([0, 1, 0, 1], device=device))
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=batch, autocast=None, scaler=False)
+    batch = {"x": x.to(device), "y": torch.tensor([0, 1, 0, 1], device=device)}
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="forward",
-    module="standardise",
-    op="div",
-    line="# CULPRIT",
-    samples=[2],
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="loss",
-    fix_line="gain = (1.0 / (spread + 1e-5)).item()",
-    note="1/0 read by item()",
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "standardise",
+    "op": "div",
+    "line": "# CULPRIT",
+    "samples": [2],
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "loss",
+    "fix_line": "gain = (1.0 / (spread + 1e-5)).item()",
+    "note": "1/0 read by item()",
+}

@@ -22,20 +22,26 @@ def step(model, batch):
 def build(device):
     torch.manual_seed(28)
     model = Net().to(device)
-    batch = dict(x=torch.randn(6, 8, device=device), y=torch.randint(0, 3, (6,), device=device))
-    return dict(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3), step=step, batch=batch, autocast="fp16", scaler=True, init_scale=2.0**24
-    )
+    batch = {"x": torch.randn(6, 8, device=device), "y": torch.randint(0, 3, (6,), device=device)}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=1e-3),
+        "step": step,
+        "batch": batch,
+        "autocast": "fp16",
+        "scaler": True,
+        "init_scale": 2.0**24,
+    }
 
 
-TRUTH = dict(
-    phase="scaler",
-    module=None,
-    op=None,
-    line=None,
-    samples=None,
-    precision_only=True,
-    fixes=["loss_scale", "fp32", "fp64", "bf16"],
-    first_seen="grad",
-    note="scaled gradients pass 65504",
-)
+TRUTH = {
+    "phase": "scaler",
+    "module": None,
+    "op": None,
+    "line": None,
+    "samples": None,
+    "precision_only": True,
+    "fixes": ["loss_scale", "fp32", "fp64", "bf16"],
+    "first_seen": "grad",
+    "note": "scaled gradients pass 65504",
+}

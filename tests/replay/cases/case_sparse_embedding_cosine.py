@@ -31,20 +31,20 @@ def step(model, batch):
 def build(device):
     torch.manual_seed(25)
     model = Net().to(device)
-    batch = dict(a=torch.tensor([3, 5, 9, 11]), b=torch.tensor([4, 0, 8, 3]), y=torch.rand(4))
+    batch = {"a": torch.tensor([3, 5, 9, 11]), "b": torch.tensor([4, 0, 8, 3]), "y": torch.rand(4)}
     batch = {k: v.to(device) for k, v in batch.items()}
-    return dict(model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=batch, autocast=None, scaler=False)
+    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
 
 
-TRUTH = dict(
-    phase="forward",
-    module="lookup",
-    op="div",
-    line="# CULPRIT",
-    samples=[1],
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="loss",
-    fix_line="return v / (v.norm(dim=-1, keepdim=True) + 1e-8)",
-    note="padding row is 0",
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "lookup",
+    "op": "div",
+    "line": "# CULPRIT",
+    "samples": [1],
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "loss",
+    "fix_line": "return v / (v.norm(dim=-1, keepdim=True) + 1e-8)",
+    "note": "padding row is 0",
+}

@@ -20,28 +20,28 @@ def step(model, batch):
 def build(device):
     torch.manual_seed(38)
     model = Potential().to(device)
-    batches = [dict(x=torch.randn(8, 4, device=device) * 2.0) for _ in range(14)]
-    return dict(
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.35, momentum=0.9),
-        step=step,
-        batch=batches[0],
-        batches=batches,
-        autocast=None,
-        scaler=False,
-    )
+    batches = [{"x": torch.randn(8, 4, device=device) * 2.0} for _ in range(14)]
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.35, momentum=0.9),
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="optimizer",
-    module=None,
-    op=None,
-    line=None,
-    samples=None,
-    batch_level=True,
-    precision_only=False,
-    fixes=["lower_lr", "clip_grad"],
-    first_seen="loss",
-    step=3,
-    note="diverges",
-)
+TRUTH = {
+    "phase": "optimizer",
+    "module": None,
+    "op": None,
+    "line": None,
+    "samples": None,
+    "batch_level": True,
+    "precision_only": False,
+    "fixes": ["lower_lr", "clip_grad"],
+    "first_seen": "loss",
+    "step": 3,
+    "note": "diverges",
+}

@@ -27,31 +27,31 @@ def step(model, batch):
 def build(device):
     torch.manual_seed(31)
     model = Net().to(device)
-    batches = [dict(counts=torch.randint(0, 4, (6, 10)).float(), y=torch.randint(0, 3, (6,))) for _ in range(4)]
+    batches = [{"counts": torch.randint(0, 4, (6, 10)).float(), "y": torch.randint(0, 3, (6,))} for _ in range(4)]
     batches[2]["counts"][5] = 0.0
     batches = [{k: v.to(device) for k, v in b.items()} for b in batches]
-    return dict(
-        model=model,
-        optimizer=torch.optim.Adam(model.parameters(), lr=1e-2),
-        step=step,
-        batch=batches[0],
-        batches=batches,
-        autocast=None,
-        scaler=False,
-    )
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters(), lr=1e-2),
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="forward",
-    module="tf",
-    op="div",
-    line="# CULPRIT",
-    samples=[5],
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="loss",
-    step=2,
-    rng=True,
-    fix_line="return counts / counts.sum(-1, keepdim=True).clamp(min=1)",
-    note="empty document",
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "tf",
+    "op": "div",
+    "line": "# CULPRIT",
+    "samples": [5],
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "loss",
+    "step": 2,
+    "rng": True,
+    "fix_line": "return counts / counts.sum(-1, keepdim=True).clamp(min=1)",
+    "note": "empty document",
+}

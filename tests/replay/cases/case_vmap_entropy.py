@@ -29,20 +29,25 @@ def build(device):
     model = Net().to(device)
     x = torch.randn(6, 4)
     x[0] *= 900.0
-    return dict(
-        model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), step=step, batch=dict(x=x.to(device)), autocast=None, scaler=False
-    )
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": {"x": x.to(device)},
+        "autocast": None,
+        "scaler": False,
+    }
 
 
-TRUTH = dict(
-    phase="forward",
-    module="entropy",
-    op="log|mul",
-    line="# CULPRIT",
-    samples=[0],
-    precision_only=False,
-    fixes=["drop_sample", "eps"],
-    first_seen="loss",
-    fix_line="return -(p * torch.log(p + 1e-9)).sum()",
-    note="0 * log 0",
-)
+TRUTH = {
+    "phase": "forward",
+    "module": "entropy",
+    "op": "log|mul",
+    "line": "# CULPRIT",
+    "samples": [0],
+    "precision_only": False,
+    "fixes": ["drop_sample", "eps"],
+    "first_seen": "loss",
+    "fix_line": "return -(p * torch.log(p + 1e-9)).sum()",
+    "note": "0 * log 0",
+}
