@@ -102,6 +102,8 @@ class StepRunner:
         first = next((p for m in self.models.values() for p in m.parameters()), None)
         self.device: torch.device = torch.device("cpu") if first is None else first.device
         self.scaler = self._make_scaler()
+        self.observe: Callable[[Literal["loss", "grad"], dict[str, torch.Tensor]], None] | None = None
+        """Called with the named losses after each forward pass and with the gradients before they are clipped."""
         self._iterator: Iterator[Any] | None = None
         self._kept: dict[int, tuple[Any, Rng]] = {}
         self._overrides = NOTHING
@@ -249,6 +251,8 @@ class StepRunner:
         single = names[0] if isinstance(self.train_step.step, dict) else "loss"
         for micro in batch if count > 1 else [batch]:
             losses = self._forward(function, micro, single, count)
+            if self.observe is not None:
+                self.observe("loss", losses)
             for name, loss in losses.items():
                 result.losses[name] = result.losses.get(name, 0.0) + loss.item()
             if until != "loss":
@@ -264,6 +268,8 @@ class StepRunner:
                 self.scaler.unscale_(optimizer)
         owned = self._owned(optimizers)
         gradients = {name: p.grad for name, p in owned.items() if p.grad is not None}
+        if self.observe is not None:
+            self.observe("grad", gradients)
         norm = total_norm(gradients)
         if not math.isfinite(norm):
             result.bad_grads += nonfinite_names(gradients)
