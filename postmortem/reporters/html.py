@@ -1,0 +1,237 @@
+"""One self-contained page with inline SVG curves: nothing is loaded, nothing runs, it reads in a light and in a dark room."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import TYPE_CHECKING
+
+from postmortem.core.model import Finding, Report, RunReport, json_value
+from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters._story import (
+    ENDED,
+    about,
+    event_where,
+    folded,
+    headline,
+    onset,
+    problem_line,
+    says,
+    told_events,
+    totals,
+    triage,
+    with_commands,
+)
+from postmortem.reporters._svg import curve
+from postmortem.reporters._text import clean, count, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from postmortem.core.model import Around, Event
+    from postmortem.core.timeline import Run
+    from postmortem.reporters._story import Fold, Group
+
+_MOST = 200  # entries of one list; the JSON has all
+
+STYLE = """
+.pm{font:14px/1.45 system-ui,sans-serif;max-width:70rem}
+.pm code,.pm pre,.pm .n{font-family:ui-monospace,monospace;font-size:.93em;overflow-wrap:anywhere;white-space:pre-wrap}
+.pm h1{font-size:1.3em}.pm h2{font-size:1.15em;margin:0}.pm h3{font-size:1em;margin:1em 0 .2em}
+.pm table{border-collapse:collapse;font:inherit}.pm td,.pm th{text-align:left;vertical-align:top;padding:.2em .9em .2em 0;background:none}
+.pm tr{background:none}.pm .n{text-align:right}
+.pm .run{border-top:1px solid #8886;padding:.8em 0}.pm summary{cursor:pointer}.pm summary h2{display:inline}
+.pm ul{margin:.2em 0;padding-left:1.3em}.pm pre{margin:.2em 0;padding:.4em .6em;background:#8882;border-radius:4px}
+.pm .tag{border-radius:3px;padding:0 .45em;color:#fff;font-size:.85em;font-weight:600;white-space:nowrap}
+.pm .failed,.pm .error{background:#d33}.pm .suspect,.pm .warning{background:#a56a00}
+.pm .healthy{background:#2a8a3e}.pm .not-judged,.pm .info{background:#767676}
+.pm .dim{opacity:.75}.pm svg{vertical-align:middle}
+""".strip()
+
+
+@reporter("html")
+def render(report: Report, options: RenderOptions) -> str:
+    """One self-contained page for a browser, offline: triage, curves, findings and evidence of every run."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    title = f"postmortem: {totals(report)}"
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"><title>{_e(title)}</title>'
+        f"<style>body{{margin:2rem auto;padding:0 1rem;max-width:70rem}}</style></head><body>\n{fragment(report)}\n</body></html>\n"
+    )
+
+
+def fragment(what: Report | RunReport | Finding | Run) -> str:
+    """A piece of HTML without scripts, as notebooks show it."""
+    if isinstance(what, Report):
+        body = _report(what)
+    elif isinstance(what, RunReport):
+        body = _run(what, f"<h2>{_verdict(what.verdict)} {_e(what.name)}: {_e(headline(what))}</h2>")
+    elif isinstance(what, Finding):
+        body = _finding(what)
+    else:
+        body = _loaded(what)
+    return f'<div class="pm"><style>{STYLE}</style>\n{body}</div>'
+
+
+def _e(text: object, limit: int = 0) -> str:
+    return escape(clean(text, limit))
+
+
+def _verdict(verdict: str) -> str:
+    return f'<span class="tag {verdict}">{verdict.replace("-", " ")}</span>'
+
+
+# --- many runs
+
+
+def _report(report: Report) -> str:
+    groups = triage(report)
+    order = [run for group in groups for run in group.runs]
+    anchors = {id(run): f"run-{i}" for i, run in enumerate(order)}
+    parts = [f"<h1>{_e(totals(report))}</h1>"]
+    if len(order) > 1:
+        parts.append("<table>" + "".join(_group(group, anchors) for group in groups) + "</table>")
+    opened = 0
+    for run in order:
+        summary = f"<summary><h2>{_verdict(run.verdict)} {_e(run.name)}</h2> <span>{_e(headline(run))}</span></summary>"
+        is_open = (run.verdict in ("failed", "suspect") and opened < 10) or len(order) == 1
+        opened += is_open
+        parts.append(f'<details class="run" id="{anchors[id(run)]}"{" open" if is_open else ""}>{summary}{_run(run)}</details>')
+    parts.append(_items("Not read", [_e(problem_line(p)) for p in report.problems]))
+    parts.append(f'<p class="dim">postmortem {_e(report.version)}</p>')
+    return "\n".join(parts)
+
+
+def _group(group: Group, anchors: dict[int, str]) -> str:
+    links = [f'<a href="#{anchors[id(r)]}">{_e(r.name)}</a>{_at(r)}' for r in group.runs]
+    shown = links if len(links) <= 12 else [*links[:8], f"<details><summary>{len(links) - 8} more</summary>{', '.join(links[8:])}</details>"]
+    cells = (_verdict(group.verdict), f"<b>{_e(group.cause)}</b>", count(len(links), "run"), ", ".join(shown))
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
+
+
+def _at(run: RunReport) -> str:
+    step = onset(run) if run.verdict in ("failed", "suspect") else None
+    return "" if step is None else f' <span class="dim">@{step}</span>'
+
+
+# --- one run
+
+
+def _run(run: RunReport, head: str = "") -> str:
+    parts = [head, f'<p class="dim"><code>{_e(run.path)}</code><br>{_e(about(run))}</p>']
+    diagnosis = run.diagnosis
+    if diagnosis:
+        parts.append(f"<p><b>{_e(diagnosis.name)}</b>: {_e(diagnosis.summary)}</p>")
+    parts.append(_values(run.around))
+    parts.append(_items("Findings", [_fold(fold) for fold in folded(run)]))
+    if diagnosis:
+        parts += [
+            _items(title, [_e(s) for s in said])
+            for title, said in (("For", diagnosis.evidence_for), ("Against", diagnosis.evidence_against), ("Wrong if", diagnosis.disprove))
+        ]
+        if diagnosis.last_good_step is not None or diagnosis.last_good_checkpoint:
+            step = "unknown" if diagnosis.last_good_step is None else diagnosis.last_good_step
+            saved = (
+                f"checkpoint <code>{_e(diagnosis.last_good_checkpoint)}</code>" if diagnosis.last_good_checkpoint else "no checkpoint from before it"
+            )
+            parts.append(f"<p><b>Last good</b>: step {step}, {saved}</p>")
+        parts.append(_items("Next", [_action(a) for a in diagnosis.next]))
+    parts.append(_items("Log", [_event(e) for e in told_events(run)]))
+    parts.append(_items("Damage", [_e(problem_line(p)) for p in run.problems]))
+    unchecked = _items("Not checked", [f"{_e(code)}: {_e(why)}" for code, why in run.not_checked])
+    rest = unchecked + _items("Notes", [_e(n) for n in run.notes])
+    rest += _items(
+        "Checkpoints", [f"<code>{_e(c.path)}</code>{'' if c.finite is None else ': finite' if c.finite else ': not finite'}" for c in run.checkpoints]
+    )
+    if rest:
+        parts.append(f"<details><summary>What was not checked, notes, checkpoints</summary>{rest}</details>")
+    return "\n".join(p for p in parts if p)
+
+
+def _values(around: Sequence[Around]) -> str:
+    if not around:
+        return ""
+    rows = "".join(
+        f'<tr><td><code>{_e(a.tag, 120)}</code></td><td class="n">{number(a.before)}{_step(a.before_step)}</td>'
+        f'<td class="n"><b>{number(a.at)}</b>{_step(a.at_step)}</td><td>{curve(a)}</td></tr>\n'
+        for a in around
+    )
+    return f"<table><tr><th></th><th>before</th><th>at onset</th><th>course</th></tr>\n{rows}</table>"
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else f'<br><span class="dim">step {step}</span>'
+
+
+def _fold(fold: Fold) -> str:
+    members = ""
+    if len(fold.members) > 1:
+        members = f"<details><summary>each of the {len(fold.members)}</summary>{_list([_e(f.message, 600) for f in fold.members])}</details>"
+    elif fold.first.evidence:
+        members = f"<details><summary>evidence</summary>{_evidence(fold.first)}</details>"
+    return f"{_code(fold.first)} {_e(says(fold))}{members}{_list([_fold(c) for c in fold.consequences])}"
+
+
+def _code(finding: Finding) -> str:
+    return f'<span class="tag {finding.severity}">{_e(finding.code)}</span> <b>{_e(finding.name)}</b>'
+
+
+def _evidence(finding: Finding) -> str:
+    return f"<pre>{escape(json.dumps(json_value(finding.evidence), indent=1)[:20_000])}</pre>"  # JSON writes control characters as escapes
+
+
+def _finding(finding: Finding) -> str:
+    facts = [("tag", finding.tag), ("rank", finding.rank), ("step", finding.step), ("to step", finding.end_step), ("because of", finding.because_of)]
+    rows = "".join(f"<tr><td>{name}</td><td><code>{_e(value)}</code></td></tr>" for name, value in facts if value is not None)
+    return f"<p>{_code(finding)} {_e(finding.message)}</p><table>{rows}</table>{_evidence(finding) if finding.evidence else ''}"
+
+
+def _event(event: Event) -> str:
+    kind = f'<span class="tag {event.severity}">{_e(event.kind)}</span>'
+    return f'{kind} <code>{_e(event.message, 2000)}</code> <span class="dim">{_e(event_where(event))}</span>'
+
+
+def _action(action: str) -> str:
+    words, commands = with_commands(action)
+    return _e(words) + "".join(f"<pre>{escape(c)}</pre>" for c in commands)
+
+
+def _items(title: str, items: Sequence[str]) -> str:
+    return f"<h3>{title}</h3>{_list(items)}" if items else ""
+
+
+def _list(items: Iterable[str]) -> str:
+    entries = list(items)
+    more = [f'<span class="dim">… {len(entries) - _MOST:,} more</span>'] if len(entries) > _MOST else []
+    return "<ul>" + "".join(f"<li>{i}</li>\n" for i in [*entries[:_MOST], *more]) + "</ul>" if entries else ""
+
+
+# --- a run that was loaded and not judged
+
+
+def _loaded(run: Run) -> str:
+    counts: dict[str, int] = {}
+    for stream in run.streams:
+        points = stream.points
+        for tag, n in zip(points.tags, _occurrences(points.code, len(points.tags)), strict=True):
+            counts[tag] = counts.get(tag, 0) + n
+    rows = "".join(
+        f'<tr><td><code>{_e(tag, 120)}</code></td><td>{_e(run.roles.get(tag) or "–")}</td><td class="n">{n:,}</td></tr>\n'
+        for tag, n in list(counts.items())[:_MOST]
+    )
+    figures = " · ".join([count(run.n_points, "point"), count(len(run.event_list), "event"), ENDED[run.ended]])
+    parts = [
+        f"<h2>{_e(run.name)}</h2>",
+        f'<p class="dim"><code>{_e(run.path)}</code><br>{figures}</p>',
+        f"<table><tr><th>tag</th><th>role</th><th>points</th></tr>\n{rows}</table>" if rows else "<p>No numbers in it.</p>",
+        f"<p>… {len(counts) - _MOST:,} more tags</p>" if len(counts) > _MOST else "",
+        _items("Damage", [_e(problem_line(p)) for p in run.problems]),
+    ]
+    return "\n".join(p for p in parts if p)
+
+
+def _occurrences(code: Iterable[int], n: int) -> list[int]:
+    import numpy as np
+
+    return [int(k) for k in np.bincount(np.asarray(code, np.int64), minlength=n)]
