@@ -15,7 +15,7 @@ import google_crc32c
 import numpy as np
 
 from postmortem.readers._crc32c import masked, position_tables, unmask
-from postmortem.readers._events import DTYPES, EVENT, number, widen
+from postmortem.readers._event_proto import DTYPES, EVENT, number, widen
 from postmortem.readers._tfrecord import LONG
 
 if TYPE_CHECKING:

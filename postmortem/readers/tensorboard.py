@@ -13,7 +13,7 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import PointsBuilder, Reading
 from postmortem.readers import reader
 from postmortem.readers._damage import Damage, problems_of
-from postmortem.readers._events import EVENT, HPARAMS, number
+from postmortem.readers._event_proto import EVENT, HPARAMS, number
 from postmortem.readers._schema import DecodeError
 from postmortem.readers._skeletons import Skeletons
 from postmortem.readers._tfrecord import HEADER, OVERHEAD, batches
