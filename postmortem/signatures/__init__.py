@@ -1,1 +1,210 @@
-"""Known failure texts as data files by family, and the code that finds them."""
+"""Known failure texts: a catalogue of data files, one per family, and the loader that reads them.
+
+Adding a failure is adding one ``[[signature]]`` with an example line to the file of its family; the tests run
+every example through the whole catalogue. See `Signature` for the keys.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from postmortem.core.errors import UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Ended, Severity
+
+Role = Literal["cause", "waiting", "victim", "wrapper", "note"]
+"""What an event can be blamed for. A *cause* fails by itself; a *waiting* rank or a scheduler's limit is the root
+only where no cause came before; a *victim* fails because another did; a *wrapper* reports what others did; a *note*
+is never the root."""
+
+FieldType = Literal["str", "int", "float", "ints", "words", "size", "nonfinite"]
+_LONGEST = 4000
+"""Characters of a message that patterns look at."""
+
+_UNITS = {"b": 1, "bytes": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _UNITS |= {f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power, _letter: 1024**_power}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """One known failure.
+
+    `patterns` are alternatives, searched in a line without its prefixes or in ``Class: message`` of an
+    exception; `anchors` are plain texts one of which stands in everything the patterns match (the cheap test
+    before them); `details` are searched in the message and the `follow` lines after it for more fields.
+    Named groups become fields, typed by `fields` (default str). `scope` "exception" keeps an entry from
+    matching in ordinary lines. The higher `rank` wins where several entries fit. `ended` is how a run ended
+    whose root this is.
+    """
+
+    id: str
+    family: str
+    severity: Severity
+    meaning: str
+    patterns: tuple[re.Pattern[str], ...]
+    anchors: tuple[str, ...]
+    examples: tuple[str, ...]
+    details: tuple[re.Pattern[str], ...] = ()
+    fields: Mapping[str, FieldType]
+    causes: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
+    evidence: str = ""
+    rank: int = 50
+    role: Role = "cause"
+    scope: Literal["any", "exception"] = "any"
+    follow: int = 0
+    ended: Ended | None = None
+
+    def match(self, text: str) -> dict[str, Any] | None:
+        """The fields of a text that this signature describes, or None where it does not."""
+        text = text[:_LONGEST]
+        if not any(anchor in text for anchor in self.anchors):
+            return None
+        for pattern in self.patterns:
+            found = pattern.search(text)
+            if found is not None:
+                return self.typed(found.groupdict())
+        return None
+
+    def detail(self, text: str) -> dict[str, Any]:
+        """The further fields that `details` find in a text of several lines."""
+        found: dict[str, Any] = {}
+        for pattern in self.details:
+            match = pattern.search(text[:_LONGEST])
+            if match is not None:
+                found |= {k: v for k, v in self.typed(match.groupdict()).items() if k not in found}
+        return found
+
+    def typed(self, groups: Mapping[str, str | None]) -> dict[str, Any]:
+        """Groups of a match as plain JSON values; groups that took no part are left out."""
+        found: dict[str, Any] = {}
+        for name, text in groups.items():
+            if text is not None:
+                _convert(found, name, text, self.fields.get(name, "str"))
+        return found
+
+
+def _convert(found: dict[str, Any], name: str, text: str, kind: FieldType) -> None:
+    """Stores one field. A size "1.22 GiB" becomes `name_bytes` (int) and `name_gib` (as printed)."""
+    digits = text.replace(",", "")
+    if kind == "int" and re.fullmatch(r"[+-]?\d{1,18}", digits):
+        found[name] = int(digits)
+    elif kind == "ints":
+        found[name] = [int(d[:18]) for d in re.findall(r"-?\d+", text)]
+    elif kind == "words":
+        found[name] = [w for w in (part.strip(" \t\n\"'[]().") for part in text.split(",")) if w]
+    elif kind == "float" and (number := re.search(r"[-+]?(\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", digits)):
+        found[name] = float(number.group())
+    elif kind == "size" and (size := re.fullmatch(r"\s*(\d+\.?\d*)\s*([A-Za-z]*)\s*", digits)):
+        unit = size[2].lower() or "b"
+        if unit in _UNITS:
+            found[f"{name}_bytes"] = round(float(size[1]) * _UNITS[unit])
+            if unit not in ("b", "bytes"):
+                found[f"{name}_{unit}"] = float(size[1])
+    elif kind == "nonfinite":
+        found[name] = text.lower()
+    else:
+        found[name] = text
+
+
+class Catalogue(Mapping[str, Signature]):
+    """All signatures by id, read from the data files on first use."""
+
+    @cached_property
+    def _entries(self) -> dict[str, Signature]:
+        entries: dict[str, Signature] = {}
+        for file in sorted(resources.files(__name__).iterdir(), key=lambda f: f.name):
+            if file.name.endswith(".toml"):
+                for entry in tomllib.loads(file.read_text("utf-8"))["signature"]:
+                    signature = _signature(entry, file.name.removesuffix(".toml"))
+                    if signature.id in entries:
+                        raise ValueError(f"{file.name}: signature {signature.id!r} is there twice")
+                    entries[signature.id] = signature
+        return entries
+
+    @cached_property
+    def by_rank(self) -> tuple[Signature, ...]:
+        """Highest rank first: the first that matches is the answer."""
+        return tuple(sorted(self._entries.values(), key=lambda s: -s.rank))
+
+    @cached_property
+    def anchors(self) -> tuple[str, ...]:
+        """The plain texts of all entries: a line with none of them matches nothing."""
+        return tuple(sorted({anchor for signature in self._entries.values() for anchor in signature.anchors}))
+
+    def match(self, text: str, *, exception: bool = False) -> tuple[Signature, dict[str, Any]] | None:
+        """The signature of highest rank that fits a text, with its fields. `exception`: the text is ``Class: message``."""
+        for signature in self.by_rank:
+            if exception or signature.scope == "any":
+                fields = signature.match(text)
+                if fields is not None:
+                    return signature, fields
+        return None
+
+    def __getitem__(self, key: str) -> Signature:
+        """UsageError with the nearest name where there is none of that id."""
+        if key not in self._entries:
+            raise UsageError(f"no failure signature {key!r}{did_you_mean(key, self._entries)}")
+        return self._entries[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _signature(entry: dict[str, Any], family: str) -> Signature:
+    """One entry of a data file. ValueError says what is wrong with it."""
+    unknown = set(entry) - set(Signature.__slots__)
+    if unknown or {"id", "severity", "meaning", "patterns", "anchors", "examples"} - set(entry):
+        raise ValueError(f"{family}.toml: {entry.get('id', '?')}: unknown or missing keys {sorted(unknown)}")
+    fields = dict(entry.pop("fields", {}))
+    if bad := set(fields.values()) - set(get_args(FieldType)):
+        raise ValueError(f"{family}.toml: {entry['id']}: unknown field types {sorted(bad)}")
+    for key in ("patterns", "details"):
+        entry[key] = tuple(re.compile(p, re.MULTILINE) for p in entry.get(key, ()))
+    for key in ("anchors", "examples", "causes", "fixes"):
+        entry[key] = tuple(entry.get(key, ()))
+    return Signature(family=family, fields=fields, **entry)
+
+
+CATALOGUE = Catalogue()
+
+
+def page(signature: Signature) -> str:
+    """The page that ``postmortem explain ID`` shows, as Markdown."""
+    parts = [f"# {signature.id}", signature.meaning]
+    if signature.causes:
+        parts.append("## Usual causes\n" + "\n".join(f"- {c}" for c in signature.causes))
+    if signature.fixes:
+        parts.append("## What to do\n" + "\n".join(f"{n}. {f}" for n, f in enumerate(signature.fixes, start=1)))
+    if signature.evidence:
+        parts.append(f"## What would confirm it\n{signature.evidence}")
+    parts.append("## How it is found\n" + _how(signature))
+    parts.append("## Example\n```\n" + "\n".join(signature.examples) + "\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def _how(signature: Signature) -> str:
+    where = "the message of an exception" if signature.scope == "exception" else "an exception or any line of the log"
+    kinds = {"error": "an error", "warning": "a warning", "info": "a note"}
+    lines = [f"Severity: {kinds[signature.severity]}. Searched in {where}, after rank and logger prefixes were taken off:"]
+    lines += [f"- `{pattern.pattern}`" for pattern in signature.patterns]
+    groups = sorted({name for pattern in (*signature.patterns, *signature.details) for name in pattern.groupindex})
+    if groups:
+        lines.append(f"\nFields: {', '.join(groups)}.")
+    return "\n".join(lines)
