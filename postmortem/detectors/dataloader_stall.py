@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.stats import median, trailing_median
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors._timing import timings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import Series, View
+
+
+@detector
+class DataloaderStall(BaseDetector):
+    """Steps that wait for data, many times longer than a usual step.
+
+    What it looks for: single steps, or all steps from some point on, in which the data loading time (or the step time, where
+    nothing tells loading apart) is many times the usual one and matters against a step.
+
+    Why it matters: the GPUs wait. A single long stall points at storage or a dying worker; a lasting one at a loader that
+    cannot keep up.
+
+    How: time over the median before it above `factor`, and longer than half a usual step; stalls at even distances
+    (checkpoints, evaluations, epochs) are left out.
+
+    Typical causes: slow or shared storage, too few workers, a shuffle buffer that is refilled, a sample that takes
+    seconds to decode, workers that restart every epoch (persistent_workers=False), host memory that swaps.
+
+    What to try: more workers and prefetching, a local copy of the data, timing of __getitem__ by sample.
+
+    Known false positives: irregular checkpoints or evaluations that are inside the step time.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Times the usual, the same for a single stall, share of the run left out at the start, least number of points."""
+
+        factor: float = 4.0
+        single: float = 8.0
+        guard: float = 0.03
+        points: int = 20
+
+    code = "SYS002"
+    name = "dataloader-stall"
+    severity = "warning"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        steps = timings(view, self.options.points)
+        data = [s.finite for s in view.of("data_time") if len(s.finite) >= self.options.points]
+        if not steps and not data:
+            raise NotChecked(f"no data loading or step times with {self.options.points} points")
+        usual = median(steps[0].cost) if steps and steps[0].how == "step time" else None
+        for series in data:
+            slow = self._slow(series.value) & (series.value > (0.5 * usual if usual else 0))
+            if finding := self._judge(series, series.value, slow, lasting=True):
+                yield finding
+                return
+        if data or not steps or steps[0].how == "times of the rows":
+            return  # loading time says that it is not the loader; row times hold evaluations and checkpoints
+        timing = steps[0]
+        if finding := self._judge(timing.series, timing.cost, self._slow(timing.cost), lasting=False):
+            yield finding
+
+    def _slow(self, cost: NDArray[np.float64]) -> NDArray[np.bool_]:
+        base = np.minimum(np.maximum(trailing_median(cost), median(cost[: max(5, len(cost) // 4)]) * 0.5), median(cost[: max(5, len(cost) // 4)]) * 2)
+        slow = cost > self.options.factor * base
+        slow[: max(3, int(self.options.guard * len(cost)))] = False
+        return slow
+
+    def _judge(self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool) -> Finding | None:
+        rows = np.flatnonzero(slow)
+        if not len(rows):
+            return None
+        at = int(rows[0])
+        usual = median(cost[:at])
+        if len(rows) == 1 and cost[at] < self.options.single * usual:
+            return None
+        many = len(rows) > 0.8 * (len(cost) - at)
+        if many and len(rows) > 5 and not lasting:
+            return None  # slower for good: throughput-drop
+        if not many and _even(series.step[rows]):
+            return None
+        worst = float(cost[rows].max()) / usual
+        what = "from here on" if many else f"in {len(rows)} of {len(cost)} rows"
+        return self.found(
+            series,
+            at,
+            f"{series.tag} is up to {number(worst)} times the usual {what}, first at step {series.step[at]}",
+            end=int(rows[-1]),
+            evidence={"usual": median(series.value[:at]), "first": series.value[at], "rows": len(rows), "worst_factor": worst},
+        )
+
+
+def _even(steps: NDArray[np.int64]) -> bool:
+    """Whether most distances between steps are (multiples of) one distance: a checkpoint or an evaluation, not a stall."""
+    gaps = np.diff(steps)
+    if len(gaps) < 2:
+        return False
+    shortest = float(gaps.min())
+    multiple = gaps / shortest
+    return bool(shortest > 1 and (np.abs(multiple - np.round(multiple)) < 0.1).mean() >= 0.8 and (np.round(multiple) <= 3).mean() >= 0.8)

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.stats import centred_median
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import Series, View
+
+
+@detector
+class GradientVanishing(BaseDetector):
+    """The gradient fades to nothing while there is still something to learn.
+
+    What it looks for: a gradient norm that falls to a small part of its level although the loss did not; and layers whose
+    gradient is a tiny part of that of the others from the start.
+
+    Why it matters: weights without gradient do not learn; the loss stands still at a level that is no optimum.
+
+    How: medians over windows: the end below 1/`ratio` of the level held, with the loss at more than `loss_left` of its first
+    level. Per layer: the median norm of the first layer below `layers` times that of the last (Glorot and Bengio,
+    AISTATS 2010, show the pattern).
+
+    Typical causes: saturated sigmoids or softmax, dead ReLUs, deep stacks without normalisation or residuals,
+    fp16 gradients that underflow, a loss multiplied by a factor that goes to zero, frozen parameters.
+
+    What to try: look at the per-layer norms; residual connections or normalisation; other initialisation; loss scaling.
+
+    Known false positives: a model that has solved its task, where the loss falls along with the gradient, is not reported.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Level held over end, share of the first loss that is left, ratio of layers, least number of points."""
+
+        ratio: float = 50.0
+        loss_left: float = 0.05
+        layers: float = 1e-4
+        points: int = 10
+
+    code = "GRD003"
+    name = "gradient-vanishing"
+    severity = "warning"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        grads = [s.finite for s in view.of("grad_norm") if len(s.finite) >= self.options.points]
+        layers = [s.finite for s in view.of("layer_grad_norm") if len(s.finite) >= self.options.points]
+        if not grads and not layers:
+            raise NotChecked(f"no gradient norm with {self.options.points} finite points")
+        if self._solved(view):
+            return
+        faded = [f for s in grads or layers if (f := self._fades(s))]
+        yield from faded
+        if not faded and len(layers) >= 3 and (finding := self._starved(view, layers)):
+            yield finding
+
+    def _solved(self, view: View) -> bool:
+        loss = view.main("loss")
+        if loss is None or len(loss.finite) < 5:
+            return False
+        x = loss.finite.value
+        first, last = np.median(x[: max(3, len(x) // 20)]), np.median(x[-max(3, len(x) // 20) :])
+        return bool(first > 0 and last < self.options.loss_left * first)
+
+    def _fades(self, series: Series) -> Finding | None:
+        x = np.log(np.maximum(series.value, 1e-30))
+        n = len(x)
+        smooth = centred_median(x, 2 * max(1, n // 100) + 1)
+        end = float(np.median(x[-max(3, n // 20) :]))
+        held = float(np.quantile(smooth[: max(3, n // 2)], 0.75))
+        if held - end < np.log(self.options.ratio):
+            return None
+        high = np.flatnonzero(smooth >= held - 0.5)
+        at = min(int(high[-1]) + 1, n - 1)
+        last = float(np.median(series.value[-max(3, n // 20) :]))
+        return self.found(
+            series,
+            at,
+            f"{series.tag} fades from {number(np.exp(held))} to {number(last)} from step {series.step[at]} on, with the loss still high",
+            end=n - 1,
+            evidence={"before": np.exp(held), "end": np.exp(end)},
+        )
+
+    def _starved(self, view: View, layers: list[Series]) -> Finding | None:
+        ordered = [s for s in view.series if s.role == "layer_grad_norm" and any(s.tag == layer.tag and s.rank == layer.rank for layer in layers)]
+        level = np.array([float(np.median(s.finite.value)) for s in ordered])
+        top = float(level.max())
+        low = int(np.argmin(level))
+        if not top > 0 or level[low] >= self.options.layers * top:
+            return None
+        series = ordered[low].finite
+        best = ordered[int(np.argmax(level))]
+        return self.found(
+            series,
+            0,
+            f"{series.tag} is {number(level[low])} where {best.tag} is {number(top)}: hardly any gradient reaches it",
+            end=len(series) - 1,
+            evidence={"median": level[low], "largest": top, "largest_tag": best.tag},
+        )

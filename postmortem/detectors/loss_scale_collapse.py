@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector, number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import Series, View
+
+
+@detector
+class LossScaleCollapse(BaseDetector):
+    """The dynamic loss scale falls and falls: every step overflows and is skipped.
+
+    What it looks for: a loss scale that ends far below its highest value after halving in a row.
+
+    Why it matters: a scaler halves after each step with a non-finite gradient and skips the update. Halving again and again
+    means that no scale helps: the gradients themselves are not finite, and nothing is learned.
+
+    How: the highest value over the last one is at least `ratio`, most of the fall happens within a tenth of the run, and
+    the scale stays down. Micikevicius et al. (ICLR 2018) describe the scaling.
+
+    Typical causes: a NaN or infinity in the forward pass or in the weights, an activation above 65504 in fp16, a loss
+    computed in fp16, a learning rate too high.
+
+    What to try: replay the first skipped step; bf16 or fp32 for the part that overflows; a loss in fp32.
+
+    Known false positives: a scale that sinks slowly over a long run while the loss falls is normal and not reported;
+    neither is the search for the first scale at the start.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Highest over last value; the share of the run within which most of the fall happens."""
+
+        ratio: float = 64.0
+        within: float = 0.1
+
+    code = "AMP001"
+    name = "loss-scale-collapse"
+    severity = "error"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        scales = [s.finite for s in view.of("loss_scale") if len(s.finite) > 3]
+        if not scales:
+            raise NotChecked("no loss scale found")
+        for series in scales:
+            at = self._onset(series)
+            if at is None:
+                continue
+            high, low = series.value[max(0, at - 1)], series.value[-1]
+            yield self.found(
+                series,
+                at,
+                f"{series.tag} falls from {number(high)} to {number(low)} and does not come back, from step {series.step[at]} on",
+                end=len(series) - 1,
+                evidence={"before": high, "end": low, "lowest": series.value.min()},
+            )
+
+    def _onset(self, series: Series) -> int | None:
+        x = np.log2(np.maximum(series.value, 2.0**-1000))
+        n = len(x)
+        need = np.log2(self.options.ratio)
+        if x.max() - x[-1] < need:
+            return None
+        fall = np.maximum.accumulate(x) - x
+        reached = np.flatnonzero(fall >= need)
+        settled = np.flatnonzero(fall < need)
+        low = int(settled[-1]) + 1 if len(settled) else int(reached[0])  # from here on it stays down
+        window = max(2, int(self.options.within * n))
+        start = max(0, low - window)
+        if x[start : low + 1].max() - x[min(low + window, n - 1)] < need:
+            return None  # slow: one halving now and then
+        before = x[start : low + 1]
+        top = start + int(np.flatnonzero(before == before.max())[-1])
+        return min(top + 1, n - 1)

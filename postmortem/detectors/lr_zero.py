@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import Series, View
+
+
+def dead_from(series: Series, share: float = 1e-4) -> int | None:
+    """The first point from which the learning rate stays below `share` of its peak to the end, or None."""
+    x = series.value
+    if not len(x) or not (peak := float(x.max(initial=0.0))) > 0:
+        return 0 if len(x) and not x.any() else None
+    alive = np.flatnonzero(x > share * peak)
+    at = int(alive[-1]) + 1
+    return at if at < len(x) else None
+
+
+@detector
+class LrZero(BaseDetector):
+    """The learning rate is zero long before the training ends.
+
+    What it looks for: a learning rate that stays at zero (below 1e-4 of its peak) over the last third of the run or more.
+
+    Why it matters: nothing is learned in that time; the machines run for nothing.
+
+    How: exact comparison with the peak; no statistics.
+
+    Typical causes: the schedule counts epochs and is stepped per batch (or the other way round), max_steps of the
+    scheduler smaller than that of the training, gradient accumulation not taken into account, several ranks that each
+    step the scheduler.
+
+    What to try: compute the scheduler's total steps from the loop; set a minimum learning rate.
+
+    Known false positives: a parameter group that is frozen on purpose and logged as its own learning rate.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Share of the rows with a dead learning rate, and the least number of rows."""
+
+        share: float = 0.3
+        points: int = 5
+
+    code = "LRS002"
+    name = "lr-zero"
+    severity = "warning"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        rates = [s.finite for s in view.of("lr") if len(s.finite) >= self.options.points]
+        if not rates:
+            raise NotChecked("no learning rate found")
+        dead = [(s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)]
+        if len(dead) < len(rates):
+            return  # another parameter group still learns
+        series, at = dead[0]
+        rows = len(series) - at
+        yield self.found(
+            series,
+            at,
+            f"{series.tag} is zero from step {series.step[at]} on: {rows} of {len(series)} rows",
+            end=len(series) - 1,
+            evidence={"rows": rows, "points": len(series), "peak": series.value.max(), "value": series.value[at]},
+        )

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.stats import centred_median, median, sigma, step_change
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors._timing import timings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import View
+    from postmortem.detectors._timing import Timing
+
+
+@detector
+class ThroughputDrop(BaseDetector):
+    """Steps take longer from some step on, and stay so.
+
+    What it looks for: a lasting change of the time per step (or throughput) to the worse.
+
+    Why it matters: the run costs more than planned, often because of one sick machine.
+
+    How: the best split of log(time per step) into two levels (Scott and Knott, 1974); the later level at least `ratio` times
+    and `z` noises slower and lasting to the end. Without step times or throughput the times of the rows are used.
+
+    Typical causes: a throttled or shared GPU, a slow disk or network, a growing data structure, longer samples, other
+    jobs on the node, debugging left switched on.
+
+    What to try: compare the nodes, look at clocks and temperature, profile a few steps before and after.
+
+    Known false positives: a change of batch size, sequence length or evaluation frequency; a data set that switches.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Slower by this factor and by these noises; least number of points; share of the run that it lasts."""
+
+        ratio: float = 1.25
+        z: float = 5.0
+        points: int = 20
+        lasting: float = 0.08
+
+    code = "SYS001"
+    name = "throughput-drop"
+    severity = "warning"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        known = timings(view, self.options.points)
+        if not known:
+            raise NotChecked(f"no step times, throughput or times of rows with {self.options.points} points")
+        for timing in known:
+            if finding := self._judge(view, timing):
+                yield finding
+                return
+
+    def _judge(self, view: View, timing: Timing) -> Finding | None:
+        skip = max(3, len(timing.cost) // 50)  # start-up
+        x = np.log(timing.cost[skip:])
+        smooth = centred_median(x, 5)
+        split, _ = step_change(smooth, margin=max(3, int(self.options.lasting * len(x))))
+        before, after = smooth[:split], smooth[split:]
+        if not split or median(after) - median(before) < max(np.log(self.options.ratio), self.options.z * sigma(before)):
+            return None
+        base, shift = median(before), median(after) - median(before)
+        if np.quantile(after, 0.25) - base < 0.5 * shift or np.median(x[-max(3, len(x) // 20) :]) - base < 0.5 * shift:
+            return None  # comes and goes
+        calm = np.flatnonzero(smooth[: split + 1] <= base + max(3 * sigma(before), 0.1 * shift))
+        at = min(int(calm[-1]) + 1, len(x) - 1)
+        series, i = timing.series, at + skip
+        return self.found(
+            series,
+            i,
+            f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})",
+            end=len(series) - 1,
+            evidence={"before": median(series.value[skip : skip + split]), "after": median(series.value[skip + split :]), "slower": np.exp(shift)},
+        )
