@@ -27,19 +27,20 @@ def curve(around: Around) -> str:
     step = (_WIDTH - 2 * _EDGE) / max(len(values) - 1, 1)
     x = [_EDGE + i * step for i in range(len(values))]
     y = [None if h is None else _HEIGHT - _EDGE - h * (_HEIGHT - 2 * _EDGE) for h in heights(values)]
-    bands = "".join(
-        f'<rect x="{x[a] - step / 2:.1f}" y="0" width="{(b - a) * step:.1f}" height="{_HEIGHT}" fill="#d33" fill-opacity=".35"/>'
-        for a, b in _stretches([v is None for v in y])
-    )
+    bands = "".join(_band(max(x[a] - step / 2, 0), min(x[b - 1] + step / 2, _WIDTH)) for a, b in _stretches([v is None for v in y]))
     lines = "".join(_line([(x[i], y[i]) for i in range(a, b)]) for a, b in _stretches([v is not None for v in y]))
     text = "".join(
         f'<text x="{_WIDTH + 4}" y="{at}" font-size="10" fill="currentColor" fill-opacity=".75">{value}</text>'
-        for at, value in ((10, high), (_HEIGHT - 2, low))
+        for at, value in (((10, high), (_HEIGHT - 2, low)) if high != low else ((_HEIGHT // 2 + 3, low),))
     )
     return (
         f'<svg role="img" viewBox="0 0 {_WIDTH + 60} {_HEIGHT}" width="{_WIDTH + 60}" height="{_HEIGHT}" aria-label="{escape(label)}">'
         f"<title>{escape(label)}</title>{bands}{lines}{text}</svg>"
     )
+
+
+def _band(left: float, right: float) -> str:
+    return f'<rect x="{left:.1f}" y="0" width="{right - left:.1f}" height="{_HEIGHT}" fill="#d33" fill-opacity=".35"/>'
 
 
 def _line(points: Sequence[tuple[float, float | None]]) -> str:

@@ -6,10 +6,9 @@ import json
 from html import escape
 from typing import TYPE_CHECKING
 
-from postmortem.core.model import Finding, Report, RunReport, json_value
+from postmortem.core.model import Report, RunReport, json_value
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
-    ENDED,
     about,
     event_where,
     folded,
@@ -28,8 +27,7 @@ from postmortem.reporters._text import clean, count, number
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from postmortem.core.model import Around, Event
-    from postmortem.core.timeline import Run
+    from postmortem.core.model import Around, Event, Finding
     from postmortem.reporters._story import Fold, Group
 
 _MOST = 200  # entries of one list; the JSON has all
@@ -61,16 +59,14 @@ def render(report: Report, options: RenderOptions) -> str:
     )
 
 
-def fragment(what: Report | RunReport | Finding | Run) -> str:
+def fragment(what: Report | RunReport | Finding) -> str:
     """A piece of HTML without scripts, as notebooks show it."""
     if isinstance(what, Report):
         body = _report(what)
     elif isinstance(what, RunReport):
         body = _run(what, f"<h2>{_verdict(what.verdict)} {_e(what.name)}: {_e(headline(what))}</h2>")
-    elif isinstance(what, Finding):
-        body = _finding(what)
     else:
-        body = _loaded(what)
+        body = _finding(what)
     return f'<div class="pm"><style>{STYLE}</style>\n{body}</div>'
 
 
@@ -92,11 +88,10 @@ def _report(report: Report) -> str:
     parts = [f"<h1>{_e(totals(report))}</h1>"]
     if len(order) > 1:
         parts.append("<table>" + "".join(_group(group, anchors) for group in groups) + "</table>")
-    opened = 0
+    first_of_cause = {id(group.runs[0]) for group in groups[:10] if group.verdict in ("failed", "suspect")}
     for run in order:
         summary = f"<summary><h2>{_verdict(run.verdict)} {_e(run.name)}</h2> <span>{_e(headline(run))}</span></summary>"
-        is_open = (run.verdict in ("failed", "suspect") and opened < 10) or len(order) == 1
-        opened += is_open
+        is_open = id(run) in first_of_cause or len(order) == 1
         parts.append(f'<details class="run" id="{anchors[id(run)]}"{" open" if is_open else ""}>{summary}{_run(run)}</details>')
     parts.append(_items("Not read", [_e(problem_line(p)) for p in report.problems]))
     parts.append(f'<p class="dim">postmortem {_e(report.version)}</p>')
@@ -205,33 +200,3 @@ def _list(items: Iterable[str]) -> str:
     entries = list(items)
     more = [f'<span class="dim">… {len(entries) - _MOST:,} more</span>'] if len(entries) > _MOST else []
     return "<ul>" + "".join(f"<li>{i}</li>\n" for i in [*entries[:_MOST], *more]) + "</ul>" if entries else ""
-
-
-# --- a run that was loaded and not judged
-
-
-def _loaded(run: Run) -> str:
-    counts: dict[str, int] = {}
-    for stream in run.streams:
-        points = stream.points
-        for tag, n in zip(points.tags, _occurrences(points.code, len(points.tags)), strict=True):
-            counts[tag] = counts.get(tag, 0) + n
-    rows = "".join(
-        f'<tr><td><code>{_e(tag, 120)}</code></td><td>{_e(run.roles.get(tag) or "–")}</td><td class="n">{n:,}</td></tr>\n'
-        for tag, n in list(counts.items())[:_MOST]
-    )
-    figures = " · ".join([count(run.n_points, "point"), count(len(run.event_list), "event"), ENDED[run.ended]])
-    parts = [
-        f"<h2>{_e(run.name)}</h2>",
-        f'<p class="dim"><code>{_e(run.path)}</code><br>{figures}</p>',
-        f"<table><tr><th>tag</th><th>role</th><th>points</th></tr>\n{rows}</table>" if rows else "<p>No numbers in it.</p>",
-        f"<p>… {len(counts) - _MOST:,} more tags</p>" if len(counts) > _MOST else "",
-        _items("Damage", [_e(problem_line(p)) for p in run.problems]),
-    ]
-    return "\n".join(p for p in parts if p)
-
-
-def _occurrences(code: Iterable[int], n: int) -> list[int]:
-    import numpy as np
-
-    return [int(k) for k in np.bincount(np.asarray(code, np.int64), minlength=n)]

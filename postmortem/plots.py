@@ -1,0 +1,167 @@
+"""Curves of a run with its findings marked. Functions take matplotlib Axes and return them; pyplot is not used.
+
+>>> ax = plot_run(postmortem.load("runs/exp7"))
+>>> ax.figure.savefig("exp7.png")
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from mpl_toolkits.axes_grid1 import make_axes_locatable  # type: ignore[import-untyped]
+
+from postmortem.core.model import RunReport
+from postmortem.core.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+    from postmortem.core.model import Finding
+    from postmortem.core.timeline import Run
+    from postmortem.core.view import Series
+
+_PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("loss", ("loss", "val_loss")),
+    ("gradient norm", ("grad_norm",)),
+    ("learning rate", ("lr",)),
+    ("loss scale", ("loss_scale",)),
+)
+_COLORS = {"error": "#dd3333", "warning": "#d98200", "info": "#767676"}
+_MOST_LINES = 6  # series in one panel
+_MOST_MARKS = 6  # findings marked with their code; more would hide the curves
+_POINTS = 4000  # drawn per series: four for each pixel of a wide figure
+
+
+def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str] | None = None) -> Axes:
+    """Loss, gradient norm, learning rate and loss scale over the step, one panel under the other, findings marked.
+
+    The panels share their steps; the first one stands in `ax` and is returned, the others are cut off from its
+    lower part and found in ``ax.figure.axes``. Findings (of a RunReport) are vertical lines labelled with their
+    code; stretches without a finite value are shaded. With `tags`, these series are drawn instead, each in a
+    panel of its own. KeyError where the run has no such tag; ValueError where the report does not hold the
+    run's numbers (``Report`` of a large scan): plot ``postmortem.load(path)`` then.
+    """
+    report = run if isinstance(run, RunReport) else None
+    numbers = run.run if isinstance(run, RunReport) else run
+    if numbers is None:
+        raise ValueError(f"the report does not hold the numbers of {run.name!r}; plot postmortem.load({str(run.path)!r})")
+    panels = _chosen(View(numbers), tags)
+    findings = report.findings if report else ()
+    top = _axes(ax)
+    divider = make_axes_locatable(top) if len(panels) > 1 else None
+    for i, (name, series) in enumerate(panels):
+        panel = top if i == 0 or divider is None else divider.append_axes("bottom", size=f"{70 if tags else 50}%", pad=0.08, sharex=top)
+        for one in series:
+            plot_series(one, panel)
+        _mark(panel, findings, {s.tag for s in series}, labels=i == 0)
+        panel.set_ylabel(name, fontsize="small")
+        if len(series) > 1:
+            panel.legend(fontsize="x-small", loc="best")
+        last = i == len(panels) - 1
+        panel.tick_params(labelbottom=last, labelsize="small")
+        panel.set_xlabel("step" if last else "")
+    if not panels:
+        top.text(0.5, 0.5, "no numbers", ha="center", va="center", transform=top.transAxes)
+    top.set_title(_plain(run.name + (f": {report.verdict}" if report else "")), fontsize="medium", loc="left")
+    return top
+
+
+def plot_series(series: Series, ax: Axes | None = None, *, findings: Iterable[Finding] = (), label: str | None = None) -> Axes:
+    """One quantity over the step: a line where it is finite, shaded where it is not, `findings` as vertical lines.
+
+    Gradient norms, loss scales and whatever spans more than two decades above zero get a logarithmic axis.
+    """
+    target = _axes(ax)
+    step, value = _thinned(series)
+    finite = np.isfinite(value)
+    marker = "." if finite.sum() <= 50 else ""
+    (line,) = target.plot(step, np.where(finite, value, np.nan), lw=1.2, label=_plain(label or _label(series)), marker=marker)
+    for start, end in _stretches(~finite):
+        left, right = step[start], step[end - 1]
+        target.axvspan(left, right, color=_COLORS["error"], alpha=0.15, lw=0)
+        target.plot([left], [0.97], marker="x", color=line.get_color(), transform=target.get_xaxis_transform(), ls="")
+    if _logarithmic(series.role, value[finite]):
+        target.set_yscale("log")
+    _mark(target, tuple(findings), {series.tag}, labels=True)
+    return target
+
+
+def _axes(ax: Axes | None) -> Axes:
+    """`ax`, or the only Axes of a new figure that no window manager knows."""
+    return ax if ax is not None else Figure(figsize=(9, 5)).add_subplot()
+
+
+def _chosen(view: View, tags: Sequence[str] | None) -> list[tuple[str, list[Series]]]:
+    """The panels to draw, as (name, series); without a known role, the longest series of the run."""
+    if tags is not None:
+        there = {s.tag for s in view.series}
+        missing = [t for t in tags if t not in there]
+        if missing:
+            raise KeyError(f"no tag {missing[0]!r}; there are: {', '.join(sorted(there)) or 'none'}")
+        return [(_plain(tag), [s for s in view.series if s.tag == tag][:_MOST_LINES]) for tag in tags]
+    panels = [(name, view.of(*roles)[:_MOST_LINES]) for name, roles in _PANELS]
+    shown = [(name, series) for name, series in panels if series]
+    longest = sorted(view.series, key=len, reverse=True)[:1]
+    return shown or [(_plain(s.tag), [s]) for s in longest]
+
+
+def _thinned(series: Series) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """At most about `_POINTS` points with the same outline: of each bucket its lowest, highest and first non-finite point."""
+    n = len(series)
+    if n <= _POINTS:
+        return series.step, series.value
+    size = -(-n // (_POINTS // 3))
+    starts = np.arange(0, n, size)
+    finite = np.isfinite(series.value)
+    padded = np.full(len(starts) * size, np.nan)
+    padded[:n] = np.where(finite, series.value, np.nan)
+    table = padded.reshape(-1, size)
+    lowest = np.where(np.isnan(table), np.inf, table).argmin(axis=1) + starts
+    highest = np.where(np.isnan(table), -np.inf, table).argmax(axis=1) + starts
+    bad = np.flatnonzero(~finite)
+    first_bad = bad[np.unique(bad // size, return_index=True)[1]]
+    rows = np.unique(np.concatenate([lowest, highest, first_bad, [0, n - 1]]))
+    rows = rows[rows < n]
+    return series.step[rows], series.value[rows]
+
+
+def _logarithmic(role: str | None, finite: NDArray[np.float64]) -> bool:
+    if not len(finite) or finite.min() <= 0:
+        return False
+    return role in ("grad_norm", "layer_grad_norm", "loss_scale") or bool(finite.max() > 100 * finite.min())
+
+
+def _mark(ax: Axes, findings: Sequence[Finding], tags: set[str], *, labels: bool) -> None:
+    """Vertical lines at the steps of findings: all on the first panel, on the others those of its own tags."""
+    placed: dict[int, Finding] = {}
+    for finding in findings:
+        if finding.step is not None and (labels or finding.tag in tags):
+            placed.setdefault(finding.step, finding)
+    roots = sorted(placed.values(), key=lambda f: (f.because_of is not None, f.severity != "error", f.step))[:_MOST_MARKS]
+    for finding in roots:
+        color = _COLORS[finding.severity]
+        ax.axvline(float(finding.step or 0), color=color, lw=1, ls="--", alpha=0.9)
+        if labels:
+            style: dict[str, Any] = {"rotation": 90, "fontsize": "x-small", "color": color, "va": "top", "ha": "right"}
+            ax.text(float(finding.step or 0), 0.98, finding.code, transform=ax.get_xaxis_transform(), **style)
+
+
+def _label(series: Series) -> str:
+    return series.tag if series.rank < 0 else f"{series.tag} (rank {series.rank})"
+
+
+def _plain(text: str) -> str:
+    """Text that matplotlib shows as it is: no mathematics between dollar signs, no control characters, not endless."""
+    shown = "".join(c if c.isprintable() else "�" for c in text[:120]).replace("$", r"\$")
+    return f" {shown}" if shown.startswith("_") else shown  # a label with a leading underscore is hidden
+
+
+def _stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Start and end (exclusive) of every run of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
