@@ -1,0 +1,97 @@
+"""torch.distributed.checkpoint folders: ``.metadata`` and ``*.distcp``, read without running what is pickled in them.
+
+Format: ``.metadata`` is a pickle of `torch.distributed.checkpoint.metadata.Metadata`; it says for every tensor its size, its
+chunks and where each chunk lies (file, offset, length). A chunk is a small torch file of its own.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.core.model import Problem
+from postmortem.replay.unpickling import UnreadableCheckpoint, safe_globals, why_unreadable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem", "torch.distributed.checkpoint._fsspec_filesystem")
+_CALLABLE = {
+    ("torch", "Size"),
+    ("torch", "device"),
+    ("torch.serialization", "_get_layout"),
+    ("collections", "OrderedDict"),
+    ("builtins", "set"),
+    ("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties"),
+    ("torch.distributed._shard.sharded_tensor.metadata", "MEM_FORMAT_ENCODING"),
+    ("torch._C", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("copyreg", "_reconstructor"),
+    ("builtins", "object"),
+}
+
+
+class _Metadata(pickle.Unpickler):
+    """An unpickler that knows the metadata classes, sizes and dtypes of torch, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = module in _MODULES and not name.startswith("__")
+        if known or (module, name) in _CALLABLE or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"refused: the metadata wants {module}.{name}")
+
+
+def is_dcp(folder: Path) -> bool:
+    return folder.is_dir() and (folder / ".metadata").is_file()
+
+
+def read_metadata(folder: Path) -> Any:
+    """The `Metadata` of a folder. UnreadableCheckpoint where it is damaged or wants more than metadata."""
+    path = folder / ".metadata"
+    try:
+        return _Metadata(io.BytesIO(path.read_bytes())).load()
+    except Exception as error:  # a damaged pickle can raise anything
+        what = str(error) if isinstance(error, pickle.UnpicklingError) and "refused" in str(error) else f"truncated or corrupt metadata: {error}"
+        raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="the checkpoint")) from error
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The checkpoint as the nested dict that was saved; tensors are joined from their chunks, on the CPU."""
+    metadata = read_metadata(folder)
+    content: dict[str, Any] = {}
+    for name, kind in metadata.state_dict_metadata.items():
+        parts = [(index, where) for index, where in metadata.storage_data.items() if index.fqn == name]
+        if hasattr(kind, "chunks"):
+            value: Any = torch.empty(tuple(kind.size), dtype=kind.properties.dtype)
+            for index, where in parts:
+                chunk = load_chunk(folder, where)
+                offsets = tuple(index.offset) if index.offset is not None else (0,) * chunk.dim()
+                value[tuple(slice(o, o + n) for o, n in zip(offsets, chunk.shape, strict=True))] = chunk
+        else:
+            value = load_chunk(folder, parts[0][1]) if parts else None
+        _place(content, (metadata.planner_data or {}).get(name, (name,)), value)
+    return content
+
+
+def load_chunk(folder: Path, where: Any) -> Any:
+    """One chunk, by its `_StorageInfo`. UnreadableCheckpoint names the file and offset."""
+    path = folder / where.relative_path
+    try:
+        with path.open("rb") as f:
+            f.seek(where.offset)
+            data = f.read(where.length)
+        with safe_globals():
+            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # as above
+        what = why_unreadable(path, error) if path.is_file() else "missing: the metadata names this file"
+        raise UnreadableCheckpoint(Problem(path=str(path), offset=where.offset, what=what, lost="its tensors")) from error
+
+
+def _place(content: dict[str, Any], where: Any, value: Any) -> None:
+    """Puts `value` at a path of keys; list indices become keys of a dict."""
+    for key in where[:-1]:
+        content = content.setdefault(key, {})
+    content[where[-1]] = value

@@ -1,0 +1,103 @@
+"""Loads a user's recipe, `recipe(ctx) -> TrainStep`, and calls it; its folder is importable while it is used."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.errors import did_you_mean
+from postmortem.replay.model import Context, TrainStep
+from postmortem.replay.runner import ReplayError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Recipe:
+    """``FILE.py[:function]``, found but not yet loaded. ReplayError where there is no such file."""
+
+    def __init__(self, spec: str) -> None:
+        path, _, function = str(spec).partition(":") if Path(spec).suffix != ".py" else (str(spec), "", "")
+        self.path, self.function = Path(path).resolve(), function or "recipe"
+        if not self.path.is_file():
+            raise ReplayError(f"no recipe {path}: give a Python file with a function {self.function}(ctx), as FILE.py or FILE.py:FUNCTION")
+
+    @classmethod
+    def beside(cls, target: Path) -> Recipe | None:
+        """The ``recipe.py`` in the run's folder or beside it, or None."""
+        target = target.resolve()
+        folders = [target, target.parent] if target.is_dir() else [target.parent, target.parent.parent]
+        return next((cls(str(f / "recipe.py")) for f in folders if (f / "recipe.py").is_file()), None)
+
+    @contextmanager
+    def importable(self) -> Iterator[None]:
+        """The recipe's folder on ``sys.path``; afterwards the path is as before and modules loaded from there are gone."""
+        folder, before, path = self.path.parent, dict(sys.modules), list(sys.path)
+        shadowed = {name: m for name, m in before.items() if _lies_in(m, folder)}
+        for name in shadowed:  # another version of the user's files may be loaded already, e.g. of an earlier trial
+            del sys.modules[name]
+        sys.path.insert(0, str(folder))
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            for name in [n for n, m in sys.modules.items() if n not in before and _lies_in(m, folder)]:
+                del sys.modules[name]
+            sys.modules.update(shadowed)
+
+    def build(self, context: Context) -> TrainStep:
+        """Runs the recipe afresh; call it inside `importable`. ReplayError, with the user's own line, where it raises."""
+        for name in [n for n, m in sys.modules.items() if _lies_in(m, self.path.parent)]:
+            del sys.modules[name]
+        function = self._load()
+        made = call_user(f"the recipe {self.path.name}", self.path.parent, function, context)
+        if not isinstance(made, TrainStep):
+            raise ReplayError(f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}")
+        return made
+
+    def _load(self) -> Callable[[Context], Any]:
+        name = self.path.stem
+        spec = importlib.util.spec_from_file_location(name, self.path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        call_user(f"the recipe {self.path.name}", self.path.parent, spec.loader.exec_module, module)
+        function = getattr(module, self.function, None)
+        if not callable(function):
+            raise ReplayError(f"{self.path.name} has no function {self.function!r}{did_you_mean(self.function, vars(module))}")
+        return function  # type: ignore[no-any-return]
+
+
+def _lies_in(module: Any, folder: Path) -> bool:
+    """Whether a module is one of the user's own files below `folder`; installed packages and postmortem itself are not."""
+    origin = getattr(module, "__file__", None)
+    if origin is None or getattr(module, "__name__", "").partition(".")[0] == "postmortem":
+        return False
+    path = Path(origin)
+    return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)
+
+
+def call_user(what: str, folder: Path | None, function: Callable[..., Any], *args: Any) -> Any:
+    """Calls the user's code; what it raises becomes a ReplayError of one line that names their file and line."""
+    try:
+        return function(*args)
+    except (ReplayError, KeyboardInterrupt):
+        raise
+    except (Exception, SystemExit) as error:
+        raise ReplayError(describe(what, folder, error)) from error
+
+
+def describe(what: str, folder: Path | None, error: BaseException) -> str:
+    """One line: what failed, the exception, and the deepest line of the user's own files (those below `folder`)."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if folder is not None and Path(f.filename).is_relative_to(folder) and "site-packages" not in f.filename]
+    where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}" if own else ""
+    if isinstance(error, SyntaxError):
+        where = f" at {Path(error.filename or '?').name}:{error.lineno}"
+    text = " ".join(str(error).split())
+    return f"{what} raised {type(error).__name__}{': ' + text[:300] if text else ''}{where}"

@@ -1,0 +1,133 @@
+"""Reads what a checkpoint holds, without running anything that is pickled in it.
+
+A file gives its content as it is; a folder a dict by file name without ending, with shards joined under the name of
+their index and small JSON parsed. Formats: torch zip and legacy files (``weights_only=True``), safetensors, sharded
+``*.index.json``, torch.distributed.checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.core.errors import MissingExtra
+from postmortem.core.model import Problem
+from postmortem.readers._checkpoints import is_weights, step_in, step_of
+from postmortem.replay import dcp
+from postmortem.replay.unpickling import UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_MAPPED = 64 * 2**20  # larger files are mapped, not read
+_JSON_LIMIT = 64 * 2**20
+
+
+@dataclass(slots=True)
+class Saved:
+    """What a checkpoint holds. `step` is what it says of itself (content, else name); `problems` are the parts of a
+    folder that could not be read."""
+
+    path: Path
+    content: Any
+    step: int | None
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_saved(path: Path, *, trust: bool = False) -> Saved:
+    """Reads a checkpoint, file or folder. `trust` unpickles whatever is in it: only for files of one's own.
+
+    UnreadableCheckpoint where a file, or everything in a folder, cannot be read.
+    """
+    if not path.exists():
+        raise UnreadableCheckpoint(Problem(path=str(path), what="no such checkpoint"))
+    problems: list[Problem] = []
+    if not path.is_dir():
+        content = read_file(path, trust=trust)
+    elif dcp.is_dcp(path):
+        content = dcp.read(path)
+    else:
+        content = _read_folder(path, trust, problems)
+        if not content:
+            raise UnreadableCheckpoint(problems[0] if problems else Problem(path=str(path), what="no saved weights in this folder"))
+    return Saved(path, content, step_in_content(content, path), problems)
+
+
+def step_in_content(content: Any, path: Path) -> int | None:
+    """The step that the content says, one file of a folder at a time; else the one of the name; else the optimizer's own count."""
+    step = step_in(content)
+    if step is None and path.is_dir() and isinstance(content, dict):
+        step = next((s for s in (step_in(v) for v in content.values()) if s is not None), None)
+    return step_of(path) if step is None else step
+
+
+def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    names = sorted(p.name for p in folder.iterdir() if p.is_file())
+    shards: set[str] = set()
+    for name in names:
+        if name.endswith(".index.json"):
+            index = _read_json(folder / name, problems)
+            files = sorted(set((index or {}).get("weight_map", {}).values()))
+            shards.update(files)
+            content[name.split(".")[0]] = _read_shards(folder, files, trust, problems)
+    for name in names:
+        if name in shards or name.endswith(".index.json"):
+            continue
+        stem = name.rpartition(".")[0]
+        if is_weights(name) or name.endswith((".pt", ".pth", ".bin")):
+            try:
+                content[stem] = read_file(folder / name, trust=trust)
+            except UnreadableCheckpoint as error:
+                problems.append(error.problem)
+        elif name.endswith(".json") and (folder / name).stat().st_size < _JSON_LIMIT:
+            content.setdefault(stem, _read_json(folder / name, problems))
+    for inner in sorted(p for p in folder.iterdir() if p.is_dir() and p.name.startswith("mp_rank")):
+        content[inner.name] = _read_folder(inner, trust, problems)
+    return content
+
+
+def _read_shards(folder: Path, files: list[str], trust: bool, problems: list[Problem]) -> dict[str, Any]:
+    joined: dict[str, Any] = {}
+    for name in files:
+        try:
+            joined.update(read_file(folder / name, trust=trust))
+        except UnreadableCheckpoint as error:
+            problems.append(error.problem)
+    return joined
+
+
+def _read_json(path: Path, problems: list[Problem]) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (OSError, ValueError, RecursionError) as error:
+        problems.append(Problem(path=str(path), what=f"not valid JSON: {error}", lost="the file"))
+        return None
+
+
+def read_file(path: Path, *, trust: bool = False) -> Any:
+    """The content of one file, tensors on the CPU. UnreadableCheckpoint says whether it is damaged, refused or foreign."""
+    if not path.is_file():
+        raise UnreadableCheckpoint(Problem(path=str(path), what="missing: an index names this file", lost="its weights"))
+    if path.suffix == ".safetensors":
+        return _read_safetensors(path)
+    try:
+        large = path.stat().st_size > _MAPPED and is_zip(path)
+        with safe_globals():
+            return torch.load(path, map_location="cpu", weights_only=not trust, mmap=large)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise UnreadableCheckpoint(Problem(path=str(path), what=why_unreadable(path, error), lost="the file")) from error
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise MissingExtra("reading safetensors", "replay") from None
+    try:
+        return dict(load_file(str(path)))
+    except Exception as error:  # SafetensorError is no subclass of anything that could be named without the package
+        raise UnreadableCheckpoint(Problem(path=str(path), what=f"truncated or corrupt safetensors: {short(error)}", lost="the file")) from error
