@@ -13,7 +13,6 @@ import numpy as np
 from postmortem.core.model import Ended, Event, Problem, Source
 from postmortem.core.reading import Points, Reading
 from postmortem.core.timeline import Run, Stream, segments
-from postmortem.readers._events import find_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,6 +81,8 @@ def _read(part: Part) -> Reading:
 
 def _read_console(reading: Reading, console: list[tuple[str, str]], events: list[Event]) -> None:
     """Failures in the console output that a W&B run carries inside."""
+    from postmortem.readers._events import find_events
+
     text = "".join(chunk for _, chunk in console)
     found = find_events(enumerate(text.split("\n"), 1), path=reading.path, source=reading.source)
     last = int(reading.points.step.max()) if len(reading.points) else None
