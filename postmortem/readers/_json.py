@@ -1,0 +1,42 @@
+"""Numbers in JSON as programs log them: nested, with bare NaN, or with non-finite numbers as text."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NON_FINITE = {
+    "nan": math.nan,
+    "-nan": math.nan,
+    "+nan": math.nan,
+    "inf": math.inf,
+    "+inf": math.inf,
+    "-inf": -math.inf,
+    "infinity": math.inf,
+    "+infinity": math.inf,
+    "-infinity": -math.inf,
+}
+
+
+def number(value: Any) -> float | None:
+    """`value` as a float where it is a number, or the name of a non-finite one; None else, for booleans too."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except OverflowError:  # an integer of more than 308 digits
+            return math.inf if value > 0 else -math.inf
+    if isinstance(value, str):
+        return NON_FINITE.get(value.strip().lower())
+    return None
+
+
+def leaves(row: dict[str, Any], separator: str = "/", prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested object with their keys joined: {"a": {"b": 1}} gives "a/b"."""
+    for key, value in row.items():
+        if isinstance(value, dict):
+            yield from leaves(value, separator, f"{prefix}{key}{separator}")
+        else:
+            yield prefix + key, value

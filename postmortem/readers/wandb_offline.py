@@ -1,0 +1,251 @@
+"""W&B transaction logs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from postmortem.core.model import Problem
+from postmortem.core.reading import PointsBuilder, Reading
+from postmortem.readers import reader
+from postmortem.readers._damage import Damage, problems_of
+from postmortem.readers._json import number
+from postmortem.readers._schema import DecodeError, messages
+from postmortem.readers._step_axis import carried, counter_columns, counts
+from postmortem.readers._wandb_log import FILE_HEADER, MAGIC, records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+RECORD = messages(
+    "postmortem.wandb",
+    """
+    message Record { History history = 2; Items summary = 3; Output output = 4; Items config = 5; bytes stats = 7; bytes artifact = 8;
+                     bytes alert = 10; Output output_raw = 13; Run run = 17; Exit exit = 18; bytes preempting = 23; Environment environment = 26; }
+    message History { repeated Item item = 1; Step step = 2; }
+    message Step { int64 num = 1; }
+    message Items { repeated Item update = 1; repeated Item remove = 2; }
+    message Item { bytes key = 1; repeated bytes nested_key = 2; bool boolean = 4; sint64 integer = 5; double number = 6; bytes text = 7;
+                   bytes json = 8; bytes value_json = 16; }
+    message Output { int32 output_type = 1; bytes line = 3; }
+    message Run { bytes run_id = 1; bytes project = 3; Items config = 4; Items summary = 5; bytes display_name = 8; bytes host = 13;
+                  Timestamp start_time = 17; }
+    message Timestamp { int64 seconds = 1; int32 nanos = 2; }
+    message Exit { int32 exit_code = 1; }
+    message Environment { bytes program = 6; bytes host = 12; repeated Entry slurm = 27; }
+    message Entry { bytes key = 1; bytes value = 2; }
+    """,
+)["Record"]
+
+_OWN_KEYS = {"_step", "_runtime", "_timestamp", "_wandb"}
+_SEEN = {"stats": "system metrics", "artifact": "artifacts", "alert": "alerts"}
+_STREAMS = ("stderr", "stdout")
+_SEPARATOR = "."  # as W&B itself joins nested keys
+
+
+@reader
+class WandbOffline:
+    """W&B runs as the client writes them to disk (``run-ID.wandb``), offline or online; the SDK is not needed.
+
+    History gives the numbers, with `_timestamp` as wall time; config, summary, console output, the exit code and the
+    run's identity are kept. The step is a counter column of the history where there is one that counts (global_step,
+    iteration, …), else W&B's own `_step`, which counts calls of `log`. A nested key ["a", "b"] becomes "a.b". Histograms,
+    images and other media are counted, and so are text values. The file is a log of checksummed chunks; damage costs
+    the records it touches.
+
+    Formats: wandb/proto/wandb_internal.proto and core/pkg/leveldb in github.com/wandb/wandb.
+    """
+
+    kind: ClassVar[str] = "wandb"
+    priority: ClassVar[int] = 10
+
+    @staticmethod
+    def claims(path: Path, head: bytes) -> bool:
+        return path.suffix == ".wandb" or head.startswith(MAGIC)
+
+    @staticmethod
+    def read(path: Path) -> Reading:
+        return _Log(path).read()
+
+
+class _Log:
+    """One transaction log while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.reading = Reading(source=WandbOffline.kind, path=str(path), step_axis="_step")
+        self.rows: list[dict[str, float]] = []
+        self.steps: list[int] = []
+        self.skipped: Counter[str] = Counter()
+        self.console: list[tuple[str, str]] = []
+        self.unfinished = ["", ""]  # a line per stream: it arrives in pieces
+        self.exit_code: int | None = None
+
+    def read(self) -> Reading:
+        data = self.path.read_bytes()
+        damage: list[Damage] = []
+        count = 0
+        for payload in records(data, damage):
+            try:
+                record = RECORD.FromString(payload)
+            except DecodeError:
+                self.skipped["records of an unknown form"] += 1
+                continue
+            count += 1
+            self.take(record)
+        reading = self.reading
+        self.console += [(s, text) for s, text in zip(_STREAMS, self.unfinished, strict=True) if text]
+        reading.facts |= {"exit_code": self.exit_code, "console": self.console}
+        if self.exit_code is not None:
+            reading.ended = "completed" if self.exit_code == 0 else "crashed"
+        reading.skipped = dict(self.skipped)
+        reading.problems = problems_of(reading.path, "a W&B log", damage, count)
+        if not count and not reading.problems:
+            what = "only the file's header: the run was killed before anything was written" if len(data) == FILE_HEADER else "the file is empty"
+            reading.problems = [Problem(path=reading.path, offset=len(data), what=what, kept="nothing")]
+        self.points()
+        return reading
+
+    def take(self, record: Any) -> None:
+        """Keeps what one record says."""
+        for field, name in _SEEN.items():
+            if record.HasField(field):
+                self.skipped[name] += 1
+        if record.HasField("history"):
+            self.history(record.history)
+        for output in [record.output] * record.HasField("output") + [record.output_raw] * record.HasField("output_raw"):
+            self.print(_STREAMS[output.output_type == 1], _text(output.line))
+        if record.HasField("run"):
+            run = record.run
+            self.set(self.reading.config, run.config)
+            self.set(self.reading.summary, run.summary)
+            names = {"run_id": run.run_id, "project": run.project, "display_name": run.display_name, "host": run.host}
+            self.reading.facts |= {k: _text(v) for k, v in names.items() if v}
+            if run.start_time.seconds > 0:
+                self.reading.started = run.start_time.seconds + run.start_time.nanos / 1e9
+        if record.HasField("config"):
+            self.set(self.reading.config, record.config)
+        if record.HasField("summary"):
+            self.set(self.reading.summary, record.summary)
+        if record.HasField("exit"):
+            self.exit_code = record.exit.exit_code
+        for entry in record.environment.slurm:
+            if _text(entry.key).lower() in ("job_id", "slurm_job_id"):
+                self.reading.facts["job_id"] = _text(entry.value)
+
+    def print(self, stream: str, text: str) -> None:
+        """Console output comes in pieces; whole lines are kept, so that the streams do not cut each other's."""
+        k = _STREAMS.index(stream)
+        *lines, self.unfinished[k] = (self.unfinished[k] + text).split("\n")
+        self.console += [(stream, f"{line}\n") for line in lines]
+
+    def set(self, target: dict[str, Any], items: Any) -> None:
+        """Applies updates and removals of config or summary to a nested dict."""
+        for item in items.update:
+            *above, last = _path(item)
+            if (above or [last])[0] in _OWN_KEYS:
+                continue
+            level = target
+            for key in above:
+                if not isinstance(level.get(key), dict):
+                    level[key] = {}
+                level = level[key]
+            level[last] = _value(item, json.loads)
+        for item in items.remove:
+            *above, last = _path(item)
+            inner: Any = target
+            for key in above:
+                inner = inner.get(key) if isinstance(inner, dict) else None
+            if isinstance(inner, dict):
+                inner.pop(last, None)
+
+    def history(self, history: Any) -> None:
+        """One row: what was logged by one or more calls of `log` with the same step."""
+        values: list[tuple[list[str], Any]] = []
+        for item in history.item:
+            path, value = _path(item), _value(item)
+            values += [([*path, *inner], v) for inner, v in _inner(value)] if isinstance(value, dict) else [(path, value)]
+        media = {tuple(path[:-1]) for path, _ in values if path[-1] == "_type"}
+        row: dict[str, float] = {}
+        for path, value in values:
+            if media and any(tuple(path[:k]) in media for k in range(1, len(path))):
+                if path[-1] == "_type":
+                    self.skipped[f"{value} values"] += 1
+                continue
+            numeric = number(value)
+            if numeric is not None:
+                row[_SEPARATOR.join(path)] = numeric
+            elif value is not None:
+                self.skipped["values that are no numbers"] += 1
+        step = history.step.num if history.HasField("step") else row.get("_step", len(self.rows))
+        self.steps.append(int(step) if math.isfinite(step) else len(self.rows))
+        self.rows.append(row)
+
+    def points(self) -> None:
+        """Turns the rows into points on the best step axis there is."""
+        reading, rows = self.reading, self.rows
+        axis = np.array(self.steps, np.int64)
+        for name in counter_columns(dict.fromkeys(key for row in rows for key in row)):
+            column = np.array([row.get(name, math.nan) for row in rows])
+            if np.isfinite(column).sum() * 2 >= len(rows) and counts(column[~np.isnan(column)]):
+                axis, reading.step_axis = carried(column), name
+                break
+        if rows:
+            which = "W&B's own count of logged rows" if reading.step_axis == "_step" else "a counter column of the history"
+            reading.notes.append(f"steps are {reading.step_axis}, {which}")
+        tags = {tag: code for code, tag in enumerate(dict.fromkeys(k for row in rows for k in row if k not in _OWN_KEYS))}
+        cells = [(tags[key], i, value) for i, row in enumerate(rows) for key, value in row.items() if key not in _OWN_KEYS]
+        if not cells:
+            return
+        code, at, value = (np.array(c) for c in zip(*cells, strict=True))
+        wall_time = np.array([row.get("_timestamp", math.nan) for row in rows])
+        builder = PointsBuilder()
+        builder.extend_columns(list(tags), code, axis[at], value, wall_time[at])
+        reading.points = builder.build()
+        known = wall_time[np.isfinite(wall_time)]
+        if len(known):
+            reading.started = reading.started or float(known[0])
+            reading.stopped = float(known[-1])
+
+
+def _path(item: Any) -> list[str]:
+    return [_text(k) for k in item.nested_key] or [_text(item.key)]
+
+
+def _value(item: Any, fast: Callable[[bytes], Any] = float) -> Any:
+    """The value of an item: JSON text as Python writes it, or one of the newer typed fields."""
+    if item.HasField("value_json"):
+        return _loads(item.value_json, fast)
+    for field in ("number", "integer", "boolean"):
+        if item.HasField(field):
+            return getattr(item, field)
+    if item.HasField("text"):
+        return _text(item.text)
+    return _loads(item.json, json.loads) if item.HasField("json") else None
+
+
+def _loads(text: bytes, fast: Callable[[bytes], Any]) -> Any:
+    """`text` as JSON, tried by `fast` first: most values of a history are numbers, which float() reads sooner."""
+    for parse in (fast, json.loads):
+        try:
+            return parse(text)
+        except (ValueError, RecursionError):
+            continue
+    return _text(text)
+
+
+def _inner(value: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _inner(inner, (*above, key))
+        else:
+            yield (*above, key), inner
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
