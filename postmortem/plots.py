@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from mpl_toolkits.axes_grid1 import make_axes_locatable  # type: ignore[import-untyped]
+from matplotlib.gridspec import GridSpec
 
 from postmortem.core.model import RunReport
 from postmortem.core.view import View
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from matplotlib.axes import Axes
+    from matplotlib.gridspec import GridSpecBase
     from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
@@ -40,8 +41,8 @@ _POINTS = 4000  # drawn per series: four for each pixel of a wide figure
 def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str] | None = None) -> Axes:
     """Loss, gradient norm, learning rate and loss scale over the step, one panel under the other, findings marked.
 
-    The panels share their steps; the first one stands in `ax` and is returned, the others are cut off from its
-    lower part and found in ``ax.figure.axes``. Findings (of a RunReport) are vertical lines labelled with their
+    The panels share their steps and the place of `ax`; the first one is `ax` itself and is returned, the others
+    are in ``ax.figure.axes``. Findings (of a RunReport) are vertical lines labelled with their
     code; stretches without a finite value are shaded. With `tags`, these series are drawn instead, each in a
     panel of its own. KeyError where the run has no such tag; ValueError where the report does not hold the
     run's numbers (``Report`` of a large scan): plot ``postmortem.load(path)`` then.
@@ -53,9 +54,8 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
     panels = _chosen(View(numbers), tags)
     findings = report.findings if report else ()
     top = _axes(ax)
-    divider = make_axes_locatable(top) if len(panels) > 1 else None
-    for i, (name, series) in enumerate(panels):
-        panel = top if i == 0 or divider is None else divider.append_axes("bottom", size=f"{70 if tags else 50}%", pad=0.08, sharex=top)
+    stack = _stack(top, len(panels))
+    for i, ((name, series), panel) in enumerate(zip(panels, stack, strict=True)):
         for one in series:
             plot_series(one, panel)
         _mark(panel, findings, {s.tag for s in series}, labels=i == 0)
@@ -63,6 +63,8 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
         if len(series) > 1:
             panel.legend(fontsize="x-small", loc="best")
         last = i == len(panels) - 1
+        if panel.get_yscale() == "linear":
+            panel.ticklabel_format(axis="y", scilimits=(-3, 4))
         panel.tick_params(labelbottom=last, labelsize="small")
         panel.set_xlabel("step" if last else "")
     if not panels:
@@ -93,7 +95,23 @@ def plot_series(series: Series, ax: Axes | None = None, *, findings: Iterable[Fi
 
 def _axes(ax: Axes | None) -> Axes:
     """`ax`, or the only Axes of a new figure that no window manager knows."""
-    return ax if ax is not None else Figure(figsize=(9, 5)).add_subplot()
+    return ax if ax is not None else Figure(figsize=(9, 5), layout="constrained").add_subplot()
+
+
+def _stack(top: Axes, n: int) -> list[Axes]:
+    """`top` and n - 1 panels below it, all in the place that `top` had and sharing its steps; `top` is the tallest."""
+    if n < 2:
+        return [top] * n
+    figure, spec = top.get_figure(), top.get_subplotspec()
+    assert figure is not None
+    heights = [1.6] + [1.0] * (n - 1)
+    if spec is not None:
+        cells: GridSpecBase = spec.subgridspec(n, 1, height_ratios=heights, hspace=0.08)
+    else:
+        place = top.get_position()
+        cells = GridSpec(n, 1, left=place.x0, right=place.x1, bottom=place.y0, top=place.y1, height_ratios=heights, hspace=0.08)
+    top.set_subplotspec(cells[0])
+    return [top, *(figure.add_subplot(cells[i], sharex=top) for i in range(1, n))]
 
 
 def _chosen(view: View, tags: Sequence[str] | None) -> list[tuple[str, list[Series]]]:

@@ -1,0 +1,142 @@
+"""What a person at a terminal sees."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from rich.cells import cell_len
+
+from postmortem.core.model import Finding, Report
+from postmortem.reporters import RenderOptions
+from postmortem.reporters.terminal import render
+
+
+def lines_of(report: Report, width: int = 80, **options: bool) -> list[str]:
+    return render(report, RenderOptions(width=width, **options)).splitlines()
+
+
+def test_the_first_line_says_what_happened_and_where(one_failed):
+    """Verdict, run, what, in which tag, at which step: all in the first line."""
+    assert lines_of(one_failed)[0] == "FAILED     exp7 · nonfinite-gradient in grad_norm at step 4820"
+
+
+def test_one_run_has_values_story_findings_last_good_and_next_step(one_failed):
+    """Everything that a tired engineer needs stands on one page."""
+    text = render(one_failed, RenderOptions(width=100))
+    for said in (
+        "ran out of memory",
+        "exploding-gradients: The gradient norm grew 1500-fold",
+        "step 4819  step 4820",
+        "nan-onset  in 12 tags, first train/loss on rank 0 at step 4821",
+        "step 4790, checkpoint runs/exp7/ckpt-4750.pt",
+        "runs/exp7/train.out:812",
+        "at byte 99",
+        "no gradient clipping was seen",
+        "LOS006",
+    ):
+        assert said in text, said
+
+
+def test_consequences_stand_indented_under_their_root(one_failed):
+    """Findings are in causal order, not in that of the report."""
+    lines = lines_of(one_failed, 120)
+    root = next(i for i, line in enumerate(lines) if "● NAN003" in line)
+    assert "└ NAN001" in lines[root + 1]
+    assert lines[root + 1].index("└") > lines[root].index("●")
+
+
+def test_sparklines_mark_what_is_not_finite(one_failed):
+    """NaN is a cross and inf an arrow, at the end of the curves where they are."""
+    text = render(one_failed, RenderOptions(width=100))
+    assert "▁××" in text
+    assert "█↑" in text
+
+
+def test_a_command_is_never_broken(one_failed):
+    """What is to be copied stands on one line, whatever the width."""
+    command = "$ postmortem replay runs/exp7 --checkpoint runs/exp7/ckpt-4750.pt --step 4820"
+    assert any(line.strip().endswith(command) for line in lines_of(one_failed, 60))
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("report", ["one_failed", "many", "four_hundred", "one_hostile"])
+def test_width_is_respected(request, report, width):
+    """No line is wider than the terminal, except a command that is to be copied."""
+    for line in lines_of(request.getfixturevalue(report), width):
+        assert cell_len(line) <= width or "$ " in line, line
+
+
+def test_without_colour_there_are_no_escape_codes(many, hostile):
+    """A pipe or a file gets plain text, also from logs that bring their own codes."""
+    for report in (many, hostile):
+        assert "\x1b" not in render(report, RenderOptions(width=80))
+
+
+def test_with_colour_only_our_own_codes_come_through(one_hostile):
+    """Colour codes are ours; the escape in the log's text is shown, not obeyed."""
+    text = render(one_hostile, RenderOptions(width=200, color=True))
+    assert "\x1b[1;31mFAILED" in text
+    assert "\\x1b[31m" in text
+    assert "\x1b[31m]]>" not in text
+
+
+def test_hostile_text_is_shown_as_it_is(one_hostile):
+    """Rich markup in a log stays text, control characters and direction overrides become visible, lone surrogates can be printed."""
+    text = render(one_hostile, RenderOptions(width=300))
+    assert "[bold]x[/bold]" in text
+    assert "\\u202e" in text
+    text.encode("utf-8")
+
+
+def test_many_runs_are_grouped_by_cause_worst_first(many):
+    """The same cause is one entry with a count; healthy runs are one line; what could not be judged is named."""
+    lines = lines_of(many, 100)
+    assert lines[0].strip() == "7 runs: 3 failed, 1 suspect, 1 not judged, 2 healthy"
+    order = [line.split()[0] for line in lines if line[:1].strip()]
+    assert [w for w in order if w.isupper()] == ["FAILED", "FAILED", "SUSPECT", "NOT", "HEALTHY"]
+    text = "\n".join(lines)
+    assert "out-of-memory  2 runs" in text
+    assert "empty-1" in text
+    assert "HEALTHY    2 runs: good-1, good-2" in text
+    assert "runs/notes.bin: no reader understands it" in text
+
+
+def test_four_hundred_runs_fit_two_pages_in_under_a_second(four_hundred):
+    """Many causes get one entry each, and all of it is quick."""
+    start = time.process_time()
+    lines = lines_of(four_hundred, 100)
+    assert time.process_time() - start < 1
+    assert len(lines) < 60
+    assert all(f"cause-{k} " in "\n".join(lines) for k in range(12))
+
+
+def test_verbose_tells_everything(many, one_failed):
+    """Every member of a fold, every reason, and in a triage the story of every run that is not healthy."""
+    text = "\n".join(lines_of(one_failed, 120, verbose=True))
+    assert "no validation loss found" in text
+    assert "steps were read from the field 'iter'" in text
+    told = "\n".join(lines_of(many, 120, verbose=True))
+    assert "exploding-gradients: The gradient norm grew" in told
+    assert "FAILED     oom-2 · crash at step 250" in told
+
+
+def test_nothing_found_in_nothing(empty_report):
+    """No run is said plainly."""
+    assert "No run was found." in render(empty_report, RenderOptions())
+
+
+def test_a_healthy_run_is_short(many):
+    """Silence on healthy runs: what was checked, and nothing else."""
+    many.runs = (many["good-1"],)
+    assert len(lines_of(many, 100)) <= 5
+    assert "nothing wrong found by 2 checks" in render(many, RenderOptions())
+
+
+def test_circular_causes_still_list_every_finding(many):
+    """A plugin that names causes in a circle loses no finding and hangs nothing."""
+    run = many["exp7"]
+    circle = [Finding(id=f"c{k}", code=f"XYZ00{k}", name="x", severity="error", message=f"m{k}", step=k, because_of=f"c{(k + 1) % 3}") for k in range(3)]
+    run.findings, run.diagnosis = tuple(circle), None
+    many.runs = (run,)
+    assert all(f"XYZ00{k}" in render(many, RenderOptions()) for k in range(3))
