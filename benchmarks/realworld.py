@@ -187,10 +187,10 @@ def score(path: Path, truth: dict[str, Any]) -> list[Check]:
     """All checks of one file. `truth` may say null for what was not labelled."""
     try:
         report = postmortem.scan(path).runs
-        if len(report) != 1:
-            return [Check("read", False, f"{len(report)} runs")]
+        if len(report) != 1:  # none is right where there is nothing to read
+            return [Check("read", not report and truth["health"] == "no_data", f"{len(report)} runs")]
         return [Check("read", True, ""), *(c for check in CHECKS for c in check(report[0], truth))]
-    except postmortem.PostmortemError as error:  # said in one line: right where there is nothing to read
+    except postmortem.PostmortemError as error:
         return [Check("read", truth["health"] == "no_data", str(error))]
     except Exception:  # noqa: BLE001 - what this benchmark is for
         return [Check("read", False, "raised " + traceback.format_exc(limit=-2))]

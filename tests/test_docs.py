@@ -1,0 +1,98 @@
+"""The documents tell the truth: quoted output is real output, quoted Python runs, links lead somewhere.
+
+``python tests/test_docs.py`` writes the real output into the README's console blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = [
+    README,
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(ROOT.glob("sample_runs/**/README.md")),
+]
+CONSOLE = re.compile(r"^```console\n\$ postmortem (?P<args>[^\n]+)\n(?P<output>.*?)^```$", re.M | re.S)
+PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```$", re.M | re.S)
+
+
+def real_output(args: str) -> str:
+    """What ``postmortem ARGS`` prints at 100 columns, run in the repository's root; trailing spaces are cut off."""
+    env = {**os.environ, "COLUMNS": "100", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "postmortem", *args.split()]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
+
+
+def commands() -> list[str]:
+    from postmortem.cli.main import COMMANDS
+
+    return sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("block", CONSOLE.finditer(README.read_text()), ids=lambda m: m["args"][:40])
+def test_quoted_output_is_real(block):
+    """A console block of the README shows what the command prints."""
+    if block["args"].startswith("replay"):
+        pytest.importorskip("torch")
+    assert block["output"] == real_output(block["args"])
+
+
+@pytest.mark.parametrize("block", PYTHON.finditer(README.read_text()), ids=lambda m: f"line {README.read_text()[: m.start()].count(chr(10)) + 1}")
+def test_quoted_python_runs(block, monkeypatch):
+    """A Python block of the README runs in the repository's root."""
+    monkeypatch.chdir(ROOT)
+    names: dict[str, object] = {}
+    exec(compile(block["code"], "README.md", "exec"), names)
+    assert len(names["findings"]) > 0
+    assert len(names["losses"]) == 350
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_is_documented(name):
+    """Every command has a row in the README's table, and its --help says what it does."""
+    from postmortem.cli.main import cli
+
+    assert f"| `postmortem {name}" in README.read_text()
+    command = cli.get_command(None, name)
+    assert command is not None
+    assert command.help
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(path):
+    """Relative links in the documents point at files that are there."""
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)", path.read_text())
+    assert [t for t in targets if not (path.parent / t).exists()] == []
+
+
+def test_every_format_and_exit_code_is_documented():
+    """The README names every output format and the four exit codes."""
+    from postmortem.reporters import REPORTERS
+
+    text = README.read_text()
+    assert [r.name for r in REPORTERS if f"`{r.name}`" not in text] == []
+    assert [code for code in range(4) if f"| {code} | " not in text] == []
+
+
+def test_two_commands_are_those_of_the_makefile():
+    """`make demo` and `make test` of the README are targets of the Makefile."""
+    makefile = (ROOT / "Makefile").read_text()
+    wanted = re.findall(r"^make (\w+)", README.read_text(), re.M)
+    assert wanted == ["demo", "test"]
+    assert [target for target in wanted if not re.search(rf"^{target}:", makefile, re.M)] == []
+
+
+if __name__ == "__main__":
+    README.write_text(CONSOLE.sub(lambda m: f"```console\n$ postmortem {m['args']}\n{real_output(m['args'])}```", README.read_text()))
