@@ -1,0 +1,194 @@
+"""How faithful a replay is: replayed losses against the logged ones, to the digits that the log shows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.errors import did_you_mean
+from postmortem.replay.model import Fidelity
+from postmortem.replay.runner import ReplayError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from postmortem.core.view import Series, View
+    from postmortem.replay.runner import StepResult
+
+SAME_RUN = 1e-3
+"""Relative difference up to which a replay counts as faithful although not every digit agrees: kernels of another machine
+or thread count round differently, while a wrong batch, state or learning rate changes the loss by far more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digits:
+    """How many digits a log shows of a quantity: `decimals` behind the point and `significant` ones, at most."""
+
+    decimals: int
+    significant: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Digits:
+        """From the values themselves, as numbers keep no trailing zeros: the most that any of them has."""
+        decimals = significant = 0
+        for value in values:
+            if math.isfinite(value) and value:
+                mantissa, _, exponent = _shortest(abs(value))
+                digits = mantissa.replace(".", "").rstrip("0")
+                significant = max(significant, len(digits))
+                decimals = max(decimals, len(digits) - 1 - int(exponent))
+        return cls(decimals, significant)
+
+    def same(self, logged: float, replayed: float) -> bool:
+        """Whether `replayed` would have been logged as `logged`; two non-finite values are the same."""
+        if not math.isfinite(logged) or not math.isfinite(replayed):
+            return math.isfinite(logged) == math.isfinite(replayed)
+        if np.float32(logged) == np.float32(replayed):
+            return True
+        if self.significant > 8:
+            return False
+        order = math.floor(math.log10(abs(logged))) if logged else -300
+        unit = max(10.0**-self.decimals, 10.0 ** (order - self.significant + 1))
+        return abs(logged - replayed) <= 0.5 * unit * (1 + 1e-6) + 1e-7 * abs(replayed)
+
+
+def _shortest(value: float) -> tuple[str, str, str]:
+    """Mantissa and exponent of the shortest decimal that reads as `value`: as a float, or as a float32 where it is one."""
+    single = np.float32(value)
+    text = np.format_float_scientific(single if float(single) == value else value, trim="-")
+    return text.partition("e")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedLoss:
+    """One logged tag with its values by step. `mean`: the log shows the mean of the steps since the one before."""
+
+    tag: str
+    values: dict[int, float]
+    digits: Digits
+    mean: bool = False
+
+    def pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
+        """(step, logged, replayed) where both exist; `name` None is the step's whole loss."""
+        got = {r.step: r.loss if name is None else r.losses[name] for r in results if name is None or name in r.losses}
+        if not self.mean:
+            return [(s, self.values[s], got[s]) for s in got if s in self.values]
+        steps = sorted(self.values)
+        found = []
+        for before, step in itertools.pairwise(steps):
+            if all(s in got for s in range(before + 1, step + 1)):
+                found.append((step, self.values[step], float(np.mean([got[s] for s in range(before + 1, step + 1)]))))
+        return found
+
+
+def logged_losses(view: View | None, logged: str | Mapping[str, str] | None, names: Sequence[str]) -> dict[str | None, list[LoggedLoss]]:
+    """For each loss that a step returns (None: their sum) the tags that may hold it.
+
+    `logged` is the recipe's word for it: a tag, or {loss name: tag}. ReplayError where the log has no such tag.
+    """
+    if view is None:
+        return {}
+    single = list(names) == ["loss"]
+    if isinstance(logged, str):
+        return {(names[0] if len(names) == 1 else None): _candidates(_tagged(view, logged))}
+    if logged:
+        return {(name if name in names else None): _candidates(_tagged(view, tag)) for name, tag in logged.items()}
+    if single:
+        return {"loss": _candidates(view.of("loss") or [s for s in view.series if _last(s.tag) in ("loss", "nll", "objective")])}
+    by_name: dict[str | None, list[LoggedLoss]] = {n: _candidates([s for s in view.series if _is_name(s.tag, n)]) for n in names}
+    if not any(by_name.values()):
+        by_name = {None: _candidates(view.of("loss"))}
+    return {n: found for n, found in by_name.items() if found}
+
+
+def _tagged(view: View, tag: str) -> list[Series]:
+    exact = [s for s in view.series if s.tag == tag]
+    found = exact or [s for s in view.series if s.tag.endswith("/" + tag) or tag.endswith("/" + s.tag)]
+    if not found:
+        tags = [s.tag for s in view.series]
+        raise ReplayError(f"the recipe says the loss is logged as {tag!r}, but the log has no such tag{did_you_mean(tag, tags)}")
+    return found
+
+
+def _last(tag: str) -> str:
+    return tag.lower().replace(".", "/").rsplit("/", 1)[-1]
+
+
+def _is_name(tag: str, name: str) -> bool:
+    last, name = _last(tag), name.lower()
+    return last == name or last in (f"{name}_loss", f"loss_{name}", f"{name}loss") or name in (f"{last}_loss", f"loss_{last}")
+
+
+def _candidates(series: Sequence[Series]) -> list[LoggedLoss]:
+    found = []
+    for s in series:
+        values = {int(k): float(v) for k, v in zip(s.step, s.value, strict=True)}
+        digits = Digits.of(s.value[:: max(1, len(s) // 2000)].tolist())
+        found.append(LoggedLoss(s.tag, values, digits))
+        if len(s) > 1 and np.median(np.diff(s.step)) > 1:
+            found.append(LoggedLoss(s.tag, values, digits, mean=True))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Score:
+    exact: int
+    compared: int
+    error: float
+    mismatch: int | None
+    nonfinite_differs: bool
+    of: LoggedLoss | None
+
+
+def _score(candidate: LoggedLoss, results: Sequence[StepResult], name: str | None) -> _Score:
+    pairs = candidate.pairs(results, name)
+    wrong = [step for step, a, b in pairs if not candidate.digits.same(a, b)]
+    errors = [
+        abs(a - b) / max(abs(a), abs(b), 1e-12) for _, a, b in pairs if math.isfinite(a) and math.isfinite(b) and not candidate.digits.same(a, b)
+    ]
+    differs = any(math.isfinite(a) != math.isfinite(b) for _, a, b in pairs)
+    return _Score(len(pairs) - len(wrong), len(pairs), max(errors, default=0.0), min(wrong, default=None), differs, candidate)
+
+
+def compare(
+    results: Sequence[StepResult], losses: Mapping[str | None, Sequence[LoggedLoss]], *, checkpoint: str | None = None, first_step: int | None = None
+) -> Fidelity:
+    """The fidelity of a roll. Where several tags could hold a loss, the one that agrees best is taken and named."""
+    scores = []
+    for name, candidates in losses.items():
+        ranked = [s for s in (_score(c, results, name) for c in candidates) if s.compared]
+        if ranked:
+            scores.append(max(ranked, key=lambda s: (s.exact / s.compared, -s.error, s.compared)))
+    compared, exact = sum(s.compared for s in scores), sum(s.exact for s in scores)
+    if not compared:
+        note = "no step that was replayed has a logged loss: nothing vouches for this replay"
+        return Fidelity(ok=False, checkpoint=checkpoint, first_step=first_step, note=note)
+    error = max(s.error for s in scores)
+    mismatch = min((s.mismatch for s in scores if s.mismatch is not None), default=None)
+    ok = exact == compared or (error <= SAME_RUN and not any(s.nonfinite_differs for s in scores))
+    return Fidelity(
+        ok=ok,
+        checkpoint=checkpoint,
+        first_step=first_step,
+        compared=compared,
+        exact=exact,
+        max_rel_error=error,
+        first_mismatch=mismatch,
+        note=_note(scores, compared, exact, error, mismatch, ok),
+    )
+
+
+def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mismatch: int | None, ok: bool) -> str:
+    tags = ", ".join(f"{s.of.tag}{' (means over the steps between two lines)' if s.of.mean else ''}" for s in scores if s.of is not None)
+    if exact == compared:
+        return f"{compared} logged losses of {tags} reproduced, every digit"
+    if ok:
+        return f"{exact} of {compared} logged losses of {tags} reproduced to every digit, the others within {error:.1e}: rounding of another machine"
+    return (
+        f"the replay parts from {tags} at step {mismatch} ({exact} of {compared} logged losses reproduced, relative error up to {error:.1e}): "
+        "the batch order, the state or the code is not the run's, so what it shows may not be what happened"
+    )
