@@ -136,7 +136,9 @@ def test_a_healthy_run_is_short(many):
 def test_circular_causes_still_list_every_finding(many):
     """A plugin that names causes in a circle loses no finding and hangs nothing."""
     run = many["exp7"]
-    circle = [Finding(id=f"c{k}", code=f"XYZ00{k}", name="x", severity="error", message=f"m{k}", step=k, because_of=f"c{(k + 1) % 3}") for k in range(3)]
+    circle = [
+        Finding(id=f"c{k}", code=f"XYZ00{k}", name="x", severity="error", message=f"m{k}", step=k, because_of=f"c{(k + 1) % 3}") for k in range(3)
+    ]
     run.findings, run.diagnosis = tuple(circle), None
     many.runs = (run,)
     assert all(f"XYZ00{k}" in render(many, RenderOptions()) for k in range(3))

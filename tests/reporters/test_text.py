@@ -52,7 +52,9 @@ def test_an_outlier_survives_thinning():
     assert 90.0 in thinned(curve, 30)
 
 
-@pytest.mark.parametrize(("value", "shown"), [(None, "–"), (math.nan, "nan"), (-math.inf, "-inf"), (3e-4, "0.0003"), (1e-5, "1e-05"), (2.31049, "2.31")])
+@pytest.mark.parametrize(
+    ("value", "shown"), [(None, "–"), (math.nan, "nan"), (-math.inf, "-inf"), (3e-4, "0.0003"), (1e-5, "1e-05"), (2.31049, "2.31")]
+)
 def test_numbers_are_short(value, shown):
     """Four significant digits, as people read them."""
     assert number(value) == shown

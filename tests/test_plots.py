@@ -1,0 +1,150 @@
+"""Curves: what is drawn, where it is marked, and that the caller's figure stays the caller's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from postmortem.core.model import Finding, RunReport
+from postmortem.core.reading import PointsBuilder
+from postmortem.core.timeline import Run, Stream, segments
+from postmortem.core.view import View
+from postmortem.plots import plot_run, plot_series
+
+
+def make_run(n: int = 1000, **series: np.ndarray) -> Run:
+    """A run of n steps: its loss is NaN from 0.8 n on, its gradient norm spikes."""
+    step = np.arange(n)
+    loss = np.where(step < 0.8 * n, 2.0 + 0.01 * np.sin(step), np.nan)
+    numbers = series or {"train/loss": loss, "grad_norm": 1 + (step == n // 2) * 1e4, "lr": np.full(n, 3e-4)}
+    points = PointsBuilder()
+    for tag, value in numbers.items():
+        points.extend(tag, step[: len(value)], value)
+    built = points.build()
+    return Run(name="exp7", path=Path("runs/exp7"), streams=[Stream("csv", "x", built, *segments(built))], event_list=[], problems=[], sources=[])
+
+
+def report_of(run: Run | None) -> RunReport:
+    finding = Finding(id="f1", code="NAN001", name="nan-onset", severity="error", tag="train/loss", step=800, message="nan")
+    return RunReport(name="exp7", path="runs/exp7", verdict="failed", ended="crashed", findings=(finding,), run=run)
+
+
+def drawn(axes) -> None:
+    """Renders the figure: errors of matplotlib come only then."""
+    axes.figure.canvas.draw()
+
+
+def test_a_run_has_a_panel_per_quantity():
+    """Loss, gradient norm (logarithmic) and learning rate, sharing their steps."""
+    ax = plot_run(make_run())
+    drawn(ax)
+    panels = ax.figure.axes
+    assert [p.get_ylabel() for p in panels] == ["loss", "gradient norm", "learning rate"]
+    assert panels[0] is ax
+    assert panels[1].get_yscale() == "log"
+    assert panels[0].get_xlim() == panels[2].get_xlim()
+
+
+def test_findings_are_marked_at_their_step():
+    """A vertical line at the step of the finding, labelled with its code."""
+    ax = plot_run(report_of(make_run()))
+    drawn(ax)
+    assert "NAN001" in [t.get_text() for t in ax.texts]
+    assert any(list(line.get_xdata()) == [800.0, 800.0] for line in ax.lines)
+
+
+def test_stretches_that_are_not_finite_are_shaded():
+    """From the first NaN to the last, and no curve is drawn there."""
+    series = View(make_run()).main("loss")
+    ax = plot_series(series)
+    (band,) = ax.patches
+    assert (band.get_x(), band.get_x() + band.get_width()) == (800, 999)
+    assert np.isnan(ax.lines[0].get_ydata()[800:]).all()
+
+
+def test_the_axes_given_are_used_and_their_neighbours_left_alone():
+    """Panels share the place of the axes in the caller's grid; nothing global is touched."""
+    figure = Figure(layout="constrained")
+    left, right = figure.subplots(1, 2)
+    assert plot_run(make_run(), left) is left
+    figure.canvas.draw()
+    assert len(figure.axes) == 4
+    assert all(a.get_position().x1 <= right.get_position().x0 for a in figure.axes if a is not right)
+
+
+def test_axes_outside_a_grid_work_too():
+    """Axes placed by hand are split in their own place."""
+    figure = Figure()
+    ax = figure.add_axes((0.1, 0.2, 0.5, 0.6))
+    plot_run(make_run(), ax)
+    figure.canvas.draw()
+    boxes = [a.get_position() for a in figure.axes]
+    assert min(b.y0 for b in boxes) == pytest.approx(0.2)
+    assert max(b.y1 for b in boxes) == pytest.approx(0.8)
+
+
+def test_tags_choose_what_is_drawn():
+    """The tags asked for, in that order; an unknown one is named together with those there are."""
+    ax = plot_run(make_run(), tags=["lr", "train/loss"])
+    assert [p.get_ylabel() for p in ax.figure.axes] == ["lr", "train/loss"]
+    with pytest.raises(KeyError, match="no tag 'los'; there are: grad_norm, lr, train/loss"):
+        plot_run(make_run(), tags=["los"])
+
+
+def test_a_report_without_numbers_says_how_to_plot():
+    """Large scans do not keep the numbers."""
+    with pytest.raises(ValueError, match=r"plot postmortem\.load\('runs/exp7'\)"):
+        plot_run(report_of(None))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.array([]),
+        np.array([np.nan]),
+        np.full(5, np.nan),
+        np.array([1.0, np.inf, -np.inf]),
+        np.array([5e-324, 1e308]),
+        np.array([-1.0, 0.0]),
+        np.array([0.5]),
+    ],
+    ids=["empty", "one-nan", "all-nan", "infinities", "extremes", "not-positive", "one"],
+)
+def test_odd_series_are_drawn_without_complaint(value):
+    """Nothing, one point, only NaN, extremes: no exception and no warning."""
+    drawn(plot_run(make_run(**{"train/loss": value, "other": value})))
+
+
+def test_names_are_shown_as_they_are():
+    """Dollar signs make no formula; a leading underscore does not hide the label."""
+    ax = plot_run(make_run(**{"_loss$x^$": np.ones(3), "loss\x1b[31m": np.zeros(3)}))
+    drawn(ax)
+    labels = [t.get_text() for t in ax.get_legend().get_texts()]
+    assert len(labels) == 2
+    assert labels[0].strip().startswith("_loss")
+
+
+def test_a_million_points_are_thinned_but_keep_their_spike_and_first_nan():
+    """Drawn points stay few; the highest, the lowest and the first non-finite point are among them."""
+    value = np.ones(1_000_000)
+    value[123_456], value[654_321], value[900_001] = 7.0, -7.0, np.nan
+    start = time.process_time()
+    ax = plot_series(View(make_run(1_000_000, **{"train/loss": value})).main("loss"))
+    drawn(ax)
+    assert time.process_time() - start < 5
+    line = ax.lines[0]
+    assert len(line.get_xdata()) < 6000
+    assert {123_456, 654_321, 900_001} <= set(line.get_xdata().tolist())
+    assert (np.nanmin(line.get_ydata()), np.nanmax(line.get_ydata())) == (-7.0, 7.0)
+
+
+def test_pyplot_is_not_loaded():
+    """No figure registry, no window backend: safe in servers and threads."""
+    code = "import sys, postmortem.plots; sys.exit('matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
