@@ -35,6 +35,7 @@ _PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _COLORS = {"error": "#dd3333", "warning": "#d98200", "info": "#767676"}
 _MOST_LINES = 6  # series in one panel
 _MOST_MARKS = 6  # findings marked with their code; more would hide the curves
+_HUGE = 1e100  # what lies beyond is drawn at it: the arithmetic of the axes overflows there
 _POINTS = 4000  # drawn per series: four for each pixel of a wide figure
 
 
@@ -81,13 +82,15 @@ def plot_series(series: Series, ax: Axes | None = None, *, findings: Iterable[Fi
     target = _axes(ax)
     step, value = _thinned(series)
     finite = np.isfinite(value)
+    logarithmic = _logarithmic(series.role, value[finite])
+    value = np.where(finite, np.clip(value, 1 / _HUGE if logarithmic else -_HUGE, _HUGE), np.nan)
     marker = "." if finite.sum() <= 50 else ""
-    (line,) = target.plot(step, np.where(finite, value, np.nan), lw=1.2, label=_plain(label or _label(series)), marker=marker)
+    (line,) = target.plot(step, value, lw=1.2, label=_plain(label or _label(series)), marker=marker)
     for start, end in _stretches(~finite):
         left, right = step[start], step[end - 1]
         target.axvspan(left, right, color=_COLORS["error"], alpha=0.15, lw=0)
         target.plot([left], [0.97], marker="x", color=line.get_color(), transform=target.get_xaxis_transform(), ls="")
-    if _logarithmic(series.role, value[finite]):
+    if logarithmic:
         target.set_yscale("log")
     _mark(target, tuple(findings), {series.tag}, labels=True)
     return target

@@ -123,11 +123,12 @@ def test_odd_series_are_drawn_without_complaint(value):
 
 def test_names_are_shown_as_they_are():
     """Dollar signs make no formula; a leading underscore does not hide the label."""
-    ax = plot_run(make_run(**{"_loss$x^$": np.ones(3), "loss\x1b[31m": np.zeros(3)}))
+    ax = plot_run(make_run(**{"_loss": np.ones(3), "train/loss $x^$\x1b[31m": np.zeros(3)}))
     drawn(ax)
     labels = [t.get_text() for t in ax.get_legend().get_texts()]
     assert len(labels) == 2
-    assert labels[0].strip().startswith("_loss")
+    assert labels[0].strip() == "_loss"
+    assert r"\$x^\$" in labels[1]
 
 
 def test_a_million_points_are_thinned_but_keep_their_spike_and_first_nan():
