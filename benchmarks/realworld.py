@@ -44,7 +44,7 @@ LABELS: dict[str, Callable[[RunReport], bool]] = {
     "host_oom_kill": lambda r: r.ended in ("killed", "out-of-memory") or mentions(r, "killed"),
     "cuda_error": lambda r: mentions(r, "cuda"),
     "time_limit": lambda r: r.ended == "time-limit",
-    "interrupted": lambda r: r.ended == "interrupted" or mentions(r, "interrupt"),
+    "interrupted": lambda r: r.ended == "interrupted",
     "silent_death": lambda r: "silent-death" in names(r),
     "ddp_strides_warning": lambda r: mentions(r, "stride"),
 }
@@ -56,7 +56,7 @@ CRASHES = {
     "cuda_illegal_memory_access": ("cuda", "illegal"),
     "dataloader_worker_killed": ("worker", "killed"),
     "slurm_time_limit": ("time-limit", "cancelled"),
-    "interrupt": ("interrupt", "sigint"),
+    "interrupt": ("interrupt", "sigint", "sigterm"),
 }
 """Words of which one must be in the kind of the event; other types of crash may be of any kind."""
 

@@ -124,5 +124,5 @@ def test_replay_names_the_planted_line(postmortem, tmp_path):
     assert (culprit["phase"], culprit["module"], culprit["op"], culprit["line"]) == ("forward", "frontend", "log", planted)
     assert answer["step"] == 156
     assert answer["fidelity"]["ok"]
-    assert len(culprit["samples"]) == 1
+    assert culprit["samples"] == [30]
     assert {"eps", "drop_sample"} <= {f["name"] for f in culprit["fixes"] if f["cured"]}
