@@ -62,7 +62,7 @@ def _residuals(series: Series) -> Residuals:
     y = np.log(x) if log else x / max(float(np.abs(x).max(initial=0)), 1e-300)  # scaled: no overflow in differences
     base = trailing_median(y, WINDOW)
     rise = y - base
-    local = SIGMA * trailing_median(np.abs(rise), WINDOW)
+    local = SIGMA / 2**0.5 * trailing_median(np.abs(np.diff(y, prepend=y[:1])), WINDOW)  # neighbours: a trend is no noise
     overall = sigma(rise[len(rise) // 25 :])
     scale = np.maximum(np.maximum(local, 0.5 * overall if np.isfinite(overall) else 0.0), 1e-9)
     return Residuals(series, base, rise, scale, log)

@@ -71,8 +71,9 @@ class DataloaderStall(BaseDetector):
             yield finding
 
     def _slow(self, cost: NDArray[np.float64]) -> NDArray[np.bool_]:
-        base = np.minimum(np.maximum(trailing_median(cost), median(cost[: max(5, len(cost) // 4)]) * 0.5), median(cost[: max(5, len(cost) // 4)]) * 2)
-        slow = cost > self.options.factor * base
+        usual = median(cost[: max(5, len(cost) // 4)])
+        base = np.clip(trailing_median(cost), 0.5 * usual, 2 * usual)  # so that a lasting stall does not become usual
+        slow: NDArray[np.bool_] = cost > self.options.factor * base
         slow[: max(3, int(self.options.guard * len(cost)))] = False
         return slow
 
@@ -87,7 +88,7 @@ class DataloaderStall(BaseDetector):
         many = len(rows) > 0.8 * (len(cost) - at)
         if many and len(rows) > 5 and not lasting:
             return None  # slower for good: throughput-drop
-        if not many and _even(series.step[rows]):
+        if not many and _even(rows):
             return None
         worst = float(cost[rows].max()) / usual
         what = "from here on" if many else f"in {len(rows)} of {len(cost)} rows"
@@ -100,11 +101,11 @@ class DataloaderStall(BaseDetector):
         )
 
 
-def _even(steps: NDArray[np.int64]) -> bool:
-    """Whether most distances between steps are (multiples of) one distance: a checkpoint or an evaluation, not a stall."""
-    gaps = np.diff(steps)
+def _even(rows: NDArray[np.intp]) -> bool:
+    """Whether most distances between rows are (multiples of) one distance: a checkpoint or an evaluation, not a stall."""
+    gaps = np.diff(rows)
     if len(gaps) < 2:
         return False
     shortest = float(gaps.min())
     multiple = gaps / shortest
-    return bool(shortest > 1 and (np.abs(multiple - np.round(multiple)) < 0.1).mean() >= 0.8 and (np.round(multiple) <= 3).mean() >= 0.8)
+    return bool(shortest > 2 and (np.abs(multiple - np.round(multiple)) < 0.1).mean() >= 0.8 and (np.round(multiple) <= 3).mean() >= 0.8)

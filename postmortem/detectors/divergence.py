@@ -13,6 +13,8 @@ from postmortem.detectors._excursions import residuals
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Finding
     from postmortem.core.view import Series, View
 
@@ -42,10 +44,10 @@ class Divergence(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Rise over the best as a share, and in noises; least number of points."""
+        """Rise over the best as a share, and in standard deviations (2.7 are four MADs); least number of points."""
 
         rise: float = 0.25
-        z: float = 4.0
+        z: float = 2.7
         points: int = 15
 
     code = "LOS002"
@@ -68,23 +70,34 @@ class Divergence(BaseDetector):
         x = np.log(series.value)
         n = len(x)
         smooth = centred_median(x, 2 * max(2, n // 40) + 1)
-        best = int(np.argmin(smooth[: n - max(2, n // 20)]))
+        wide = centred_median(x, 2 * max(4, n // 16) + 1)  # the least of many short windows would be a lucky one
+        best = int(np.argmin(wide[: n - max(2, n // 20)]))
+        level = float(wide[best])
         end = float(np.median(x[-max(3, n // 20) :]))
-        rise = end - float(smooth[best])
-        spread = max(sigma((x - smooth)[max(0, best - n // 3) : best + 1]), 1e-6)
+        rise = end - level
+        spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
         need = max(np.log(1 + self.options.rise), self.options.z * spread) * (3 if contest else 1)
         if not rise > need:
             return None
-        after = x[best:]
-        jump = float((x[min(best + 3, n - 1) :] - x[best : n - 3]).max()) if n - 3 > best else 0.0
-        if jump > 0.5 * max(rise, float(np.quantile(after, 0.98) - smooth[best])) and jump > 6 * spread:
+        if self._in_one_jump(x[best:], level, rise, spread):
             return None
-        foot = float(smooth[best]) + max(2 * spread, 0.1 * rise)
+        foot = level + max(2 * spread, 0.1 * rise)
         at = min(best + int(np.flatnonzero(smooth[best:] <= foot)[-1]) + 1, n - 1)
         return self.found(
             series,
             at,
-            f"{series.tag} turns at step {series.step[at]}: from {number(np.exp(smooth[best]))} it climbs to {number(np.exp(end))} and stays there",
+            f"{series.tag} turns at step {series.step[at]}: from {number(np.exp(level))} it climbs to {number(np.exp(end))} and stays there",
             end=n - 1,
-            evidence={"best": np.exp(smooth[best]), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
+            evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
         )
+
+    @staticmethod
+    def _in_one_jump(after: NDArray[np.float64], level: float, rise: float, spread: float) -> bool:
+        """Whether more than half of the rise falls into three points, straight from the level before."""
+        if len(after) < 4:
+            return False
+        three = after[3:] - after[:-3]
+        at = int(np.argmax(three))
+        just_before = float(np.median(after[max(0, at - 2) : at + 1]))
+        highest = max(rise, float(np.quantile(after, 0.98)) - level)
+        return bool(three[at] > max(0.5 * highest, 6 * spread) and just_before - level < max(0.1 * rise, 3 * spread))

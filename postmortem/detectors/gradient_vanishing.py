@@ -78,8 +78,11 @@ class GradientVanishing(BaseDetector):
         held = float(np.quantile(smooth[: max(3, n // 2)], 0.75))
         if held - end < np.log(self.options.ratio):
             return None
-        high = np.flatnonzero(smooth >= held - 0.5)
-        at = min(int(high[-1]) + 1, n - 1)
+        smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero is no depth
+        end = max(end, float(smooth[-1]))
+        low = int(np.flatnonzero(smooth > end + 0.1 * (held - end))[-1]) + 1
+        chord = smooth[0] + (smooth[min(low, n - 1)] - smooth[0]) * np.arange(low) / max(low, 1)
+        at = min(int(np.argmax(smooth[:low] - chord)) + 1, n - 1)  # the knee: farthest above the straight line down
         last = float(np.median(series.value[-max(3, n // 20) :]))
         return self.found(
             series,
@@ -93,6 +96,8 @@ class GradientVanishing(BaseDetector):
         ordered = [s for s in view.series if s.role == "layer_grad_norm" and any(s.tag == layer.tag and s.rank == layer.rank for layer in layers)]
         level = np.array([float(np.median(s.finite.value)) for s in ordered])
         top = float(level.max())
+        smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero is no depth
+        end = max(end, float(smooth[-1]))
         low = int(np.argmin(level))
         if not top > 0 or level[low] >= self.options.layers * top:
             return None

@@ -27,7 +27,7 @@ class LossSpike(BaseDetector):
     weights are damaged (error); where it does, time was lost and the next spike may not recover (warning).
 
     How: residuals of log(loss) to the median of the 25 points before, in units of their median absolute
-    deviation (Hampel's identifier, JASA 69, 1974). A spike is above `z` of them, at least `ratio` times the
+    deviation (Hampel's identifier, JASA 69, 1974), taken from neighbouring points. A spike is above `z` of them, at least `ratio` times the
     level before, and at least `gap` times as high (in log) as the run's next independent excursion: on
     heavy-tailed noise only the gap tells. The first part of the run (`guard`) is left out.
 
@@ -42,13 +42,18 @@ class LossSpike(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Noise units, ratio to the level before, gap to the next excursion, share of the run left out at its start."""
+        """Noise units and ratio to the level before, and both again (a small jump must be surer, an unsure one larger);
+        gap to the next excursion; share of the run left out at its start; least points; the ratio that competing losses
+        (GANs, reinforcement learning) need."""
 
         z: float = 4.0
         ratio: float = 1.35
+        sure: float = 6.0
+        large: float = 1.6
         gap: float = 1.6
         guard: float = 0.04
         points: int = 30
+        contest: float = 2.5
 
     code = "LOS001"
     name = "loss-spike"
@@ -58,14 +63,16 @@ class LossSpike(BaseDetector):
         losses = [s for s in view.of("loss") if len(s.finite) >= self.options.points]
         if not losses:
             raise NotChecked(f"no training loss with {self.options.points} finite points")
+        contest = bool(view.of("reward")) or len({s.tag for s in losses if len(s) > 0.8 * len(losses[0])}) > 1
         for series in losses:
-            yield from self._spikes(view, series)
+            yield from self._spikes(view, series, self.options.contest if contest else self.options.ratio)
 
-    def _spikes(self, view: View, series: Series) -> Iterator[Finding]:
+    def _spikes(self, view: View, series: Series, ratio: float) -> Iterator[Finding]:
         res = residuals(view, series)
         n = len(res.rise)
         start = max(5, int(self.options.guard * n))
-        found = excursions(res, self.options.z, math.log(self.options.ratio) if res.log else 0.0, start)
+        found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
+        found = [e for e in found if e.z > self.options.sure or e.rise > math.log(self.options.large) or not res.log]
         for spike in sorted(outstanding(res, found, self.options.gap, start), key=lambda e: e.first):
             level, peak = res.base[spike.first], res.series.value[spike.peak]
             before = math.exp(level) if res.log else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))

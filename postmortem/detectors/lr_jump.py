@@ -59,16 +59,19 @@ class LrJump(BaseDetector):
             x = series.value
             peak = np.maximum.accumulate(x)[:-1]
             rises = np.flatnonzero((x[1:] > self.options.ratio * x[:-1]) & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)) + 1
-            rises = rises[[not self._warming_up(x, i) for i in rises]] if len(rises) else rises
+            rises = rises[[not self._warming_up(x, int(i)) for i in rises]] if len(rises) else rises
             if len(rises) != 1 or int(series.step[rises[0]]) in reported:
                 continue
             at = int(rises[0])
             reported.add(int(series.step[at]))
+            lasts = bool((x[at : at + 5] > 0.5 * x[at]).all())
             back = "back near its peak" if x[at] <= 1.2 * peak[at - 1] else "above all values before"
+            back += "" if lasts else ", for a moment"
             yield self.found(
                 series,
                 at,
                 f"{series.tag} jumps from {number(x[at - 1])} to {number(x[at])} between steps {series.step[at - 1]} and {series.step[at]}, {back}",
+                severity="warning" if lasts else "info",
                 evidence={"before": x[at - 1], "after": x[at], "peak_before": peak[at - 1], "step_before": series.step[at - 1]},
             )
 

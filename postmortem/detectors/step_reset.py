@@ -36,6 +36,12 @@ class StepReset(BaseDetector):
     name = "step-reset"
     severity = "warning"
 
+    @staticmethod
+    def _tag(view: View, tag: str) -> str:
+        """The loss, where one is logged: it is what people look at, and all tags of a writer go back together."""
+        loss = view.main("loss")
+        return tag if loss is None else loss.tag
+
     def detect(self, view: View) -> Iterator[Finding]:
         seen: set[tuple[int, int]] = set()
         for restart in view.restarts:
@@ -49,7 +55,7 @@ class StepReset(BaseDetector):
                 name=self.name,
                 severity=self.severity,
                 message=f"the steps go back from {restart.before} to {restart.after}: {how}",
-                tag=restart.tag,
+                tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,
                 step=restart.after,
                 wall_time=restart.wall_time if restart.wall_time == restart.wall_time else None,

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.stats import centred_median, noise
+from postmortem.detectors import NotChecked, detector
+from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors._frozen import constant_from, digits, flat
+from postmortem.detectors.lr_zero import dead_from
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from postmortem.core.model import Finding
+    from postmortem.core.view import Series, View
+
+
+@detector
+class LossPlateau(BaseDetector):
+    """The loss stands still although the training is not done.
+
+    What it looks for: a training loss that never falls, or that stops falling from one point to the next, as converging runs
+    do not.
+
+    Why it matters: the steps after the onset were for nothing.
+
+    How: four signs, from the surest to the least sure. (1) The validation loss is bit-identical over the last third of
+    the evaluations while the training loss is only noise: the weights do not change. (2) The learning rate is zero
+    over the last third. (3) The loss never left its first level. (4) A broken line (a falling smooth course, then a
+    constant) explains log(loss) much better than one smooth saturating decay, by the Bayesian information criterion
+    (Schwarz, 1978).
+
+    Typical causes: frozen or forgotten parameters, a dead schedule, dead ReLUs, a learning rate too low or far too
+    high, labels that do not belong to the inputs, a detached graph.
+
+    What to try: the gradient norm per layer, the number of parameters that require gradients, one batch that the model must be
+    able to overfit.
+
+    Known false positives: a run that starts from converged weights; adversarial and reinforcement losses are not
+    judged.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """Share of the run that stands still, least points, evidence (in units of log n) for the broken line."""
+
+        share: float = 0.3
+        points: int = 20
+        evidence: float = 6.0
+
+    code = "LOS003"
+    name = "loss-plateau"
+    severity = "warning"
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        losses = [s.finite for s in view.of("loss") if len(s.finite) >= self.options.points]
+        if not losses:
+            raise NotChecked(f"no training loss with {self.options.points} finite points")
+        if view.of("reward") or len({s.tag for s in losses if len(s) > 0.8 * len(losses[0])}) > 1:
+            raise NotChecked("losses that compete, or a reward: standing still is no fault there")
+        series = losses[0]
+        found = self._weights_stand_still(view, series) or self._dead_schedule(view, series)
+        found = found or self._never_fell(series) or self._broken_line(view, series)
+        if found is not None:
+            step, why = found
+            at = min(int(np.searchsorted(series.step, step)), len(series) - 1)
+            rest = series.value[at:]
+            yield self.found(
+                series,
+                at,
+                f"{series.tag} stands still at {number(float(np.median(rest)))} from step {series.step[at]} on: {why}",
+                end=len(series) - 1,
+                evidence={"level": np.median(rest), "noise": noise(rest), "rows": len(rest), "points": len(series), "why": why},
+            )
+
+    def _weights_stand_still(self, view: View, series: Series) -> tuple[int, str] | None:
+        for evaluation in (s.finite for s in view.of("val_loss")):
+            at = constant_from(evaluation)
+            same = len(evaluation) - at
+            if same < max(4, self.options.share * len(evaluation)) or digits(float(evaluation.value[-1])) < 3:
+                continue
+            step = int(evaluation.step[at])
+            rest = series.value[series.step >= step]
+            if len(rest) >= 8 and flat(rest) and noise(rest) > 0:
+                start = int(series.step[0]) if at == 0 else step
+                return start, f"{evaluation.tag} is bit-identical in its last {same} evaluations, so the weights do not change"
+        return None
+
+    def _dead_schedule(self, view: View, series: Series) -> tuple[int, str] | None:
+        rates = [s.finite for s in view.of("lr") if len(s.finite) >= 5]
+        dead = [(s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)]
+        if not rates or len(dead) < len(rates):
+            return None
+        rate, at = dead[0]
+        rest = series.value[series.step >= rate.step[at]]
+        return (int(rate.step[at]), f"{rate.tag} is zero") if len(rest) >= 8 and flat(rest) else None
+
+    def _never_fell(self, series: Series) -> tuple[int, str] | None:
+        x = series.value
+        level, spread = float(np.median(x)), noise(x)
+        if not flat(x) or x.min() == x.max() or spread > 0.05 * abs(level) or x[0] - level > 4 * spread:
+            return None
+        smooth = centred_median(x, 2 * max(2, len(x) // 20) + 1)
+        if float(np.ptp(smooth)) > max(4 * spread / (len(x) / 10) ** 0.5, 0.02 * abs(level)):
+            return None
+        return int(series.step[0]), "it never fell"
+
+    def _broken_line(self, view: View, series: Series) -> tuple[int, str] | None:
+        x = series.value
+        n = len(x)
+        if n < 40 or x.min() <= 0:
+            return None
+        y = np.log(x)
+        t = np.arange(n, dtype=float)
+        stride = max(1, n // 400)
+        rows = np.arange(0, n - stride + 1, stride)
+        y = np.array([np.median(y[i : i + stride]) for i in rows]) if stride > 1 else y
+        t = t[rows] / n
+        kinks = np.unique(np.linspace(0.08 * len(y), (1 - self.options.share) * len(y), 60).astype(int))
+        smooth = _smooth_decay(t, y)
+        errors = [_decay_then_constant(t, y, int(k)) for k in kinks]
+        k = int(kinks[int(np.argmin(errors))])
+        gain = len(y) * np.log(smooth / max(min(errors), 1e-300)) / np.log(len(y))
+        before, after = y[:k], y[k:]
+        third = before[-max(4, k // 3) :]
+        slope = float(np.polyfit(np.arange(len(third)), third, 1)[0]) * len(third)
+        spread = noise(after)
+        falling = -slope > max(3 * spread / len(third) ** 0.5, 0.03)
+        if gain < self.options.evidence or not falling or not flat(after) or np.median(after) < np.log(0.05) + np.median(before[:5]):
+            return None
+        step = int(series.step[rows[k]])
+        return None if _rate_fell(view, step) else (step, "it was falling and stops at once, where a converging loss slows down")
+
+
+def _rate_fell(view: View, step: int) -> bool:
+    """Whether the learning rate at `step` is already below half of its peak: then the schedule explains the end."""
+    rate = view.main("lr")
+    if rate is None or not len(rate.finite):
+        return False
+    at = int(np.searchsorted(rate.finite.step, step, side="right")) - 1
+    return bool(rate.finite.value[max(at, 0)] < 0.5 * rate.finite.value.max())
+
+
+def _smooth_decay(t: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Least squared error of c + a f(t) over saturating decays f: exponentials, stretched ones and power laws."""
+    best = np.inf
+    for tau in np.geomspace(0.01, 3.0, 24):
+        u = t / tau
+        for f in (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, 1 / (1 + np.exp(10 * (t - tau)))):
+            best = min(best, _fit_error(f, y))
+    return best
+
+
+def _decay_then_constant(t: NDArray[np.float64], y: NDArray[np.float64], k: int) -> float:
+    """Squared error of a parabola up to point k and a constant after it."""
+    head = y[:k] - np.polyval(np.polyfit(t[:k], y[:k], 2), t[:k])
+    tail = y[k:] - y[k:].mean()
+    return float(head @ head + tail @ tail)
+
+
+def _fit_error(f: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    a, b = f - f.mean(), y - y.mean()
+    spread = float(a @ a)
+    rest = b - (float(a @ b) / spread if spread > 0 else 0.0) * a
+    return float(rest @ rest)
