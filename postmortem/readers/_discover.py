@@ -241,7 +241,8 @@ def _group_loose_files(claimed: list[_Claimed]) -> None:
                 job = _job(c.path.name)
                 if job:
                     keys[c.path] = by_job.setdefault(job, keys[c.path])
-            if len(set(keys.values())) > 1:
+            the_table = any(c.kind in _TABLES and not keys[c.path] for c in members)  # metrics.csv: the texts beside it are its own
+            if len(set(keys.values())) > 1 and not the_table:
                 for c in members:
                     c.key = keys[c.path]
 
