@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
 COUNTERS = (
-    "global_step",
-    "num_updates",
-    "total_timesteps",
-    "timesteps_total",
-    "global_iteration",
-    "global_iter",
-    "iteration",
-    "iterations",
-    "iter",
-    "iters",
-    "current_steps",
-    "step",
-    "steps",
-    "update",
-    "updates",
-    "training_iteration",
-    "num_steps",
-    "n_iter",
-    "step_num",
-    "train_step",
+    *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter", "iteration", "iterations"),
+    *("iter", "iters", "current_steps", "step", "steps", "update", "updates", "training_iteration", "num_steps", "n_iter", "step_num", "train_step"),
 )
 """Names of counters, the most telling first; groups in front ("trainer/", "train/") and case do not matter."""
+WITHIN_EPOCH = ("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step")
+EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num")
+SHARE = 0.5
+"""A column must stand in at least this part of the rows to be their axis."""
 
 _GROUP = re.compile(r"^.*[/.]")
+
+
+class Axis(NamedTuple):
+    """The steps of n rows, int64[n], the column (or two) they come from, and a sentence about it for people."""
+
+    name: str
+    step: NDArray[np.int64]
+    columns: tuple[str, ...]
+    note: str
 
 
 def plain(name: str) -> str:
@@ -44,23 +39,80 @@ def plain(name: str) -> str:
     return re.sub(r"[\s\-]+", "_", _GROUP.sub("", name.strip().lower()))
 
 
-def counter_columns(names: Iterable[str]) -> list[str]:
+def counter_names(names: Iterable[str]) -> list[str]:
     """The names that may count steps, the most telling first."""
-    known = [n for n in names if plain(n) in COUNTERS]
-    return sorted(known, key=lambda n: (COUNTERS.index(plain(n)), n.count("/"), n))
+    return _named(names, COUNTERS)
 
 
-def counts(values: NDArray[np.float64]) -> bool:
-    """Whether values, in order of arrival, are a counter: whole, never negative, rising but for a few restarts."""
-    if not len(values) or not np.isfinite(values).all() or (values < 0).any() or (values != np.floor(values)).any() or values.max() >= 2**62:
+def step_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
+    """The column that counts steps over the whole run; or epoch and a counter that starts again with each, put together.
+
+    `columns` are float64[n], NaN where a row has no such cell. None where nothing counts; see `epoch_axis` then.
+    """
+    rows = next((len(c) for c in columns.values()), 0)
+    epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
+    for name in counter_names(columns):
+        column = columns[name]
+        if _covers(column, rows) and _counts(column, epochs):
+            return Axis(name, _filled_int(column), (name,), f"steps are the column {name!r}")
+    for name in _named(columns, WITHIN_EPOCH):
+        if epochs is not None and _covers(columns[name], rows) and (inner := _filled(columns[name])) is not None:
+            per_epoch = int(inner.max()) + (inner.min() == 0)
+            step = (epochs - (epochs.min() >= 1)) * per_epoch + inner
+            if _whole(inner) and _whole(epochs) and (np.diff(step) >= 0).mean() >= 1 - 2 * (np.diff(epochs) < 0).mean():
+                note = f"steps are {name!r}, with {per_epoch} to an epoch (the highest that was logged)"
+                return Axis(name, step.astype(np.int64), (name,), note)
+    return None
+
+
+def epoch_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
+    """Epochs as steps, for tables with one row per epoch."""
+    for name in _named(columns, EPOCHS):
+        if _covers(columns[name], len(columns[name])) and _counts(columns[name], None):
+            return Axis("epoch", _filled_int(columns[name]), (name,), f"steps are epochs, from the column {name!r}")
+    return None
+
+
+def row_axis(rows: int) -> Axis:
+    """Row numbers, from 0, where nothing else counts."""
+    return Axis("row", np.arange(rows, dtype=np.int64), (), "no column counts steps: steps are row numbers, from 0")
+
+
+def _named(names: Iterable[str], known: tuple[str, ...]) -> list[str]:
+    return sorted((n for n in names if plain(n) in known), key=lambda n: (known.index(plain(n)), n.count("/"), n))
+
+
+def _covers(column: NDArray[np.float64], rows: int) -> bool:
+    return rows > 0 and bool(np.isfinite(column).sum() >= SHARE * rows)
+
+
+def _whole(values: NDArray[np.float64]) -> bool:
+    return bool(len(values) and np.isfinite(values).all() and (values >= 0).all() and (values == np.floor(values)).all() and values.max() < 2**62)
+
+
+def _counts(column: NDArray[np.float64], epochs: NDArray[np.float64] | None) -> bool:
+    """Whether a column counts: whole numbers that rise, but for a few restarts that are no new epoch."""
+    at = np.flatnonzero(~np.isnan(column))
+    values = column[at]
+    if not _whole(values):
         return False
     moves = np.diff(values)
-    moves = moves[moves != 0]
-    return bool(len(values) == 1 or (len(moves) > 0 and np.count_nonzero(moves < 0) <= len(moves) * 0.02 + (len(moves) > 20)))
+    fell = np.flatnonzero(moves < 0)
+    if len(values) == 1:
+        return True
+    if not (moves > 0).any() or len(fell) > 0.02 * np.count_nonzero(moves) + 1:
+        return False
+    return not len(fell) or epochs is None or not (epochs[at[fell + 1]] > epochs[at[fell]]).all()
 
 
-def carried(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Steps of all rows: a row without one belongs to the last one before it (the first rows to the first)."""
-    known = ~np.isnan(values)
-    last = np.maximum.accumulate(np.where(known, np.arange(len(values)), int(np.argmax(known))))
-    return values[last].astype(np.int64)
+def _filled(column: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    """The column with each row that lacks a cell given the one before it (the first rows the first); None if all lack it."""
+    known = ~np.isnan(column)
+    if not known.any():
+        return None
+    return column[np.maximum.accumulate(np.where(known, np.arange(len(column)), int(np.argmax(known))))]
+
+
+def _filled_int(column: NDArray[np.float64]) -> NDArray[np.int64]:
+    filled = _filled(column)
+    return np.empty(0, np.int64) if filled is None else filled.astype(np.int64)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from postmortem.core.model import Problem
-from postmortem.core.reading import PointsBuilder, Reading
+from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers._damage import Damage, problems_of
 from postmortem.readers._json import number
 from postmortem.readers._schema import DecodeError, messages
-from postmortem.readers._step_axis import carried, counter_columns, counts
+from postmortem.readers._step_axis import Axis, step_axis
+from postmortem.readers._table import Table, finish
 from postmortem.readers._wandb_log import FILE_HEADER, MAGIC, records
 
 if TYPE_CHECKING:
@@ -79,8 +80,9 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.reading = Reading(source=WandbOffline.kind, path=str(path), step_axis="_step")
-        self.rows: list[dict[str, float]] = []
+        self.table = Table()
         self.steps: list[int] = []
+        self.times: list[float] = []
         self.skipped: Counter[str] = Counter()
         self.console: list[tuple[str, str]] = []
         self.unfinished = ["", ""]  # a line per stream: it arrives in pieces
@@ -182,35 +184,18 @@ class _Log:
                 row[_SEPARATOR.join(path)] = numeric
             elif value is not None:
                 self.skipped["values that are no numbers"] += 1
-        step = history.step.num if history.HasField("step") else row.get("_step", len(self.rows))
-        self.steps.append(int(step) if math.isfinite(step) else len(self.rows))
-        self.rows.append(row)
+        step = history.step.num if history.HasField("step") else row.get("_step", len(self.table))
+        self.steps.append(int(step) if math.isfinite(step) else len(self.table))
+        self.times.append(row.get("_timestamp", math.nan))
+        self.table.add(row.items())
 
     def points(self) -> None:
-        """Turns the rows into points on the best step axis there is."""
-        reading, rows = self.reading, self.rows
-        axis = np.array(self.steps, np.int64)
-        for name in counter_columns(dict.fromkeys(key for row in rows for key in row)):
-            column = np.array([row.get(name, math.nan) for row in rows])
-            if np.isfinite(column).sum() * 2 >= len(rows) and counts(column[~np.isnan(column)]):
-                axis, reading.step_axis = carried(column), name
-                break
-        if rows:
-            which = "W&B's own count of logged rows" if reading.step_axis == "_step" else "a counter column of the history"
-            reading.notes.append(f"steps are {reading.step_axis}, {which}")
-        tags = {tag: code for code, tag in enumerate(dict.fromkeys(k for row in rows for k in row if k not in _OWN_KEYS))}
-        cells = [(tags[key], i, value) for i, row in enumerate(rows) for key, value in row.items() if key not in _OWN_KEYS]
-        if not cells:
-            return
-        code, at, value = (np.array(c) for c in zip(*cells, strict=True))
-        wall_time = np.array([row.get("_timestamp", math.nan) for row in rows])
-        builder = PointsBuilder()
-        builder.extend_columns(list(tags), code, axis[at], value, wall_time[at])
-        reading.points = builder.build()
-        known = wall_time[np.isfinite(wall_time)]
-        if len(known):
-            reading.started = reading.started or float(known[0])
-            reading.stopped = float(known[-1])
+        """Turns the rows into points, on the best step axis there is."""
+        own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own count of logged rows, _step")
+        axis = step_axis({name: column for name, column in self.table.columns().items() if name not in _OWN_KEYS}) or own
+        started = self.reading.started
+        finish(self.reading, self.table, self.times, axis._replace(columns=tuple(_OWN_KEYS)))
+        self.reading.started = started or self.reading.started
 
 
 def _path(item: Any) -> list[str]:

@@ -1,0 +1,28 @@
+"""Bytes of a table or of JSON as text."""
+
+from __future__ import annotations
+
+import codecs
+
+from postmortem.core.model import Problem
+
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+
+
+def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
+    """The text of a whole file, and what was wrong with its bytes. UTF-8, or what its byte order mark says.
+
+    NUL bytes, which a crashed machine leaves where data never reached the disk, are taken out.
+    """
+    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
+    problems: list[Problem] = []
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        text = data.decode(encoding, "replace")
+        problems.append(Problem(path=path, offset=error.start, what=f"bytes that are not {encoding.upper()}", kept="the text around them"))
+    if nul := text.count("\0"):
+        where = data.find(b"\0")
+        problems.append(Problem(path=path, offset=where, what=f"{nul} zero bytes, as a crashed machine leaves them", lost=f"{nul} bytes"))
+        text = text.replace("\0", "")
+    return text, problems
