@@ -76,7 +76,7 @@ class ConstantMetric(BaseDetector):
         if series.role in _SCORES:
             saturated = value in (1.0, 100.0)
             best = float(series.value[:at].max(initial=-np.inf))
-            return not saturated and (at == 0 or value < 0.95 * best)
+            return bool(not saturated and (at == 0 or value < 0.95 * best))
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
         return digits(value) >= self.options.digits

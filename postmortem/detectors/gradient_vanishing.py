@@ -96,8 +96,6 @@ class GradientVanishing(BaseDetector):
         ordered = [s for s in view.series if s.role == "layer_grad_norm" and any(s.tag == layer.tag and s.rank == layer.rank for layer in layers)]
         level = np.array([float(np.median(s.finite.value)) for s in ordered])
         top = float(level.max())
-        smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero is no depth
-        end = max(end, float(smooth[-1]))
         low = int(np.argmin(level))
         if not top > 0 or level[low] >= self.options.layers * top:
             return None
