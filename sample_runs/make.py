@@ -37,19 +37,19 @@ QUIET_WANDB = {
 }
 
 
-def run(folder: Path, command: str, out: str | None = None, err: str | None = None, clock: bool = True) -> None:
-    """Runs a shell command in the folder as a user would; `out` and `err` take its streams (`err` None: in `out`)."""
-    env = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "HOME": str(folder),
-        "OMP_NUM_THREADS": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
-    } | QUIET_WANDB
+def run(folder: Path, command: str, out: str = "/dev/null", err: str | None = None, clock: bool = True, code: int = 0) -> None:
+    """Runs a shell command in the folder as a user would; `out` and `err` take its streams (`err` None: in `out`).
+
+    SystemExit where it does not end with `code`.
+    """
+    env = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONDONTWRITEBYTECODE": "1"} | QUIET_WANDB
     if clock:
         env["PYTHONPATH"] = str(HERE / "_clock")
-    stdout = (folder / out).open("w") if out else subprocess.DEVNULL
-    stderr = (folder / err).open("w") if err else subprocess.STDOUT
-    subprocess.run(command, shell=True, cwd=folder, env=env, stdout=stdout, stderr=stderr, check=False)
+    with (folder / out).open("w") as stdout, (folder / (err or "/dev/null")).open("w") as stderr:
+        done = subprocess.run(command, shell=True, cwd=folder, env=env, stdout=stdout, stderr=stderr if err else stdout, check=False)
+    if done.returncode != code:
+        raise SystemExit(f"{folder.name}: {command!r} ended with {done.returncode}, not {code}")
 
 
 def nan_log_of_zero(folder: Path) -> None:
@@ -65,7 +65,7 @@ def diverged_lr(folder: Path) -> None:
     for file in ("run-a1b2c3d4.wandb", "files/output.log"):  # the rest describes the machine
         (written / file).rename(kept / file)
     shutil.rmtree(written)
-    shutil.rmtree(folder / ".cache")
+    shutil.rmtree(folder / ".cache", ignore_errors=True)
     for link in wandb.iterdir():
         if link.is_symlink():
             link.unlink()
@@ -84,7 +84,7 @@ def killed(folder: Path) -> None:
 
 
 def cuda_oom(folder: Path) -> None:
-    run(folder, "python train.py", out="train.out", err="train.err")
+    run(folder, "python train.py", out="train.out", err="train.err", code=1)
 
 
 def restart(folder: Path) -> None:

@@ -41,7 +41,7 @@ def commands() -> list[str]:
     return sorted(COMMANDS)
 
 
-@pytest.mark.parametrize("block", CONSOLE.finditer(README.read_text()), ids=lambda m: m["args"][:40])
+@pytest.mark.parametrize("block", list(CONSOLE.finditer(README.read_text())), ids=lambda m: m["args"][:40])
 def test_quoted_output_is_real(block):
     """A console block of the README shows what the command prints."""
     if block["args"].startswith("replay"):
@@ -49,7 +49,9 @@ def test_quoted_output_is_real(block):
     assert block["output"] == real_output(block["args"])
 
 
-@pytest.mark.parametrize("block", PYTHON.finditer(README.read_text()), ids=lambda m: f"line {README.read_text()[: m.start()].count(chr(10)) + 1}")
+@pytest.mark.parametrize(
+    "block", list(PYTHON.finditer(README.read_text())), ids=lambda m: f"line {README.read_text()[: m.start()].count(chr(10)) + 1}"
+)
 def test_quoted_python_runs(block, monkeypatch):
     """A Python block of the README runs in the repository's root."""
     monkeypatch.chdir(ROOT)
