@@ -43,7 +43,8 @@ class Signature:
     exception; `anchors` are plain texts one of which stands in everything the patterns match (the cheap test
     before them); `details` are searched in the message and the `follow` lines after it for more fields.
     Named groups become fields, typed by `fields` (default str). `scope` "exception" keeps an entry from
-    matching in ordinary lines. The higher `rank` wins where several entries fit. `ended` is how a run ended
+    matching in ordinary lines. Appearances that agree in the fields named by `same` are one event (a name
+    that is no field, such as "kind": all of them). The higher `rank` wins where several entries fit. `ended` is how a run ended
     whose root this is.
     """
 
@@ -63,6 +64,7 @@ class Signature:
     role: Role = "cause"
     scope: Literal["any", "exception"] = "any"
     follow: int = 0
+    same: tuple[str, ...] = ()
     ended: Ended | None = None
 
     def match(self, text: str) -> dict[str, Any] | None:
@@ -140,7 +142,7 @@ class Catalogue(Mapping[str, Signature]):
     @cached_property
     def anchors(self) -> tuple[str, ...]:
         """The plain texts of all entries: a line with none of them matches nothing."""
-        return tuple(sorted({anchor for signature in self._entries.values() for anchor in signature.anchors}))
+        return tuple(sorted({anchor for signature in self._entries.values() for anchor in signature.anchors if anchor}))
 
     def match(self, text: str, *, exception: bool = False) -> tuple[Signature, dict[str, Any]] | None:
         """The signature of highest rank that fits a text, with its fields. `exception`: the text is ``Class: message``."""
@@ -177,7 +179,7 @@ def _signature(entry: dict[str, Any], family: str) -> Signature:
         raise ValueError(f"{family}.toml: {entry['id']}: unknown field types {sorted(bad)}")
     for key in ("patterns", "details"):
         entry[key] = tuple(re.compile(p, re.MULTILINE) for p in entry.get(key, ()))
-    for key in ("anchors", "examples", "causes", "fixes"):
+    for key in ("anchors", "examples", "causes", "fixes", "same"):
         entry[key] = tuple(entry.get(key, ()))
     return Signature(family=family, fields=fields, **entry)
 

@@ -1,0 +1,117 @@
+"""How a run ended, and which of its failures is to blame for it.
+
+By cause, not by time of printing: a failure of its own beats a rank that waited, that beats a rank whose peer went
+away, that beats what launchers and schedulers report about others. A failure after which training went on, or
+completed, lost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.readers._occurrences import went_on
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Ended
+    from postmortem.readers._occurrences import Failure
+
+COMPLETED = (
+    r"`?Trainer\.fit`? stopped: `?max_\w+=",
+    r"['\"]train_runtime['\"]: ",
+    r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:is |has |was )?(?:successfully )?(?:completed?|finished|done|ended)\b)",
+    r"(?i:\b(?:completed|finished|done) (?:with )?(?:the )?train(?:ing)?\b)",
+    r"\[after training is done\]",
+    r"Process \d+ exits successfully",
+    r"Training time \d|Total training time: ",
+    r"\bepochs completed in [\d.]+ hours",
+    r"(?i:\bexit(?:ed)?(?: with)?[ _]?(?:code|status)\W{1,3}0\b)",
+    r"\bFinal \w{1,80} score: ",
+)
+"""What frameworks print when a training ran to its end."""
+
+_IMPORTS = ("ImportError", "ModuleNotFoundError")
+_AFTER_COMPLETION = 20_000
+"""Bytes of progress after a completion line from which on it belonged to an earlier part of the job."""
+_BLAME = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
+
+
+def judge(failures: list[Failure], progress: int, completed: tuple[int, int] | None, unterminated: bool) -> Ended | None:
+    """Sets `severity` and `victim_of` of the failures and says how the run ended; None where the text does not tell.
+
+    `progress` is the bytes of progress in all, `completed` (line, progress) of the last line that says that the
+    training is complete, `unterminated` whether the last line has no newline.
+    """
+    if completed is not None and progress - completed[1] > _AFTER_COMPLETION:
+        completed = None
+    last_attempt = max((f.last.attempt for f in failures if f.signature.severity == "error" and f.signature.role != "note"), default=0)
+    lost: list[Failure] = []
+    for failure in failures:
+        survived = _survived(failure, progress, completed)
+        if failure.severity == "error" and survived:
+            failure.severity = "info"
+            failure.fields["went_on"] = True
+        elif failure.severity == "error" and failure.last.attempt < last_attempt:
+            failure.severity = "warning"  # the job was started again in the same file; the last attempt decides
+        elif failure.severity == "error" or (failure.signature.ended == "interrupted" and not survived):
+            lost.append(failure)
+    if not lost:
+        if completed is not None:
+            return "completed"
+        return "cut" if unterminated else None
+    root = _root(lost)
+    for failure in lost:
+        if failure is not root and _is_victim(failure, root):
+            failure.severity = "info"
+            failure.victim_of = root
+    return _ended(root)
+
+
+def _survived(failure: Failure, progress: int, completed: tuple[int, int] | None) -> bool:
+    """Whether training went on after it, or completed."""
+    if completed is not None and completed[0] > failure.last.line:
+        return True
+    exception = failure.first.exception.rpartition(".")[2]
+    return went_on(failure, progress, imported=exception in _IMPORTS)
+
+
+def _root(lost: list[Failure]) -> Failure:
+    """The failure to blame: the first that failed by itself or waited in vain, else the first victim, else a report."""
+    own = [f for f in lost if _blame(f) >= 2]
+    if own:
+        return min(own, key=lambda f: f.first.first_line)
+    return max(lost, key=lambda f: (_blame(f), -f.first.first_line))
+
+
+def _blame(failure: Failure) -> int:
+    if failure.fields.get("signal") == "Terminated":  # a worker that was ended with the rest
+        return 1
+    return _BLAME.get(failure.signature.role, 0)
+
+
+def _is_victim(failure: Failure, root: Failure) -> bool:
+    if _blame(failure) < _blame(root) or _blame(failure) <= 1:
+        return True
+    return (
+        _blame(failure) == 2
+        and failure.signature.id != "nccl-desync"
+        and root.first.line < failure.first.line
+        and failure.signature.id != root.signature.id
+    )
+
+
+def _ended(root: Failure) -> Ended:
+    if root.signature.id == "slurm-cancelled":
+        reason = str(root.fields.get("reason", ""))
+        if "PREEMPT" in reason:
+            return "preempted"
+        return "crashed" if reason else "interrupted"
+    if root.signature.id == "sigterm":
+        by_hand = root.first.exception.endswith("KeyboardInterrupt") or root.fields.get("number") == 2 or root.fields.get("signal") == "SIGINT"
+        return "interrupted" if by_hand or root.fields.get("exception") == "KeyboardInterrupt" else "killed"
+    if root.signature.id == "srun-exit" and root.fields.get("how") == "Out Of Memory":
+        return "out-of-memory"
+    if root.signature.id in ("srun-exit", "elastic-child-failed") and (root.fields.get("how") == "Killed" or root.fields.get("exitcode") == -9):
+        return "killed"
+    if root.fields.get("cut"):
+        return "cut"
+    return root.signature.ended or "crashed"

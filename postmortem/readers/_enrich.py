@@ -1,0 +1,143 @@
+"""What several lines or several ranks say together: memory formats, the launcher's table, who waited for whom."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from postmortem.readers._occurrences import Failure, Occurrence
+from postmortem.readers._tracebacks import Frame
+from postmortem.signatures import CATALOGUE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FRAME = re.compile(r'^\s*File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})(?:\n\s+(\S.{0,300}))?', re.MULTILINE)
+_FAILED = re.compile(
+    r"rank {0,9}: (?P<rank>\d{1,6}) \(local_rank: (?P<local_rank>\d{1,6})\)\s{0,3}exitcode {0,9}: (?P<exitcode>-?\d{1,6}) \(pid: (?P<pid>\d{1,9})\)"
+)
+_DIED_OF = {-9: "host-kill", -11: "segv", -7: "dl-bus-shm"}
+
+
+def enrich(failures: list[Failure], ranks: set[int], world_size: int) -> None:
+    """Adds to the failures what follows from several of them, and failures that only follow from others."""
+    for failure in list(failures):
+        text = failure.fields.pop("text", "")
+        if failure.signature.id == "ddp-stride":
+            failure.fields |= stride_formats(failure.fields)
+        elif failure.signature.id == "anomaly-nan" and text:
+            failure.fields |= _forward_frame(text)
+        elif failure.signature.id == "elastic-child-failed":
+            _table(failures, failure, text, ranks)
+    _timeouts(failures, ranks, world_size)
+
+
+def memory_format(sizes: Sequence[int], strides: Sequence[int]) -> str:
+    """ "contiguous", "channels_last", "channels_last_3d", "ambiguous" (fits both) or "other".
+
+    Strides of dimensions of size 1 say nothing: no step is ever taken along them.
+    """
+    last = {4: ("channels_last", (0, 2, 3, 1)), 5: ("channels_last_3d", (0, 2, 3, 4, 1))}.get(len(sizes))
+    contiguous = _ordered(sizes, strides, tuple(range(len(sizes))))
+    if last is not None and _ordered(sizes, strides, last[1]):
+        return "ambiguous" if contiguous else last[0]
+    return "contiguous" if contiguous else "other"
+
+
+def _ordered(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
+    """Whether memory is packed with the dimensions in this order, outermost first."""
+    step = 1
+    for d in reversed(order):
+        if sizes[d] != 1 and strides[d] != step:
+            return False
+        step *= sizes[d]
+    return True
+
+
+def stride_formats(fields: dict[str, Any]) -> dict[str, Any]:
+    """Memory formats of gradient and bucket, and whether the two differ only along dimensions of size 1 (harmless)."""
+    found: dict[str, Any] = {}
+    sizes = fields.get("grad_sizes")
+    for name in ("grad", "bucket"):
+        shape, strides = fields.get(f"{name}_sizes"), fields.get(f"{name}_strides")
+        if shape and strides and len(shape) == len(strides):
+            found[f"{name}_format"] = memory_format(shape, strides)
+    grad, bucket = fields.get("grad_strides"), fields.get("bucket_strides")
+    if sizes and grad and bucket and len(sizes) == len(grad) == len(bucket):
+        found["same_memory"] = all(g == b for n, g, b in zip(sizes, grad, bucket, strict=True) if n != 1)
+    return found
+
+
+def _forward_frame(text: str) -> dict[str, Any]:
+    """The innermost line of the user's own code in the forward stack that anomaly mode prints."""
+    frames = [Frame(m[1], int(m[2]), m[3].strip(), (m[4] or "").strip()) for m in _FRAME.finditer(text)]
+    own = [f for f in frames if f.yours] or frames
+    if not own:
+        return {}
+    frame = own[-1]
+    return {"forward": {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.code}}
+
+
+def _table(failures: list[Failure], table: Failure, text: str, ranks: set[int]) -> None:
+    """Reads torchelastic's table: all failed ranks, and ranks killed by a signal, which print nothing themselves."""
+    rows = [{k: int(v) for k, v in m.groupdict().items()} for m in _FAILED.finditer(text)]
+    if not rows:
+        return
+    table.fields["failures"] = rows
+    ranks.update(row["rank"] for row in rows)
+    by_pid = {row["pid"]: row for row in rows}
+    known = set()
+    for failure in failures:
+        row = by_pid.get(failure.fields.get("pid", -1))
+        if row is not None:
+            known.add(row["pid"])
+            if failure.first.rank is None:
+                failure.first.rank = row["rank"]
+                failure.ranks = [row["rank"]]
+    for row in rows:
+        died_of = _DIED_OF.get(row["exitcode"])
+        if died_of in CATALOGUE and died_of is not None and row["pid"] not in known:
+            failures.append(_derived(died_of, table, f"rank {row['rank']} ended with exit code {row['exitcode']}", dict(row), row["rank"]))
+
+
+def _derived(kind: str, source: Failure, message: str, fields: dict[str, Any], rank: int | None) -> Failure:
+    """A failure that follows from what another one says."""
+    fields.pop("rank", None)
+    seen = source.first
+    occurrence = Occurrence(
+        signature=CATALOGUE[kind],
+        line=seen.line,
+        first_line=seen.first_line,
+        message=message,
+        rank=rank,
+        wall_time=seen.wall_time,
+        fields=fields,
+        attempt=seen.attempt,
+        progress=seen.progress,
+    )
+    return Failure(occurrence, [rank] if rank is not None else [], 1, occurrence, fields, CATALOGUE[kind].severity)
+
+
+def _timeouts(failures: list[Failure], ranks: set[int], world_size: int) -> None:
+    """Who waited, who is missing (the suspects), and whether the ranks ran different collectives."""
+    waiting = [f for f in failures if f.signature.id in ("nccl-timeout", "gloo-timeout")]
+    if not waiting:
+        return
+    waited = {rank for failure in waiting for rank in failure.ranks}
+    everyone = set(range(world_size)) if 1 < world_size <= 100_000 else ranks
+    suspects = sorted(everyone - waited) if waited else []
+    for failure in waiting:
+        if suspects:
+            failure.fields["suspects"] = suspects
+    by_seq: dict[int, list[Failure]] = {}
+    for failure in waiting:
+        if "seq" in failure.fields and "op" in failure.fields:
+            by_seq.setdefault(failure.fields["seq"], []).append(failure)
+    for seq, group in by_seq.items():
+        runs = {(f.fields["op"], f.fields.get("numel_in")) for f in group}
+        if len(runs) > 1:
+            ops = [{"op": f.fields["op"], "numel": f.fields.get("numel_in"), "ranks": f.ranks} for f in group]
+            said = "; ".join(f"rank {', '.join(map(str, o['ranks'])) or '?'} {o['op']} of {o['numel']} elements" for o in ops)
+            failures.append(
+                _derived("nccl-desync", group[-1], f"at collective number {seq} the ranks differ: {said}", {"seq": seq, "ops": ops}, None)
+            )

@@ -1,0 +1,139 @@
+"""What was seen in a log, before it is folded into events: the same failure may be printed by many ranks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.model import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from postmortem.core.model import Severity
+    from postmortem.signatures import Signature
+
+_VARIES = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?")
+_LONGEST_MESSAGE = 1000
+_FLUSHED = 8192
+"""Bytes that a process may still write from its buffer after it failed: less than this is not "it went on"."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Occurrence:
+    """One appearance of a failure text.
+
+    `line` is 1-based, `first_line` where its traceback begins; `attempt` counts the starts of a job that are
+    appended in one file; `progress` is how many bytes of progress the log had shown before it.
+    """
+
+    signature: Signature
+    line: int
+    first_line: int
+    message: str
+    rank: int | None = None
+    wall_time: float | None = None
+    level: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+    exception: str = ""
+    attempt: int = 0
+    progress: int = 0
+
+
+@dataclass(slots=True)
+class Failure:
+    """Occurrences of the same thing, the first of them in front. `severity` and `victim_of` are decided at the end."""
+
+    first: Occurrence
+    ranks: list[int]
+    count: int
+    last: Occurrence
+    fields: dict[str, Any]
+    severity: Severity
+    victim_of: Failure | None = None
+
+    @property
+    def signature(self) -> Signature:
+        return self.first.signature
+
+    @property
+    def primary(self) -> bool:
+        """Whether the run may have been lost by this."""
+        return self.severity == "error" and self.victim_of is None
+
+    def event(self, path: str, source: str) -> Event:
+        """The event that reports see."""
+        fields = dict(self.fields)
+        if self.count > 1:
+            fields |= {"count": self.count, "last_line": self.last.line}
+            latest = {k: v for k, v in self.last.fields.items() if fields.get(k) != v and not isinstance(v, (dict, list))}
+            if latest:
+                fields["last"] = latest
+        if len(self.ranks) > 1 or (self.ranks and self.count > 1):
+            fields["ranks"] = self.ranks
+        if self.first.first_line != self.first.line:
+            fields["first_line"] = self.first.first_line
+        if self.first.attempt:
+            fields["attempt"] = self.first.attempt + 1
+        if self.victim_of is not None:
+            root = self.victim_of
+            fields["victim_of"] = {"kind": root.signature.id, "line": root.first.line, "rank": root.first.rank}
+        return Event(
+            kind=self.signature.id,
+            severity=self.severity,
+            message=self.first.message[:_LONGEST_MESSAGE],
+            source=source,
+            file=path,
+            line=self.first.line,
+            rank=self.first.rank,
+            wall_time=self.first.wall_time if self.first.wall_time is not None else float("nan"),
+            fields=fields,
+        )
+
+
+def fold(occurrences: Iterable[Occurrence]) -> list[Failure]:
+    """Joins what says the same, on any rank, into one failure each; order of first appearance.
+
+    The same are: appearances that agree in the fields named by `Signature.same`; else warnings and notes of one
+    signature; else errors whose class and message agree but for their numbers. Errors with training between
+    them are not the same.
+    """
+    failures: list[Failure] = []
+    latest: dict[tuple[object, ...], Failure] = {}
+    for seen in occurrences:
+        key = _key(seen)
+        known = latest.get(key)
+        if known is not None and seen.signature.severity == "error" and seen.progress - known.last.progress > _FLUSHED:
+            known = None
+        if known is None:
+            ranks = [seen.rank] if seen.rank is not None else []
+            known = latest[key] = Failure(seen, ranks, 1, seen, dict(seen.fields), seen.signature.severity)
+            failures.append(known)
+            continue
+        known.count += 1
+        known.last = seen
+        if seen.exception and not known.first.exception:  # an exception says more than the warning lines before it
+            seen.first_line = min(seen.first_line, known.first.first_line)
+            known.first = seen
+        known.fields = seen.fields | known.fields
+        if seen.rank is not None and seen.rank not in known.ranks:
+            known.ranks.append(seen.rank)
+    for failure in failures:
+        failure.ranks.sort()
+    return failures
+
+
+def went_on(failure: Failure, progress: int, *, imported: bool) -> bool:
+    """Whether training went on after a failure, when the log shows `progress` bytes of it in all."""
+    after = progress - failure.last.progress
+    return after > _FLUSHED or (imported and after > 0)
+
+
+def _key(seen: Occurrence) -> tuple[object, ...]:
+    signature = seen.signature
+    if signature.same:
+        return (signature.id, seen.attempt, *(str(seen.fields.get(name)) for name in signature.same))
+    if signature.severity != "error":
+        return (signature.id, seen.attempt)
+    return (signature.id, seen.attempt, seen.exception, _VARIES.sub("0", seen.message[:2000])[:200])

@@ -1,0 +1,288 @@
+"""Python tracebacks out of a stream of lines: frames, chained causes, messages of several lines.
+
+One `TracebackReader` reads the lines of one rank, already peeled of their prefixes. It copes with what logs do
+to tracebacks: a header in the middle of a line, no header at all, foreign lines between the frames, several
+processes writing over one another, a file that ends in the middle.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+HEADER = "Traceback (most recent call last)"
+_LINKS = {
+    "The above exception was the direct cause of the following exception:": "cause",
+    "During handling of the above exception, another exception occurred:": "context",
+}
+_FRAME = re.compile(r'\s*(?:\| +)?File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?')
+_CLASS = re.compile(r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80})(?:: ?(?P<message>.*)|\s*)$", re.DOTALL)
+_ENDINGS = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failed\w*|Timeout|Failure|Unsupported|OutOfResources|StopIteration|BackendCompilerFailed)$")
+_NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?|[-+]?(?:nan|inf)", re.IGNORECASE)
+_TITLES = frozenset({"Error", "Timeout", "Failure", "Failed", "Exit"})
+_NOT_YOURS = re.compile(
+    r"site-packages|dist-packages|/lib/python\d|[\\/][Ll]ib[\\/](?:runpy|threading|multiprocessing)|^<(?!stdin|ipython|string)|torchinductor|/bin/\w+$"
+)
+
+_FOREIGN = 60
+"""Foreign lines between two lines of a traceback before it counts as lost."""
+_MESSAGE_LINES = 40
+_TABLE_LINES = 2000
+"""Lines of a message that are kept; torchelastic's table has nine for every failed rank."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """One frame: `code` is the source line below it, empty where the log has none."""
+
+    file: str
+    line: int
+    function: str
+    code: str = ""
+
+    @property
+    def yours(self) -> bool:
+        """Whether the file is the user's own, not of Python or an installed package."""
+        return _NOT_YOURS.search(self.file) is None
+
+
+@dataclass(slots=True)
+class Block:
+    """One exception: where its header and its ``Class: message`` line stand (1-based), its frames, its text."""
+
+    header: int
+    line: int = 0
+    exception: str = ""
+    message: str = ""
+    more: list[str] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    link: str = ""
+    level: str | None = None
+    had_header: bool = True
+
+    @property
+    def text(self) -> str:
+        """``Class: message`` with all lines of the message."""
+        return "\n".join([self.title, *self.more])
+
+    @property
+    def title(self) -> str:
+        return f"{self.exception}: {self.message}" if self.message else self.exception
+
+    @property
+    def own_frame(self) -> Frame | None:
+        """The innermost frame in the user's own code."""
+        return next((f for f in reversed(self.frames) if f.yours), None)
+
+
+@dataclass(slots=True)
+class Chain:
+    """Exceptions that led to one another, in the order printed: the first is nearest to the cause.
+
+    `inner` is the exception that a data-loader worker sent to the main process, which is nearer still.
+    """
+
+    blocks: list[Block]
+    inner: Block | None = None
+    cut: bool = False
+
+    @property
+    def last(self) -> Block:
+        return self.blocks[-1]
+
+    @property
+    def by_cause(self) -> list[Block]:
+        return ([self.inner] if self.inner is not None else []) + self.blocks
+
+    @property
+    def own_frame(self) -> Frame | None:
+        return next((frame for block in self.by_cause if (frame := block.own_frame) is not None), None)
+
+
+def exception_of(text: str, *, strict: bool) -> tuple[str, str] | None:
+    """Class and message where a line is ``Class: message``, else None.
+
+    `strict` is for lines outside a traceback: there a number after the colon is a metric (``L2Error: 0.3``) and a
+    class that only begins with a capital is a title.
+    """
+    match = _CLASS.match(text[:20_000])
+    if match is None:
+        return None
+    name, message = match["name"], (match["message"] or "").rstrip()
+    last = name.rpartition(".")[2]
+    if not last[0].isupper() or (_NUMBER.fullmatch(message.strip()) and (strict or _ENDINGS.search(last) is None)):
+        return None
+    known = _ENDINGS.search(last) is not None
+    if strict:
+        known = known and last not in _TITLES and (message != "" or last.endswith(("Error", "Exception", "Interrupt")))
+    elif not known:
+        known = last.endswith("Warning") or (not last.isupper() and ("." in name or ":" in text))
+    return (name, message) if known else None
+
+
+class TracebackReader:
+    """Reads one rank's lines; `feed` returns the chains that are complete, `close` what is left at the end."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Block] = []
+        self._open: Block | None = None
+        self._state = "idle"
+        self._foreign = 0
+        self._blank = 0
+        self._inner: Block | None = None
+        self._outer: Block | None = None
+        self.took = False
+        """Whether the last line fed belongs to a traceback."""
+
+    @property
+    def active(self) -> bool:
+        """Whether the next line may belong to a traceback."""
+        return self._state != "idle"
+
+    @property
+    def in_message(self) -> bool:
+        return self._state == "message"
+
+    @property
+    def in_table(self) -> bool:
+        """Whether the lines are torchelastic's table of failures."""
+        return self._state == "message" and self._open is not None and self._open.exception.endswith("ChildFailedError")
+
+    def feed(self, number: int, text: str, level: str | None = None, prefixed: bool = False) -> list[Chain]:
+        """One line, without its prefixes. `prefixed`: a rank stands before it, so that no other process can have written it."""
+        self.took = True
+        if self._state == "idle":
+            return self._idle(number, text, level)
+        if self._state == "frames":
+            return self._frames(number, text, level)
+        if self._state == "linked":
+            if HEADER in text:
+                self._start(number, text, level)
+                return []
+            if text.strip():
+                return self._emit() + self.feed(number, text, level, prefixed)
+            return []
+        return self._message(number, text, level, prefixed)
+
+    def close(self) -> list[Chain]:
+        """What is left at the end of the file; a traceback without its last line is marked cut."""
+        if self._state == "frames" and self._open is not None and self._open.frames:
+            if self._outer is not None:
+                self._blocks.append(self._outer)
+                self._outer = None
+            else:
+                self._open.line = self._open.header
+                self._blocks.append(self._open)
+            self._open = None
+            return self._emit(cut=True)
+        if self._open is not None and self._state != "frames":
+            self._blocks.append(self._open)
+            self._open = None
+        return self._emit()
+
+    def _idle(self, number: int, text: str, level: str | None) -> list[Chain]:
+        if HEADER in text:
+            self._start(number, text, level)
+        elif not text[:1].isspace() and (found := exception_of(text, strict=True)) is not None and level not in ("INFO", "DEBUG"):
+            block = Block(number, level=level, had_header=False)
+            self._complete(block, number, found)
+        else:
+            self.took = False
+        return []
+
+    def _start(self, number: int, text: str, level: str | None) -> None:
+        self._open = Block(number, level=level)
+        self._state, self._foreign = "frames", 0
+
+    def _complete(self, block: Block, number: int, found: tuple[str, str]) -> None:
+        block.line, (block.exception, block.message) = number, found
+        self._open, self._state, self._blank = block, "message", 0
+
+    def _frames(self, number: int, text: str, level: str | None) -> list[Chain]:
+        block = self._open
+        assert block is not None
+        bare = text.lstrip(" |+") if text[:1] == " " and text.lstrip()[:1] in ("|", "+") else text
+        frame = _FRAME.match(text)
+        if frame is not None:
+            self._foreign = 0
+            block.frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            del block.frames[:-1000]
+        elif text[:1].isspace() and bare is text:
+            if block.frames and not block.frames[-1].code and set(text.strip()) - set("^~ "):
+                block.frames[-1].code = text.strip()[:300]
+        elif HEADER in text:  # another process began its own traceback
+            self._foreign = 0
+        elif (found := exception_of(bare, strict=not block.frames and self._foreign > 0)) is not None:
+            if self._outer is not None:  # the exception inside a data-loader worker
+                block.line, (block.exception, block.message) = number, found
+                self._inner, self._open, self._outer = block, self._outer, None
+                self._state, self._blank = "message", 0
+                self._open.more.append(text)
+            else:
+                self._complete(block, number, found)
+        else:
+            self.took = False
+            self._foreign += 1
+            if self._foreign > _FOREIGN:
+                return self.close()
+        return []
+
+    def _message(self, number: int, text: str, level: str | None, prefixed: bool) -> list[Chain]:
+        block = self._open
+        assert block is not None
+        stripped = text.strip()
+        if stripped in _LINKS:
+            block.link = _LINKS[stripped]
+            self._blocks.append(block)
+            self._open, self._state = None, "linked"
+            return []
+        if stripped.startswith("Original Traceback") and HEADER in text:
+            block.more.append(text)
+            self._outer = block
+            self._start(number, text, level)
+            return []
+        if HEADER in text:
+            done = self._finish()
+            self._start(number, text, level)
+            return done
+        if _FRAME.match(text) and not prefixed and not stripped.endswith(":"):
+            done = self._finish()  # frames of another process that writes into the same file
+            self._start(number, text, level)
+            assert self._open is not None
+            self._open.had_header = False
+            return done + self._frames(number, text, level)
+        if self._ends_message(text, stripped, level, prefixed):
+            return self._finish() + self._idle(number, text, level)
+        if self._blank == 0 or prefixed or self.in_table or block.exception.startswith("torch._"):
+            block.more.append(text[:2000])
+        return []
+
+    def _ends_message(self, text: str, stripped: str, level: str | None, prefixed: bool) -> bool:
+        block = self._open
+        assert block is not None
+        if self.in_table:
+            rule = len(stripped) > 8 and not set(stripped) - {"="}
+            return len(block.more) > _TABLE_LINES or (rule and sum(line.startswith("Root Cause") for line in block.more) > 0)
+        if len(block.more) >= _MESSAGE_LINES:
+            return True
+        if not stripped:
+            self._blank += 1
+            return self._blank > 2 and not prefixed
+        if text[:1].isspace():
+            return False
+        last = block.more[-1] if block.more else block.message
+        if exception_of(text, strict=True) is not None and not last.rstrip().endswith(":"):
+            return True
+        return not prefixed and (self._blank > 0 or level is not None)
+
+    def _finish(self) -> list[Chain]:
+        if self._open is not None:
+            self._blocks.append(self._open)
+            self._open = None
+        return self._emit()
+
+    def _emit(self, *, cut: bool = False) -> list[Chain]:
+        blocks, self._blocks = self._blocks, []
+        inner, self._inner = self._inner, None
+        self._state, self._open, self._outer = "idle", None, None
+        return [Chain(blocks, inner, cut)] if blocks else []
