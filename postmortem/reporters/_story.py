@@ -109,9 +109,13 @@ def place(fold: Fold) -> str:
     return " ".join(w for w in words if w)
 
 
-def says(fold: Fold) -> str:
-    """The fold in one line, after its code and name: the detector's own words where it is a single finding."""
-    return clean(fold.first.message, 400) if len(fold.members) == 1 and fold.first.message else place(fold)
+def says(fold: Fold, told: str = "") -> str:
+    """The fold in one line, after its code and name: the detector's own words where it is a single finding.
+
+    Only the place where those words are part of what was `told` already (the summary of the diagnosis).
+    """
+    message = fold.first.message
+    return clean(message, 400) if len(fold.members) == 1 and message and message not in told else place(fold)
 
 
 def headline(run: RunReport) -> str:
@@ -217,14 +221,18 @@ def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
     return (files[0] if files else run.path), None
 
 
-_QUOTED = re.compile(r":? ?`((?:\$ )?(?:postmortem|python|pip|export) [^`]*)`")
-_BARE = re.compile(r"\s*(?:\$ )?((?:postmortem|python|pip|export) .*)", re.S)
+_TOOLS = "(?:postmortem|python|pip|export) "
+_QUOTED = re.compile(rf":? ?`((?:\$ )?{_TOOLS}[^`]*)`")
+_BARE = re.compile(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTALL)
 
 
 def with_commands(action: str) -> tuple[str, list[str]]:
-    """A next action as words and the commands in it, which are to be shown so that they can be copied."""
+    """A next action as words and the commands in it, which are to be shown so that they can be copied.
+
+    Commands stand in backticks, or are the whole action, where a note in brackets may follow after two spaces.
+    """
     bare = _BARE.fullmatch(action)
     if bare:
-        return "", [clean(bare[1])]
+        return clean(bare[2] or "", 1000), [clean(bare[1])]
     commands = [clean(c.removeprefix("$ ")) for c in _QUOTED.findall(action)]
-    return clean(_QUOTED.sub(":", action).removesuffix(":") + (":" if commands else ""), 1000), commands
+    return clean(_QUOTED.sub(":", action).removesuffix(":"), 1000) + (":" if commands else ""), commands

@@ -129,7 +129,7 @@ def _run(page: _Page, run: RunReport) -> None:
         page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500))
     if bad or page.verbose:
         _values(page, run.around)
-    _findings(page, folded(run))
+    _findings(page, folded(run), diagnosis.summary if diagnosis else "")
     if diagnosis:
         for label, said in (("for", diagnosis.evidence_for), ("against", diagnosis.evidence_against), ("wrong if", diagnosis.disprove)):
             _bullets(page, label, [clean(s, 800) for s in said], most=_BRIEF if label == "for" else 2)
@@ -170,22 +170,21 @@ def _short(text: str, width: int) -> str:
     return text
 
 
-def _findings(page: _Page, folds: Sequence[Fold]) -> None:
+def _findings(page: _Page, folds: Sequence[Fold], told: str) -> None:
     shown = folds if page.verbose else folds[:6]
     for i, fold in enumerate(shown):
-        _fold(page, "findings" if i == 0 else "", fold, "● ")
+        _fold(page, "findings" if i == 0 else "", fold, "● ", told)
         consequences = fold.consequences if page.verbose else fold.consequences[:6]
         for consequence in consequences:
-            _fold(page, "", consequence, "  └ ")
+            _fold(page, "", consequence, "  └ ", told)
         _more(page, len(fold.consequences) - len(consequences), "    ")
     _more(page, len(folds) - len(shown))
 
 
-def _fold(page: _Page, label: str, fold: Fold, mark: str) -> None:
+def _fold(page: _Page, label: str, fold: Fold, mark: str, told: str) -> None:
     style = _SEVERITY_STYLE[fold.first.severity]
-    page.add(
-        label, (f"{clean(fold.first.code)} {clean(fold.first.name)}", style), "  ", says(fold), mark=(mark, style), lines=0 if page.verbose else 3
-    )
+    named = (f"{clean(fold.first.code)} {clean(fold.first.name)}", style)
+    page.add(label, named, "  ", says(fold, told), mark=(mark, style), lines=0 if page.verbose else 3)
     if page.verbose and len(fold.members) > 1:
         for member in fold.members:
             page.add("", clean(member.message), mark=" " * len(mark) + "· ")
