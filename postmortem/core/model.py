@@ -111,11 +111,17 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """Saved weights of a run. `step` is what its name or content says; `finite` None: not looked into."""
+    """Saved weights of a run. `step` is what its name or content says.
+
+    `finite` None: not looked into, or it could not be told. `nonfinite` names the tensors that hold NaN or
+    infinities; `problem` says why it could not be read, None where it could or nobody tried.
+    """
 
     path: str
     step: int | None
     finite: bool | None = None
+    nonfinite: tuple[str, ...] = ()
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
