@@ -1,0 +1,164 @@
+"""Reruns of one step from the state before it, changed in one way or another."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from postmortem.replay.runner import NOTHING, Overrides, StepResult, StepRunner
+from postmortem.replay.state import tensors_in
+from postmortem.replay.trace import Tracer, exact_bits, storage_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from postmortem.replay.state import State
+
+Stage = Literal["loss", "grad", "param"]
+_UNTIL: dict[str, Literal["loss", "grad", "step"]] = {"loss": "loss", "grad": "grad", "param": "step"}
+
+
+class _Enough(Exception):  # noqa: N818  (not an error: it ends a rerun whose answer is known)
+    pass
+
+
+@dataclass(slots=True)
+class Traced:
+    """A traced rerun: where it went wrong first, the operators that wrote what is wrong, and what tensors are by storage."""
+
+    tracer: Tracer
+    stage: Stage | None = None
+    names: list[str] = field(default_factory=list)
+    sources: list[int] = field(default_factory=list)
+    loss: float | None = None
+    batch: Any = None
+    micro: int = 0
+    known: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """storage -> ("parameter" | "optimizer" | "batch", name)."""
+    buffers: set[str] = field(default_factory=set)
+    strides: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
+    """Parameters whose gradient has other strides: name, gradient's, parameter's, source of the gradient."""
+
+
+class Session:
+    """The step `step` of `runner`, rerun at will from `before` on the kept `batch`. `runs` counts the reruns."""
+
+    def __init__(self, runner: StepRunner, before: State, batch: Any, step: int) -> None:
+        self.runner, self.before, self.batch, self.step = runner, before, batch, step
+        self.runs = 0
+        self.failure = ""
+
+    def run(
+        self,
+        overrides: Overrides = NOTHING,
+        *,
+        until: Stage = "param",
+        modes: tuple[AbstractContextManager[Any], ...] = (),
+        prepare: Callable[[], None] | None = None,
+    ) -> Stage | None:
+        """Reruns the step up to `until` and says what is not finite first. What the step raises comes through."""
+        self.runs += 1
+        self.runner.restore(self.before)
+        if prepare is not None:
+            prepare()
+
+        def stop_early(kind: str, tensors: dict[str, torch.Tensor]) -> None:
+            with _disable_current_modes():
+                if kind == "loss" and any(exact_bits(t) for t in tensors.values()):
+                    raise _Enough
+
+        self.runner.observe = stop_early
+        try:
+            with ExitStack() as stack:
+                for mode in modes:
+                    stack.enter_context(mode)
+                return self.runner.run(self.batch, self.step, overrides=overrides, until=_UNTIL[until]).first_nonfinite
+        except _Enough:
+            return "loss"
+        finally:
+            self.runner.observe = None
+
+    def fails(self, overrides: Overrides = NOTHING, **how: Any) -> bool | None:
+        """Whether the step still fails; None, with the reason in `failure`, where it could not be run so."""
+        try:
+            return self.run(overrides, **how) is not None
+        except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
+            self.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            return None
+
+    def plain(self) -> StepResult:
+        self.runs += 1
+        self.runner.restore(self.before)
+        return self.runner.run(self.batch, self.step)
+
+    def trace(self, tracer: Tracer, prepare: Callable[[], None] | None = None) -> Traced:
+        """A rerun under the tracer, up to the first loss, gradient or parameter that is not finite."""
+        self.runs += 1
+        self.runner.restore(self.before)
+        if prepare is not None:
+            prepare()
+        out = Traced(tracer)
+
+        def keep(batch: Any) -> Any:
+            out.batch = batch
+            return batch
+
+        def look(kind: Literal["loss", "grad"], tensors: dict[str, torch.Tensor]) -> None:
+            with _disable_current_modes():
+                bad = {name: t for name, t in tensors.items() if exact_bits(t)}
+                if kind == "loss":
+                    out.micro += 1
+                    out.loss = sum(float(t.detach()) for t in tensors.values())
+                if bad:
+                    out.stage, out.names = kind, list(bad)
+                    out.sources = [tracer.source(t) for t in bad.values()]
+                    raise _Enough
+                if kind == "grad":
+                    for name, p in self.runner.named_parameters().items():
+                        if p.grad is not None and p.grad.layout == torch.strided and p.grad.stride() != p.stride():
+                            out.strides.append((name, p.grad.stride(), p.stride(), tracer.source(p.grad)))
+
+        self.runner.observe = look
+        try:
+            with tracer:
+                result = self.runner.run(self.batch, self.step, overrides=Overrides(batch=keep))
+            if result.bad_params:
+                out.stage, out.names = "param", result.bad_params
+                parameters = self.runner.named_parameters()
+                out.sources = [tracer.source(parameters[name]) for name in result.bad_params]
+        except _Enough:
+            pass
+        finally:
+            self.runner.observe = None
+        out.micro = max(0, out.micro - 1)
+        out.known = self._known(out.batch)
+        out.buffers = set(self.state_tensors()) - set(self.runner.named_parameters())
+        return out
+
+    def state_tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name."""
+        out: dict[str, torch.Tensor] = dict(self.runner.named_parameters())
+        for key, model in self.runner.models.items():
+            out |= {(f"{key}.{name}" if key else name): b for name, b in model.named_buffers()}
+        return out
+
+    def optimizer_tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """(parameter's name, tensor) of the optimizers' state."""
+        names = {id(p): name for name, p in self.runner.named_parameters().items()}
+        return [
+            (names.get(id(p), ""), t)
+            for optimizer in self.runner.optimizers.values()
+            for p, state in getattr(optimizer, "state", {}).items()
+            for t in tensors_in(state)
+        ]
+
+    def _known(self, batch: Any) -> dict[int, tuple[str, str]]:
+        known = {storage_key(t): ("batch", "") for t in tensors_in(batch)}
+        known |= {storage_key(t): ("optimizer", name) for name, t in self.optimizer_tensors()}
+        known |= {storage_key(t): ("parameter", name) for name, t in reversed(list(self.state_tensors().items()))}
+        return known

@@ -1,0 +1,214 @@
+"""Repairs that are tried: an epsilon or clamp at the culprit itself, by intercepting the call, and the line it would make."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from postmortem.replay.trace import user_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DIVISION = {"div", "divide", "true_divide", "__truediv__", "__div__", "div_", "divide_", "true_divide_", "__itruediv__"}
+RECIPROCAL = {"__rtruediv__", "__rdiv__", "reciprocal", "reciprocal_"}
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """Where a function and its derivative are finite: `low` < x < `high`; `inside` words a clamp to it.
+
+    names: the torch functions that lead to the operator. argument: the position of x.
+    """
+
+    names: frozenset[str]
+    low: float | None = 0.0
+    high: float | None = None
+    argument: int = 0
+
+    def clamp(self, x: Any, eps: float) -> Any:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        return x.clamp(None if self.low is None else self.low + eps, None if self.high is None else self.high - eps)
+
+    def words(self, eps: float) -> str:
+        bounds = []
+        if self.low is not None:
+            bounds.append(f"min={eps:g}" if not self.low else f"min={self.low:g} + {eps:g}")
+        if self.high is not None:
+            bounds.append(f"max={self.high:g} - {eps:g}")
+        return f".clamp({', '.join(bounds)})"
+
+
+def _domain(*names: str, low: float | None = 0.0, high: float | None = None, argument: int = 0) -> Domain:
+    return Domain(frozenset([*names, *(n + "_" for n in names)]), low, high, argument)
+
+
+_POWER = Domain(frozenset({"pow", "pow_", "__pow__", "__ipow__", "float_power"}))
+DOMAINS: dict[str, Domain] = {
+    "sqrt": _domain("sqrt"),
+    "rsqrt": _domain("rsqrt"),
+    "log": _domain("log"),
+    "log2": _domain("log2"),
+    "log10": _domain("log10"),
+    "log1p": _domain("log1p", low=-1.0),
+    "pow": _POWER,
+    "float_power": _POWER,
+    "atanh": _domain("atanh", "arctanh", low=-1.0, high=1.0),
+    "asin": _domain("asin", "arcsin", low=-1.0, high=1.0),
+    "acos": _domain("acos", "arccos", low=-1.0, high=1.0),
+    "erfinv": _domain("erfinv", low=-1.0, high=1.0),
+    "acosh": _domain("acosh", "arccosh", low=1.0),
+    "logit": _domain("logit", low=0.0, high=1.0),
+    "xlogy": _domain("xlogy", argument=1),
+    "lgamma": _domain("lgamma"),
+    "digamma": _domain("digamma"),
+}
+"""Singular functions of one argument, by operator."""
+
+NORMS: dict[str, set[str]] = {
+    "layer_norm": {"layer_norm"},
+    "batch_norm": {"batch_norm"},
+    "group_norm": {"group_norm"},
+    "instance_norm": {"instance_norm"},
+    "rms_norm": {"rms_norm"},
+}
+"""Normalisations that take an eps."""
+
+EPS_KEYWORD = {"normalize", "cosine_similarity", "pairwise_distance", "layer_norm", "group_norm", "batch_norm", "instance_norm", "rms_norm", "logit"}
+
+
+def singular(op: str | None) -> bool:
+    """Whether an epsilon or a clamp could be the repair of this operator: it has a pole, or a pole in its derivative."""
+    return op in DOMAINS or op in ("div", "reciprocal", "addcdiv", "norm") or op in NORMS
+
+
+class AtLine(TorchFunctionMode):
+    """While active, the calls of operator `op` at this file and line see arguments kept `eps` away from its poles.
+
+    That is what changing the line would do; autograd sees the changed call. `used` counts them.
+    """
+
+    def __init__(self, file: str, line: int, op: str, eps: float) -> None:
+        super().__init__()
+        self.file, self.line, self.op, self.eps, self.used = file, line, op, eps, 0
+        self.signed = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        change = self._change(name)
+        if change is not None:
+            frame = user_frame(sys._getframe(1))
+            if frame is not None and frame.f_lineno == self.line and frame.f_code.co_filename == self.file:
+                self.used += 1
+                args, kwargs = change(list(args), dict(kwargs))
+        return func(*args, **kwargs)
+
+    def _change(self, name: str) -> Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]] | None:
+        if self.op in ("div", "reciprocal"):
+            if name in DIVISION:
+                return lambda a, k: self._argument(a, k, 1, "other", self._away_from_zero)
+            if name in RECIPROCAL:
+                return lambda a, k: self._argument(a, k, 0, "input", self._away_from_zero)
+        domain = DOMAINS.get(self.op)
+        if domain is not None and name in domain.names:
+            return lambda a, k: self._argument(a, k, domain.argument, "input", lambda x: domain.clamp(x, self.eps))
+        if self.op == "norm" and name in ("norm", "vector_norm", "linalg_norm", "linalg_vector_norm"):
+            return lambda a, k: self._argument(a, k, 0, "input", lambda x: x + self.eps)
+        if name in EPS_KEYWORD and (name in NORMS.get(self.op, ()) or self.op in ("div", "norm")):
+            return self._keyword
+        return None
+
+    @staticmethod
+    def _argument(
+        args: list[Any], kwargs: dict[str, Any], position: int, key: str, change: Callable[[Any], Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        if position < len(args):
+            args[position] = change(args[position])
+        elif key in kwargs:
+            kwargs[key] = change(kwargs[key])
+        return args, kwargs
+
+    def _away_from_zero(self, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            return x if x else self.eps
+        if x.is_complex():
+            return x + self.eps
+        self.signed = self.signed or bool((x < 0).any())
+        return torch.where(x.abs() < self.eps, torch.where(x < 0, -self.eps, self.eps).to(x.dtype), x)
+
+    def _keyword(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        if isinstance(kwargs.get("eps"), (int, float)):
+            kwargs["eps"] = max(kwargs["eps"], self.eps)
+        elif args and isinstance(args[-1], float):
+            args[-1] = max(args[-1], self.eps)
+        return args, kwargs
+
+
+# ---- the line that this would make
+
+
+def suggested_line(file: str, span: tuple[int, int, int, int] | None, line: int, op: str, eps: float, signed: bool) -> str | None:
+    """A unified diff of the user's line with the epsilon or clamp in it; None where the line is not understood."""
+    source = linecache.getlines(file)
+    if not source or line > len(source):
+        return None
+    try:
+        tree = ast.parse("".join(source))
+    except SyntaxError:
+        return None
+    operand = _operand(tree, span, line, op)
+    if operand is None or operand.lineno != operand.end_lineno:
+        return None
+    row = source[operand.lineno - 1].rstrip("\n")
+    raw = row.encode()
+    start, end = operand.col_offset, operand.end_col_offset or operand.col_offset
+    text = raw[start:end].decode()
+    kept = text if isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({text})"
+    if op in DOMAINS:
+        new = kept + DOMAINS[op].words(eps)
+    elif signed:
+        new = f"({text} + {eps:g})"
+    else:
+        new = f"{kept}.clamp(min={eps:g})"
+    changed = (raw[:start] + new.encode() + raw[end:]).decode()
+    return f"--- {file}\n+++ {file}\n@@ -{operand.lineno} +{operand.lineno} @@\n-{row}\n+{changed}\n"
+
+
+def _operand(tree: ast.Module, span: tuple[int, int, int, int] | None, line: int, op: str) -> ast.expr | None:
+    """The expression on which the operator is singular: the denominator, or the argument of the function."""
+    nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.expr, ast.AugAssign)) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+    exact = [n for n in nodes if span is not None and (n.lineno, n.end_lineno, n.col_offset, n.end_col_offset) == span]
+    for node in exact + nodes:
+        found = _singular_part(node, op)
+        if found is not None:
+            return found
+    return None
+
+
+def _singular_part(node: ast.AST, op: str) -> ast.expr | None:
+    if op in ("div", "reciprocal"):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            return node.right
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+            return node.value
+    names = DOMAINS[op].names if op in DOMAINS else DIVISION | RECIPROCAL if op in ("div", "reciprocal") else frozenset()
+    if op in ("pow", "float_power") and isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return node.left
+    if not isinstance(node, ast.Call):
+        return None
+    called = node.func
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    if name not in names:
+        return None
+    method = isinstance(called, ast.Attribute) and not (isinstance(called.value, ast.Name) and called.value.id in ("torch", "F", "special"))
+    position = DOMAINS[op].argument if op in DOMAINS else 0 if name in RECIPROCAL else 1
+    everything = [called.value, *node.args] if method and isinstance(called, ast.Attribute) else list(node.args)
+    return everything[position] if position < len(everything) else None

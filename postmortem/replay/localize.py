@@ -1,0 +1,457 @@
+"""`localize`: who made this step fail. Drives the tracing engine over reruns of the step, cheapest question first."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import math
+import warnings
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.replay import rolling
+from postmortem.replay._candidates import Candidate, candidates
+from postmortem.replay._session import Session, Stage, Traced
+from postmortem.replay.fixes import AtLine, singular, suggested_line
+from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
+from postmortem.replay.runner import Overrides, ReplayError, StepRunner
+from postmortem.replay.samples import Samples, find_samples
+from postmortem.replay.state import preserved, tensor_map, tensors_in
+from postmortem.replay.trace import NAN, Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_MANY_STEPS = 1_000_000
+_OUTLIER = 1e4
+
+
+def localize(
+    train_step: TrainStep,
+    *,
+    step: int | None = None,
+    device: Any = None,
+    fixes: bool = True,
+    runner: StepRunner | None = None,
+    rolled: rolling.Roll | None = None,
+) -> Culprit:
+    """The culprit of the first step in which a loss, a gradient or a parameter is not finite.
+
+    step: the last step to look at, as the log counts (default: all batches of a list, the one `batch`). fixes=False leaves
+    the repairs untried. runner, rolled: steps that were rolled forward already. device: where the reruns take place;
+    by default where the model is.
+
+    Model, optimizer, random generators, hooks and flags are as before when it returns or raises. Raises ReplayError
+    where the step cannot be run as it is.
+    """
+    runner = runner or StepRunner(train_step)
+    if device is not None and torch.device(device).type != runner.device.type:
+        raise ReplayError(f"the model is on {runner.device}, not on {device}: build it there (the recipe's ctx.device)")
+    origin = runner.snapshot()
+    with preserved(runner.models.values()), warnings.catch_warnings(), _eager(runner) as compiled:
+        warnings.simplefilter("ignore")
+        try:
+            found = _Case(runner, rolled or _roll(runner, train_step, step), fixes).culprit()
+        finally:
+            runner.observe = None
+            runner.restore(origin)
+    if compiled:
+        found = replace(found, how=(*found.how, "the compiled model was run eagerly: operators inside compiled code cannot be seen"))
+    return found
+
+
+def _eager(runner: StepRunner) -> Any:
+    """torch.compile off while it lasts; gives whether there was something compiled."""
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    compiled = any(isinstance(m, OptimizedModule) or getattr(m, "_compiled_call_impl", None) for model in runner.models.values() for m in model.modules())
+    return _Stance() if compiled else nullcontext(False)
+
+
+class _Stance:
+    def __enter__(self) -> bool:
+        self._stance = torch.compiler.set_stance("force_eager")
+        self._stance.__enter__()
+        return True
+
+    def __exit__(self, *error: object) -> None:
+        self._stance.__exit__(*error)
+
+
+def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rolling.Roll:
+    batches = train_step.batches
+    if batches is None:
+        only = step if step is not None else train_step.first_step or 0
+        return rolling.roll(runner, only, only)
+    first = train_step.first_step or 0
+    if step is not None:
+        return rolling.roll(runner, first, max(first, step))
+    if callable(batches):
+        raise ReplayError("batches is a function of the step: say which step is the last to look at (step=)")
+    known = getattr(batches, "__len__", None)
+    return rolling.roll(runner, first, first + (known() - 1 if known is not None else _MANY_STEPS))
+
+
+@dataclass
+class _Case:
+    """One diagnosis: what is known so far."""
+
+    runner: StepRunner
+    roll: rolling.Roll
+    fixes: bool
+    how: list[str] = field(default_factory=list)
+
+    # ---- stages
+
+    def culprit(self) -> Culprit:
+        roll = self.roll
+        step = roll.fault if roll.fault is not None else roll.overflow
+        at = roll.last if step is None else step
+        self.session = Session(self.runner, roll.before, self._batch(at), at)
+        self.samples = Samples(self.runner.train_step, self.session.batch)
+        self.names = {
+            id(m): ".".join(p for p in (f"{key}.{name}" if key and name else key or name).split(".") if p != "_orig_mod")
+            for key, model in self.runner.models.items()
+            for name, m in model.named_modules()
+        }
+        if step is None:
+            return self._divergence(at) if roll.diverged_at is not None and roll.last - roll.first >= 2 else self._layout(at)
+        diverged = self._divergence(step) if roll.diverged_at is not None and roll.diverged_at <= step else None
+        if diverged is not None and diverged.cause == "divergence":
+            return diverged
+        traced = self._trace()
+        if traced.stage is None:
+            return self._unstable(step)
+        self.stage: Stage = traced.stage
+        if roll.overflow is not None and self.session.fails(Overrides(loss_scale=1.0)) is False:
+            return self._scaler(step, traced)
+        if self.stage == "grad" and self.runner.scaler is not None and self.session.fails(Overrides(loss_scale=1.0)) is False:
+            return self._scaler(step, traced)
+        return self._finish(step, *self._choose(traced))
+
+    def _batch(self, step: int) -> Any:
+        self.runner.restore(self.roll.before)
+        return self.runner.draw(step)
+
+    def _trace(self, repair: dict[int, Callable[[torch.Tensor], Any]] | None = None, prepare: Callable[[], None] | None = None) -> Traced:
+        if self.runner.device.type == "cpu":
+            return self.session.trace(Tracer(repair=repair), prepare)
+        suspects = self.session.trace(Tracer(deferred=True, repair=repair), prepare).tracer.suspects
+        return self.session.trace(Tracer(detail=set(suspects), repair=repair), prepare)
+
+    def _unstable(self, step: int) -> Culprit:
+        again = self.session.plain().first_nonfinite
+        if again is None:
+            self.how.append("rerun from the same state with the same random numbers, the step is finite: not deterministic, or faulty hardware")
+            return Culprit(cause="transient", phase="none", step=step, how=tuple(self.how), established="observed")
+        self.how.append("the step fails, but not while its operators are watched")
+        return Culprit(cause="none", phase="none", step=step, how=tuple(self.how), established="inferred")
+
+    def _layout(self, step: int) -> Culprit:
+        if self.runner.train_step.batches is not None and not self._strides_differ():
+            return Culprit(cause="none", phase="none", step=None, how=("every loss, gradient and parameter is finite",), established="observed")
+        traced = self._trace()
+        if traced.stage is not None or not traced.strides:
+            return Culprit(cause="none", phase="none", step=None, how=("every loss, gradient and parameter is finite",), established="observed")
+        name, grad, own, source = traced.strides[0]
+        place = self.session.trace(Tracer(origin_of=source)).tracer.origin
+        module = self._owner(name)
+        op = canonical(place[0]) if place[0] else None
+        file, line = (place[1].file, place[1].line) if place[1].file else (None, None)
+        return Culprit(
+            cause="layout", phase="layout", module=module, op=op, file=file, line=line, code=_code(file, line), param=name, step=step,
+            tensor={"grad_strides": list(grad), "param_strides": list(own)}, samples=None, precision_only=None,
+            how=("everything is finite; the gradient that backward makes has other strides than the parameter (DDP copies it, and warns)",),
+            established="observed",
+        )  # fmt: skip
+
+    def _strides_differ(self) -> bool:
+        return any(
+            p.grad is not None and p.grad.layout == torch.strided and p.grad.stride() != p.stride() for p in self.runner.named_parameters().values()
+        )
+
+    def _divergence(self, step: int) -> Culprit | None:
+        """The weights were driven off over several steps; cured where smaller steps from the start keep the loss at its level."""
+        tried = [
+            Fix(name=name, cured=rolling.survives(self.runner, self.roll, overrides), how=f"{how}, from step {self.roll.first} on")
+            for name, overrides, how in (("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"), ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"))
+        ]
+        cured = any(f.cured for f in tried)
+        if not cured:
+            return None if self.roll.fault is not None else self._layout(step)
+        losses = [r.loss for r in self.roll.results]
+        precise = rolling.survives(self.runner, self.roll, Overrides(dtype="fp64"))
+        tried.append(Fix(name="fp64", cured=precise, how="all steps in double precision"))
+        self.how.append(f"the loss leaves its level at step {self.roll.diverged_at} and grows from {losses[0]:.4g} to {losses[-1]:.4g}; no single operator is at fault")
+        return Culprit(
+            cause="divergence", phase="optimizer", step=step, precision_only=precise, fixes=tuple(tried) if self.fixes else (),
+            how=tuple(self.how), established="cured",
+        )  # fmt: skip
+
+    def _scaler(self, step: int, traced: Traced) -> Culprit:
+        chosen = candidates(traced, self.names)
+        hit = chosen[0] if chosen else None
+        self.how.append(f"with a loss scale of 1 instead of {self.runner.scaler.get_scale():g} the gradients are finite")
+        found = Culprit(
+            cause="loss-scale", phase="scaler", module=hit.module if hit else None, op=canonical(hit.op) if hit and hit.op else None,
+            step=step, param=traced.names[0] if traced.names else None, established="cured",
+        )  # fmt: skip
+        return self._with_fixes(found, None)
+
+    # ---- which of the candidates
+
+    def _choose(self, traced: Traced) -> tuple[Traced, list[Candidate], Established]:
+        repaired: list[Candidate] = []
+        for _ in range(3):
+            every = [c for c in candidates(traced, self.names) if c.key not in {r.key for r in repaired}]
+            wanted = [c for c in every if not c.meant] or every
+            if len(wanted) == 1 and not repaired:
+                cured = self._cures(wanted)
+                self.how.append(f"the only origin of what is not finite; repairing it {'cures' if cured else 'does not cure'} the {self.stage}")
+                if cured:
+                    return traced, wanted, "cured"
+            curing = [c for c in wanted[:8] if self._cures([c])] if len(wanted) > 1 or repaired else []
+            best = self._preferred(curing, wanted)
+            if best is not None:
+                self.how.append(f"of {len(wanted)} origins, repairing this one cures the {self.stage}")
+                return traced, [best], "cured"
+            repaired += wanted
+            if not wanted:
+                break
+            if self._cures(repaired):
+                self.how.append(f"{len(repaired)} origins, which only together cure the {self.stage}; the first is named")
+                return traced, repaired, "cured"
+            traced_again = self._trace(self._mends(repaired), self._preparation(repaired))
+            if traced_again.stage is None:
+                break
+            traced = traced_again
+        if repaired:
+            self.how.append("the earliest origin of what is not finite; repairing it does not cure the step")
+        return traced, repaired[:1], "observed"
+
+    def _preferred(self, curing: list[Candidate], every: list[Candidate]) -> Candidate | None:
+        """The earliest origin that cures, except a pole that healthy samples meet as well: that one is meant."""
+        for c in curing:
+            if c.pole and any(self._healthy_share(c, later) for later in every if later.from_inf and later.index > c.index):
+                continue
+            return c
+        return curing[0] if curing else None
+
+    def _healthy_share(self, pole: Candidate, later: Candidate) -> bool:
+        n = self.samples.rows
+        if n < 2 or not later.hits[0].shape or later.hits[0].shape[0] % n:
+            return False
+        bad_later = set(next(iter(self.samples.guesses(later.hits[0].shape, later.hits[0].rows)), []))
+        if not bad_later or len(bad_later) == n:
+            return False
+        guess = next(iter(self.samples.guesses(pole.hits[0].shape, pole.hits[0].rows)), None)
+        return guess is None or not set(guess) <= bad_later
+
+    def _mends(self, chosen: list[Candidate]) -> dict[int, Callable[[torch.Tensor], Any]]:
+        return {hit.index: (_zero if hit.backward else _spread) for c in chosen if c.outside is None for hit in c.hits}
+
+    def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
+        kinds = {c.outside for c in chosen if c.outside is not None}
+
+        def prepare() -> None:
+            with torch.no_grad():
+                for kind, name in kinds:
+                    tensors = (
+                        [t for n, t in self.session.state_tensors().items() if n == name]
+                        if kind == "parameter"
+                        else [t for n, t in self.session.optimizer_tensors() if n == name and t.is_floating_point()]
+                        if kind == "optimizer"
+                        else []
+                    )
+                    for t in tensors:
+                        t.nan_to_num_(0.0, 0.0, 0.0)
+
+        return prepare
+
+    def _cures(self, chosen: list[Candidate]) -> bool:
+        clean = _sanitized if any(c.outside is not None and c.outside[0] == "batch" for c in chosen) else None
+        overrides = Overrides(batch=clean)
+        tracer = Tracer(repair=self._mends(chosen), look=False)
+        return self.session.fails(overrides, until=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False
+
+    # ---- what else is to be said of it
+
+    def _finish(self, step: int, traced: Traced, chosen: list[Candidate], established: Established) -> Culprit:
+        if not chosen:
+            self.how.append(f"the {self.stage} is not finite, but no operator was seen that made it so")
+            return self._with_fixes(Culprit(cause="forward-op", phase="forward", step=step, established="inferred"), None)
+        c = chosen[0]
+        phase, cause = self._phase(c)
+        hit = c.hits[0]
+        file, line = hit.where.file, hit.where.line or None
+        found = Culprit(
+            cause=cause, phase=phase, module=c.module, op=canonical(c.op) if c.op else None, file=file, line=line if file else None,
+            code=_code(file, line), step=step, tensor=_tensor(hit), established=established,
+        )  # fmt: skip
+        if phase == "optimizer":
+            name = traced.names[0] if traced.names else None
+            own = file if not _library(file) else None
+            found = replace(found, module=self._owner(name), param=name, file=own, line=line if own else None, code=_code(own, line) if own else None)
+        elif phase == "parameters":
+            name = c.outside[1] if c.outside else None
+            found = replace(found, module=self._owner(name), param=name, op=None)
+        elif phase == "data":
+            found = replace(found, module=None, op=None)
+        elif phase == "backward" and traced.names:
+            found = replace(found, param=traced.names[0])
+        samples, note = self._find_samples(phase, chosen, traced) if phase in ("forward", "backward", "data") else (None, "")
+        if note:
+            self.how.append(f"samples: {note}")
+        found = replace(found, samples=None if samples is None else tuple(samples))
+        if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and self._outlier(samples):
+            self.how.append("the samples named hold finite values far outside the others' range; clamped to 1e4, the step is fine")
+            found = replace(found, phase="data", cause="bad-input", module=None, op=None)
+        return self._with_fixes(found, c)
+
+    def _phase(self, c: Candidate) -> tuple[Phase, Cause]:
+        if c.outside is not None:
+            kind = c.outside[0]
+            return ("data", "bad-input") if kind == "batch" else ("parameters", "bad-parameter")
+        hit = c.hits[0]
+        if hit.stage == "optimizer":
+            return "optimizer", "optimizer-update"
+        half = hit.half and not c.bits & NAN
+        if hit.backward:
+            return "backward", "dtype-overflow" if half else "backward-singularity"
+        return "forward", "dtype-overflow" if half else "forward-op"
+
+    def _owner(self, name: str | None) -> str | None:
+        return None if name is None else name.rpartition(".")[0]
+
+    def _find_samples(self, phase: Phase, chosen: list[Candidate], traced: Traced) -> tuple[list[int] | None, str]:
+        s = self.samples
+        if s.size < 2:
+            return None, ""
+        guesses = [g for c in chosen[:1] for hit in c.hits for g in s.guesses(hit.shape, hit.rows, traced.micro if phase != "backward" else 0)]
+        if phase == "data":
+            guesses = [s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))]
+        merged = [sorted(set(itertools.chain(*guesses)))] if len(guesses) > 1 else []
+        unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
+        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), until=self.stage))
+
+    def _outlier(self, samples: list[int] | None) -> bool:
+        """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""
+        if not samples:
+            return False
+        large = self.samples.bad_rows(self.session.batch, lambda t: t.abs() > _OUTLIER)
+        if not large or not set(large) <= set(samples):
+            return False
+        return self.session.fails(Overrides(batch=_sanitized)) is False
+
+    def _with_fixes(self, found: Culprit, c: Candidate | None) -> Culprit:
+        """Tries the repairs, each on the whole step from the state before it."""
+        precise = self.session.fails(Overrides(dtype="fp64"))
+        found = replace(found, precision_only=None if precise is None else not precise)
+        if precise is None:
+            self.how.append(f"not run in double precision: {self.session.failure}")
+        if not self.fixes:
+            return replace(found, how=tuple(self.how))
+        tried: list[Fix] = []
+
+        def attempt(name: str, overrides: Overrides, how: str) -> None:
+            fails = self.session.fails(overrides)
+            tried.append(Fix(name=name, cured=fails is False, how=how if fails is not None else f"{how}; could not be run: {self.session.failure}"))
+
+        attempt("clip_grad", Overrides(clip=1.0), "gradient norm at most 1")
+        attempt("lower_lr", Overrides(lr=0.01), "learning rate × 0.01")
+        if self._reduced():
+            attempt("fp32", Overrides(dtype="fp32"), "the whole step in single precision")
+            attempt("bf16", Overrides(dtype="bf16"), "bfloat16 instead of half precision")
+        tried.append(Fix(name="fp64", cured=precise is False, how="the whole step in double precision"))
+        if found.samples:
+            attempt("drop_sample", Overrides(batch=self.samples.drop(found.samples)), f"without sample {', '.join(map(str, found.samples))}")
+        attempt("sanitize_input", Overrides(batch=_sanitized), "non-finite inputs set to 0, the rest clamped to ±1e4")
+        if self.runner.scaler is not None:
+            attempt("loss_scale", Overrides(loss_scale=1.0), "loss scale 1")
+        if found.phase == "optimizer" or (c is not None and c.outside is not None and c.outside[0] == "optimizer"):
+            attempt("fresh_optimizer", Overrides(fresh_optimizer=True), "optimizer state started afresh")
+        if found.phase == "optimizer" and found.line is None:
+            attempt("eps", Overrides(eps=1e-4), "optimizer eps at least 1e-4")
+        suggestion = self._epsilon(found, c, tried) if found.line is not None and c is not None and c.op and found.phase in ("forward", "backward", "optimizer") else None
+        return replace(found, fixes=tuple(tried), how=tuple(self.how), suggestion=suggestion)
+
+    def _reduced(self) -> bool:
+        half = (torch.float16, torch.bfloat16)
+        return self.runner.train_step.autocast is not None or any(p.dtype in half for p in self.runner.named_parameters().values())
+
+    def _epsilon(self, found: Culprit, c: Candidate, tried: list[Fix]) -> str | None:
+        op = c.op.strip("_") if c.op else ""
+        op = {"true_divide": "div", "divide": "div", "addcdiv": "div", "linalg_vector_norm": "norm"}.get(op, op.removeprefix("native_"))
+        if not singular(op) or found.file is None or found.line is None:
+            return None
+        for eps in (1e-6, 1e-4):
+            at = AtLine(found.file, found.line, op, eps)
+            fails = self.session.fails(modes=(at,))
+            if at.used == 0:
+                return None
+            if fails is False:
+                tried.append(Fix(name="eps", cured=True, how=f"{op} at line {found.line} kept {eps:g} away from its singularity"))
+                return suggested_line(found.file, c.hits[0].where.span, found.line, op, eps, at.signed)
+        tried.append(Fix(name="eps", cured=False, how=f"{op} at line {found.line} kept 1e-6 and 1e-4 away from its singularity"))
+        return None
+
+
+def _zero(t: torch.Tensor) -> None:
+    t.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _spread(t: torch.Tensor) -> None:
+    """Puts harmless, distinct values where a tensor is not finite: equal ones would make the next variance zero."""
+    good = torch.isfinite(t)
+    filling = torch.linspace(0.25, 0.75, t.numel(), device=t.device, dtype=torch.float32).to(t.dtype).view(t.shape)
+    t.copy_(torch.where(good, t, filling))
+
+
+def _sanitized(batch: Any) -> Any:
+    def clean(t: torch.Tensor) -> torch.Tensor:
+        if not t.is_floating_point() or t.layout != torch.strided:
+            return t
+        return torch.nan_to_num(t.detach(), 0.0, 0.0, 0.0).clamp(-_OUTLIER, _OUTLIER).requires_grad_(t.requires_grad)
+
+    return tensor_map(clean, batch)
+
+
+def _tensor(hit: Any) -> dict[str, Any]:
+    return {
+        "inputs": [t.stats for t in hit.inputs if t.stats],
+        "output": next((t.stats for t in hit.outputs if t.bits and t.stats), {}),
+    }
+
+
+def _code(file: str | None, line: int | None) -> str | None:
+    return linecache.getline(file, line).strip() or None if file and line else None
+
+
+def _library(file: str | None) -> bool:
+    return file is None
+
+
+_CANONICAL = {
+    "to_copy": "to",
+    "cdist_forward": "cdist",
+    "native_batch_norm": "batch_norm",
+    "native_group_norm": "group_norm",
+    "native_layer_norm": "layer_norm",
+    "fused_rms_norm": "rms_norm",
+    "linalg_vector_norm": "norm",
+    "safe_softmax": "softmax",
+    "weight_norm_interface": "weight_norm",
+    "nll_loss_forward": "nll_loss",
+    "nll_loss2d_forward": "nll_loss",
+}
+
+
+def canonical(name: str) -> str:
+    """The public name of an aten operator: `_softmax` -> softmax, `addcdiv_` -> addcdiv."""
+    short = name.strip("_")
+    if short.startswith("scaled_dot_product"):
+        return "scaled_dot_product_attention"
+    return _CANONICAL.get(short, short.removeprefix("foreach_"))

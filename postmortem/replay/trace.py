@@ -1,0 +1,582 @@
+"""The tracing engine: arm it before a step, disarm it afterwards, ask where a non-finite tensor came from.
+
+It knows nothing of how the step is run, so it can be attached to any training code::
+
+    with Tracer() as trace:
+        loss = compute_loss(); loss.backward(); optimizer.step()
+    trace.births([trace.source(p.grad)])
+
+One `TorchDispatchMode` sees every operator below autograd. Tensors are linked to the operator that last wrote their
+storage. Each output is summed (a sum is finite only if its terms are), and looked at exactly only where the sum is
+not. Source lines and modules are taken from the Python frames in the forward pass; an operator of the backward pass
+is mapped to its forward operator by autograd's sequence number.
+
+On a CPU reading a sum costs nothing and one pass is enough. On a GPU it would be a synchronisation, so the sums
+are kept there and read once at the end; a second pass then looks exactly at the operators in `detail`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C._autograd import _get_sequence_nr
+from torch.nn.modules import module as module_hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping
+    from types import CodeType, FrameType
+
+NAN, POS, NEG = 1, 2, 4
+INF = POS | NEG
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_FUNCTORCH = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "functorch") + os.sep
+_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_USER, _LIBRARY, _MODULE_CALL, _CHECKPOINT, _STOP = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in the user's code, and the module that runs there (None: outside any)."""
+
+    code: CodeType | None
+    line: int
+    lasti: int
+    module: torch.nn.Module | None
+
+    @property
+    def file(self) -> str | None:
+        return None if self.code is None else self.code.co_filename
+
+    @property
+    def span(self) -> tuple[int, int, int, int] | None:
+        """First and last line, first and last column (in UTF-8 bytes) of the expression that runs."""
+        if self.code is None:
+            return None
+        found = list(self.code.co_positions())[self.lasti // 2]
+        return None if None in found else (found[0], found[1], found[2], found[3])  # type: ignore[return-value]
+
+
+NOWHERE = Where(None, 0, 0, None)
+
+
+@dataclass(slots=True)
+class TensorView:
+    """What an operator read or wrote, as it was then: kinds of non-finite values, statistics, first bad index."""
+
+    source: int
+    bits: int
+    shape: tuple[int, ...]
+    dtype: str
+    mutated: bool = False
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Hit:
+    """An operator whose output was not finite."""
+
+    index: int
+    name: str
+    where: Where
+    backward: bool
+    stage: str
+    inputs: list[TensorView]
+    outputs: list[TensorView]
+    constants: list[float]
+    """Non-finite Python numbers among the arguments."""
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    """Per dimension of the output, the indices at which something is newly not finite."""
+    shape: tuple[int, ...] = ()
+    forward_name: str | None = None
+    """In the backward pass: the forward operator whose derivative this is part of."""
+    own_code: bool = False
+    """In the backward pass: it runs in Python code of the user (a hook, a custom Function's backward)."""
+    half: bool = False
+
+    @property
+    def out_bits(self) -> int:
+        bits = 0
+        for t in self.outputs:
+            bits |= t.bits
+        return bits
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """Where non-finite values began: an operator, or (`hit` is the reader) a tensor that came from outside the step."""
+
+    hit: Hit
+    outside: int | None = None
+    bits: int = 0
+    constant: bool = False
+    """An infinity that the program wrote down, as masks do."""
+    from_inf: bool = False
+    """NaN that was made out of infinities."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Info:
+    name: str
+    mutates: tuple[int, ...]
+    writes_over: bool
+
+
+_WRITES_OVER = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_"}
+_FRESH = {"lift_fresh", "lift_fresh_copy", "lift"}
+_infos: dict[Any, _Info] = {}
+_codes: dict[CodeType, int] = {}
+
+
+def _info(func: Any) -> _Info:
+    known = _infos.get(func)
+    if known is None:
+        name = func._schema.name.rpartition("::")[2]
+        mutates = tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
+        known = _infos[func] = _Info(name, mutates, name in _WRITES_OVER)
+    return known
+
+
+def _classify(code: CodeType) -> int:
+    file, name = code.co_filename, code.co_name
+    if file.startswith(_TORCH):
+        tail = file[len(_TORCH) :].replace(os.sep, "/")
+        if tail == "nn/modules/module.py" and name == "_call_impl":
+            return _MODULE_CALL
+        if (tail, name) in (("autograd/graph.py", "_engine_run_backward"), ("optim/optimizer.py", "wrapper")):
+            return _STOP
+        return _CHECKPOINT if tail == "utils/checkpoint.py" else _LIBRARY
+    if file.startswith(_OWN):
+        return _STOP
+    return _LIBRARY if file.startswith((_FUNCTORCH, "<")) or file.endswith(("contextlib.py", "functools.py")) else _USER
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's own code at or outside `frame`, within the step."""
+    while frame is not None:
+        kind = _codes.get(frame.f_code)
+        if kind is None:
+            kind = _codes[frame.f_code] = _classify(frame.f_code)
+        if kind == _USER:
+            return frame
+        if kind == _STOP and frame.f_code.co_name != "__torch_function__":
+            return None
+        frame = frame.f_back
+    return None
+
+
+def values_of(t: torch.Tensor) -> torch.Tensor:
+    """The numbers of a tensor as a real, dense one: of sparse tensors the values, of complex ones both parts."""
+    if t.layout != torch.strided:
+        t = t._values() if t.layout == torch.sparse_coo else t.values()
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+
+
+def storage_key(t: torch.Tensor) -> int:
+    """A positive number that tensors sharing memory have in common; 1 where there is no memory to share."""
+    try:
+        if t.layout != torch.strided:
+            t = t._values() if t.layout == torch.sparse_coo else t.values()
+        return int(t.untyped_storage().data_ptr()) or 1
+    except (RuntimeError, NotImplementedError):
+        return 1
+
+
+def _looks_finite(t: torch.Tensor) -> torch.Tensor:
+    return t.sum(dtype=torch.float32) if t.dtype in (torch.float16, torch.bfloat16) else t.sum()
+
+
+def exact_bits(t: torch.Tensor) -> int:
+    """Which kinds of non-finite values `t` holds: NAN | POS | NEG."""
+    t = values_of(t.detach())
+    if not t.is_floating_point() or not t.numel():
+        return 0
+    low, high = torch.aminmax(t)
+    lo, hi = low.item(), high.item()
+    if math.isnan(lo) or math.isnan(hi):
+        flags = torch.stack([(t == math.inf).any(), (t == -math.inf).any()]).tolist()
+        return NAN | POS * flags[0] | NEG * flags[1]
+    return POS * (hi == math.inf) | NEG * (lo == -math.inf)
+
+
+def statistics(t: torch.Tensor) -> dict[str, Any]:
+    """shape, dtype, min and max of the finite values, zeros, nan, inf, and the first bad index (in row-major order)."""
+    v = values_of(t.detach())
+    out: dict[str, Any] = {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")}
+    if not v.numel() or v.dtype == torch.bool:
+        return out
+    if not v.is_floating_point():
+        return out | {"min": v.min().item(), "max": v.max().item(), "zeros": int((v == 0).sum())}
+    good = torch.isfinite(v)
+    finite = v[good]
+    if finite.numel():
+        low, high = torch.aminmax(finite)
+        out |= {"min": low.item(), "max": high.item()}
+    nan = int(torch.isnan(v).sum())
+    out |= {"zeros": int((v == 0).sum()), "nan": nan, "inf": int(v.numel() - good.sum()) - nan}
+    if not bool(good.all()):
+        out["first_bad"] = [int(i) for i in (~good).nonzero()[0]]
+    return out
+
+
+def _flat(values: Iterable[Any], out: list[torch.Tensor]) -> list[torch.Tensor]:
+    for v in values:
+        if isinstance(v, torch.Tensor):
+            out.append(v)
+        elif isinstance(v, (list, tuple)):
+            _flat(v, out)
+    return out
+
+
+def _odd_numbers(values: Iterable[Any]) -> list[float]:
+    return [v for v in values if isinstance(v, float) and not math.isfinite(v)]
+
+
+class Tracer(TorchDispatchMode):
+    """See the module. `detail`: indices of operators to look at exactly, all that look odd where None. `repair`:
+    operator index -> function that mends its output in place. `look=False` only counts operators and repairs.
+    `origin_of`: an operator of the backward pass whose forward operator and place are wanted as `origin`."""
+
+    def __init__(
+        self,
+        *,
+        detail: Collection[int] | None = None,
+        repair: Mapping[int, Callable[[torch.Tensor], Any]] | None = None,
+        look: bool = True,
+        deferred: bool = False,
+        origin_of: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.hits: dict[int, Hit] = {}
+        self.suspects: list[int] = []
+        self.stage = "step"
+        self._detail, self._repair, self._look, self._deferred = detail, dict(repair or {}), look, deferred
+        self._count = 0
+        self._writer: dict[int, int] = {}
+        self._names: list[str] = []
+        self._places: list[tuple[CodeType | None, int, int, torch.nn.Module | None]] = []
+        self._rewrites: dict[int, int] = {}
+        self._by_seq: dict[tuple[int, int], int] = {}
+        self._seq = _get_sequence_nr()
+        self._main = threading.get_ident()
+        self._task = -1
+        self._items: list[tuple[int, float, int]] = []
+        self._sums: list[tuple[int, torch.Tensor]] = []
+        self._stack: list[torch.nn.Module] = []
+        self._handles: list[Any] = []
+        self._origin_of = origin_of
+        self.origin: tuple[str | None, Where] = (None, NOWHERE)
+
+    # ---- arming
+
+    def __enter__(self) -> Tracer:
+        self._seq = _get_sequence_nr()
+        if self._look:
+            self._handles = [
+                module_hooks.register_module_forward_pre_hook(lambda module, _: self._stack.append(module)),
+                module_hooks.register_module_forward_hook(self._leave, always_call=True),
+                register_optimizer_step_pre_hook(self._optimizer_starts),
+                register_optimizer_step_post_hook(self._optimizer_ends),
+            ]
+        return super().__enter__()  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            super().__exit__(*error)
+        finally:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+        if self._sums:
+            sums = torch.stack([s.to(torch.float64) for _, s in self._sums]).tolist()
+            self.suspects += [i for (i, _), s in zip(self._sums, sums, strict=True) if not math.isfinite(s)]
+            self._sums = []
+
+    def _leave(self, module: torch.nn.Module, *_: Any) -> None:
+        while self._stack and self._stack.pop() is not module:
+            pass
+
+    def _optimizer_starts(self, *_: Any) -> None:
+        self.stage = "optimizer"
+
+    def _optimizer_ends(self, *_: Any) -> None:
+        self.stage = "step"
+
+    # ---- one operator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        index = self._count
+        self._count += 1
+        if not self._look:
+            out = func(*args, **kwargs)
+            return self._mended(index, out)
+        info = _info(func)
+        self._names.append(info.name)
+        backward = torch._C._current_graph_task_id()
+        if backward != -1 and self._task == -1:
+            self._task = backward
+        self._places.append(self._frame())
+        now = _get_sequence_nr()
+        if now != self._seq:
+            self._note_nodes(index, now)
+        tensors = _flat(kwargs.values(), _flat(args, [])) if kwargs else _flat(args, [])
+        keys = [storage_key(t) for t in tensors]
+        writer = self._writer
+        sources = [writer.get(k, -k) for k in keys]
+        if info.name in _FRESH:
+            sources = [-k for k in keys]
+        earlier = self._before(info, args, tensors, sources) if info.mutates else None
+        out = self._mended(index, func(*args, **kwargs))
+        if index == self._origin_of:
+            self.origin = self._forward_of(backward)
+        outputs = _flat((out,), [])
+        if info.name == "_local_scalar_dense":
+            if isinstance(out, float) and not math.isfinite(out):
+                self._items.append((index, out, sources[0]))
+            return out
+        if info.name == "_foreach_copy_" or (info.mutates and not outputs):
+            outputs = _flat([args[i] for i in info.mutates if i < len(args)], [])
+        fresh = info.mutates or info.name in _FRESH
+        for o in outputs:
+            key = storage_key(o)
+            if not fresh and key in keys:
+                continue  # a view
+            if info.mutates and key in writer:
+                self._rewrites[index] = writer[key]
+            writer[key] = index
+            self._check(o, index)
+        if self.suspects and self.suspects[-1] == index:
+            self._record(index, info, func, args, kwargs, backward, tensors, sources, earlier, outputs)
+        return out
+
+    def _mended(self, index: int, out: Any) -> Any:
+        mend = self._repair.get(index)
+        if mend is not None:
+            with torch.no_grad():
+                for o in _flat((out,), []):
+                    if o.is_floating_point() or o.is_complex():
+                        mend(values_of(o))
+        return out
+
+    def _check(self, o: torch.Tensor, index: int) -> None:
+        if not (o.is_floating_point() or o.is_complex()) or o.device.type == "meta":
+            return
+        if self._detail is not None:
+            if index in self._detail and (not self.suspects or self.suspects[-1] != index):
+                self.suspects.append(index)
+            return
+        if self.suspects and self.suspects[-1] == index:
+            return
+        total = _looks_finite(values_of(o))
+        if self._deferred:
+            self._sums.append((index, total))
+            return
+        if not math.isfinite(total.item()):
+            self.suspects.append(index)
+
+    def _note_nodes(self, index: int, now: int) -> None:
+        thread = threading.get_ident()
+        for seq in range(max(self._seq, now - 64) if now > self._seq else max(0, now - 1), now):
+            self._by_seq[thread, seq] = index
+        self._seq = now
+
+    def _frame(self) -> tuple[CodeType | None, int, int, torch.nn.Module | None]:
+        """The innermost frame of the user, and the module that it works for."""
+        frame: FrameType | None = sys._getframe(2)
+        deeper = recomputing = False
+        while frame is not None:
+            code = frame.f_code
+            kind = _codes.get(code)
+            if kind is None:
+                kind = _codes[code] = _classify(code)
+            if kind == _USER:
+                module = self._stack[-1] if self._stack else None
+                if not deeper and code.co_argcount and code.co_varnames[0] == "self" and code.co_name != "forward":
+                    owner = frame.f_locals.get("self")
+                    if isinstance(owner, torch.nn.Module):
+                        module = owner
+                return code, frame.f_lineno, frame.f_lasti, module
+            if kind == _STOP:
+                break
+            deeper = deeper or kind == _MODULE_CALL
+            recomputing = recomputing or kind == _CHECKPOINT
+            frame = frame.f_back
+        return None, 0, 0, self._stack[-1] if self._stack else None
+
+    def _before(self, info: _Info, args: Any, tensors: list[torch.Tensor], sources: list[int]) -> dict[int, int]:
+        """id(tensor) -> bits that it holds before an operator overwrites it; what the step made itself is known."""
+        out = {}
+        for t in _flat([args[i] for i in info.mutates if i < len(args)], []):
+            source = next(s for o, s in zip(tensors, sources, strict=True) if o is t)
+            if info.writes_over or not (t.is_floating_point() or t.is_complex()):
+                out[id(t)] = 0
+            elif source >= 0:
+                hit = self.hits.get(source)
+                out[id(t)] = hit.out_bits if hit else 0
+            else:
+                out[id(t)] = 0 if self._deferred else exact_bits(t)
+        return out
+
+    def _record(
+        self,
+        index: int,
+        info: _Info,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        task: int,
+        tensors: list[torch.Tensor],
+        sources: list[int],
+        earlier: dict[int, int] | None,
+        outputs: list[torch.Tensor],
+    ) -> None:
+        """Looks exactly at what an odd operator read and wrote."""
+        written = [TensorView(index, exact_bits(o), tuple(o.shape), str(o.dtype)) for o in outputs]
+        if not any(w.bits for w in written):
+            self.suspects.pop()  # the sum overflowed, the values did not
+            return
+        changed = earlier or {}
+        read = [
+            TensorView(s, changed[id(t)] if id(t) in changed else exact_bits(t), tuple(t.shape), str(t.dtype), id(t) in changed)
+            for t, s in zip(tensors, sources, strict=True)
+        ]
+        hit = Hit(
+            index=index,
+            name=info.name,
+            where=Where(*self._places[index]),
+            backward=task != -1,
+            stage=self.stage,
+            inputs=read,
+            outputs=written,
+            constants=_odd_numbers([*args, *kwargs.values()]),
+            half=any(o.dtype in (torch.float16, torch.bfloat16) for o in outputs),
+        )
+        if hit.backward:
+            self._trace_back(hit, task)
+        self.hits[index] = hit
+        seen = 0
+        for t in read:
+            seen |= t.bits
+        if not seen & NAN:
+            new = NAN if hit.out_bits & NAN else INF
+            if not (seen and not hit.out_bits & NAN):
+                self._describe(hit, new, tensors, changed, outputs)
+
+    def _describe(self, hit: Hit, new: int, tensors: list[torch.Tensor], changed: dict[int, int], outputs: list[torch.Tensor]) -> None:
+        """Statistics and rows of an operator at which non-finite values begin."""
+        for view, t in zip(hit.inputs, tensors, strict=True):
+            if id(t) not in changed:
+                view.stats = statistics(t)
+        for view, o in zip(hit.outputs, outputs, strict=True):
+            view.stats = statistics(o)
+        o = next(o for v, o in zip(hit.outputs, outputs, strict=True) if v.bits)
+        if o.layout == torch.strided and o.dim():
+            bad = torch.isnan(o) if new == NAN else ~torch.isfinite(o)
+            found = bad.nonzero()
+            hit.shape = tuple(o.shape)
+            hit.rows = {d: found[:, d].unique().tolist() for d in range(o.dim())}
+
+    def _trace_back(self, hit: Hit, task: int) -> None:
+        """Gives an operator of the backward pass the place of its forward operator, unless Python code of the user runs it."""
+        if hit.where.file is not None and self._recomputing():
+            hit.backward = False  # the forward pass of a checkpointed block, run again
+            return
+        name, there = self._forward_of(task)
+        if hit.where.file is not None:
+            hit.own_code = True
+            hit.where = Where(hit.where.code, hit.where.line, hit.where.lasti, there.module or hit.where.module)
+        elif name is not None:
+            hit.forward_name, hit.where = name, there
+
+    def _forward_of(self, task: int) -> tuple[str | None, Where]:
+        """The forward operator that made the node which autograd runs now, and its place."""
+        node = torch._C._current_autograd_node()
+        if node is None:
+            return None, NOWHERE
+        thread = self._main if task == self._task else threading.get_ident()
+        forward = self._by_seq.get((thread, node._sequence_nr()))
+        return (None, NOWHERE) if forward is None else (self._names[forward], Where(*self._places[forward]))
+
+    def _recomputing(self) -> bool:
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            kind = _codes.get(frame.f_code)
+            if kind == _CHECKPOINT and frame.f_code.co_name != "backward":
+                return True
+            if kind == _STOP and frame.f_code.co_filename != __file__:
+                return False
+            if kind == _CHECKPOINT:
+                return True
+            frame = frame.f_back
+        return False
+
+    # ---- asking
+
+    @property
+    def count(self) -> int:
+        return self._count
+
+    def source(self, t: torch.Tensor) -> int:
+        """The operator that wrote `t` last; a negative number where it came from outside the step."""
+        key = storage_key(t)
+        return self._writer.get(key, -key)
+
+    def births(self, sources: Iterable[int]) -> list[Birth]:
+        """Where the non-finite values of what these operators wrote began, in the order of the step.
+
+        What does not lie on the way back from them is harmless and is not among the answers.
+        """
+        found: dict[tuple[int, int | None], Birth] = {}
+        todo, seen = [s for s in sources if s >= 0], set()
+        while todo:
+            index = todo.pop()
+            if index in seen:
+                continue
+            seen.add(index)
+            hit = self.hits.get(index)
+            if hit is None:
+                if index in self._rewrites:
+                    todo.append(self._rewrites[index])  # wrote a finite part of a tensor that is not finite elsewhere
+                continue
+            out = hit.out_bits
+            wanted = NAN if out & NAN and any(t.bits & NAN for t in hit.inputs) else NAN | INF
+            bad = [t for t in hit.inputs if t.bits & wanted]
+            for t in bad:
+                if t.source >= 0:
+                    todo.append(t.source)
+                else:
+                    found[index, t.source] = Birth(hit, outside=t.source, bits=t.bits)
+            linked = self._through_python(hit) if not any(t.bits & NAN for t in bad) else None
+            if linked is not None:
+                todo.append(linked)
+            elif not bad:
+                constant = not out & NAN and (bool(hit.constants) or hit.name in _FRESH or hit.name in _MAKERS)
+                found[index, None] = Birth(hit, bits=out, constant=constant)
+            elif out & NAN and not any(t.bits & NAN for t in bad):
+                found[index, None] = Birth(hit, bits=out, from_inf=True)
+        return [found[k] for k in sorted(found, key=lambda k: (k[0], k[1] is None))]
+
+    def _through_python(self, hit: Hit) -> int | None:
+        """The source of the number that `item()` carried from a tensor into this operator's arguments."""
+        numbers = hit.constants
+        if hit.name in _FRESH or hit.name in _MAKERS:
+            numbers = numbers or [math.nan] * bool(hit.out_bits & NAN) + [math.inf] * bool(hit.out_bits & POS) + [-math.inf] * bool(hit.out_bits & NEG)
+        for number in numbers:
+            for index, value, source in reversed(self._items):
+                if index < hit.index and source >= 0 and (value == number or (math.isnan(value) and math.isnan(number))):
+                    return source
+        if hit.name in _FRESH and hit.out_bits & NAN:  # tolist() and numpy() leave no trace: the last NaN before it
+            return max((i for i, h in self.hits.items() if i < hit.index and h.out_bits & NAN), default=None)
+        return None
+
+
+_MAKERS = {"full", "full_like", "fill", "fill_", "new_full", "scalar_tensor", "masked_fill", "masked_fill_", "constant_pad_nd"}
