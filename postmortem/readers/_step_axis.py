@@ -19,6 +19,8 @@ COUNTERS = (
 """Names of counters, the most telling first; groups in front ("trainer/", "train/") and case do not matter."""
 WITHIN_EPOCH = ("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step")
 EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num")
+FEW = 4
+"""A column that stays the same in more rows than these is a setting, not a counter."""
 SHARE = 0.5
 """A column must stand in at least this part of the rows to be their axis."""
 
@@ -98,8 +100,8 @@ def _counts(column: NDArray[np.float64], epochs: NDArray[np.float64] | None) -> 
         return False
     moves = np.diff(values)
     fell = np.flatnonzero(moves < 0)
-    if len(values) == 1:
-        return True
+    if not moves.any():
+        return len(values) <= FEW
     if not (moves > 0).any() or len(fell) > 0.02 * np.count_nonzero(moves) + 1:
         return False
     return not len(fell) or epochs is None or not (epochs[at[fell + 1]] > epochs[at[fell]]).all()

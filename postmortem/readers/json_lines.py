@@ -1,0 +1,129 @@
+"""Metrics as one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from postmortem.core.model import Problem
+from postmortem.core.reading import Reading
+from postmortem.core.roles import role_of
+from postmortem.readers import reader
+from postmortem.readers._json import leaves, number
+from postmortem.readers._step_axis import COUNTERS, EPOCHS, plain
+from postmortem.readers._table import Table, finish, iso_time
+from postmortem.readers._text_file import decoded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_NAMES = (".jsonl", ".ndjson", ".log.json", "scalars.json")
+_NUMBER_KEY = re.compile(r'"([^"\\]+)"\s*:\s*(?:-?\d|NaN|-?Infinity|"-?(?:nan|inf)")', re.I)
+_HEADER_KEYS = {"env_info", "exp_name", "config"}
+_HELD_OUT = {"val", "valid", "validation", "eval", "test"}
+_MOST_TOLD = 20
+
+
+@reader
+class JsonLines:
+    """JSON lines: mmdetection's ``.log.json``, mmengine's ``scalars.json``, LLaMA-Factory's ``trainer_log.jsonl`` and the like.
+
+    Each line is an object; nested ones are flattened with "/". The step is found as in a CSV table: a key that counts, or
+    `iter` together with `epoch` where it starts again with each. mmdetection's rows with "mode": "val" count for the
+    end of their epoch, and their tags begin with "val/". Header lines and values that are no numbers are counted;
+    a line that is no JSON object is a Problem.
+
+    Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py.
+    """
+
+    kind: ClassVar[str] = "jsonl"
+    priority: ClassVar[int] = 30
+
+    @staticmethod
+    def claims(path: Path, head: bytes) -> bool:
+        text = decoded(head)[0]
+        if not text.lstrip().startswith("{"):
+            return False
+        if path.name.endswith(".log.json"):
+            return True
+        if path.suffix == ".json" and not path.name.endswith("scalars.json") and not _two_objects(text):
+            return False
+        keys = {plain(key) for key in _NUMBER_KEY.findall(text)}
+        counts = keys & {*COUNTERS, *EPOCHS, "_step"}
+        return (path.suffix == ".json" or path.name.endswith(_NAMES)) and bool(counts) and (len(keys) > len(counts) or any(map(role_of, keys)))
+
+    @staticmethod
+    def read(path: Path) -> Reading:
+        reading = Reading(source=JsonLines.kind, path=str(path))
+        text, reading.problems = decoded(path.read_bytes(), str(path))
+        table = Table()
+        times: list[float] = []
+        skipped: Counter[str] = Counter()
+        bad: list[int] = []
+        lines = text.split("\n")
+        for number_of, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            row = _object(line)
+            if row is None:
+                bad.append(number_of)
+            elif not _HEADER_KEYS.isdisjoint(row):
+                skipped["header lines"] += 1
+            else:
+                _add(row, table, times, skipped)
+        finish(reading, table, times)
+        reading.skipped = dict(+skipped)
+        reading.problems += _problems(str(path), bad, len(lines), len(table))
+        return reading
+
+
+def _add(row: dict[str, Any], table: Table, times: list[float], skipped: Counter[str]) -> None:
+    """Appends a row of the file to the table."""
+    mode = row.pop("mode", None)
+    held_out = isinstance(mode, str) and mode.lower() in _HELD_OUT
+    cells: list[tuple[str, float]] = []
+    time = math.nan
+    for key, raw in leaves(row):
+        value = number(raw)
+        if value is None:
+            moment = iso_time(raw) if isinstance(raw, str) else None
+            time = time if moment is None else moment
+            skipped["values that are no numbers"] += raw is not None and moment is None
+        elif not held_out or plain(key) in EPOCHS:
+            cells.append((key, value))
+        elif key != "iter":  # of the validation loader, not of the training
+            cells.append((f"{mode}/{key}", value))
+    if cells:
+        table.add(cells)
+        times.append(time)
+    else:
+        skipped["lines without a number"] += 1
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _two_objects(text: str) -> bool:
+    first, _, rest = text.partition("\n")
+    return _object(first) is not None and rest.lstrip().startswith("{")
+
+
+def _problems(path: str, bad: list[int], lines: int, rows: int) -> list[Problem]:
+    kept = f"{rows} rows"
+    if bad and not rows:
+        return [Problem(path=path, line=bad[0], what=f"no JSON lines: {len(bad)} lines are no JSON object", kept="nothing")]
+    problems = []
+    for line in bad[:_MOST_TOLD]:
+        what = "cut at the end: the last line is no whole JSON object" if line == lines else "this line is no JSON object"
+        problems.append(Problem(path=path, line=line, what=what, kept=kept, lost="1 line"))
+    if more := bad[_MOST_TOLD:]:
+        problems.append(Problem(path=path, line=more[0], what=f"{len(more)} more lines are no JSON object", kept=kept, lost=f"{len(more)} lines"))
+    return problems

@@ -1,0 +1,107 @@
+"""The state file of the Hugging Face Trainer."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from postmortem.core.model import Problem
+from postmortem.core.reading import Reading
+from postmortem.readers import reader
+from postmortem.readers._json import leaves, number
+from postmortem.readers._table import Table
+from postmortem.readers._text_file import decoded
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_CONFIG = (
+    *("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size"),
+    *("best_model_checkpoint", "best_metric", "best_global_step", "trial_name"),
+)
+_SCALAR = re.compile(r'"(\w+)"\s*:\s*(-?\d[\d.eE+\-]*|"[^"\\]*"|null|true|false)\s*[,}]')
+
+
+@reader
+class TrainerState:
+    """``trainer_state.json``, which the transformers Trainer writes into every checkpoint folder.
+
+    `log_history` has one object per log call, with its step; loss, grad_norm and learning_rate come at full precision,
+    NaN as the bare word. Of a file that was cut while it was written, the complete entries are kept. The run is
+    completed where `global_step` has reached `max_steps`.
+
+    Format: transformers/trainer_callback.py, class TrainerState.
+    """
+
+    kind: ClassVar[str] = "trainer_state"
+    priority: ClassVar[int] = 20
+
+    @staticmethod
+    def claims(path: Path, head: bytes) -> bool:
+        return path.name == "trainer_state.json"
+
+    @staticmethod
+    def read(path: Path) -> Reading:
+        reading = Reading(source=TrainerState.kind, path=str(path))
+        text, reading.problems = decoded(path.read_bytes(), str(path))
+        try:
+            state = json.loads(text)
+        except (ValueError, RecursionError):
+            state = _recovered(text, reading)
+        if not isinstance(state, dict) or not isinstance(state.get("log_history", []), list):
+            reading.problems.append(Problem(path=str(path), what="no trainer state: it has no log_history", kept="nothing"))
+            return reading
+        _fill(reading, state)
+        return reading
+
+
+def _fill(reading: Reading, state: dict[str, Any]) -> None:
+    table = Table()
+    steps: list[int] = []
+    for entry in state.get("log_history", []):
+        step = number(entry.get("step")) if isinstance(entry, dict) else None
+        if step is None or not np.isfinite(step):
+            reading.skipped["entries without a step"] = reading.skipped.get("entries without a step", 0) + 1
+            continue
+        found = {key: number(value) for key, value in leaves(entry) if key != "step"}
+        no_numbers = sum(value is None for value in found.values())
+        if no_numbers:
+            reading.skipped["values that are no numbers"] = reading.skipped.get("values that are no numbers", 0) + no_numbers
+        table.add((key, value) for key, value in found.items() if value is not None)
+        steps.append(int(step))
+    reading.points = table.points(np.array(steps, np.int64))
+    reading.config = {key: state[key] for key in _CONFIG if state.get(key) is not None}
+    done, planned = number(state.get("global_step")), number(state.get("max_steps"))
+    if done is not None and planned and done >= planned > 0:
+        reading.ended = "completed"
+    reading.notes.append("steps are those of log_history")
+
+
+def _recovered(text: str, reading: Reading) -> dict[str, Any]:
+    """What can be had of a file that is no whole JSON: its scalars, and the complete entries of its log_history."""
+    state: dict[str, Any] = {}
+    key = re.search(r'"log_history"\s*:\s*\[', text)
+    outside = text if key is None else text[: key.start()]
+    entries: list[Any] = []
+    at = stop = key.end() if key else len(text)
+    decoder = json.JSONDecoder()
+    while key and (begin := text.find("{", at)) >= 0 and "]" not in text[at:begin]:
+        try:
+            entry, at = decoder.raw_decode(text, begin)
+            entries.append(entry)
+            stop = at
+        except (ValueError, RecursionError):  # damaged: the next entry may be whole
+            at = begin + 1
+    outside += text[stop:] if key else ""
+    for name, value in _SCALAR.findall(outside):
+        state.setdefault(name, json.loads(value))
+    state["log_history"] = entries
+    cut = not text.rstrip().endswith("}")
+    what = "cut at the end: the JSON is not closed" if cut else "damaged JSON"
+    lost = "the entry it was cut in, and what followed" if cut else "what is around the damage"
+    line = text.count("\n", 0, stop) + 1
+    reading.problems.append(Problem(path=reading.path, line=line, what=what, kept=f"{len(entries)} entries of log_history", lost=lost))
+    return state if key or state else {"log_history": None}
