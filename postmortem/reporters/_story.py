@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import SEVERITIES, VERDICTS
-from postmortem.reporters._text import clean, count
+from postmortem.reporters._text import clean, count, number
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Event, Finding, Problem, Report, RunReport, Verdict
+    from postmortem.core.model import Around, Event, Finding, Problem, Report, RunReport, Verdict
 
 ENDED = {
     "completed": "ran to its end",
@@ -119,13 +119,24 @@ def says(fold: Fold, told: str = "") -> str:
 
 
 def headline(run: RunReport) -> str:
-    """What happened, in one line: "nan-onset in train/loss at step 4821"."""
+    """What happened, in one line: "NAN001 nan-onset in train/loss at step 4821"; of a crash also what the log says."""
     if run.verdict == "not-judged":
         return why_not_judged(run)
     folds = folded(run)
     if not folds or (run.verdict == "healthy" and folds[0].first.severity == "info"):
         return f"nothing wrong found by {count(len(run.checked), 'check')}" if run.checked else "nothing wrong found"
-    return f"{clean(folds[0].first.name)} {place(folds[0])}".strip()
+    first = folds[0].first
+    event = seen_in_log(run, first)
+    words = f"{clean(first.code)} {clean(first.name)} {place(folds[0])}".strip()
+    return f"{words}: {clean(event.message, 100)}" if event and event.message else words
+
+
+def seen_in_log(run: RunReport, finding: Finding) -> Event | None:
+    """The event that a finding without a tag was made from: the one at its line."""
+    if finding.tag is not None or "line" not in finding.evidence:
+        return None
+    at = (finding.evidence.get("file"), finding.evidence["line"])
+    return next((e for e in run.events if (e.file, e.line) == at), None)
 
 
 def why_not_judged(run: RunReport) -> str:
@@ -138,13 +149,16 @@ def why_not_judged(run: RunReport) -> str:
 
 
 def cause(run: RunReport) -> str:
-    """The name of the root cause by which runs are grouped."""
+    """The root cause by which runs are grouped: the diagnosis, of a crash with what failed; numbers in its message do not count."""
     if run.verdict == "not-judged":
         return why_not_judged(run)
-    if run.diagnosis:
-        return clean(run.diagnosis.name)
     folds = folded(run)
-    return clean(folds[0].first.name) if folds else "nothing wrong found"
+    name = clean(run.diagnosis.name if run.diagnosis else folds[0].first.name if folds else "nothing wrong found")
+    event = seen_in_log(run, folds[0].first) if folds else None
+    if event is None or event.kind in name:
+        return name
+    known = event.kind != "generic-exception"
+    return f"{name}: {clean(event.kind)}" if known else f"{name}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', clean(event.message, 60))}"
 
 
 def onset(run: RunReport) -> int | None:
@@ -174,6 +188,11 @@ def worst_first(report: Report) -> list[RunReport]:
     return [run for group in triage(report) for run in group.runs]
 
 
+def at_onset(around: Around) -> str:
+    """The value at the onset; a dash where nothing was logged there or later."""
+    return number(None if around.at_step == around.before_step else around.at)
+
+
 def about(run: RunReport) -> str:
     """The run in figures: steps, sources with their numbers, how it ended."""
     parts = [f"steps {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
@@ -181,16 +200,18 @@ def about(run: RunReport) -> str:
     return " · ".join([*parts, ENDED[run.ended]])
 
 
-def at_line(file: str, line: int | None = None, offset: int | None = None) -> str:
-    """ "train.out:812", "x.tfevents at byte 1234"."""
+def at_line(file: str, line: int | None = None, offset: int | None = None, run: RunReport | None = None) -> str:
+    """ "train.out:812", "x.tfevents at byte 1234"; within a run, its own path is left out."""
+    if run is not None and file.startswith(run.path):
+        file = file[len(run.path) :].lstrip("/\\") or re.split(r"[/\\]", run.path)[-1]
     if line is not None:
         return f"{clean(file)}:{line}"
     return f"{clean(file)} at byte {offset}" if offset is not None else clean(file)
 
 
-def problem_line(problem: Problem) -> str:
+def problem_line(problem: Problem, run: RunReport | None = None) -> str:
     """A problem in one line: where, what, what was lost and kept."""
-    parts = [f"{at_line(problem.path, problem.line, problem.offset)}: {clean(problem.what, 300)}"]
+    parts = [f"{at_line(problem.path, problem.line, problem.offset, run)}: {clean(problem.what, 300)}"]
     parts += [f"{word}: {clean(text, 200)}" for word, text in (("lost", problem.lost), ("kept", problem.kept)) if text]
     return "; ".join(parts)
 
@@ -200,12 +221,20 @@ def told_events(run: RunReport) -> list[Event]:
     return sorted((e for e in run.events if e.severity != "info"), key=lambda e: SEVERITIES.index(e.severity))
 
 
-def event_where(event: Event) -> str:
+def event_where(event: Event, run: RunReport) -> str:
     """ "train.out:812, rank 3, step 4821"."""
-    parts = [at_line(event.file, event.line)] if event.file else []
+    parts = [at_line(event.file, event.line, run=run)] if event.file else []
     parts += [f"rank {event.rank}"] if event.rank not in (None, -1) else []
     parts += [f"step {event.step}"] if event.step is not None else []
     return ", ".join(parts)
+
+
+def unchecked(run: RunReport) -> list[str]:
+    """Checks that could not be made, by reason: "no learning rate found (LRS001, LRS002)"."""
+    reasons: dict[str, list[str]] = {}
+    for code, why in run.not_checked:
+        reasons.setdefault(why, []).append(code)
+    return [f"{clean(why)} ({', '.join(map(clean, codes))})" for why, codes in reasons.items()]
 
 
 def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
@@ -233,6 +262,6 @@ def with_commands(action: str) -> tuple[str, list[str]]:
     """
     bare = _BARE.fullmatch(action)
     if bare:
-        return clean(bare[2] or "", 1000), [clean(bare[1])]
+        return (clean(bare[2], 1000) + ":" if bare[2] else ""), [clean(bare[1])]
     commands = [clean(c.removeprefix("$ ")) for c in _QUOTED.findall(action)]
     return clean(_QUOTED.sub(":", action).removesuffix(":"), 1000) + (":" if commands else ""), commands

@@ -10,6 +10,7 @@ from postmortem.core.model import Report, RunReport, json_value
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
     about,
+    at_onset,
     event_where,
     folded,
     headline,
@@ -19,6 +20,7 @@ from postmortem.reporters._story import (
     told_events,
     totals,
     triage,
+    unchecked,
     with_commands,
 )
 from postmortem.reporters._svg import curve
@@ -132,10 +134,10 @@ def _run(run: RunReport, head: str = "") -> str:
             )
             parts.append(f"<p><b>Last good</b>: step {step}, {saved}</p>")
         parts.append(_items("Next", [_action(a) for a in diagnosis.next]))
-    parts.append(_items("Log", [_event(e) for e in told_events(run)]))
-    parts.append(_items("Damage", [_e(problem_line(p)) for p in run.problems]))
-    unchecked = _items("Not checked", [f"{_e(code)}: {_e(why)}" for code, why in run.not_checked])
-    rest = unchecked + _items("Notes", [_e(n) for n in run.notes])
+    parts.append(_items("Log", [_event(e, run) for e in told_events(run)]))
+    parts.append(_items("Damage", [_e(problem_line(p, run)) for p in run.problems]))
+    rest = _items("Not checked", [_e(reason) for reason in unchecked(run)])
+    rest += _items("Notes", [_e(n) for n in run.notes])
     rest += _items(
         "Checkpoints", [f"<code>{_e(c.path)}</code>{'' if c.finite is None else ': finite' if c.finite else ': not finite'}" for c in run.checkpoints]
     )
@@ -149,7 +151,7 @@ def _values(around: Sequence[Around]) -> str:
         return ""
     rows = "".join(
         f'<tr><td><code>{_e(a.tag, 120)}</code></td><td class="n">{number(a.before)}{_step(a.before_step)}</td>'
-        f'<td class="n"><b>{number(a.at)}</b>{_step(a.at_step)}</td><td>{curve(a)}</td></tr>\n'
+        f'<td class="n"><b>{at_onset(a)}</b>{_step(a.at_step)}</td><td>{curve(a)}</td></tr>\n'
         for a in around
     )
     return f"<table><tr><th></th><th>before</th><th>at onset</th><th>course</th></tr>\n{rows}</table>"
@@ -182,9 +184,9 @@ def _finding(finding: Finding) -> str:
     return f"<p>{_code(finding)} {_e(finding.message)}</p><table>{rows}</table>{_evidence(finding) if finding.evidence else ''}"
 
 
-def _event(event: Event) -> str:
+def _event(event: Event, run: RunReport) -> str:
     kind = f'<span class="tag {event.severity}">{_e(event.kind)}</span>'
-    return f'{kind} <code>{_e(event.message, 2000)}</code> <span class="dim">{_e(event_where(event))}</span>'
+    return f'{kind} <code>{_e(event.message, 2000)}</code> <span class="dim">{_e(event_where(event, run))}</span>'
 
 
 def _action(action: str) -> str:

@@ -61,8 +61,8 @@ def _told(run: RunReport) -> Iterator[str]:
         for consequence in fold.consequences:
             yield f"  {clean(consequence.first.code)} {clean(consequence.first.name)}: {says(consequence)}"
     for event in told_events(run)[:8]:
-        yield f"{event_where(event)}: {clean(event.message, 600)}"
+        yield f"{event_where(event, run)}: {clean(event.message, 600)}"
     for action in run.diagnosis.next if run.diagnosis else ():
         yield f"next: {clean(action)}"
     for problem in run.problems:
-        yield f"damage: {problem_line(problem)}"
+        yield f"damage: {problem_line(problem, run)}"

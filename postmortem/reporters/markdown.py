@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
     about,
+    at_onset,
     event_where,
     folded,
     headline,
@@ -17,6 +18,7 @@ from postmortem.reporters._story import (
     told_events,
     totals,
     triage,
+    unchecked,
     with_commands,
     worst_first,
 )
@@ -94,7 +96,7 @@ def _run(run: RunReport) -> list[str]:
     if diagnosis:
         lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
     if run.around:
-        rows = [(code(a.tag), number(a.before), f"**{number(a.at)}**", sparkline(a.curve)) for a in run.around]
+        rows = [(code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve)) for a in run.around]
         lines += ["", *_table(("", "before", "at onset", "course"), rows)]
     lines += _findings(run)
     if diagnosis:
@@ -107,10 +109,10 @@ def _run(run: RunReport) -> list[str]:
             )
             lines += ["", f"**Last good**: step {'unknown' if diagnosis.last_good_step is None else diagnosis.last_good_step}{saved}"]
         lines += _next(diagnosis.next)
-    lines += _list("Log", [f"{event_where(e)}: {e.kind}: {e.message}" for e in told_events(run)[:8]])
-    lines += _list("Damage", [problem_line(p) for p in run.problems])
+    lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in told_events(run)[:8]])
+    lines += _list("Damage", [problem_line(p, run) for p in run.problems])
     if run.not_checked:
-        lines += ["", "Not checked: " + "; ".join(f"{prose(c)} ({prose(why)})" for c, why in run.not_checked)]
+        lines += ["", "Not checked: " + "; ".join(prose(reason) for reason in unchecked(run))]
     return lines
 
 

@@ -5,7 +5,6 @@ Everything that came out of a log is cleaned of control characters, and nothing 
 
 from __future__ import annotations
 
-import math
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ from rich.text import Text
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
     about,
+    at_onset,
     event_where,
     folded,
     headline,
@@ -25,6 +25,7 @@ from postmortem.reporters._story import (
     told_events,
     totals,
     triage,
+    unchecked,
     with_commands,
     worst_first,
 )
@@ -43,7 +44,7 @@ _VERDICT_STYLE = {"failed": "bold red", "suspect": "bold yellow", "not-judged": 
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _LABEL = 11  # columns of the labels on the left
 _BRIEF = 4  # lines of one kind without --verbose
-_DETAILED_GROUPS = 8  # up to so many causes, a triage page gives each its summary and next step
+_DETAILED_GROUPS = 16  # up to so many causes, a triage page gives each its summary and next step
 
 
 @reporter("text")
@@ -126,7 +127,7 @@ def _run(page: _Page, run: RunReport) -> None:
         page.blank()
     diagnosis = run.diagnosis
     if diagnosis:
-        page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500))
+        page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500 if page.verbose else 450))
     if bad or page.verbose:
         _values(page, run.around)
     _findings(page, folded(run), diagnosis.summary if diagnosis else "")
@@ -136,7 +137,7 @@ def _run(page: _Page, run: RunReport) -> None:
         _last_good(page, run)
         _next(page, diagnosis.next)
     _events(page, run)
-    _bullets(page, "damage", [problem_line(p) for p in run.problems], style="magenta")
+    _bullets(page, "damage", [problem_line(p, run) for p in run.problems], style="magenta")
     _not_checked(page, run)
     if page.verbose:
         _bullets(page, "notes", [clean(n, 800) for n in run.notes])
@@ -153,13 +154,13 @@ def _values(page: _Page, around: Sequence[Around]) -> None:
     steps = {(a.before_step, a.at_step) for a in around}
     before, at = next(iter(steps)) if len(steps) == 1 else (None, None)
     heads = ("", "before" if before is None else f"step {before}", "at onset" if at is None else f"step {at}")
-    rows = [(_short(clean(a.tag), 30), number(a.before), number(a.at)) for a in around]
+    rows = [(_short(clean(a.tag), min(30, page.width - 48)), number(a.before), at_onset(a)) for a in around]
     name, left, right = (max(cell_len(row[k]) for row in [heads, *rows]) for k in range(3))
-    page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}", "dim"), wrap=False)
+    page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}  course", "dim"), wrap=False)
     room = min(40, page.width - _LABEL - name - left - right - 6)
     for (tag, was, became), a in zip(rows, around, strict=True):
-        spark = sparkline(a.curve, room) if room >= 8 else ""
-        style = "bold red" if a.at is not None and not math.isfinite(a.at) else "bold"
+        spark = sparkline(a.curve, room) if room >= 8 and len(a.curve) > 2 else ""
+        style = "bold red" if became in ("nan", "inf", "-inf") else "bold"
         page.add("", tag + " " * (name - cell_len(tag)), f"  {was:>{left}}  ", (f"{became:>{right}}", style), "  ", (spark, "cyan"), wrap=False)
 
 
@@ -219,22 +220,19 @@ def _events(page: _Page, run: RunReport) -> None:
     shown = events if page.verbose else events[:_BRIEF]
     for i, event in enumerate(shown):
         style = _SEVERITY_STYLE[event.severity]
-        words: list[Words] = [(clean(event.kind), style), "  ", clean(event.message, 600), (f"  {event_where(event)}", "dim")]
+        message = clean(event.message, 600 if page.verbose else 200)
+        words: list[Words] = [(clean(event.kind), style), (f"  {event_where(event, run)}  ", "dim"), message]
         page.add("log" if i == 0 else "", *words, mark="- ", lines=0 if page.verbose else 4)
     _more(page, len(events) - len(shown))
 
 
 def _not_checked(page: _Page, run: RunReport) -> None:
     """Checks that could not be made, by reason."""
-    if not run.not_checked:
-        return
-    if not page.verbose:
-        page.add("unchecked", (", ".join(clean(code) for code, _ in run.not_checked) + " (--verbose says why)", "dim"), lines=2)
-        return
-    reasons: dict[str, list[str]] = {}
-    for code, why in run.not_checked:
-        reasons.setdefault(why, []).append(code)
-    _bullets(page, "unchecked", [f"{', '.join(codes)}: {clean(why)}" for why, codes in reasons.items()])
+    reasons = unchecked(run)
+    if page.verbose:
+        _bullets(page, "unchecked", reasons)
+    elif reasons:
+        page.add("unchecked", (f"{count(len(run.not_checked), 'check')}: {'; '.join(reasons)}", "dim"), lines=2)
 
 
 # --- many runs
@@ -265,9 +263,9 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
     if group.verdict == "healthy":
         page.add(verdict, count(len(runs), "run"), ": ", *_names(page, runs), style=style)
     elif group.verdict == "not-judged" or not detailed:
-        page.add(verdict, (group.cause, "bold"), f"  {count(len(runs), 'run')}: ", *_names(page, runs), style=style)
+        page.add(verdict, (group.cause, "bold"), f"{_codes(group)}  {count(len(runs), 'run')}: ", *_names(page, runs), style=style)
     else:
-        page.add(verdict, (group.cause, "bold"), f"  {count(len(runs), 'run')}", style=style)
+        page.add(verdict, (group.cause, "bold"), f"{_codes(group)}  {count(len(runs), 'run')}", style=style)
         if len(runs) > 5:
             page.add("", *_names(page, runs))
         for run in runs if len(runs) <= 5 else ():
@@ -278,10 +276,16 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
             _next(page, diagnosis.next[:1])
 
 
+def _codes(group: Group) -> str:
+    """The codes of the root findings: " (NAN001, NAN002)"."""
+    codes = {folds[0].first.code for folds in map(folded, group.runs) if folds and group.verdict in ("failed", "suspect")}
+    return f" ({', '.join(clean(c) for c in sorted(codes))})" if codes else ""
+
+
 def _member(page: _Page, run: RunReport) -> None:
     """One run of a small group: its name, what happened, and the value that tells it."""
     told = run.around[0] if run.around else None
-    change: list[Words] = [f"  {number(told.before)} → {number(told.at)}  ", (sparkline(told.curve, 16), "cyan")] if told else []
+    change: list[Words] = [f"  {number(told.before)} → {at_onset(told)}  ", (sparkline(told.curve, 16), "cyan")] if told else []
     page.add("", (clean(run.name), "bold"), "  ", headline(run), *change, mark="- ", lines=2)
 
 

@@ -150,7 +150,7 @@ def test_junit_counts_runs(many):
     root = ET.fromstring(rendered("junit", many))
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("8", "3", "2")
     failed = {c.get("name"): c.find("failure").get("message") for c in root.iter("testcase") if c.find("failure") is not None}
-    assert failed["exp7"] == "nonfinite-gradient in grad_norm at step 4820"
+    assert failed["exp7"] == "NAN003 nonfinite-gradient in grad_norm at step 4820"
     assert "postmortem replay" in next(c for c in root.iter("testcase") if c.get("name") == "exp7").find("failure").text
 
 
