@@ -32,6 +32,7 @@ def real_output(args: str) -> str:
     command = [sys.executable, "-m", "postmortem", *args.split()]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     return "".join(line.rstrip() + "\n" for line in done.stdout.splitlines())
 
 
