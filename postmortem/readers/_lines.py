@@ -1,0 +1,169 @@
+"""Bytes of a log as rows: decoding, terminal control and the states of redrawn lines undone.
+
+A file is read in blocks of whole lines. Within a block a row ends at a line feed or a carriage return; line
+numbers count line feeds only.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from postmortem.core.model import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+BLOCK = 4 << 20
+LONGEST_LINE = 64 << 20
+"""A line without any end is cut here, so that memory stays bounded."""
+
+_MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
+"""The cursor goes to another line, or the screen is cleared: what follows is a row of its own."""
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_BACKSPACES = re.compile(rb"\x08+")
+
+
+@dataclass(slots=True)
+class Block:
+    """Whole lines: `data` is UTF-8 without control sequences; `first_line` is the number of its first line."""
+
+    data: bytes
+    first_line: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Lines:
+    """Reads a log file block by block; `problems` and `notes` fill as it goes."""
+
+    path: Path
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    size: int = 0
+
+    def __iter__(self) -> Iterator[Block]:
+        with self.path.open("rb") as file:
+            head = file.read(4)
+            encoding = _encoding(head, self.path)
+            file.seek(0)
+            chunks = _utf8(file, encoding) if encoding else iter(lambda: file.read(BLOCK), b"")
+            if encoding:
+                self.notes.append(f"read as {encoding}")
+            yield from self._blocks(chunks)
+
+    def ends_open(self) -> bool:
+        """Whether the last line has no end: the writer was cut off, or is still writing."""
+        with self.path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(0, end - 4))
+            tail = file.read().rstrip(b"\0")
+        return bool(tail) and not tail.endswith((b"\n", b"\r"))
+
+    def _blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
+        line, offset = 1, 0
+        kept: list[bytes] = []  # pieces of a line that has not ended
+        kept_size = 0
+        for chunk in chunks:
+            self.size += len(chunk)
+            end = chunk.rfind(b"\n") + 1
+            if not end:
+                kept.append(chunk)
+                kept_size += len(chunk)
+                if kept_size < LONGEST_LINE:
+                    continue
+                # a redrawn bar of gigabytes: its states are rows of their own, so it may be cut between two
+                data = b"".join(kept)
+                end = data.rfind(b"\r") + 1 or len(data)
+                yield self._block(data[:end], line, offset)
+                offset += end
+                kept, kept_size = [data[end:]], len(data) - end
+                continue
+            data = b"".join((*kept, chunk[:end]))
+            kept, kept_size = [chunk[end:]], len(chunk) - end
+            yield self._block(data, line, offset)
+            line += data.count(b"\n")
+            offset += len(data)
+        if kept_size:
+            data = b"".join(kept)
+            yield self._block(data, line, offset)
+
+    def _block(self, data: bytes, line: int, offset: int) -> Block:
+        raw = data
+        if b"\0" in data:
+            start = data.index(b"\0")
+            nuls = data.count(b"\0")
+            self.problems.append(
+                Problem(
+                    path=str(self.path),
+                    offset=offset + start,
+                    line=line + data.count(b"\n", 0, start),
+                    what=f"{nuls} NUL bytes in the text, as a crash of the node or the file system leaves them",
+                    kept="the text around them",
+                    lost="what should stand there" if nuls > 3 else "",
+                )
+            )
+            data = data.replace(b"\0", b"")
+        if b"\x1b" in data:
+            data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
+        if b"\x08" in data:
+            data = _BACKSPACES.sub(_backspace, data)
+        if data.startswith(codecs.BOM_UTF8) and offset == 0:
+            data = data[3:]
+        del raw
+        return Block(data, line, offset)
+
+
+def _backspace(match: re.Match[bytes]) -> bytes:
+    """Many backspaces go back to the start of the line, like a carriage return (Keras); a few turn a spinner."""
+    return b"\r" if match.end() - match.start() > 8 else b" "
+
+
+def _encoding(head: bytes, path: Path) -> str | None:
+    """A wide encoding by its mark, or by NULs in every other byte; None for UTF-8 and its relatives."""
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    with path.open("rb") as file:
+        sample = file.read(512)
+    if len(sample) >= 16 and b"\0" in sample:
+        even, odd = sample[::2].count(0), sample[1::2].count(0)
+        if odd > 0.4 * len(sample[1::2]) and even < 0.05 * len(sample):
+            return "utf-16-le"
+        if even > 0.4 * len(sample[::2]) and odd < 0.05 * len(sample):
+            return "utf-16-be"
+    return None
+
+
+def _utf8(file: BinaryIO, encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    while chunk := file.read(BLOCK):
+        yield decoder.decode(chunk).encode("utf-8", "replace")
+    yield decoder.decode(b"", True).encode("utf-8", "replace")
+
+
+def text_of(row: bytes) -> str:
+    """A row as text: UTF-8, or Latin-1 where it is not."""
+    try:
+        return row.decode("utf-8")
+    except UnicodeDecodeError:
+        return row.decode("latin-1")
+
+
+def looks_like_text(head: bytes) -> bool:
+    """Whether the first bytes of a file are text in a usual encoding: no control characters but those of terminals."""
+    if not head:
+        return False
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)):
+        return True
+    control = sum(head.count(c) for c in (*range(1, 7), *range(14, 27), *range(28, 32)))
+    nuls = head.count(0)
+    wide = nuls > 0.3 * len(head) and (head[1::2].count(0) > 0.8 * nuls or head[::2].count(0) > 0.8 * nuls)
+    if wide:
+        return True
+    return control <= 0.01 * len(head) and (nuls == 0 or len(head.replace(b"\0", b"")) > 0)
