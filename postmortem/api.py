@@ -120,7 +120,9 @@ def judge(run: Run, config: Config | None = None, *, detectors: list[Any] | None
             checked.append(detector.code)
         except NotChecked as why:
             not_checked.append((detector.code, str(why)))
-    findings.sort(key=lambda f: (model.SEVERITIES.index(f.severity), f.step is None, f.step or 0, f.code, f.tag or ""))
+    findings.sort(
+        key=lambda f: (model.SEVERITIES.index(f.severity), f.step is None, f.step or 0, f.code, run.roles.get(f.tag or "") != "loss", f.tag or "")
+    )
     numbered = tuple(replace(f, id=f"f{i}") for i, f in enumerate(findings, 1))
     story, linked = diagnose(view, numbered)
     by_id = {f.id: f for f in linked}
