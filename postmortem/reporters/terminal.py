@@ -20,8 +20,10 @@ from postmortem.reporters._story import (
     folded,
     headline,
     onset,
+    place,
     problem_line,
     says,
+    seen_in_log,
     told_events,
     totals,
     triage,
@@ -269,24 +271,35 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
         if len(runs) > 5:
             page.add("", *_names(page, runs))
         for run in runs if len(runs) <= 5 else ():
-            _member(page, run)
+            _member(page, run, alone=len(runs) == 1)
         diagnosis = runs[0].diagnosis
         if diagnosis:
-            page.add("", (clean(diagnosis.summary, 600), "dim"), lines=2)
+            if len(runs) > 1 or not _told_by_log(runs[0]):
+                page.add("", (clean(diagnosis.summary, 600), "dim"), lines=2)
             _next(page, diagnosis.next[:1])
 
 
+def _told_by_log(run: RunReport) -> bool:
+    """Whether the summary only repeats the log line that the headline shows."""
+    folds = folded(run)
+    event = seen_in_log(run, folds[0].first) if folds else None
+    return event is not None and run.diagnosis is not None and event.message[:60] in run.diagnosis.summary
+
+
 def _codes(group: Group) -> str:
-    """The codes of the root findings: " (NAN001, NAN002)"."""
-    codes = {folds[0].first.code for folds in map(folded, group.runs) if folds and group.verdict in ("failed", "suspect")}
-    return f" ({', '.join(clean(c) for c in sorted(codes))})" if codes else ""
+    """Codes and names of the root findings: " (NAN001 nan-onset, NAN002 inf-onset)"."""
+    roots = [folds[0].first for folds in map(folded, group.runs) if folds and group.verdict in ("failed", "suspect")]
+    codes = sorted({f"{clean(f.code)} {clean(f.name)}" if f.name != group.cause else clean(f.code) for f in roots})
+    return f" ({', '.join(codes)})" if codes else ""
 
 
-def _member(page: _Page, run: RunReport) -> None:
-    """One run of a small group: its name, what happened, and the value that tells it."""
-    told = run.around[0] if run.around else None
+def _member(page: _Page, run: RunReport, *, alone: bool) -> None:
+    """One run of a small group: its name, what happened where, and the value that tells it; one line where there are several."""
+    folds = folded(run)
+    told = run.around[0] if run.around and folds and folds[0].first.tag is not None else None
     change: list[Words] = [f"  {number(told.before)} → {at_onset(told)}  ", (sparkline(told.curve, 16), "cyan")] if told else []
-    page.add("", (clean(run.name), "bold"), "  ", headline(run), *change, mark="- ", lines=2)
+    what = headline(run) if alone or not folds else f"{clean(folds[0].first.code)} {place(folds[0])}"
+    page.add("", (clean(run.name), "bold"), "  ", what, *change, mark="- ", lines=2 if alone else 1)
 
 
 def _names(page: _Page, runs: Iterable[RunReport]) -> list[Words]:

@@ -96,7 +96,7 @@ def test_many_runs_are_grouped_by_cause_worst_first(many):
     order = [line.split()[0] for line in lines if line[:1].strip()]
     assert [w for w in order if w.isupper()] == ["FAILED", "FAILED", "SUSPECT", "NOT", "HEALTHY"]
     text = "\n".join(lines)
-    assert "out-of-memory (RUN003)  2 runs" in text
+    assert "out-of-memory (RUN003 crash)  2 runs" in text
     assert "empty-1" in text
     assert "HEALTHY    2 runs: good-1, good-2" in text
     assert "runs/notes.bin: no reader understands it" in text
@@ -108,7 +108,7 @@ def test_four_hundred_runs_fit_two_pages_in_under_a_second(four_hundred):
     lines = lines_of(four_hundred, 100)
     assert time.process_time() - start < 1
     assert len(lines) < 100
-    assert all(f"cause-{k} (RUN003)" in "\n".join(lines) for k in range(12))
+    assert all(f"cause-{k} (RUN003 crash)" in "\n".join(lines) for k in range(12))
 
 
 def test_verbose_tells_everything(many, one_failed):
