@@ -170,7 +170,8 @@ def exit_code(report: Report, fail_on: str) -> int:
     if any(f.severity in counted for run in report.runs for f in run.findings):
         return 1
     lost = any(p.lost for run in report.runs for p in run.problems) or any(p.lost for p in report.problems)
-    return 3 if lost or any(run.verdict == "not-judged" for run in report.runs) else 0
+    blind = any(run.verdict == "not-judged" or not any(source.points for source in run.sources) for run in report.runs)
+    return 3 if lost or blind else 0
 
 
 def compare(a: Run, b: Run) -> Comparison:
