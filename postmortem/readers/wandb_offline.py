@@ -17,7 +17,7 @@ from postmortem.readers._json import number
 from postmortem.readers._schema import DecodeError, messages
 from postmortem.readers._step_axis import Axis, step_axis
 from postmortem.readers._table import Table, finish
-from postmortem.readers._wandb_log import FILE_HEADER, MAGIC, records
+from postmortem.readers._wandb_log import MAGIC, records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,7 +108,7 @@ class _Log:
         reading.skipped = dict(self.skipped)
         reading.problems = problems_of(reading.path, "a W&B log", damage, count)
         if not count and not reading.problems:
-            what = "only the file's header: the run was killed before anything was written" if len(data) == FILE_HEADER else "the file is empty"
+            what = "only the file's header: the run was killed before anything was written" if data else "the file is empty"
             reading.problems = [Problem(path=reading.path, offset=len(data), what=what, kept="nothing")]
         self.points()
         return reading
