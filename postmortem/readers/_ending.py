@@ -35,11 +35,11 @@ _AFTER_COMPLETION = 20_000
 _BLAME = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
 
 
-def judge(failures: list[Failure], progress: int, completed: tuple[int, int] | None, unterminated: bool) -> Ended | None:
+def judge(failures: list[Failure], progress: int, completed: tuple[int, int] | None, *, cut: bool) -> Ended | None:
     """Sets `severity` and `victim_of` of the failures and says how the run ended; None where the text does not tell.
 
     `progress` is the bytes of progress in all, `completed` (line, progress) of the last line that says that the
-    training is complete, `unterminated` whether the last line has no newline.
+    training is complete, `cut` whether the last line is incomplete.
     """
     if completed is not None and progress - completed[1] > _AFTER_COMPLETION:
         completed = None
@@ -57,7 +57,7 @@ def judge(failures: list[Failure], progress: int, completed: tuple[int, int] | N
     if not lost:
         if completed is not None:
             return "completed"
-        return "cut" if unterminated else None
+        return "cut" if cut else None
     root = _root(lost)
     for failure in lost:
         if failure is not root and _is_victim(failure, root):

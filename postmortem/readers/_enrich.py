@@ -106,6 +106,7 @@ def _derived(kind: str, source: Failure, message: str, fields: dict[str, Any], r
     seen = source.first
     occurrence = Occurrence(
         signature=CATALOGUE[kind],
+        severity=CATALOGUE[kind].severity,
         line=seen.line,
         first_line=seen.first_line,
         message=message,

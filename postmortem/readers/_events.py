@@ -8,6 +8,7 @@ or many steps repeat is folded into one event.
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,7 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     scanner.read(lines)
     failures = fold(scanner.close())
     enrich(failures, scanner.ranks, scanner.world_size)
-    ended = judge(failures, scanner.progress, scanner.completed, unterminated)
+    ended = judge(failures, scanner.progress, scanner.completed, cut=unterminated and scanner.last_is_cut())
     reading = EventReading([f.event(path, source) for f in sorted(failures, key=lambda f: f.first.line)], ended)
     if scanner.ranks:
         reading.facts["ranks"] = sorted(scanner.ranks)
@@ -105,7 +106,9 @@ class _Scanner:
         self._labels = False
         self._first = ""
         self._attempt = 0
+        self._failed = False
         self._number = 0
+        self._recent: deque[str] = deque(maxlen=200)
         self._prefix = Prefix()
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
@@ -118,8 +121,10 @@ class _Scanner:
         if HEADER in self._first or len(self._first) < 8:
             self._first = ""
         suspect = self._suspect.search
+        recent = self._recent.append
         for number, text in chain(sample, stream):
             self._number = number
+            recent(text)
             if suspect(text) is None and not self._follows and not self._busy():
                 if self.occurrences:
                     self._count(text)
@@ -130,6 +135,14 @@ class _Scanner:
                     self._line(number, part[:_LONGEST_LINE])
                 elif not part and "\r" not in text:
                     self._line(number, part)
+
+    def last_is_cut(self) -> bool:
+        """Whether the last line is the beginning of one that the log wrote in full before."""
+        shapes = [_VARIES.sub("0", text.rpartition("\r")[2][:_LONGEST_LINE]).rstrip() for text in self._recent]
+        if not shapes or not shapes[-1]:
+            return False
+        last = shapes.pop()
+        return last not in shapes and any(shape.startswith(last) for shape in shapes)
 
     def close(self) -> list[Occurrence]:
         """All occurrences, in the order of their lines."""
@@ -146,7 +159,8 @@ class _Scanner:
         if self._first and text.strip() == self._first:
             for key in list(self._streams):
                 self._close_stream(key)
-            self._attempt += bool(self.occurrences)
+            self._attempt += self._failed
+            self._failed = False
 
     def _busy(self) -> bool:
         """Whether a traceback is open; one whose rank has been silent for long is closed."""
@@ -272,10 +286,13 @@ class _Scanner:
             fields["text"] = last.text
         seen = self._add(signature, last.line, done.blocks[0].header, last.title, key, fields)
         seen.exception = last.exception
+        if signature.severity != "error" and signature.ended != "interrupted":
+            seen.severity = "error"  # a note that became an exception is none
 
     def _add(self, signature: Signature, line: int, first: int, message: str, key: int | None, fields: dict[str, Any]) -> Occurrence:
         seen = Occurrence(
             signature=signature,
+            severity=signature.severity,
             line=line,
             first_line=first,
             message=message,
@@ -286,6 +303,7 @@ class _Scanner:
             attempt=self._attempt,
             progress=self.progress,
         )
+        self._failed = self._failed or signature.severity == "error"
         if len(self.occurrences) < _MOST:
             self.occurrences.append(seen)
         return seen

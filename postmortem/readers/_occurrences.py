@@ -29,6 +29,7 @@ class Occurrence:
     """
 
     signature: Signature
+    severity: Severity
     line: int
     first_line: int
     message: str
@@ -104,11 +105,11 @@ def fold(occurrences: Iterable[Occurrence]) -> list[Failure]:
     for seen in occurrences:
         key = _key(seen)
         known = latest.get(key)
-        if known is not None and seen.signature.severity == "error" and seen.progress - known.last.progress > _FLUSHED:
+        if known is not None and seen.severity == "error" and seen.progress - known.last.progress > _FLUSHED:
             known = None
         if known is None:
             ranks = [seen.rank] if seen.rank is not None else []
-            known = latest[key] = Failure(seen, ranks, 1, seen, dict(seen.fields), seen.signature.severity)
+            known = latest[key] = Failure(seen, ranks, 1, seen, dict(seen.fields), seen.severity)
             failures.append(known)
             continue
         known.count += 1
@@ -134,6 +135,6 @@ def _key(seen: Occurrence) -> tuple[object, ...]:
     signature = seen.signature
     if signature.same:
         return (signature.id, seen.attempt, *(str(seen.fields.get(name)) for name in signature.same))
-    if signature.severity != "error":
+    if seen.severity != "error":
         return (signature.id, seen.attempt)
     return (signature.id, seen.attempt, seen.exception, _VARIES.sub("0", seen.message[:2000])[:200])
