@@ -73,7 +73,9 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     )
 )
 _NOT_A_METRIC = re.compile(
-    r"(^|[\s/_])(num|n|count|total|best|min|max)[\s_]+(loss|nan|inf|skipped)|iterations?$|consumed|loss_?(weight|coef)|ema_decay", re.I
+    r"(^|[\s/_])(num|n|count|total|best|min|max)[\s_]+(loss|nan|inf|skipped)|iterations?$|consumed|loss_?(weight|coef)|ema_decay"
+    r"|accumulated|cumulative|since|(^|[/_])wall$|total[\s_](time|duration)|train_wall|scale_?window|(min|init|initial)_?scale|hysteresis",
+    re.I,
 )
 
 

@@ -25,8 +25,13 @@ class Timing:
 def timings(view: View, points: int) -> list[Timing]:
     """All that tells how long steps took, the most direct first; wall times only where nothing else is logged."""
     found = [_timing(s, "step time") for s in view.of("step_time")] + [_timing(s, "throughput") for s in view.of("throughput")]
-    usable = [t for t in found if len(t.cost) >= points]
+    usable = [t for t in found if len(t.cost) >= points and not _counter(t.series)]
     return usable or [t for t in (_from_wall_time(view),) if t is not None and len(t.cost) >= points]
+
+
+def _counter(series: Series) -> bool:
+    """Whether the values only grow: time since the start, not time per step."""
+    return bool((np.diff(series.value) >= 0).mean() > 0.97)
 
 
 def _timing(raw: Series, how: str) -> Timing:

@@ -74,9 +74,9 @@ class ConstantMetric(BaseDetector):
         """Whether the repetition cannot be explained by saturation or rounding."""
         value = float(series.value[-1])
         if series.role in _SCORES:
-            saturated = value in (1.0, 100.0)
-            best = float(series.value[:at].max(initial=-np.inf))
-            return bool(not saturated and (at == 0 or value < 0.95 * best))
+            saturated = value in (0.0, 1.0, 100.0)  # a score of zero has not begun yet
+            best = float(np.max(series.value[:at], initial=-np.inf))
+            return not saturated and (at == 0 or value < 0.95 * best)
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
-        return digits(value) >= self.options.digits
+        return digits(value) >= int(self.options.digits)

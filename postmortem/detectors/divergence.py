@@ -9,6 +9,7 @@ from postmortem.core.stats import centred_median, sigma
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._excursions import residuals
+from postmortem.detectors._losses import judged_losses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,12 +56,11 @@ class Divergence(BaseDetector):
     severity = "error"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        losses = [s for s in view.of("loss") if len(s.finite) >= self.options.points]
+        losses, contest = judged_losses(view, self.options.points)
         if not losses:
             raise NotChecked(f"no training loss with {self.options.points} finite points")
-        contest = len({s.tag for s in losses}) > 1 or bool(view.of("reward"))
         for series in losses:
-            if finding := self._judge(view, series.finite, contest):
+            if finding := self._judge(view, series, contest):
                 yield finding
 
     def _judge(self, view: View, series: Series, contest: bool) -> Finding | None:
@@ -69,20 +69,20 @@ class Divergence(BaseDetector):
             return None
         x = np.log(series.value)
         n = len(x)
-        smooth = centred_median(x, 2 * max(2, n // 40) + 1)
+        smooth = centred_median(x, 2 * min(max(2, n // 40), 12) + 1)
         wide = centred_median(x, 2 * max(4, n // 16) + 1)  # the least of many short windows would be a lucky one
         best = int(np.argmin(wide[: n - max(2, n // 20)]))
         level = float(wide[best])
         end = float(np.median(x[-max(3, n // 20) :]))
         rise = end - level
         spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
-        need = max(np.log(1 + self.options.rise), self.options.z * spread) * (3 if contest else 1)
+        unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # logarithms of a small loss may grow noisier with time
+        need = max(np.log(1 + self.options.rise), self.options.z * unrest) * (3 if contest else 1)
         if not rise > need:
             return None
-        if self._in_one_jump(x[best:], level, rise, spread):
+        at = self._onset(smooth, best, level, rise, spread)
+        if self._in_one_jump(x[max(best, at - 6) :], level, rise, spread):
             return None
-        foot = level + max(2 * spread, 0.1 * rise)
-        at = min(best + int(np.flatnonzero(smooth[best:] <= foot)[-1]) + 1, n - 1)
         return self.found(
             series,
             at,
@@ -90,6 +90,17 @@ class Divergence(BaseDetector):
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
         )
+
+    @staticmethod
+    def _onset(smooth: NDArray[np.float64], best: int, level: float, rise: float, spread: float) -> int:
+        """The foot of the last climb: back from half of the rise to the trough before it, and up again out of its noise."""
+        half = best + int(np.flatnonzero(smooth[best:] <= level + 0.5 * rise)[-1])
+        back = smooth[best : half + 1][::-1]
+        least = np.minimum.accumulate(back)
+        over = np.flatnonzero(back - least > max(0.15 * rise, 2 * spread))
+        trough = half - int(np.argmin(back[: int(over[0])] if len(over) else back))
+        calm = np.flatnonzero(smooth[trough : half + 1] <= smooth[trough] + max(2 * spread, 0.1 * rise))
+        return min(trough + int(calm[-1]) + 1, len(smooth) - 1)
 
     @staticmethod
     def _in_one_jump(after: NDArray[np.float64], level: float, rise: float, spread: float) -> bool:

@@ -9,6 +9,7 @@ from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._frozen import constant_from, digits, flat
+from postmortem.detectors._losses import judged_losses
 from postmortem.detectors.lr_zero import dead_from
 
 if TYPE_CHECKING:
@@ -58,10 +59,10 @@ class LossPlateau(BaseDetector):
     severity = "warning"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        losses = [s.finite for s in view.of("loss") if len(s.finite) >= self.options.points]
+        losses, contest = judged_losses(view, self.options.points)
         if not losses:
             raise NotChecked(f"no training loss with {self.options.points} finite points")
-        if view.of("reward") or len({s.tag for s in losses if len(s) > 0.8 * len(losses[0])}) > 1:
+        if contest:
             raise NotChecked("losses that compete, or a reward: standing still is no fault there")
         series = losses[0]
         found = self._weights_stand_still(view, series) or self._dead_schedule(view, series)

@@ -9,6 +9,7 @@ import numpy as np
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._excursions import excursions, outstanding, residuals
+from postmortem.detectors._losses import judged_losses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,10 +61,9 @@ class LossSpike(BaseDetector):
     severity = "error"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        losses = [s for s in view.of("loss") if len(s.finite) >= self.options.points]
+        losses, contest = judged_losses(view, self.options.points)
         if not losses:
             raise NotChecked(f"no training loss with {self.options.points} finite points")
-        contest = bool(view.of("reward")) or len({s.tag for s in losses if len(s) > 0.8 * len(losses[0])}) > 1
         for series in losses:
             yield from self._spikes(view, series, self.options.contest if contest else self.options.ratio)
 

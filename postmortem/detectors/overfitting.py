@@ -8,6 +8,7 @@ import numpy as np
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors._losses import totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,12 +50,12 @@ class Overfitting(BaseDetector):
     severity = "warning"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        train = view.main("loss")
-        evaluations = [s.finite for s in view.of("val_loss") if len(s.finite) >= self.options.points]
+        train = next(iter(totals(view, "loss", 3)), None)
+        evaluations = totals(view, "val_loss", self.options.points)
         if train is None or not evaluations:
             raise NotChecked(f"no training loss with {self.options.points} evaluations beside it")
         for series in evaluations:
-            if finding := self._judge(view, series, train.finite):
+            if finding := self._judge(view, series, train):
                 yield finding
                 return
 

@@ -41,7 +41,7 @@ class ThroughputDrop(BaseDetector):
     class Options:
         """Slower by this factor and by these noises; least number of points; share of the run that it lasts."""
 
-        ratio: float = 1.25
+        ratio: float = 1.4
         z: float = 5.0
         points: int = 20
         lasting: float = 0.08
@@ -61,6 +61,10 @@ class ThroughputDrop(BaseDetector):
 
     def _judge(self, view: View, timing: Timing) -> Finding | None:
         skip = max(3, len(timing.cost) // 50)  # start-up
+        if timing.how == "times of the rows":
+            skip = max(20, len(timing.cost) // 10)  # the first steps may be queued faster than they run
+            if len(timing.cost) < 2 * skip:
+                return None
         x = np.log(timing.cost[skip:])
         smooth = centred_median(x, 5)
         split, _ = step_change(smooth, margin=max(3, int(self.options.lasting * len(x))))
