@@ -31,6 +31,15 @@ class Candidate:
     from_inf: bool = False
     pole: bool = False
 
+    def merge(self, other: Candidate) -> None:
+        """Takes in what the same place did at other times."""
+        if other is self:
+            return
+        have = {h.index for h in self.hits}
+        self.hits += [h for h in other.hits if h.index not in have]
+        self.bits |= other.bits
+        self.meant, self.from_inf = self.meant and other.meant, self.from_inf and other.from_inf
+
     @property
     def index(self) -> int:
         return self.hits[0].index
@@ -41,12 +50,7 @@ def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
     found: dict[tuple[Any, ...], Candidate] = {}
     for birth in traced.tracer.births(traced.sources):
         made = _candidate(birth, traced, names)
-        known = found.setdefault(made.key, made)
-        if known is not made:
-            known.hits += [h for h in made.hits if h not in known.hits]
-            known.bits |= made.bits
-            known.meant = known.meant and made.meant
-            known.from_inf = known.from_inf and made.from_inf
+        found.setdefault(made.key, made).merge(made)
     for source in traced.sources:
         if source < 0 and source in {-k for k in traced.known}:
             kind, name = traced.known[-source]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from postmortem.replay.state import State
 
 Stage = Literal["loss", "grad", "param"]
+_STAGES: tuple[Stage, ...] = ("loss", "grad", "param")
 _UNTIL: dict[str, Literal["loss", "grad", "step"]] = {"loss": "loss", "grad": "grad", "param": "step"}
 
 
@@ -52,6 +53,9 @@ class Session:
         self.runner, self.before, self.batch, self.step = runner, before, batch, step
         self.runs = 0
         self.failure = ""
+        train_step = runner.train_step
+        self._simple = train_step.accumulate == 1 and not isinstance(train_step.step, dict)
+        """One forward and one backward pass: ending early leaves the operators before the end as they are."""
 
     def run(
         self,
@@ -83,10 +87,12 @@ class Session:
         finally:
             self.runner.observe = None
 
-    def fails(self, overrides: Overrides = NOTHING, **how: Any) -> bool | None:
-        """Whether the step still fails; None, with the reason in `failure`, where it could not be run so."""
+    def fails(self, overrides: Overrides = NOTHING, *, at: Stage = "param", **how: Any) -> bool | None:
+        """Whether the step still fails, at the stage `at` or before; None, with the reason in `failure`, where it could
+        not be run so."""
         try:
-            return self.run(overrides, **how) is not None
+            found = self.run(overrides, until=at if self._simple else "param", **how)
+            return found is not None and _STAGES.index(found) <= _STAGES.index(at)
         except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             return None
@@ -106,6 +112,7 @@ class Session:
 
         def keep(batch: Any) -> Any:
             out.batch = batch
+            tracer.disown(tensors_in(batch))  # the runner copied it
             return batch
 
         def look(kind: Literal["loss", "grad"], tensors: dict[str, torch.Tensor]) -> None:

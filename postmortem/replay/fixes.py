@@ -127,9 +127,7 @@ class AtLine(TorchFunctionMode):
         return None
 
     @staticmethod
-    def _argument(
-        args: list[Any], kwargs: dict[str, Any], position: int, key: str, change: Callable[[Any], Any]
-    ) -> tuple[list[Any], dict[str, Any]]:
+    def _argument(args: list[Any], kwargs: dict[str, Any], position: int, key: str, change: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         if position < len(args):
             args[position] = change(args[position])
         elif key in kwargs:

@@ -67,7 +67,9 @@ def _eager(runner: StepRunner) -> Any:
     """torch.compile off while it lasts; gives whether there was something compiled."""
     from torch._dynamo.eval_frame import OptimizedModule
 
-    compiled = any(isinstance(m, OptimizedModule) or getattr(m, "_compiled_call_impl", None) for model in runner.models.values() for m in model.modules())
+    compiled = any(
+        isinstance(m, OptimizedModule) or getattr(m, "_compiled_call_impl", None) for model in runner.models.values() for m in model.modules()
+    )
     return _Stance() if compiled else nullcontext(False)
 
 
@@ -177,7 +179,10 @@ class _Case:
         """The weights were driven off over several steps; cured where smaller steps from the start keep the loss at its level."""
         tried = [
             Fix(name=name, cured=rolling.survives(self.runner, self.roll, overrides), how=f"{how}, from step {self.roll.first} on")
-            for name, overrides, how in (("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"), ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"))
+            for name, overrides, how in (
+                ("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"),
+                ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"),
+            )
         ]
         cured = any(f.cured for f in tried)
         if not cured:
@@ -185,7 +190,9 @@ class _Case:
         losses = [r.loss for r in self.roll.results]
         precise = rolling.survives(self.runner, self.roll, Overrides(dtype="fp64"))
         tried.append(Fix(name="fp64", cured=precise, how="all steps in double precision"))
-        self.how.append(f"the loss leaves its level at step {self.roll.diverged_at} and grows from {losses[0]:.4g} to {losses[-1]:.4g}; no single operator is at fault")
+        self.how.append(
+            f"the loss leaves its level at step {self.roll.diverged_at} and grows from {losses[0]:.4g} to {losses[-1]:.4g}; no single operator is at fault"
+        )
         return Culprit(
             cause="divergence", phase="optimizer", step=step, precision_only=precise, fixes=tuple(tried) if self.fixes else (),
             how=tuple(self.how), established="cured",
@@ -204,51 +211,50 @@ class _Case:
     # ---- which of the candidates
 
     def _choose(self, traced: Traced) -> tuple[Traced, list[Candidate], Established]:
-        repaired: list[Candidate] = []
-        for _ in range(3):
-            every = [c for c in candidates(traced, self.names) if c.key not in {r.key for r in repaired}]
+        pool: dict[Any, Candidate] = {}
+        first = traced
+        for _ in range(4):
+            met = candidates(traced, self.names)
+            for c in met:
+                pool.setdefault(c.key, c).merge(c)
+            every = sorted(pool.values(), key=lambda c: c.index)
             wanted = [c for c in every if not c.meant] or every
-            if len(wanted) == 1 and not repaired:
-                cured = self._cures(wanted)
-                self.how.append(f"the only origin of what is not finite; repairing it {'cures' if cured else 'does not cure'} the {self.stage}")
-                if cured:
-                    return traced, wanted, "cured"
-            curing = [c for c in wanted[:8] if self._cures([c])] if len(wanted) > 1 or repaired else []
+            curing = [c for c in wanted[:8] if self._cures([c])]
             best = self._preferred(curing, wanted)
             if best is not None:
-                self.how.append(f"of {len(wanted)} origins, repairing this one cures the {self.stage}")
-                return traced, [best], "cured"
-            repaired += wanted
-            if not wanted:
+                self.how.append(
+                    f"{'the only origin' if len(wanted) == 1 else f'one of {len(wanted)} origins'} of what is not finite; repaired, the {self.stage} is finite"
+                )
+                return first, [best], "cured"
+            if len(wanted) > 1 and self._cures(wanted):
+                self.how.append(f"{len(wanted)} origins of what is not finite, which only together cure the {self.stage}; the first is named")
+                return first, wanted, "cured"
+            if not wanted or not met:
                 break
-            if self._cures(repaired):
-                self.how.append(f"{len(repaired)} origins, which only together cure the {self.stage}; the first is named")
-                return traced, repaired, "cured"
-            traced_again = self._trace(self._mends(repaired), self._preparation(repaired))
-            if traced_again.stage is None:
+            traced = self._trace(self._mends(wanted), self._preparation(wanted))
+            if traced.stage is None or traced.stage != first.stage:
                 break
-            traced = traced_again
-        if repaired:
-            self.how.append("the earliest origin of what is not finite; repairing it does not cure the step")
-        return traced, repaired[:1], "observed"
+        chosen = sorted((c for c in pool.values() if not c.meant), key=lambda c: c.index) or list(pool.values())
+        if chosen:
+            self.how.append("the earliest origin of what is not finite; repairing it alone does not cure the step")
+        return first, chosen[:1], "observed"
 
     def _preferred(self, curing: list[Candidate], every: list[Candidate]) -> Candidate | None:
-        """The earliest origin that cures, except a pole that healthy samples meet as well: that one is meant."""
+        """The earliest origin that cures, except a pole whose infinities healthy samples meet as well: those are meant."""
         for c in curing:
-            if c.pole and any(self._healthy_share(c, later) for later in every if later.from_inf and later.index > c.index):
+            if c.pole and any(self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index):
                 continue
             return c
         return curing[0] if curing else None
 
-    def _healthy_share(self, pole: Candidate, later: Candidate) -> bool:
-        n = self.samples.rows
-        if n < 2 or not later.hits[0].shape or later.hits[0].shape[0] % n:
+    def _harmless_elsewhere(self, later: Candidate) -> bool:
+        """Whether the infinities that an operator made NaN of also reached samples in which it made none."""
+        hit = later.hits[0]
+        bad = next(iter(self.samples.guesses(hit.shape, hit.rows)), None)
+        if bad is None:
             return False
-        bad_later = set(next(iter(self.samples.guesses(later.hits[0].shape, later.hits[0].rows)), []))
-        if not bad_later or len(bad_later) == n:
-            return False
-        guess = next(iter(self.samples.guesses(pole.hits[0].shape, pole.hits[0].rows)), None)
-        return guess is None or not set(guess) <= bad_later
+        met = (next(iter(self.samples.guesses(t.shape, t.rows)), None) for t in hit.inputs if t.bits)
+        return any(rows is not None and not set(rows) <= set(bad) for rows in met)
 
     def _mends(self, chosen: list[Candidate]) -> dict[int, Callable[[torch.Tensor], Any]]:
         return {hit.index: (_zero if hit.backward else _spread) for c in chosen if c.outside is None for hit in c.hits}
@@ -275,7 +281,7 @@ class _Case:
         clean = _sanitized if any(c.outside is not None and c.outside[0] == "batch" for c in chosen) else None
         overrides = Overrides(batch=clean)
         tracer = Tracer(repair=self._mends(chosen), look=False)
-        return self.session.fails(overrides, until=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False
+        return self.session.fails(overrides, at=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False
 
     # ---- what else is to be said of it
 
@@ -335,7 +341,7 @@ class _Case:
             guesses = [s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))]
         merged = [sorted(set(itertools.chain(*guesses)))] if len(guesses) > 1 else []
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
-        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), until=self.stage))
+        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage))
 
     def _outlier(self, samples: list[int] | None) -> bool:
         """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""
@@ -375,7 +381,11 @@ class _Case:
             attempt("fresh_optimizer", Overrides(fresh_optimizer=True), "optimizer state started afresh")
         if found.phase == "optimizer" and found.line is None:
             attempt("eps", Overrides(eps=1e-4), "optimizer eps at least 1e-4")
-        suggestion = self._epsilon(found, c, tried) if found.line is not None and c is not None and c.op and found.phase in ("forward", "backward", "optimizer") else None
+        suggestion = (
+            self._epsilon(found, c, tried)
+            if found.line is not None and c is not None and c.op and found.phase in ("forward", "backward", "optimizer")
+            else None
+        )
         return replace(found, fixes=tuple(tried), how=tuple(self.how), suggestion=suggestion)
 
     def _reduced(self) -> bool:

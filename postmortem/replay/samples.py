@@ -130,7 +130,9 @@ class Samples:
             yield sorted({offset + i % n for i in rows[0]})
 
 
-def find_samples(size: int, guesses: Sequence[list[int]], fails: Callable[[Callable[[Samples], Any]], bool | None], budget: int = 14) -> tuple[list[int] | None, str]:
+def find_samples(
+    size: int, guesses: Sequence[list[int]], fails: Callable[[Callable[[Samples], Any]], bool | None], budget: int = 16
+) -> tuple[list[int] | None, str]:
     """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
 
     `fails(make)` runs the step on the batch that `make(samples)` transforms and says whether it still fails, None where
@@ -166,7 +168,9 @@ def find_samples(size: int, guesses: Sequence[list[int]], fails: Callable[[Calla
     probes = sorted({0, size // 2, size - 1})
     alone = [i for i in probes if run(lambda s, i=i: s.only([i]))]  # type: ignore[misc]
     if len(alone) == len(probes):
-        return None, "each sample that was tried alone makes the step fail"
+        if run(lambda s: s.drop(range(size // 2, size))) and run(lambda s: s.drop(range(size // 2))):
+            return None, "each sample that was tried alone makes the step fail"
+        return _together(size, run, lambda: left)
     healthy = next(i for i in probes if i not in alone)
     bad: list[int] = []
     todo = [[i for i in every if i != healthy]]
@@ -185,3 +189,28 @@ def find_samples(size: int, guesses: Sequence[list[int]], fails: Callable[[Calla
     if bad and len(bad) < size - 1 and run(lambda s: s.replace(bad, healthy)) is False:
         return bad, "found by halving the batch"
     return None, "no sample alone is at fault"
+
+
+def _together(size: int, run: Callable[[Callable[[Samples], Any]], bool | None], left: Callable[[], int]) -> tuple[list[int] | None, str]:
+    """A smallest set of samples that fails together and without which the step is fine, by leaving others out.
+
+    Delta debugging (Zeller and Hildebrandt 2002): for faults between samples, where copies would make new ones.
+    """
+
+    def fails(kept: list[int]) -> bool:
+        return bool(run(lambda s: s.drop([i for i in range(size) if i not in kept])))
+
+    kept, parts = list(range(size)), 2
+    while len(kept) > 2 and left() > 0:
+        length = -(-len(kept) // parts)
+        rests = [kept[:i] + kept[i + length :] for i in range(0, len(kept), length)]
+        smaller = next((rest for rest in rests if left() > 0 and fails(rest)), None)
+        if smaller is not None:
+            kept, parts = smaller, max(2, min(parts - 1, len(smaller)))
+        elif parts >= len(kept):
+            break
+        else:
+            parts = min(len(kept), 2 * parts)
+    if len(kept) < size and left() > -2 and run(lambda s: s.drop(kept)) is False:
+        return kept, "only together do they make the step fail; found by leaving others out"
+    return None, "no sample in particular"

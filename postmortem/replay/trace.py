@@ -77,6 +77,8 @@ class TensorView:
     shape: tuple[int, ...]
     dtype: str
     mutated: bool = False
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    """Per dimension, the indices at which it is not finite (only where a hit was described)."""
     stats: dict[str, Any] = field(default_factory=dict)
 
 
@@ -225,6 +227,14 @@ def statistics(t: torch.Tensor) -> dict[str, Any]:
     if not bool(good.all()):
         out["first_bad"] = [int(i) for i in (~good).nonzero()[0]]
     return out
+
+
+def _rows(bad: torch.Tensor) -> dict[int, list[int]]:
+    """Per dimension of a mask, the indices at which it is true somewhere."""
+    if bad.layout != torch.strided:
+        return {}
+    found = bad.nonzero()
+    return {d: found[:, d].unique().tolist() for d in range(bad.dim())}
 
 
 def _flat(values: Iterable[Any], out: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -476,14 +486,14 @@ class Tracer(TorchDispatchMode):
         for view, t in zip(hit.inputs, tensors, strict=True):
             if id(t) not in changed:
                 view.stats = statistics(t)
+                if view.bits:
+                    view.rows = _rows(~torch.isfinite(t))
         for view, o in zip(hit.outputs, outputs, strict=True):
             view.stats = statistics(o)
         o = next(o for v, o in zip(hit.outputs, outputs, strict=True) if v.bits)
         if o.layout == torch.strided and o.dim():
-            bad = torch.isnan(o) if new == NAN else ~torch.isfinite(o)
-            found = bad.nonzero()
             hit.shape = tuple(o.shape)
-            hit.rows = {d: found[:, d].unique().tolist() for d in range(o.dim())}
+            hit.rows = _rows(torch.isnan(o) if new == NAN else ~torch.isfinite(o))
 
     def _trace_back(self, hit: Hit, task: int) -> None:
         """Gives an operator of the backward pass the place of its forward operator, unless Python code of the user runs it."""
@@ -524,6 +534,11 @@ class Tracer(TorchDispatchMode):
     @property
     def count(self) -> int:
         return self._count
+
+    def disown(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Counts these tensors as coming from outside, whatever was seen writing them so far."""
+        for t in tensors:
+            self._writer.pop(storage_key(t), None)
 
     def source(self, t: torch.Tensor) -> int:
         """The operator that wrote `t` last; a negative number where it came from outside the step."""
@@ -569,7 +584,9 @@ class Tracer(TorchDispatchMode):
         """The source of the number that `item()` carried from a tensor into this operator's arguments."""
         numbers = hit.constants
         if hit.name in _FRESH or hit.name in _MAKERS:
-            numbers = numbers or [math.nan] * bool(hit.out_bits & NAN) + [math.inf] * bool(hit.out_bits & POS) + [-math.inf] * bool(hit.out_bits & NEG)
+            numbers = numbers or [math.nan] * bool(hit.out_bits & NAN) + [math.inf] * bool(hit.out_bits & POS) + [-math.inf] * bool(
+                hit.out_bits & NEG
+            )
         for number in numbers:
             for index, value, source in reversed(self._items):
                 if index < hit.index and source >= 0 and (value == number or (math.isnan(value) and math.isnan(number))):
