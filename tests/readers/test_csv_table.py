@@ -1,0 +1,176 @@
+"""Tables of metrics: which column is the step, cells that are absent, torn lines."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from postmortem.core.reading import Reading
+from postmortem.readers.csv_table import CsvTable
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def read(path: Path, text: str | bytes) -> Reading:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return CsvTable.read(path)
+
+
+def column(reading: Reading, tag: str) -> list[tuple[int, float]]:
+    points = reading.points
+    code = points.tags.index(tag)
+    return [(int(s), float(v)) for c, s, v in zip(points.code, points.step, points.value, strict=True) if c == code]
+
+
+def test_lightning(tmp_path: Path) -> None:
+    """Sparse cells are absent, not NaN; a literal nan is a number; epoch stays a tag."""
+    text = "epoch,step,train_loss,val_loss\n0,49,0.5,\n0,99,nan,\n0,99,,0.7\n1,149,-inf,\n"
+    reading = read(tmp_path / "metrics.csv", text)
+    assert column(reading, "val_loss") == [(99, 0.7)]
+    train = column(reading, "train_loss")
+    assert [s for s, _ in train] == [49, 99, 149]
+    assert math.isnan(train[1][1])
+    assert train[2][1] == -math.inf
+    assert column(reading, "epoch") == [(49, 0.0), (99, 0.0), (99, 0.0), (149, 1.0)]
+    assert (reading.step_axis, reading.problems, reading.skipped) == ("step", [], {})
+
+
+def test_ultralytics(tmp_path: Path) -> None:
+    """Padded header names are trimmed, and the epoch is the step where there is one row for each."""
+    text = "                  epoch,         train/box_loss,      metrics/mAP50(B)\n" + "".join(
+        f"{i:>22},{1 / i:>22.4f},{i / 10:>22}\n" for i in (1, 2, 3)
+    )
+    reading = read(tmp_path / "results.csv", text)
+    assert column(reading, "train/box_loss") == [(1, 1.0), (2, 0.5), (3, 0.3333)]
+    assert reading.step_axis == "epoch"
+
+
+@pytest.mark.parametrize(
+    ("header", "rows", "steps", "axis"),
+    [
+        ("Step,loss", ["5,1", "10,1"], [5, 10], "Step"),
+        ("iter,global_step,loss", ["0,7,1", "1,8,1"], [7, 8], "global_step"),
+        ("time/total_timesteps,loss", ["2048,1", "4096,1"], [2048, 4096], "time/total_timesteps"),
+        ("epoch,iter,loss", [f"{e},{i},1" for e in (1, 2, 3) for i in (10, 20)], [10, 20, 30, 40, 50, 60], "iter"),
+        ("epoch,batch,loss", [f"{e},{i},1" for e in (0, 1) for i in (0, 1, 2)], [0, 1, 2, 3, 4, 5], "batch"),
+        ("loss,lr", ["3,1", "2,1"], [0, 1], "row"),
+        ("epoch,loss", ["1,1", "2,1", "1,1", "2,1"], [1, 2, 1, 2], "epoch"),
+        ("step,loss", ["0.5,1", "0.7,1"], [0, 1], "row"),
+    ],
+)
+def test_step_axis(tmp_path: Path, header: str, rows: list[str], steps: list[int], axis: str) -> None:
+    """The column that counts is the step, a counter within epochs is put together with them, and a note says what was taken."""
+    reading = read(tmp_path / "t.csv", "\n".join([header, *rows]) + "\n")
+    assert [s for s, _ in column(reading, "loss")] == steps
+    assert reading.step_axis == axis
+    assert len(reading.notes) == 1
+
+
+def test_a_restart_keeps_its_steps(tmp_path: Path) -> None:
+    """Steps that go back once, under a header line that comes again, are kept as they stand."""
+    text = "step,loss\n" + "".join(f"{i},1\n" for i in range(0, 500, 5)) + "step,loss,lr\n" + "".join(f"{i},1,0.1\n" for i in range(300, 600, 5))
+    reading = read(tmp_path / "t.csv", text)
+    assert [s for s, _ in column(reading, "loss")] == [*range(0, 500, 5), *range(300, 600, 5)]
+    assert len(column(reading, "lr")) == 60
+    assert reading.problems == []
+
+
+def test_wall_time_and_rank(tmp_path: Path) -> None:
+    """Plausible times become the wall time, in seconds, milliseconds or ISO form; durations stay a tag; a rank is no tag."""
+    reading = read(tmp_path / "a.csv", "Wall time,Step,Value\n1700000000.5,1,0.1\n1700000001.5,2,0.2\n")
+    assert list(reading.points.wall_time) == [1700000000.5, 1700000001.5]
+    assert reading.points.tags == ["Value"]
+    reading = read(tmp_path / "b.csv", "timestamp,rank,step,loss\n1700000000500,3,1,0.1\n")
+    assert (list(reading.points.wall_time), list(reading.points.rank), reading.points.tags) == ([1700000000.5], [3], ["loss"])
+    reading = read(tmp_path / "c.csv", "time,step,loss\n2023-11-14 22:13:20,1,0.1\n")
+    assert list(reading.points.wall_time) == [1.7e9]
+    assert reading.started == 1.7e9
+    reading = read(tmp_path / "d.csv", "time,step,loss\n0.25,1,0.1\n")
+    assert reading.points.tags == ["time", "loss"]
+    assert math.isnan(reading.points.wall_time[0])
+
+
+def test_text_columns_are_counted(tmp_path: Path) -> None:
+    """Words are no numbers and are counted; marks of absence are not; quotes and tabs are understood."""
+    reading = read(tmp_path / "t.tsv", 'step\tphase\tloss\n1\ttrain\t0.5\n2\t"a\tb"\tNone\n3\tN/A\tInfinity\n')
+    assert column(reading, "loss") == [(1, 0.5), (3, math.inf)]
+    assert reading.skipped == {"cells that are no numbers": 2}
+    assert "phase" in reading.notes[1]
+
+
+def test_torn_lines(tmp_path: Path) -> None:
+    """A line cut short keeps its whole cells and is a Problem with its line; one in the middle too."""
+    reading = read(tmp_path / "t.csv", "step,loss,lr\n1,0.5,0.1\n2,0.4\n3,0.3,0.1,9\n4,0.1")
+    assert column(reading, "loss") == [(1, 0.5), (3, 0.3)]
+    assert [(p.line, p.what.split(":")[0]) for p in reading.problems] == [
+        (3, "2 cells in this line, and 3 in the header"),
+        (4, "4 cells in this line, and 3 in the header"),
+        (5, "cut at the end"),
+    ]
+
+
+def test_encodings(tmp_path: Path) -> None:
+    """UTF-16 and byte order marks are read, NUL bytes and broken UTF-8 are Problems and cost nothing else."""
+    text = "step,loss\r\n1,0.5\r\n2,0.25\r\n"
+    for data in (text.encode("utf-16"), text.encode("utf-8-sig")):
+        reading = read(tmp_path / "t.csv", data)
+        assert column(reading, "loss") == [(1, 0.5), (2, 0.25)]
+        assert reading.problems == []
+    reading = read(tmp_path / "t.csv", b"step,loss,note\n1,0.5,\xff\n\0\0\0\n2,0.25,ok\n")
+    assert column(reading, "loss") == [(1, 0.5), (2, 0.25)]
+    assert len(reading.problems) == 2
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"\r\n  \n"])
+def test_empty(tmp_path: Path, text: bytes) -> None:
+    """A file without a line says so."""
+    reading = read(tmp_path / "t.csv", text)
+    assert len(reading.points) == 0
+    assert "empty" in reading.problems[0].what
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "claimed"),
+    [
+        ("metrics.csv", b"epoch,step,loss\n0,1,2\n", True),
+        ("metrics.csv", b"epoch,step,loss\n", True),
+        ("x.csv", b"Step,mystery\n1,2\n", True),
+        ("x.tsv", b"epoch\tacc\n1\t2\n", True),
+        ("data.csv", b"id,text,label\n1,hello,0\n", False),
+        ("data.csv", b"1,2,3\n4,5,6\n", False),
+        ("data.csv", b"step,instruction\nfirst,open\n", False),
+        ("data.csv", b"", False),
+        ("metrics.txt", b"epoch,step,loss\n0,1,2\n", False),
+    ],
+)
+def test_claims(tmp_path: Path, name: str, head: bytes, claimed: bool) -> None:
+    """Tables of metrics are claimed, data sets are not."""
+    assert CsvTable.claims(tmp_path / name, head) is claimed
+
+
+@QUICK
+@given(st.integers(0, 10**6))
+def test_cut_anywhere(tmp_path: Path, cut: int) -> None:
+    """A table cut at any byte keeps all rows before the cut, and nothing is raised."""
+    whole = "step,loss,lr\n" + "".join(f"{i},{1 / (i + 1)},1e-05\n" for i in range(9))
+    cut %= len(whole)
+    reading = read(tmp_path / "t.csv", whole[:cut])
+    complete = max(0, whole[:cut].count("\n") - 1)
+    got = dict(column(reading, "loss")) if "loss" in reading.points.tags else {}
+    assert all(got[i] == 1 / (i + 1) for i in range(complete))
+    last = whole[:cut].rpartition("\n")[2]
+    if complete and last and last.count(",") < 2:
+        assert reading.problems[-1].what.startswith("cut at the end")
+
+
+@QUICK
+@given(st.binary(max_size=300))
+def test_any_bytes(tmp_path: Path, data: bytes) -> None:
+    """Any bytes behind a header are read without an exception, and the good rows around them survive."""
+    reading = read(tmp_path / "t.csv", b"step,loss\n1,0.5\n" + data + b"\n7,0.25\n")
+    if reading.points.tags:
+        assert 0.5 in reading.points.value
