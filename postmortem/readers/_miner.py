@@ -31,7 +31,7 @@ _JUNK = (
     r"|\d++(?:-\d++)++(?![\w.])"
 )
 _TOKEN = re.compile(
-    r"(?<![\w@.#$\-+/\\])(?:"
+    r"(?<![\w@.$\-+/\\])(?:"
     rf"(?P<junk>{_JUNK})(?![\w])"
     r"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![\w/]|\.\d)"
     rf"|(?P<nonfinite>{NONFINITE})(?:%|(?![\w/\-.]))"
@@ -39,7 +39,7 @@ _TOKEN = re.compile(
     r")"
 )
 _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
-_DELIMITER = re.compile(r"[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s")
+_DELIMITER = re.compile(r"[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s")
 _KEY = re.compile(r"""(['"])([^'"]{1,120})\1\s*$""")
 _WRAPPER = re.compile(r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?\w{0,8}(?:float|int|array|Array)\w{0,3})\($")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
@@ -75,7 +75,7 @@ HELD_OUT = SPLITS - {"train", "training", "trn"}
 
 _POSITIONS: dict[str, tuple[str, int]] = {}
 for _field, _level, _names in (
-    ("step", GLOBAL, 
+    ("step", GLOBAL,
      "global_step globalstep global_steps num_updates current_steps total_timesteps optimizer_step optimizer_steps global_iter "
      "global_iteration opt_step gstep glob_step update_step trainer_global_step training_step"),
     ("step", ITERATION, "iteration iterations iter iters itr training_iteration update updates num_iter timestep timesteps"),
@@ -84,17 +84,19 @@ for _field, _level, _names in (
     ("epoch", 0, "epoch epochs ep current_epoch cur_epoch epoch_num epoch_idx"),
     ("rank", 0, "rank local_rank global_rank worker_rank proc"),
     ("time", 0, "timestamp _timestamp ts created asctime unix_time"),
-    ("", 0, 
+    ("", 0,
      "eta remaining remaining_time elapsed_time percentage progress total_steps max_steps max_epochs num_epochs total_epochs v_num "
      "version pid port seed world_size micro_step "
             "line lineno id job_id gpu_id device num_workers node total_iters eta_seconds percent pct date"),
 ):  # fmt: skip
     for _name in _names.split():
         _POSITIONS[_name] = (_field, _level)
-_NOT_A_POSITION = set(
-    "max total num number warmup save eval log logging per every each of n best last accum accumulation grad gradient skipped inner time "
-    "patience decay limit until after".split()
-)
+_NOT_A_POSITION = {
+    "max", "total", "num", "number", "warmup", "save", "eval", "log", "logging", "per", "every", "each", "of", "n", "best", "last", "accum",
+    "accumulation", "grad", "gradient", "skipped", "inner", "time", "patience", "decay", "limit", "until",
+}  # fmt: skip
+_WITH_A_POSITION = SPLITS | {"current", "cur", "curr", "global", "trainer", "this", "at", "after", "on", "in", "results", "result", "metrics"}
+_SHORT = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s*[:#=]?\s*\[?\s*(\d{1,7})\s*/\s*(\d{1,7})\b")
 _INERT = re.compile(
     r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
@@ -125,7 +127,7 @@ def position(name: str) -> tuple[str, int] | None:
         first, _, last = key.rpartition("_")
         words = set(first.split("_"))
         if last in ("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode") and not words & _NOT_A_POSITION and "/" not in name:
-            known = words <= SPLITS | {"current", "cur", "global", "trainer", "this", "curr"}
+            known = words <= _WITH_A_POSITION
             found = _POSITIONS[last] if known or (" " in name and last == "epoch") else None
         elif key.endswith("num_updates"):
             found = _POSITIONS["num_updates"]
@@ -155,6 +157,11 @@ def _named(gap: str) -> _Named | None:
         tail = tail[: match.start()].rstrip(" \t'\"[(")
     if tail.endswith(("->", "=>")):
         tail, strong = tail[:-2], True
+    elif tail.endswith("..."):
+        tail = tail.rstrip(". ")
+        strong = role_of(tail.rpartition("  ")[2]) is not None
+        if not strong:
+            return None
     elif tail[-1:] in ("=", ":", "≈", "~"):
         tail, strong = tail.rstrip("=:≈~ "), True
     else:
@@ -172,7 +179,7 @@ def _named(gap: str) -> _Named | None:
         if match.end() < len(tail):
             word = tail[cut : match.start()].strip("[]({ *#=-\t").lower().removesuffix(" set").removesuffix(" error").removesuffix(" results")
             if word in SPLITS:
-                split = word
+                split = tail[cut : match.start()].strip("[]({ *#=-\t").split(" ")[0]
             cut = match.end()
     name = tail[cut:].strip().lstrip("([*#'\"-. )]:")
     words = name.split()
@@ -257,6 +264,8 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
             end = match.end()
             continue
         unit = (match["unit"] or "").strip()
+        if "..." in gap and raw.isdigit():
+            continue  # a listing of settings
         if not named.strong and not named.clean and role_of(named.name) is None:
             leftover += sum(map(str.isalpha, gap))
             end = match.end()
@@ -321,6 +330,8 @@ def _fraction(record: Record, match: re.Match[str], text: str, named: _Named | N
     percent = _PERCENT.match(text, match.end())
     end = percent.end() if percent else match.end()
     where = position(named.name) if named is not None else None
+    if named is not None and named.name.lower() in _SHORT and not named.strong:
+        where = (_SHORT[named.name.lower()], LOCAL)
     if where is not None and named is not None:
         kind, level = where
         if kind == "epoch":
@@ -343,8 +354,8 @@ def _fraction(record: Record, match: re.Match[str], text: str, named: _Named | N
         record.at["n"] = match.span("a")
         record.samples = percent is not None and (total or 0) > 5000 and n % 10 == 0 and "[" in text[max(0, match.start() - 8) : match.start()]
         if named is not None:
-            record.split = named.name.lower()
-            record.evaluation = record.split in HELD_OUT
+            record.split = named.name
+            record.evaluation = record.split.lower() in HELD_OUT
     return end
 
 
@@ -354,7 +365,10 @@ def _unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
         return
     before, after = gap.strip(), text[match.end() : match.end() + 2]
     number_ = float(match["number"])
-    if before == "" and (after[:1] in (")", ":") or after == " |"):
+    if before == "#" and match.start() < 12:
+        record.step, record.level = number_, STEP
+        record.at["step"] = match.span("number")
+    elif before == "" and (after[:1] in (")", ":") or after == " |"):
         record.step, record.level = number_, LOCAL
         record.at["step"] = match.span("number")
     elif before == "[" and record.epoch is None and after[:1] == ",":
@@ -387,8 +401,8 @@ def _place(record: Record, where: tuple[str, int], raw: str, span: tuple[int, in
     elif kind == "step" and level > record.level and "e" not in raw.lower() and value == int(value):
         record.step, record.level = value, level
         record.at["step"] = span
-    first = named.name.split(" ")[0].lower()
-    if kind == "step" and first in HELD_OUT:
+    first = named.name.split(" ")[0]
+    if kind in ("step", "epoch") and first.lower() in HELD_OUT:
         record.split = first
 
 

@@ -193,6 +193,10 @@ def resolve(track: Track) -> Resolved:
             at_row = step
             keep &= step[owner] != NO_STEP
             notes.append("no step is printed: the epoch stands for it")
+        elif (counter := _counter(rows, owner, codes, values, keep, tags)) is not None:
+            step, at_row = _carried(rows, counter, counter != NO_STEP)
+            keep &= step[owner] != NO_STEP
+            notes.append("no step is named: a number that rises from row to row stands for it")
         else:
             axis = "row"
             keep &= _repeated(codes, keep, tags, skipped)
@@ -472,6 +476,27 @@ def _repeated(codes: NDArray[np.int32], keep: NDArray[np.bool_], tags: list[str]
     ok = fine[codes]
     _count(skipped, "numbers printed once, without a step", keep & ~ok)
     return ok
+
+
+def _counter(
+    rows: NDArray[Any], owner: NDArray[np.intp], codes: NDArray[np.int32], values: NDArray[np.float64], keep: NDArray[np.bool_], tags: list[str]
+) -> NDArray[np.int64] | None:
+    """The step of each row by an unknown whole number that rises in almost every row; None where there is none."""
+    if not keep.any():
+        return None
+    most = int(np.bincount(codes[keep]).max())
+    first = np.ones(len(codes), bool)
+    first[1:] = owner[1:] != owner[:-1]  # it stands first in its row
+    for code in np.unique(codes[keep & first]):
+        mine = np.flatnonzero(keep & (codes == code))
+        v = values[mine]
+        if len(v) < max(4, 0.9 * most) or role_of(tags[code]) is not None or not np.isfinite(v).all() or (v != np.floor(v)).any():
+            continue
+        if (np.abs(v) < 2**53).all() and (np.diff(v) > 0).mean() > 0.9 and not (np.diff(v) == 0).any():
+            step = np.full(len(rows), NO_STEP)
+            step[owner[mine]] = v.astype(np.int64)
+            return step
+    return None
 
 
 def _cycles(owner: NDArray[np.intp], codes: NDArray[np.int32], keep: NDArray[np.bool_], n: int) -> NDArray[np.int64]:

@@ -22,17 +22,18 @@ from postmortem.readers._lines import Lines, looks_like_text, text_of
 from postmortem.readers._miner import LONGEST_ROW, mine
 from postmortem.readers._prefix import labelled, peel
 from postmortem.readers._steps import NO_STEP, Track, resolve
+from postmortem.readers._tables import ColumnTable
 from postmortem.readers.dialects import DIALECTS, Row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from postmortem.core.model import Event
     from postmortem.readers._lines import Block
     from postmortem.readers._prefix import Prefix
     from postmortem.readers._steps import Resolved
-    from postmortem.readers.dialects import Record
+    from postmortem.readers.dialects import Dialect, Record
 
 _ENDINGS = {".out", ".log", ".err", ".txt", ""}
 _JOB = re.compile(r"(?:SLURM_JOB_?ID|slurm job id|Job ID|job_id)\s*[=:]\s*(\d{3,12})", re.IGNORECASE)
@@ -58,17 +59,22 @@ class TextReader:
 
     @staticmethod
     def read(path: Path) -> Reading:
-        return _File(path).read()
+        return read_text(path)
+
+
+def read_text(path: Path, dialects: Iterable[type[Dialect]] | None = None) -> Reading:
+    """Reads a text log with these dialects (default: all that are registered) and the general miner."""
+    return _File(path, DIALECTS if dialects is None else dialects).read()
 
 
 class _File:
     """One log while it is read."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, dialects: Iterable[type[Dialect]]) -> None:
         self.path = path
         self.track = Track()
-        self.dialects = [d() for d in DIALECTS]
-        self.names = [d.name for d in self.dialects] + ["general miner"]
+        self.dialects: list[Dialect] = [*(d() for d in dialects), ColumnTable()]
+        self.names = [*(d.name for d in self.dialects), "general miner"]
         self.explained: Counter[str] = Counter()
         self.unexplained = 0
         self.labels = False

@@ -124,7 +124,7 @@ class TestReport(Dialect):
                 return record
             self.split.pop(row.rank)
         if len(row.text) < 40 and (match := self._header.match(row.text)) and match["split"].lower() in SPLITS:
-            self.split[row.rank] = match["split"].lower()
+            self.split[row.rank] = match["split"]
         return None
 
 

@@ -80,7 +80,7 @@ class Timm(Dialect):
         match = self._test.match(row.text)
         if match is None or not self._mean.search(row.text):
             return None
-        record = Record(evaluation=True, split="test")
+        record = Record(evaluation=True, split="Test")
         if int(match["n"]) >= int(match["total"]):
             record.values = [Value(m[1], number(m[2]), *m.span(2)) for m in self._mean.finditer(row.text, match.end())]
         return record
@@ -107,7 +107,7 @@ class MetricLogger(Dialect):
         record = mine(row.text, match.end(), demand=False) or Record()
         if match.re is self._train:
             return _position(record, match, 0)
-        record.evaluation, record.split = True, match["split"].lower()
+        record.evaluation, record.split = True, match["split"]
         record.n = record.total = record.step = None
         if int(match["n"]) < int(match["total"]) - 1:
             record.values = []

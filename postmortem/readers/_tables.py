@@ -1,0 +1,102 @@
+"""Tables in general: rows under a header that names the columns. A part of the miner that remembers the header."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from postmortem.core.roles import role_of
+from postmortem.readers._miner import NONFINITE, NUMBER, number, position
+from postmortem.readers.dialects import Dialect, Record, Row, Value
+
+_SCALE = {"K": 1e3, "M": 1e6, "B": 1e9}
+_CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
+
+
+class ColumnTable(Dialect):
+    """Rows under a header that names the columns: fastai, nerfstudio, PrettyTable, CSV on the terminal, hand-made tables.
+
+    Columns are separated by two or more blanks, tabs, bars, or commas. A column named like a step or an epoch is the position.
+    """
+
+    name = "table"
+    priority = 60
+    content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s*[|│┃]?\s*(?:-?\d|nan\b|[A-Za-z_#][^=]*$)")
+    _name = re.compile(r"(?!.*(?:^|[ (:=])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?[%)]?(?: |$))[A-Za-z_#∇][\w ./@()%#\-\[\]|]{0,40}$")
+
+    def __init__(self) -> None:
+        self.header: dict[int, tuple[str, list[str]]] = {}
+
+    def parse(self, row: Row) -> Record | None:
+        text = row.text.strip()
+        header = self.header.get(row.rank)
+        if header is not None and (text[:1].isdigit() or text[:1] in "|│┃-.n"):
+            sign, names = header
+            cells = _cells(text, sign)
+            if len(cells) == len(names):
+                record = self._row(row.text, names, cells)
+                if record is not None:
+                    return record
+        for sign in ("|", ",", "  "):
+            if sign in text or (sign == "  " and "\t" in text):
+                names = _cells(text, sign)
+                if (
+                    len(names) >= 3
+                    and len(set(names)) == len(names)
+                    and all(self._name.match(n) and len(n.split()) <= 5 for n in names)
+                    and self._metrics(names)
+                ):
+                    self.header[row.rank] = (sign, names)
+                    return Record()
+        return None
+
+    @staticmethod
+    def _metrics(names: list[str]) -> bool:
+        """At least one known quantity and one position, or two known quantities; no file listing, no table of layers."""
+        known = sum(role_of(_clean(n)) is not None for n in names)
+        places = sum((position(_clean(n)) or ("", 0))[0] in ("step", "epoch") for n in names)
+        return known >= 2 or (known >= 1 and places >= 1)
+
+    @staticmethod
+    def _row(text: str, names: list[str], cells: list[str]) -> Record | None:
+        record = Record()
+        numbers = 0
+        for name, cell in zip(names, cells, strict=True):
+            name = _clean(name)
+            match = _CELL.match(cell)
+            where = position(name)
+            if match is None:
+                fraction = re.match(r"(\d{1,12})/(\d{1,12})$", cell)
+                if fraction and where and where[0]:
+                    if where[0] == "epoch":
+                        record.epoch, record.epochs = float(fraction[1]), float(fraction[2])
+                    else:
+                        record.n, record.total, record.level = float(fraction[1]), float(fraction[2]), where[1]
+                    numbers += 1
+                continue
+            numbers += 1
+            value = number(match["value"])
+            if where is not None:
+                if where[0] == "epoch":
+                    record.epoch = value
+                elif where[0] == "step" and where[1] > record.level:
+                    record.step, record.level = value, where[1]
+                continue
+            unit = (match["unit"] or "").strip()
+            record.values.append(Value(name, value * _SCALE.get(unit, 1.0) if role_of(name) != "memory" else value))
+        return record if numbers >= max(2, len(cells) // 2) and record.values else None
+
+
+def _cells(text: str, sign: str) -> list[str]:
+    if sign == "  ":
+        return [c.strip() for c in re.split(r"\s{2,}|\t", text.strip())]
+    return (
+        [c.strip() for c in text.strip().strip("|│┃").split(sign)]
+        if sign != "|"
+        else [c.strip() for c in re.split(r"[|│┃]", text.strip().strip("|│┃"))]
+    )
+
+
+def _clean(name: str) -> str:
+    """``Step (% Done)`` is the step."""
+    return re.sub(r"\s*\(%[^)]*\)$", "", name)
