@@ -58,7 +58,7 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
     stack = _stack(top, len(panels))
     for i, ((name, series), panel) in enumerate(zip(panels, stack, strict=True)):
         for one in series:
-            plot_series(one, panel)
+            _draw(one, panel, _label(one), shade=0.2 / len(series))
         _mark(panel, findings, {s.tag for s in series}, labels=i == 0)
         panel.set_ylabel(name, fontsize="small")
         if len(series) > 1:
@@ -80,20 +80,26 @@ def plot_series(series: Series, ax: Axes | None = None, *, findings: Iterable[Fi
     Gradient norms, loss scales and whatever spans more than two decades above zero get a logarithmic axis.
     """
     target = _axes(ax)
+    _draw(series, target, label or _label(series), shade=0.2)
+    _mark(target, tuple(findings), {series.tag}, labels=True)
+    return target
+
+
+def _draw(series: Series, ax: Axes, label: str, *, shade: float) -> None:
+    """The curve and, `shade` opaque, its stretches that are not finite."""
     step, value = _thinned(series)
     finite = np.isfinite(value)
     logarithmic = _logarithmic(series.role, value[finite])
     value = np.where(finite, np.clip(value, 1 / _HUGE if logarithmic else -_HUGE, _HUGE), np.nan)
     marker = "." if finite.sum() <= 50 else ""
-    (line,) = target.plot(step, value, lw=1.2, label=_plain(label or _label(series)), marker=marker)
-    for start, end in _stretches(~finite):
-        left, right = step[start], step[end - 1]
-        target.axvspan(left, right, color=_COLORS["error"], alpha=0.15, lw=0)
-        target.plot([left], [0.97], marker="x", color=line.get_color(), transform=target.get_xaxis_transform(), ls="")
+    (line,) = ax.plot(step, value, lw=1.2, label=_plain(label), marker=marker)
+    if not finite.all():
+        across = ax.get_xaxis_transform()
+        first = np.flatnonzero(~finite & np.concatenate([[True], finite[:-1]]))
+        ax.fill_between(step, 0, 1, where=~finite, transform=across, color=_COLORS["error"], alpha=shade, lw=0)
+        ax.plot(step[first], np.full(len(first), 0.97), marker="x", color=line.get_color(), transform=across, ls="")
     if logarithmic:
-        target.set_yscale("log")
-    _mark(target, tuple(findings), {series.tag}, labels=True)
-    return target
+        ax.set_yscale("log")
 
 
 def _axes(ax: Axes | None) -> Axes:
@@ -180,9 +186,3 @@ def _plain(text: str) -> str:
     """Text that matplotlib shows as it is: no mathematics between dollar signs, no control characters, not endless."""
     shown = "".join(c if c.isprintable() else "�" for c in text[:120]).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown  # a label with a leading underscore is hidden
-
-
-def _stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Start and end (exclusive) of every run of True."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(np.int8)))
-    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]

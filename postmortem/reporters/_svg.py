@@ -20,7 +20,7 @@ def curve(around: Around) -> str:
     """The course of one series: a line where it is finite, a red band where it is not, its range beside it."""
     values = around.curve
     finite = [v for v in values if math.isfinite(v)]
-    if not values:
+    if len(values) < 3:
         return ""
     low, high = (number(min(finite)), number(max(finite))) if finite else ("–", "–")
     label = f"{clean(around.tag, 80)}: {low} to {high}, {len(values) - len(finite)} of {len(values)} shown points not finite"

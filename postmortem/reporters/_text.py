@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 _BARS = "▁▂▃▄▅▆▇█"
 _MARKS = {math.inf: "↑", -math.inf: "↓"}
 NAN_MARK = "×"
+MARKS = frozenset([NAN_MARK, *_MARKS.values()])
+"""What stands in a sparkline for a value that is not finite."""
 
 
 def clean(text: object, limit: int = 0) -> str:
@@ -61,14 +63,14 @@ def thinned(curve: Sequence[float], width: int) -> list[float]:
 def heights(curve: Sequence[float]) -> list[float | None]:
     """Every value as a height from 0 to 1, None where it is not finite.
 
-    Positive values that span more than two decades are placed by their logarithm, so that an explosion does
-    not flatten everything before it.
+    Positive values that span more than a factor of five are placed by their logarithm, so that an explosion or a high
+    start does not flatten everything else.
     """
     finite = [v for v in curve if math.isfinite(v)]
     if not finite:
         return [None] * len(curve)
     low, high = min(finite), max(finite)
-    scale = math.log if low > 0 and high > 100 * low else float
+    scale = math.log if low > 0 and high > 5 * low else float
     bottom, top = scale(low), scale(high)
     span = top / 2 - bottom / 2  # halves: the difference of two huge floats may overflow
     return [None if not math.isfinite(v) else 0.5 if not span else (scale(v) / 2 - bottom / 2) / span for v in curve]

@@ -24,7 +24,7 @@ from postmortem.reporters._story import (
     with_commands,
 )
 from postmortem.reporters._svg import curve
-from postmortem.reporters._text import clean, count, number
+from postmortem.reporters._text import clean, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -103,7 +103,7 @@ def _report(report: Report) -> str:
 def _group(group: Group, anchors: dict[int, str]) -> str:
     links = [f'<a href="#{anchors[id(r)]}">{_e(r.name)}</a>{_at(r)}' for r in group.runs]
     shown = links if len(links) <= 12 else [*links[:8], f"<details><summary>{len(links) - 8} more</summary>{', '.join(links[8:])}</details>"]
-    cells = (_verdict(group.verdict), f"<b>{_e(group.cause)}</b>", count(len(links), "run"), ", ".join(shown))
+    cells = (_verdict(group.verdict), f"<b>{_e(group.cause)}</b>", f"{len(links)}\N{MULTIPLICATION SIGN}", ", ".join(shown))
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
 
 
@@ -121,7 +121,7 @@ def _run(run: RunReport, head: str = "") -> str:
     if diagnosis:
         parts.append(f"<p><b>{_e(diagnosis.name)}</b>: {_e(diagnosis.summary)}</p>")
     parts.append(_values(run.around))
-    parts.append(_items("Findings", [_fold(fold) for fold in folded(run)]))
+    parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
     if diagnosis:
         parts += [
             _items(title, [_e(s) for s in said])
@@ -151,7 +151,7 @@ def _values(around: Sequence[Around]) -> str:
         return ""
     rows = "".join(
         f'<tr><td><code>{_e(a.tag, 120)}</code></td><td class="n">{number(a.before)}{_step(a.before_step)}</td>'
-        f'<td class="n"><b>{at_onset(a)}</b>{_step(a.at_step)}</td><td>{curve(a)}</td></tr>\n'
+        f'<td class="n"><b>{at_onset(a)}</b>{_step(a.at_step if a.at_step != a.before_step else None)}</td><td>{curve(a)}</td></tr>\n'
         for a in around
     )
     return f"<table><tr><th></th><th>before</th><th>at onset</th><th>course</th></tr>\n{rows}</table>"
@@ -161,13 +161,13 @@ def _step(step: int | None) -> str:
     return "" if step is None else f'<br><span class="dim">step {step}</span>'
 
 
-def _fold(fold: Fold) -> str:
+def _fold(fold: Fold, told: str) -> str:
     members = ""
     if len(fold.members) > 1:
         members = f"<details><summary>each of the {len(fold.members)}</summary>{_list([_e(f.message, 600) for f in fold.members])}</details>"
     elif fold.first.evidence:
         members = f"<details><summary>evidence</summary>{_evidence(fold.first)}</details>"
-    return f"{_code(fold.first)} {_e(says(fold))}{members}{_list([_fold(c) for c in fold.consequences])}"
+    return f"{_code(fold.first)} {_e(says(fold, told))}{members}{_list([_fold(c, told) for c in fold.consequences])}"
 
 
 def _code(finding: Finding) -> str:

@@ -118,9 +118,10 @@ def _run(run: RunReport) -> list[str]:
 
 def _findings(run: RunReport) -> list[str]:
     lines = []
+    told = run.diagnosis.summary if run.diagnosis else ""
     for fold in folded(run):
-        lines.append(f"- {code(f'{fold.first.code} {fold.first.name}')} {prose(says(fold))}")
-        lines += [f"  - {code(f'{c.first.code} {c.first.name}')} {prose(says(c))}" for c in fold.consequences]
+        lines.append(f"- {code(f'{fold.first.code} {fold.first.name}')} {prose(says(fold, told))}")
+        lines += [f"  - {code(f'{c.first.code} {c.first.name}')} {prose(says(c, told))}" for c in fold.consequences]
     return ["", "**Findings**", "", *lines] if lines else []
 
 

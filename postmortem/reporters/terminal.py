@@ -5,6 +5,7 @@ Everything that came out of a log is cleaned of control characters, and nothing 
 
 from __future__ import annotations
 
+import itertools
 from io import StringIO
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from postmortem.reporters._story import (
     with_commands,
     worst_first,
 )
-from postmortem.reporters._text import clean, count, number, sparkline
+from postmortem.reporters._text import MARKS, clean, count, number, sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -161,9 +162,16 @@ def _values(page: _Page, around: Sequence[Around]) -> None:
     page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}  course", "dim"), wrap=False)
     room = min(40, page.width - _LABEL - name - left - right - 6)
     for (tag, was, became), a in zip(rows, around, strict=True):
-        spark = sparkline(a.curve, room) if room >= 8 and len(a.curve) > 2 else ""
         style = "bold red" if became in ("nan", "inf", "-inf") else "bold"
-        page.add("", tag + " " * (name - cell_len(tag)), f"  {was:>{left}}  ", (f"{became:>{right}}", style), "  ", (spark, "cyan"), wrap=False)
+        page.add("", tag + " " * (name - cell_len(tag)), f"  {was:>{left}}  ", (f"{became:>{right}}", style), "  ", *_spark(a, room), wrap=False)
+
+
+def _spark(around: Around, width: int) -> list[Words]:
+    """The course of a series, what is not finite in red; nothing where there is no course or no room."""
+    if width < 8 or len(around.curve) < 3:
+        return []
+    pieces = itertools.groupby(sparkline(around.curve, width), key=lambda mark: mark in MARKS)
+    return [("".join(marks), "red" if bad else "cyan") for bad, marks in pieces]
 
 
 def _short(text: str, width: int) -> str:
@@ -297,7 +305,7 @@ def _member(page: _Page, run: RunReport, *, alone: bool) -> None:
     """One run of a small group: its name, what happened where, and the value that tells it; one line where there are several."""
     folds = folded(run)
     told = run.around[0] if run.around and folds and folds[0].first.tag is not None else None
-    change: list[Words] = [f"  {number(told.before)} → {at_onset(told)}  ", (sparkline(told.curve, 16), "cyan")] if told else []
+    change: list[Words] = [f"  {number(told.before)} → {at_onset(told)}  ", *_spark(told, 16)] if told else []
     what = headline(run) if alone or not folds else f"{clean(folds[0].first.code)} {place(folds[0])}"
     page.add("", (clean(run.name), "bold"), "  ", what, *change, mark="- ", lines=2 if alone else 1)
 
