@@ -1,0 +1,144 @@
+"""JSON lines of several trainers, and what is wrong in them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from postmortem.core.reading import Reading
+from postmortem.readers.json_lines import JsonLines
+
+QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def read(path: Path, rows: list[Any]) -> Reading:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return JsonLines.read(path)
+
+
+def column(reading: Reading, tag: str) -> list[tuple[int, float]]:
+    points = reading.points
+    code = points.tags.index(tag)
+    return [(int(s), float(v)) for c, s, v in zip(points.code, points.step, points.value, strict=True) if c == code]
+
+
+def test_mmdetection(tmp_path: Path) -> None:
+    """Iterations start again with each epoch and are made global; rows of the validation stand at the end of their epoch."""
+    rows: list[Any] = [{"env_info": "sys.platform: linux", "seed": 0, "config": "x"}]
+    for epoch in (1, 2, 3):
+        rows += [{"mode": "train", "epoch": epoch, "iter": i, "loss": 1.0, "time": 0.3} for i in (50, 100, 150)]
+        rows.append({"mode": "val", "epoch": epoch, "iter": 5000, "bbox_mAP": 0.1 * epoch, "loss": 9.0})
+    reading = read(tmp_path / "20210812.log.json", rows)
+    assert [s for s, _ in column(reading, "loss")] == [50, 100, 150, 200, 250, 300, 350, 400, 450]
+    assert column(reading, "val/bbox_mAP") == [(150, 0.1), (300, 0.2), (450, pytest.approx(0.3))]
+    assert [s for s, _ in column(reading, "val/loss")] == [150, 300, 450]
+    assert reading.skipped == {"header lines": 1}
+    assert "150 to an epoch" in reading.notes[0]
+    assert reading.problems == []
+
+
+def test_mmengine(tmp_path: Path) -> None:
+    """In scalars.json the validation's own step is the epoch: its rows stand where training was."""
+    rows: list[Any] = []
+    for epoch in (1, 2):
+        rows += [{"loss": 1.0, "epoch": epoch, "iter": 50 * k + 150 * (epoch - 1), "step": 50 * k + 150 * (epoch - 1)} for k in (1, 2, 3)]
+        rows.append({"coco/bbox_mAP": 0.1, "step": epoch})
+    reading = read(tmp_path / "scalars.json", rows)
+    assert [s for s, _ in column(reading, "loss")] == [50, 100, 150, 200, 250, 300]
+    assert column(reading, "coco/bbox_mAP") == [(150, 0.1), (300, 0.1)]
+
+
+def test_llama_factory(tmp_path: Path) -> None:
+    """current_steps is the step; times as text and percentages do not disturb."""
+    rows = [{"current_steps": 10 * i, "total_steps": 500, "loss": 2.0, "lr": 1e-5, "epoch": 0.06 * i, "elapsed_time": "0:00:10"} for i in (1, 2)]
+    reading = read(tmp_path / "trainer_log.jsonl", rows)
+    assert column(reading, "loss") == [(10, 2.0), (20, 2.0)]
+    assert reading.skipped == {"values that are no numbers": 2}
+
+
+def test_generic(tmp_path: Path) -> None:
+    """Nested objects are flattened, bare and quoted NaN are numbers, booleans and null are none, a rank and times are known."""
+    rows = [
+        {"step": 1, "train": {"loss": math.nan, "opt": {"lr": 0.1}}, "ok": True, "none": None, "rank": 2, "timestamp": 1.7e9},
+        {"step": 2, "train": {"loss": "Infinity"}, "word": "x", "rank": 3, "timestamp": 1.7e9 + 1},
+    ]
+    reading = read(tmp_path / "metrics.jsonl", rows)
+    loss = column(reading, "train/loss")
+    assert math.isnan(loss[0][1])
+    assert loss[1] == (2, math.inf)
+    assert column(reading, "train/opt/lr") == [(1, 0.1)]
+    assert sorted(reading.points.tags) == ["train/loss", "train/opt/lr"]
+    assert list(reading.points.rank) == [2, 2, 3]
+    assert (reading.started, reading.stopped) == (1.7e9, 1.7e9 + 1)
+    assert reading.skipped == {"values that are no numbers": 2}
+
+
+def test_bad_lines(tmp_path: Path) -> None:
+    """Lines that are no JSON object are Problems with their line; the rows around them are kept."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 1.0}\nTraceback!\n[1, 2]\n\n{"step": 2, "loss": 0.5}\n{"step": 3, "lo')
+    reading = JsonLines.read(path)
+    assert column(reading, "loss") == [(1, 1.0), (2, 0.5)]
+    assert [p.line for p in reading.problems] == [2, 3, 6]
+    assert reading.problems[-1].what.startswith("cut at the end")
+
+
+def test_no_json_at_all(tmp_path: Path) -> None:
+    """Text under a JSON name is one Problem."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("hello\nworld\n")
+    reading = JsonLines.read(path)
+    assert len(reading.points) == 0
+    (problem,) = reading.problems
+    assert problem.what.startswith("no JSON lines")
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "claimed"),
+    [
+        ("a.jsonl", '{"step": 1, "loss": 2}\n', True),
+        ("a.jsonl", '{"step": 1, "mystery": NaN}\n', True),
+        ("a.ndjson", '{"train/global_step": 1, "x": 2}\n', True),
+        ("x.log.json", '{"env_info": "' + "x" * 5000, True),
+        ("log.json", '{"step": 1, "loss": 2}\n{"step": 2, "loss": 2}\n', True),
+        ("config.json", '{"step": 1, "loss": 2}\n', False),
+        ("config.json", '{\n  "step": 1,\n  "loss": 2\n}\n', False),
+        ("data.jsonl", '{"instruction": "add", "output": "3"}\n', False),
+        ("data.jsonl", "[1, 2]\n", False),
+        ("a.txt", '{"step": 1, "loss": 2}\n', False),
+        ("a.jsonl", "", False),
+    ],
+)
+def test_claims(tmp_path: Path, name: str, head: str, claimed: bool) -> None:
+    """Logs are claimed; settings and data sets are not."""
+    assert JsonLines.claims(tmp_path / name, head.encode()[:4096]) is claimed
+
+
+@QUICK
+@given(cut=st.integers(1, 10**6))
+def test_cut_anywhere(tmp_path: Path, cut: int) -> None:
+    """A file cut at any byte keeps all complete lines, and says where it was cut."""
+    text = "".join(json.dumps({"step": i, "loss": 1 / (i + 1)}) + "\n" for i in range(9))
+    cut = 1 + cut % (len(text) - 1)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(text[:cut])
+    reading = JsonLines.read(path)
+    whole = text[:cut].count("}")
+    assert (column(reading, "loss") if whole else []) == [(i, 1 / (i + 1)) for i in range(whole)]
+    assert bool(reading.problems) == (not text[:cut].rstrip().endswith("}"))
+
+
+@QUICK
+@given(st.binary(max_size=200))
+def test_any_bytes(tmp_path: Path, data: bytes) -> None:
+    """Any bytes between lines raise nothing, and the lines around them survive."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "loss": 0.5}\n' + data + b'\n{"step": 2, "loss": 0.25}\n')
+    reading = JsonLines.read(path)
+    assert {0.5, 0.25} <= set(reading.points.value)
