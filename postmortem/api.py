@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -12,23 +13,29 @@ from postmortem._version import __version__
 from postmortem.core import model
 from postmortem.core.around import around
 from postmortem.core.config import Config, check_selectors, make_options
-from postmortem.core.errors import NotFoundError, UsageError
+from postmortem.core.errors import MissingExtra, NotFoundError, UsageError
 from postmortem.core.model import Finding, Report, RunReport, Verdict
 from postmortem.core.timeline import Run
 from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
 from postmortem.diagnoses._engine import diagnose
 from postmortem.readers._assemble import read_run
-from postmortem.readers._checkpoints import find_checkpoints
+from postmortem.readers._checkpoints import find_checkpoints, is_checkpoint
 from postmortem.readers._discover import RunFiles, discover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from postmortem.comparison import Comparison
+    from postmortem.replay.driver import ReplayResult
+    from postmortem.replay.health import Health
     from postmortem.replay.model import Culprit, TrainStep
 
     PathLike = str | os.PathLike[str]
+
+_LOOK_BACK = 8
+"""Checkpoints that a scan of a failed run opens unasked: as far back as this, and none larger than _LOOK_BYTES."""
+_LOOK_BYTES = 4 * 2**30
 
 
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
@@ -111,18 +118,13 @@ def judge(run: Run, config: Config | None = None, *, detectors: list[Any] | None
     """What happened to a run that was read: runs the detectors, finds the root cause, gives the verdict."""
     config = config or Config()
     view = View(run)
-    findings: list[Finding] = []
-    checked: list[str] = []
-    not_checked: list[tuple[str, str]] = []
-    for detector in _detectors(config) if detectors is None else detectors:
-        try:
-            findings += detector.detect(view)
-            checked.append(detector.code)
-        except NotChecked as why:
-            not_checked.append((detector.code, str(why)))
-    findings.sort(
-        key=lambda f: (model.SEVERITIES.index(f.severity), f.step is None, f.step or 0, f.code, run.roles.get(f.tag or "") != "loss", f.tag or "")
-    )
+    detectors = _detectors(config) if detectors is None else detectors
+    findings, checked, not_checked = _detect(view, detectors)
+    onset = min((f.step for f in findings if f.severity == "error" and f.step is not None), default=None)
+    failed = any(f.severity == "error" for f in findings)
+    if run.checkpoints and (failed or look_into_checkpoints) and _look_into(run, onset, every=look_into_checkpoints):
+        findings, checked, not_checked = _detect(view, detectors)
+    findings.sort(key=lambda f: (model.SEVERITIES.index(f.severity), f.step is None, f.step or 0, f.code, f.tag or ""))
     numbered = tuple(replace(f, id=f"f{i}") for i, f in enumerate(findings, 1))
     story, linked = diagnose(view, numbered)
     by_id = {f.id: f for f in linked}
@@ -146,6 +148,54 @@ def judge(run: Run, config: Config | None = None, *, detectors: list[Any] | None
         checkpoints=tuple(run.checkpoints),
         run=run,
     )
+
+
+def _detect(view: View, detectors: list[Any]) -> tuple[list[Finding], list[str], list[tuple[str, str]]]:
+    """Findings, the codes that were checked, and (code, why) of those that were not."""
+    findings: list[Finding] = []
+    checked: list[str] = []
+    not_checked: list[tuple[str, str]] = []
+    for detector in detectors:
+        try:
+            findings += detector.detect(view)
+            checked.append(detector.code)
+        except NotChecked as why:
+            not_checked.append((detector.code, str(why)))
+    return findings, checked, not_checked
+
+
+def _look_into(run: Run, onset: int | None, *, every: bool) -> bool:
+    """Opens saved weights from the newest back to the first good one from before `onset`, all of them where `every`.
+
+    False where none was opened: torch is not installed, or they are larger than what a scan opens unasked.
+    """
+    if importlib.util.find_spec("torch") is None:
+        if every:
+            raise MissingExtra("--checkpoints", "replay")
+        return False
+    from postmortem.replay.health import inspect
+
+    looked = 0
+    newest_first = sorted(run.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True)
+    for checkpoint in newest_first:
+        if not every and (looked >= _LOOK_BACK or _size(checkpoint.path) > _LOOK_BYTES):
+            run.notes.append(f"{checkpoint.path} and older checkpoints were not looked into; --checkpoints does")
+            break
+        health = inspect(Path(checkpoint.path))
+        looked += 1
+        step = checkpoint.step if checkpoint.step is not None else health.step
+        problem = next((p.what for p in health.problems), None) if health.finite is None else None
+        bad = tuple(t.name for t in health.bad)
+        run.checkpoints[run.checkpoints.index(checkpoint)] = replace(checkpoint, step=step, finite=health.finite, nonfinite=bad, problem=problem)
+        if not every and health.finite and (onset is None or (step is not None and step < onset)):
+            break
+    return looked > 0
+
+
+def _size(path: str) -> int:
+    """Bytes of a file, or of the files in a folder."""
+    p = Path(path)
+    return sum(f.stat().st_size for f in p.rglob("*") if f.is_file()) if p.is_dir() else p.stat().st_size
 
 
 def _verdict(run: Run, findings: tuple[Finding, ...]) -> Verdict:
@@ -184,6 +234,58 @@ def localize(step: TrainStep, **options: Any) -> Culprit:
     from postmortem.replay.localize import localize as run
 
     return run(step, **options)
+
+
+def replay(
+    target: PathLike,
+    *,
+    recipe: str | None = None,
+    step: int | None = None,
+    checkpoint: PathLike | None = None,
+    **options: Any,
+) -> ReplayResult:
+    """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
+
+    `target` is a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe` is ``FILE.py[:function]``, by
+    default the recipe.py in or beside the run. Options: `device`, `fix`, `trust`, `progress`, `repro` as in `postmortem.replay.driver`.
+    ReplayError, NotFoundError or UsageError say in one line what is in the way.
+    """
+    _need_torch("replay")
+    from postmortem.replay import driver
+
+    path = Path(target)
+    if not path.exists():
+        raise NotFoundError(f"no such run or checkpoint: {path}")
+    found: list[RunReport] = []
+    itself = is_checkpoint(path)
+    for folder in [path.absolute().parent, path.absolute().parent.parent] if itself else [path]:
+        try:
+            found = list(scan(folder).runs)
+        except NotFoundError:
+            continue
+        if found:
+            break
+    if len(found) > 1 and not itself:
+        raise UsageError(f"{path} holds {len(found)} runs, replay one of them: {', '.join(r.path for r in found[:10])}")
+    report = found[0] if len(found) == 1 else None
+    start = Path(checkpoint) if checkpoint is not None else path if itself else None
+    return driver.replay(path, run=report.run if report else None, report=report, recipe=recipe, step=step, checkpoint=start, **options)
+
+
+def checkpoints(path: PathLike) -> list[Health]:
+    """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch."""
+    _need_torch("checkpoints")
+    from postmortem.replay.health import health
+
+    if not Path(path).exists():
+        raise NotFoundError(f"no such file or folder: {path}")
+    paths = [Path(c.path) for c in find_checkpoints(Path(path))]
+    return [health(p, previous) for previous, p in zip([None, *paths], paths, strict=False)]
+
+
+def _need_torch(what: str) -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(what, "replay")
 
 
 def _findings_frame(report: Report) -> Any:

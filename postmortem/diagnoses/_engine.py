@@ -29,6 +29,8 @@ def _under_root(findings: tuple[Finding, ...], story: Diagnosis) -> tuple[Findin
     if not story.findings:
         return findings
     root, *consequences = story.findings
+    onset = next((f.step for f in findings if f.id == root), None)
+    saved_later = {f.id for f in findings if f.name == "checkpoint-nonfinite" and onset is not None and f.step is not None and onset <= f.step}
     place = {id_: i for i, id_ in enumerate(story.findings)}
-    linked = [replace(f, because_of=root) if f.id in consequences else f for f in findings]
+    linked = [replace(f, because_of=root) if f.id in consequences or f.id in saved_later - {root} else f for f in findings]
     return tuple(sorted(linked, key=lambda f: place.get(f.id, len(place))))
