@@ -89,6 +89,14 @@ def test_every_format_and_exit_code_is_documented():
     assert [code for code in range(4) if f"| {code} | " not in text] == []
 
 
+def test_every_reader_is_documented():
+    """docs/formats.md has a row for the source of every reader."""
+    from postmortem.readers import READERS
+
+    text = (ROOT / "docs" / "formats.md").read_text()
+    assert [r.kind for r in READERS if f"| `{r.kind}` |" not in text] == []
+
+
 def test_two_commands_are_those_of_the_makefile():
     """`make demo` and `make test` of the README are targets of the Makefile."""
     makefile = (ROOT / "Makefile").read_text()
