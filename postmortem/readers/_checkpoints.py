@@ -68,6 +68,17 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(listed, key=lambda c: (c.step is None, c.step or 0, c.path))
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether `path` is itself one checkpoint, file or folder, by its name and those in it."""
+    if path.is_file():
+        return is_weights(path.name)
+    try:
+        files = [p.name for p in path.iterdir() if p.is_file()]
+    except OSError:
+        return False
+    return is_checkpoint_folder(path, files)
+
+
 def _walk(folder: Path, depth: int, budget: list[int]) -> list[Path]:
     try:
         entries = sorted(os.scandir(folder), key=lambda e: e.name)
@@ -169,6 +180,8 @@ def _step_in_json(path: Path) -> int | None:
 
 def _number(value: Any) -> Any:
     """A tensor or numpy scalar as the number in it; anything else as it is."""
+    if getattr(value, "is_meta", False):  # a tensor whose bytes were not read
+        return None
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 

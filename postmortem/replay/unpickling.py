@@ -9,6 +9,7 @@ import pickle
 import re
 import struct
 import types
+import zipfile
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,9 @@ def why_unreadable(path: Path, error: BaseException) -> str:
         return f"refused: its pickle wants to call {', '.join(wanted)}; --trust loads it, if the file is your own"
     if isinstance(error, EOFError) or path.stat().st_size == 0:
         return f"truncated: it ends after {path.stat().st_size} bytes"
-    if "central directory" in text or "zip archive" in text or "PytorchStreamReader" in text:
+    if isinstance(error, zipfile.BadZipFile) or "central directory" in text:
+        return f"truncated: the directory at the end of the archive is missing after {path.stat().st_size} bytes"
+    if "zip archive" in text or "PytorchStreamReader" in text:
         return f"truncated or corrupt: {short(error)}"
     if "TorchScript" in text or "torch.jit" in text:
         return "a TorchScript archive, not a checkpoint"

@@ -1,0 +1,178 @@
+"""``postmortem replay``: rerun the step at fault and name the culprit."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from postmortem import api
+from postmortem.core.model import SCHEMA_VERSION, json_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from postmortem.replay.driver import ReplayResult
+    from postmortem.replay.model import Culprit
+
+
+@click.command()
+@click.argument("target", type=click.Path(path_type=Path))
+@click.option("--recipe", metavar="FILE.py[:FUNCTION]", help="How to rebuild a step.  [default: recipe.py in or beside the run]")
+@click.option("--step", type=int, help="The step to rerun, as the log counts.  [default: where the run failed]")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights to start from.  [default: the last good ones before the step]")
+@click.option("--device", help="cpu, cuda, cuda:1, …  [default: cuda where there is one]")
+@click.option("--fix/--no-fix", default=True, help="Try repairs on the step at fault.  [default: --fix]")
+@click.option("--repro", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write a stand-alone script that shows the fault.")
+@click.option("--trust", is_flag=True, help="Unpickle whatever is in the checkpoints: only for files of your own.")
+@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+def replay(target: Path, format_: str, **options: Any) -> int:
+    """Rerun the step at which a run failed and name what made it fail.
+
+    TARGET is a run folder, or a checkpoint (with --recipe). Exit code 1: a culprit was found, 0: the replay follows the log and
+    nothing is wrong, 3: the replay does not follow the log.
+    """
+    result = api.replay(target, progress=_progress(), **options)
+    if format_ == "json":
+        click.echo(json.dumps(as_json(result), ensure_ascii=False, indent=1, allow_nan=False))
+    else:
+        click.echo("\n".join(text(result)))
+    if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):
+        return 1
+    return 0 if result.judged else 3
+
+
+def as_json(result: ReplayResult) -> dict[str, Any]:
+    """The documented object: schema_version, target, step, fidelity, culprit."""
+    whole = {
+        "schema_version": SCHEMA_VERSION,
+        "target": result.target,
+        "step": result.step,
+        "fidelity": asdict(result.fidelity),
+        "culprit": asdict(result.culprit),
+    }
+    return json_value(whole)  # type: ignore[no-any-return]
+
+
+def text(result: ReplayResult) -> Iterator[str]:
+    """The answer for people, line by line."""
+    c = result.culprit
+    where = "" if result.step is None else f", step {result.step}"
+    yield f"Replay of {result.target}{where}, from {Path(result.checkpoint).name} ({result.seconds:.1f} s)"
+    yield ""
+    yield from _verdict(c)
+    yield from _source(c)
+    yield from _details(c)
+    yield from _fixes(c)
+    yield ""
+    yield f"Fidelity: {'good' if result.fidelity.ok else 'NOT GOOD' if result.fidelity.compared else 'unknown'}. {result.fidelity.note}"
+    yield from (f"  ! {note}" for note in result.notes)
+    yield "How this was established:"
+    yield from (f"  - {line}" for line in c.how)
+    yield "What the checkpoint gave:"
+    yield from (f"  + {line}" for line in result.fitted)
+    yield from (f"  - {line}" for line in result.unfitted)
+
+
+_CAUSES = {
+    "bad-input": "the batch holds values that the step cannot take",
+    "bad-parameter": "the state was bad before the step",
+    "forward-op": "an operator of the forward pass",
+    "backward-singularity": "an operator whose derivative is not finite there",
+    "dtype-overflow": "a number too large for its precision",
+    "loss-scale": "the loss scale is too large",
+    "optimizer-update": "the optimizer's update",
+    "divergence": "the training diverged: the updates are too large",
+    "layout": "a gradient laid out otherwise than its parameter",
+    "transient": "a fault that did not come back: the hardware, or a race",
+    "none": "nothing found",
+}
+
+
+def _verdict(c: Culprit) -> Iterator[str]:
+    if c.phase == "none" and c.cause == "none":
+        yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
+        return
+    yield f"Culprit: {_CAUSES[c.cause]} ({c.cause}, phase {c.phase}, {c.established})"
+    place = [f"operator {c.op}" if c.op else "", "" if c.module is None else f"module {c.module}" if c.module else "outside any module"]
+    place += [f"parameter {c.param}" if c.param else ""]
+    if any(place):
+        yield "  " + ", ".join(p for p in place if p)
+
+
+def _source(c: Culprit) -> Iterator[str]:
+    """The line at fault with two lines around it."""
+    if not c.file or not c.line:
+        return
+    yield f"  {c.file}:{c.line}"
+    for number in range(max(1, c.line - 2), c.line + 3):
+        line = linecache.getline(c.file, number).rstrip()
+        if line or number == c.line:
+            yield f"  {'>' if number == c.line else ' '} {number:5d} | {line or c.code or ''}"
+
+
+def _details(c: Culprit) -> Iterator[str]:
+    if c.samples:
+        shown = ", ".join(map(str, c.samples[:20])) + (f" and {len(c.samples) - 20} more" if len(c.samples) > 20 else "")
+        yield f"  samples of the batch: {shown}"
+    yield from _statistics("", c.tensor)
+    if c.precision_only is not None:
+        yield f"  in double precision it {'is gone' if c.precision_only else 'happens as well'}"
+
+
+def _statistics(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and any(
+        not isinstance(v, (dict, list)) or not v or not isinstance(v[0], dict) for v in value.values() if v not in ({}, [])
+    ):
+        said = ", ".join(f"{k} {_number(v)}" for k, v in value.items() if v is not None)
+        yield f"  {name or 'tensor'}: {said}"
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _statistics(key, inner)
+    elif isinstance(value, (list, tuple)):
+        for i, inner in enumerate(value):
+            yield from _statistics(f"{name.removesuffix('s')} {i}", inner)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_number(v) for v in value) + "]"
+    return str(value)
+
+
+def _fixes(c: Culprit) -> Iterator[str]:
+    if not c.fixes:
+        return
+    yield ""
+    yield "Fixes that were tried on it:"
+    width = max(len(f.name) for f in c.fixes)
+    for f in sorted(c.fixes, key=lambda f: not f.cured):
+        yield f"  {'cures   ' if f.cured else 'no      '} {f.name:{width}}  {f.how}"
+    if c.suggestion:
+        yield ""
+        yield "A change of that line that cured the step:"
+        yield from (f"  {line}" for line in c.suggestion.splitlines())
+
+
+def _progress() -> Callable[[int, int, Any], None] | None:
+    """A bar on stderr, where somebody is looking."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int, result: Any) -> None:
+        wide = max(10, min(30, shutil.get_terminal_size().columns - 50))
+        filled = wide * done // max(1, total)
+        end = "\n" if done >= total or result.first_nonfinite else ""
+        click.echo(
+            f"\r\x1b[Kstep {result.step} [{'#' * filled}{'.' * (wide - filled)}] {done}/{total} loss {result.loss:.5g}{end}", nl=False, err=True
+        )
+
+    return show

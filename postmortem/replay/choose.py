@@ -1,0 +1,148 @@
+"""Which step to roll to, and which checkpoint to start from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postmortem.readers._checkpoints import find_checkpoints, step_of
+from postmortem.replay.health import inspect
+from postmortem.replay.runner import ReplayError
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Checkpoint, Finding, RunReport
+    from postmortem.core.timeline import Run
+    from postmortem.core.view import View
+
+_NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite")
+_GROWING = ("divergence", "gradient-explosion", "loss-spike", "loss-scale-collapse")
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
+    named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite."""
+
+    step: int | None
+    asked: int | None = None
+    failed: bool = False
+    nonfinite: bool = False
+
+
+def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
+    """The step to roll to: the one asked for, else the first non-finite loss by the log, else what diverged, else the end."""
+    findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
+    failed = report is not None and report.verdict == "failed"
+    bad = [f for f in findings if f.name in _NONFINITE and f.severity == "error"]
+    if asked is not None:
+        return Aim(asked, asked, failed or asked is not None, any(f.step == asked for f in bad))
+    losses = [f for f in bad if view is not None and view.run.roles.get(f.tag or "") == "loss"]
+    if losses or bad:
+        step = min(_steps(losses)) if losses else max(_steps(bad))
+        return Aim(step, None, True, True)
+    growing = [f for f in findings if f.name in _GROWING]
+    last = view.last_step if view is not None else None
+    if growing:
+        ends = [s for f in growing if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None]
+        return Aim(max(ends) if len(ends) == len(growing) else last, None, failed, False)
+    return Aim(last, None, failed, False)
+
+
+def _steps(findings: list[Finding]) -> list[int]:
+    return [f.step for f in findings if f.step is not None]
+
+
+def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, aim: Aim, given: Path | None) -> Path:
+    """The checkpoint to start from: the one given, the diagnosis' last good one, else the newest finite one before the step.
+
+    ReplayError where there is none, or where the one given lies after the step.
+    """
+    known = list(run.checkpoints) if run is not None and run.checkpoints else find_checkpoints(target)
+    good = report.diagnosis.last_good_checkpoint if report is not None and report.diagnosis is not None else None
+    if given is not None:
+        return _given(given, aim, good)
+    if run is None and len(known) == 1 and Path(known[0].path) == target:
+        return target
+    if not known:
+        raise ReplayError(f"no checkpoint in {target}: give --checkpoint PATH")
+    if good is not None and _before(step_of(Path(good)), aim):
+        return Path(good)
+    candidates = [c for c in known if _before(c.step, aim)]
+    if not candidates:
+        first = min((c for c in known if c.step is not None), key=lambda c: c.step or 0)
+        raise ReplayError(f"no checkpoint before step {aim.step}: the earliest is {first.path} (step {first.step})")
+    return Path(_newest_finite(candidates, aim).path)
+
+
+def _given(path: Path, aim: Aim, good: str | None) -> Path:
+    if not path.exists():
+        raise ReplayError(f"no such checkpoint: {path}")
+    step = step_of(path)
+    if not _before(step, aim):
+        tail = f"; the last good one is {good}" if good else ""
+        raise ReplayError(f"the checkpoint {path.name} is of step {step}, not before step {aim.step}, where the replay is to end{tail}")
+    return path
+
+
+def _before(step: int | None, aim: Aim) -> bool:
+    """Whether a checkpoint of `step` can lead to the step aimed at: one that saves the step to come may be of that step."""
+    return step is None or aim.step is None or step <= aim.step
+
+
+def _newest_finite(candidates: list[Checkpoint], aim: Aim) -> Checkpoint:
+    """The newest that is finite; where none is, the newest of all: a run that started from it is told so by the replay.
+
+    One saved at the very step aimed at comes last: whether it is from before or after that step only the log tells.
+    """
+    ordered = sorted(candidates, key=lambda c: (c.step != aim.step, c.step is not None, c.step or 0), reverse=True)
+    for c in ordered:
+        if c.finite or (c.finite is None and inspect(Path(c.path)).finite):
+            return c
+    return ordered[0]
+
+
+def config_of(run: Run | None, target: Path) -> dict[str, Any]:
+    """The run's configuration: ``config.json`` or ``hparams.yaml`` beside its log, over what the log itself holds."""
+    config = dict(run.config) if run is not None else {}
+    folder = target if target.is_dir() else target.parent
+    folders = [folder, folder.parent] if run is None else [folder]
+    for path in [f / n for f in folders for n in ("config.json", "hparams.json", "args.json", "hparams.yaml", "config.yaml")]:
+        if path.is_file() and path.stat().st_size < 1 << 20:
+            found = _read_config(path)
+            if isinstance(found, dict) and found:
+                return {**config, **found}
+    return config
+
+
+def _read_config(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".json":
+        try:
+            return json.loads(text)
+        except ValueError:
+            return None  # the scan has reported it as a problem of the run
+    return flat_yaml(text)
+
+
+def flat_yaml(text: str) -> dict[str, Any]:
+    """The ``key: value`` lines at the top level of a YAML file, which is what Lightning's hparams.yaml is."""
+    config: dict[str, Any] = {}
+    for line in text.splitlines():
+        key, colon, value = line.partition(":")
+        if colon and key and not key[0].isspace() and not key.startswith(("#", "-")):
+            config[key.strip()] = _scalar(value.split(" #")[0].strip())
+    return config
+
+
+def _scalar(text: str) -> Any:
+    words = {"true": True, "false": False, "null": None, "~": None, "": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip("'\"")

@@ -1,0 +1,344 @@
+"""From a run that failed to the culprit: the last good checkpoint, the roll forward, fidelity, and then the localiser.
+
+`replay` is what the command calls. It rebuilds the step with the user's recipe, loads the checkpoint, rolls forward to
+the step at fault while it compares every loss with the log, runs that step again, and hands it to `localize`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.core.view import View
+from postmortem.replay import repeat
+from postmortem.replay.choose import Aim, aim_at, choose_checkpoint, config_of
+from postmortem.replay.fidelity import compare, logged_losses
+from postmortem.replay.loading import Account, load_saved
+from postmortem.replay.localize import localize
+from postmortem.replay.model import Context, Culprit, Fidelity
+from postmortem.replay.recipe import Recipe, describe
+from postmortem.replay.rolling import Roll, roll
+from postmortem.replay.runner import ReplayError, StepResult, StepRunner, by_name
+from postmortem.replay.saved import Saved, read_saved
+from postmortem.replay.state import preserved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from postmortem.core.model import RunReport
+    from postmortem.core.timeline import Run
+
+    Progress = Callable[[int, int, StepResult], None]
+
+_NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")  # keys that say the step to come; the others the last one done
+_UNLOGGED_LIMIT = 1000  # steps to roll where neither a log nor the user names a step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """The answer of a replay: which step of what was rerun from where, how faithful that was, and the culprit.
+
+    `fitted` and `unfitted` say what of the checkpoint went where; `judged` is False where nothing can be said,
+    because the replay does not follow the log.
+    """
+
+    target: str
+    recipe: str
+    checkpoint: str
+    step: int | None
+    fidelity: Fidelity
+    culprit: Culprit
+    fitted: tuple[str, ...] = ()
+    unfitted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    judged: bool = True
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Attempt:
+    runner: StepRunner
+    account: Account
+    roll: Roll
+    fidelity: Fidelity
+    first: int
+    label: str = ""
+
+
+def replay(
+    target: Path,
+    *,
+    run: Run | None = None,
+    report: RunReport | None = None,
+    recipe: str | None = None,
+    step: int | None = None,
+    checkpoint: Path | None = None,
+    device: str | None = None,
+    fix: bool = True,
+    trust: bool = False,
+    progress: Progress | None = None,
+    repro: Path | None = None,
+) -> ReplayResult:
+    """Reruns the step at which `run` failed and names the culprit.
+
+    `report` is what a scan said of the run; `step` overrides its step, `checkpoint` its last good checkpoint. `fix`
+    tries repairs on the offending step. `trust` unpickles whatever a checkpoint holds. `progress` is called with
+    (steps done, steps in all, the last result). `repro` is a folder for a stand-alone script that shows the fault.
+    ReplayError says in one line what was in the way; the caller's process is left as it was.
+    """
+    started = time.monotonic()
+    found = Recipe(recipe) if recipe else Recipe.beside(target)
+    if found is None:
+        raise ReplayError(
+            f"no recipe.py in or beside {target}: write one with recipe(ctx) -> postmortem.TrainStep, or give --recipe FILE.py[:function]"
+        )
+    view = View(run) if run is not None else None
+    aim = aim_at(view, report, step)
+    path = choose_checkpoint(target, run, report, aim, checkpoint)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), _as_one_line(found):
+        made = _Replay(found, path, where, view, aim, config_of(run, target), trust, progress)
+        attempt = made.best_attempt()
+        culprit, judged, notes = made.culprit(attempt, fix=fix, repro=repro)
+    return ReplayResult(
+        target=str(target),
+        recipe=str(found.path),
+        checkpoint=str(path),
+        step=culprit.step if culprit.step is not None else aim.step,
+        fidelity=attempt.fidelity,
+        culprit=culprit,
+        fitted=tuple(attempt.account.fitted),
+        unfitted=tuple(attempt.account.unfitted),
+        notes=tuple(notes),
+        judged=judged,
+        seconds=time.monotonic() - started,
+    )
+
+
+@contextlib.contextmanager
+def _as_one_line(recipe: Recipe) -> Iterator[None]:
+    """What the user's code raises, or memory that runs out, as a ReplayError of one line."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise ReplayError("out of memory on the GPU during the replay: try --device cpu, or a smaller batch in the recipe") from error
+    except MemoryError as error:
+        raise ReplayError("out of memory during the replay: try a smaller batch in the recipe") from error
+    except RuntimeError as error:
+        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
+            raise ReplayError("out of memory during the replay: try a smaller batch in the recipe") from error
+        raise ReplayError(describe("the replay", recipe.path.parent, error)) from error
+    except (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, TypeError, ValueError) as error:
+        if not _from_user(recipe, error):
+            raise
+        raise ReplayError(describe("the replay", recipe.path.parent, error)) from error
+
+
+def _from_user(recipe: Recipe, error: BaseException) -> bool:
+    """Whether the user's own files are on the stack of `error`: anything else is a fault of ours and keeps its traceback."""
+    trace = error.__traceback__
+    while trace is not None:
+        if Path(trace.tb_frame.f_code.co_filename).is_relative_to(recipe.path.parent):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+class _Replay:
+    """One replay: everything that its attempts share."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        path: Path,
+        device: torch.device,
+        view: View | None,
+        aim: Aim,
+        config: dict[str, Any],
+        trust: bool,
+        progress: Progress | None,
+    ) -> None:
+        self.recipe, self.path, self.device, self.view, self.aim = recipe, path, device, view, aim
+        self.config, self.trust, self.progress = config, trust, progress
+
+    # ---- rolling
+
+    def best_attempt(self) -> _Attempt:
+        """The attempt whose losses follow the log: of the numberings N + 1 and N, and of the saved and the recipe's learning rate."""
+        runner, account, saved = self.build()
+        firsts = self.firsts(runner, saved)
+        attempts = []
+        for i, first in enumerate(firsts):
+            if i:
+                runner, account, saved = self.build()
+            attempts.append(self.attempt(runner, account, first, final=i == len(firsts) - 1))
+            if attempts[-1].fidelity.ok or not attempts[-1].fidelity.compared:
+                break
+        best = max(attempts, key=_trust)
+        if not best.fidelity.ok and best.fidelity.compared and (other := self.with_recipe_rate(best)) is not None and _trust(other) > _trust(best):
+            best = other
+        if len(firsts) > 1 and best.fidelity.ok:
+            best.account.fitted.append(f"first step after the checkpoint: {best.first}, as the logged losses decide")
+        if best.roll.ended == _ABANDONED:
+            runner, account, _ = self.build()
+            best = self.attempt(runner, account, best.first, final=True)
+        return best
+
+    def build(self) -> tuple[StepRunner, Account, Saved]:
+        """The recipe's objects, made afresh, with the checkpoint in them."""
+        saved = read_saved(self.path, trust=self.trust)
+        context = Context(device=self.device, step=self.aim.asked, checkpoint=self.path.absolute(), state=saved.content, config=self.config)
+        runner = StepRunner(self.recipe.build(context))
+        return runner, load_saved(runner, saved), saved
+
+    def firsts(self, runner: StepRunner, saved: Saved) -> list[int]:
+        """The steps that may be the first after the checkpoint, likeliest first."""
+        given, until = runner.train_step.first_step, self.aim.step
+        if given is not None:
+            candidates = [int(given)]
+        elif runner.train_step.batches is None and until is not None:
+            candidates = [until]
+        elif saved.step is None:
+            raise ReplayError(f"{self.path} does not say its step: give first_step=… in the recipe's TrainStep")
+        else:
+            says_next = isinstance(saved.content, dict) and any(k in saved.content for k in _NEXT_FIRST)
+            candidates = [saved.step, saved.step + 1] if says_next else [saved.step + 1, saved.step]
+        possible = [c for c in candidates if until is None or c <= until]
+        if not possible:
+            raise ReplayError(f"step {until} lies before the checkpoint {self.path.name}, whose first step is {candidates[0]}: choose an earlier one")
+        return possible if self.view is not None else possible[:1]
+
+    def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool, label: str = "") -> _Attempt:
+        until = self.aim.step
+        single = runner.train_step.batches is None
+        last = first if single else until if until is not None else first + _UNLOGGED_LIMIT - 1
+        names = self.loss_names(runner)
+        losses = logged_losses(self.view, runner.train_step.logged, names) if names is not None else None
+        results: list[StepResult] = []
+        checkpoint = str(self.path)
+
+        def watch(result: StepResult) -> bool:
+            results.append(result)
+            if self.progress is not None:
+                self.progress(len(results), last - first + 1, result)
+            if final or len(results) % 8:
+                return True
+            so_far = compare(results, losses or {})
+            return so_far.compared < 3 or so_far.exact > 0 or (so_far.max_rel_error or 0) < 1e-3
+
+        account.rng.restore()
+        try:
+            done = roll(runner, first, last, watch=watch)
+        except ReplayError:
+            raise
+        except Exception as error:
+            if not _from_user(self.recipe, error):
+                raise
+            raise ReplayError(describe(f"step {first + len(results)} of the replay", self.recipe.path.parent, error)) from error
+        if not final and done.fault is None and done.last < last and done.ended is None:
+            done.ended = _ABANDONED
+        if losses is None:
+            losses = logged_losses(self.view, runner.train_step.logged, list(done.results[0].losses) if done.results else ["loss"])
+        fidelity = compare(done.results, losses, checkpoint=checkpoint, first_step=first)
+        return _Attempt(runner, account, done, fidelity, first, label)
+
+    def loss_names(self, runner: StepRunner) -> list[str] | None:
+        """Names of the losses where they are known before the first step (not for a step that returns a dict)."""
+        logged = runner.train_step.logged
+        return list(logged) if isinstance(logged, dict) else ["loss"] if isinstance(logged, str) else None
+
+    def with_recipe_rate(self, best: _Attempt) -> _Attempt | None:
+        """An attempt with the learning rates that the recipe set instead of the saved ones; None where they are the same.
+
+        A run that was resumed with another rate than it was saved with follows its log only so.
+        """
+        runner, account, _ = self.build_keeping_rates()
+        if runner is None:
+            return None
+        other = self.attempt(runner, account, best.first, final=True, label="recipe")
+        if other.fidelity.ok:
+            account.fitted.append("learning rate: the recipe's, not the checkpoint's: only with it the logged losses are reproduced")
+        return other
+
+    def build_keeping_rates(self) -> tuple[StepRunner | None, Account, Saved]:
+        saved = read_saved(self.path, trust=self.trust)
+        context = Context(device=self.device, step=self.aim.asked, checkpoint=self.path.absolute(), state=saved.content, config=self.config)
+        runner = StepRunner(self.recipe.build(context))
+        rates = {name: [g.get("lr") for g in o.param_groups] for name, o in runner.optimizers.items() if hasattr(o, "param_groups")}
+        account = load_saved(runner, saved)
+        changed = False
+        for name, own in rates.items():
+            for group, rate in zip(runner.optimizers[name].param_groups, own, strict=False):
+                if rate is not None and float(group["lr"]) != float(rate):
+                    group["lr"], changed = rate, True
+        return (runner if changed else None), account, saved
+
+    # ---- the culprit
+
+    def culprit(self, attempt: _Attempt, *, fix: bool, repro: Path | None) -> tuple[Culprit, bool, list[str]]:
+        """(culprit, whether the run could be judged, notes)."""
+        done, runner, fidelity = attempt.roll, attempt.runner, attempt.fidelity
+        how = [f"rolled forward from {self.path.name}, steps {done.first} to {done.last}"]
+        notes: list[str] = []
+        if fidelity.note:
+            how.append(fidelity.note)
+        if done.ended and self.aim.step is not None and done.fault is None and done.last < self.aim.step:
+            raise ReplayError(done.ended)
+        contradiction = self.contradicted(done, runner)
+        if contradiction is not None:
+            attempt.fidelity = fidelity = replace(fidelity, ok=False, first_mismatch=contradiction)
+            notes.append(f"the log is finite at step {contradiction}, the replay is not: it does not follow the run")
+        fault = done.fault if done.fault is not None else done.overflow if self.aim.failed else None
+        distrust = bool(fidelity.compared) and not fidelity.ok
+        if fault is None and done.diverged_at is not None and self.aim.failed:
+            found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
+            return replace(found, fidelity=fidelity, how=(*how, *found.how)), not distrust, notes
+        if fault is None:
+            return self.nothing_found(attempt, how, distrust), not distrust and not self.aim.nonfinite, notes
+        again = repeat.run_again(runner, done, fault)
+        how.append(again.said)
+        if again.transient:
+            return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True, notes
+        found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
+        return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust, notes
+
+    def contradicted(self, done: Roll, runner: StepRunner) -> int | None:
+        """A step after the fault at which the log is still finite, which a run with that fault could not be."""
+        if done.fault is None or runner.scaler is not None or self.view is None or not done.result(done.fault).bad_params:
+            return None
+        losses = logged_losses(self.view, runner.train_step.logged, list(done.results[0].losses))
+        later = [
+            s for found in losses.values() for loss in found for s, v in loss.values.items() if s > done.fault and v - v == 0.0 and not loss.mean
+        ]
+        known = [s for s in later if self.aim.step is None or s <= self.aim.step]
+        return min(known, default=None)
+
+    def nothing_found(self, attempt: _Attempt, how: list[str], distrust: bool) -> Culprit:
+        if distrust:
+            how.append("no fault appeared, and the replay does not follow the log: it says nothing about the run")
+            return Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how))
+        if self.aim.nonfinite:
+            how.append(
+                f"the log is not finite at step {self.aim.step}, the replay is: the fault did not come back "
+                "(a hardware fault, a race, or something that the recipe does not rebuild)"
+            )
+            return Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how))
+        how.append("every loss, gradient and parameter stayed finite")
+        return Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how), established="observed")
+
+
+_ABANDONED = "abandoned: the losses do not follow the log"
+
+
+def _trust(attempt: _Attempt) -> tuple[bool, float, float]:
+    f = attempt.fidelity
+    return f.ok, f.exact / max(1, f.compared), -(f.max_rel_error if f.max_rel_error is not None else 1e9)
+
+
+__all__ = ["ReplayError", "ReplayResult", "by_name", "replay"]

@@ -1,0 +1,75 @@
+"""Runs the offending step again: the same bits say it is deterministic, other bits name the operator or the hardware."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from postmortem.replay.rolling import Roll
+    from postmortem.replay.runner import StepResult, StepRunner
+
+_VIEWS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What running a step again showed; `transient`: the fault did not come back."""
+
+    said: str
+    deterministic: bool
+    transient: bool
+
+
+def checksum(runner: StepRunner) -> tuple[int, ...]:
+    """One number per parameter over its bits: equal for equal bits, also of NaN."""
+    sums = []
+    for p in runner.named_parameters().values():
+        values = torch.view_as_real(p.detach()) if p.is_complex() else p.detach()
+        sums.append(values.contiguous().view(_VIEWS[values.element_size()]).sum(dtype=torch.int64))
+    return tuple(torch.stack(sums).tolist()) if sums else ()
+
+
+def run_again(runner: StepRunner, done: Roll, step: int) -> Again:
+    """Runs `step` twice from the state before it and compares loss, gradient norm and every parameter, bit by bit."""
+    results = []
+    for _ in range(2):
+        runner.restore(done.before)
+        result = runner.run(runner.draw(step) if not runner.kept(step) else _kept(runner, step), step)
+        results.append((_bits(result), checksum(runner), result.first_nonfinite))
+    if results[0] == results[1]:
+        if results[0][2] is None:
+            return Again("run again from the same state, the step stays finite: a transient fault, of the hardware or of a race", True, True)
+        return Again("run twice from the same state, the step gives the same bits: deterministic", True, False)
+    ops = _nondeterministic_ops(runner, done, step)
+    named = f": {', '.join(ops)} has no deterministic implementation" if ops else ", and no operator is known for it: suspect the hardware"
+    gone = all(first is None for *_, first in results)
+    return Again(f"run twice from the same state, the step gives different bits{named}", False, gone)
+
+
+def _kept(runner: StepRunner, step: int) -> object:
+    """The kept batch; the random state is the restored one, from after the draw."""
+    return runner._kept[step][0]
+
+
+def _bits(result: StepResult) -> str:
+    return f"{result.losses!r} {result.grad_norm!r} {result.bad_grads!r}"
+
+
+def _nondeterministic_ops(runner: StepRunner, done: Roll, step: int) -> list[str]:
+    """Operators that torch itself says have no deterministic implementation, met while the step runs once more."""
+    before, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    runner.restore(done.before)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            runner.run(_kept(runner, step), step)
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warn_only)
+    names = [re.match(r"(\S+) does not have a deterministic implementation", str(w.message)) for w in caught]
+    return sorted({m.group(1) for m in names if m})
