@@ -32,6 +32,10 @@ COMPLETED = (
 _IMPORTS = ("ImportError", "ModuleNotFoundError")
 _AFTER_COMPLETION = 20_000
 """Bytes of progress after a completion line from which on it belonged to an earlier part of the job."""
+_TOLD_BY = {"dl-worker-killed": {"dl-bus-shm", "slurm-oom-kill"}, "host-kill": {"slurm-oom-kill"}}
+"""Failures that others explain wherever these stand: the log says that a worker died, and elsewhere why."""
+_FROM_OUTSIDE = ("sigterm", "slurm-cancelled", "slurm-time-limit")
+"""What ended the run from outside; exceptions after it come from the shutdown."""
 _BLAME = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
 
 
@@ -76,7 +80,8 @@ def _survived(failure: Failure, progress: int, completed: tuple[int, int] | None
 
 def _root(lost: list[Failure]) -> Failure:
     """The failure to blame: the first that failed by itself or waited in vain, else the first victim, else a report."""
-    own = [f for f in lost if _blame(f) >= 2]
+    told = {f.signature.id for f in lost}
+    own = [f for f in lost if _blame(f) >= 2 and not told & _TOLD_BY.get(f.signature.id, set())]
     if own:
         return min(own, key=lambda f: f.first.first_line)
     return max(lost, key=lambda f: (_blame(f), -f.first.first_line))
@@ -89,14 +94,13 @@ def _blame(failure: Failure) -> int:
 
 
 def _is_victim(failure: Failure, root: Failure) -> bool:
-    if _blame(failure) < _blame(root) or _blame(failure) <= 1:
+    """Whether a failure follows from `root`: less to blame, explained by it, or later than what ended the run from outside."""
+    if root.signature.id in _TOLD_BY.get(failure.signature.id, ()) or _blame(failure) < _blame(root) or _blame(failure) <= 1:
         return True
-    return (
-        _blame(failure) == 2
-        and failure.signature.id != "nccl-desync"
-        and root.first.line < failure.first.line
-        and failure.signature.id != root.signature.id
-    )
+    later = failure.first.line > root.first.line
+    if root.signature.id in _FROM_OUTSIDE:
+        return later
+    return later and _blame(failure) == 2 and failure.signature.id not in (root.signature.id, "nccl-desync")
 
 
 def _ended(root: Failure) -> Ended:

@@ -284,6 +284,8 @@ class _Scanner:
             fields["cut"] = True
         if signature.follow or done.last.exception.endswith("ChildFailedError"):
             fields["text"] = last.text
+        end = last.line + len(last.more)
+        self.occurrences = [o for o in self.occurrences if not (o.signature is signature and last.line < o.line <= end and not o.exception)]
         seen = self._add(signature, last.line, done.blocks[0].header, last.title, key, fields)
         seen.exception = last.exception
         if signature.severity != "error" and signature.ended != "interrupted":

@@ -255,6 +255,8 @@ class TracebackReader:
             return self._finish() + self._idle(number, text, level)
         if self._blank == 0 or prefixed or self.in_table or block.exception.startswith("torch._"):
             block.more.append(text[:2000])
+        # without a rank in front, a line that is not indented may as well be the next output of the program
+        self.took = prefixed or self.in_table or text[:1].isspace() or not stripped
         return []
 
     def _ends_message(self, text: str, stripped: str, level: str | None, prefixed: bool) -> bool:

@@ -1,0 +1,105 @@
+"""The catalogue of failures: every entry against its own examples and all the others."""
+
+import re
+
+import pytest
+
+from postmortem.core.errors import UsageError
+from postmortem.signatures import CATALOGUE, Signature, page
+
+ENTRIES = list(CATALOGUE.values())
+EXAMPLES = [(s, e) for s in ENTRIES for e in s.examples]
+
+
+def test_families_are_there() -> None:
+    """All families of failures have entries, and ids are kebab-case."""
+    assert {s.family for s in ENTRIES} >= {"memory", "autograd", "numbers", "distributed", "cuda", "compile", "data", "checkpoints", "scheduler"}
+    assert len(ENTRIES) > 120
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", s.id) for s in ENTRIES)
+
+
+@pytest.mark.parametrize(("signature", "example"), EXAMPLES, ids=[f"{s.id}-{i}" for i, (s, _) in enumerate(EXAMPLES)])
+def test_an_example_matches_its_own_entry_only(signature: Signature, example: str) -> None:
+    """The first line of each example is matched by its entry, and by no other of the same or a higher rank."""
+    line = example.split("\n")[0]
+    matches = [s for s in ENTRIES if s.match(line) is not None]
+    assert signature in matches
+    assert [s.id for s in matches if s.rank >= signature.rank] == [signature.id]
+    found = CATALOGUE.match(line, exception=True)
+    assert found is not None
+    assert found[0] is signature
+
+
+@pytest.mark.parametrize("signature", ENTRIES, ids=lambda s: s.id)
+def test_an_entry_is_complete(signature: Signature) -> None:
+    """Each entry explains itself, and its page shows meaning, remedy, evidence, pattern and example."""
+    assert signature.meaning
+    assert signature.fixes
+    assert signature.evidence
+    assert signature.severity in ("error", "warning", "info")
+    groups = {name for p in (*signature.patterns, *signature.details) for name in p.groupindex}
+    assert set(signature.fields) <= groups, "a field type without a group of that name"
+    shown = page(signature)
+    assert all(part in shown for part in (signature.id, signature.meaning, signature.examples[0], signature.patterns[0].pattern))
+
+
+@pytest.mark.parametrize("signature", ENTRIES, ids=lambda s: s.id)
+def test_patterns_cannot_backtrack_without_bound(signature: Signature) -> None:
+    """No pattern repeats a repetition, and none has an unbounded dot."""
+    for pattern in (*signature.patterns, *signature.details):
+        text = re.sub(r"\\.|\[[^\]]*\]", "x", pattern.pattern)
+        assert not re.search(r"\.[*+]", text), pattern.pattern
+        assert not re.search(r"[*+][^()|]*\)[*+]", text), pattern.pattern
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "number of nan iterations:   0 |",
+        "step 12 loss 2.31 grad_norm 0.4",
+        "error_if_nonfinite=False, max_error: 0.1",
+        "INFO - args: killed=False, out_of_memory_retries=3",
+        "{'loss': '2.31', 'grad_norm': '1.2', 'learning_rate': '1e-05', 'epoch': '0.1'}",
+        "Unable to initialize backend 'tpu': INTERNAL: libtpu.so: cannot open shared object file: No such file or directory",
+        "0it [00:00, ?it/s]",
+        "Found 1000 images in data/train",
+        "validation error: 0.31",
+        "Loading 10 samples",
+    ],
+)
+def test_harmless_lines_match_nothing(line: str) -> None:
+    """Words of failures in harmless lines are left alone."""
+    assert CATALOGUE.match(line) is None
+
+
+def test_sizes_become_bytes_and_stay_as_printed() -> None:
+    """A size of a message is an int of bytes, and the number that was printed under its unit."""
+    text = (
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB (GPU 1; 10.00 GiB total capacity; "
+        "8.25 GiB already allocated; 512.00 MiB free; 9.00 GiB reserved in total by PyTorch)"
+    )
+    signature = CATALOGUE["cuda-oom"]
+    fields = signature.detail(text) | (signature.match(text) or {})
+    assert fields["requested_bytes"] == 1_610_612_736
+    assert fields["requested_gib"] == 1.5
+    assert (fields["gpu"], fields["free_mib"], fields["total_gib"], fields["reserved_gib"]) == (1, 512.0, 10.0, 9.0)
+
+
+def test_fields_are_typed() -> None:
+    """Shapes are lists of ints, counts ints, names words."""
+    keys = CATALOGUE["ckpt-keys"]
+    found = keys.detail(keys.examples[0])
+    assert found["missing"] == ["wte.weight", "wpe.weight"]
+    assert found["checkpoint_shape"] == [50257, 768]
+    assert CATALOGUE["mat-shapes"].match("mat1 and mat2 shapes cannot be multiplied (1x2 and 3x4)") == {
+        "a_rows": 1,
+        "a_cols": 2,
+        "b_rows": 3,
+        "b_cols": 4,
+    }
+
+
+def test_an_unknown_id_suggests_the_nearest() -> None:
+    """A typing error names what was probably meant."""
+    with pytest.raises(UsageError, match="did you mean 'cuda-oom'"):
+        CATALOGUE["cuda-om"]
