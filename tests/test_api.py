@@ -1,0 +1,130 @@
+"""load and scan: what notebooks and plugins call."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+import postmortem
+from postmortem.core.config import Config
+
+
+@pytest.fixture
+def failed_run(tmp_path):
+    """A run whose loss is NaN from step 60 on, with a checkpoint every 20 steps, non-finite from 60 on."""
+    torch = pytest.importorskip("torch")
+    folder = tmp_path / "exp"
+    folder.mkdir()
+    rows = [f"{i},{'nan' if i >= 60 else 2 / (1 + i / 10)}\n" for i in range(100)]
+    (folder / "metrics.csv").write_text("step,loss\n" + "".join(rows))
+    for step in range(20, 100, 20):
+        torch.save({"model": {"w": torch.full((3,), math.nan if step >= 60 else 1.0)}, "step": step}, folder / f"step_{step:03d}.pt")
+    return folder
+
+
+def test_public_names():
+    """Everything in __all__ exists and is sorted; nothing else is promised."""
+    assert postmortem.__all__ == sorted(postmortem.__all__)
+    for name in postmortem.__all__:
+        assert getattr(postmortem, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = postmortem.nothing
+
+
+def test_load_one_run(tmp_path):
+    """load gives the frame with exact values; a log without numbers gives empty frames with all columns."""
+    (tmp_path / "a.csv").write_text("step,loss\n1,2.5\n2,nan\n")
+    frame = postmortem.load(tmp_path / "a.csv").frame
+    assert frame["step"].tolist() == [1, 2]
+    assert frame["value"].isna().tolist() == [False, True]
+    (tmp_path / "b.log").write_text("nothing to see here\n")
+    run = postmortem.load(tmp_path / "b.log")
+    assert len(run.frame) == 0
+    assert list(run.frame.columns) == list(frame.columns)
+
+
+def test_load_of_several_runs_lists_them(tmp_path):
+    """load of a folder with two runs names them."""
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text("step,loss\n1,2.5\n2,2.4\n")
+    with pytest.raises(postmortem.PostmortemError, match="holds 2 runs.*: a, b"):
+        postmortem.load(tmp_path)
+
+
+def test_scan_finds_the_last_good_checkpoint_by_looking(failed_run):
+    """A failed run's newest weights are opened: the bad ones are findings, the last good one is named."""
+    (run,) = postmortem.scan(failed_run).runs
+    assert run.verdict == "failed"
+    assert run.diagnosis is not None
+    assert run.diagnosis.last_good_step == 59
+    assert run.diagnosis.last_good_checkpoint == str(failed_run / "step_040.pt")
+    assert any(str(failed_run) in line and "--step 60" in line for line in run.diagnosis.next)
+    bad = next(f for f in run.findings if f.name == "checkpoint-nonfinite")
+    assert [c["step"] for c in bad.evidence["checkpoints"]] == [60, 80]
+    assert bad.because_of == run.diagnosis.findings[0]
+
+
+def test_a_truncated_checkpoint_is_named(failed_run):
+    """The newest checkpoint, cut by the kill, is unreadable; the one before it counts."""
+    newest = failed_run / "step_080.pt"
+    newest.write_bytes(newest.read_bytes()[:400])
+    (run,) = postmortem.scan(failed_run).runs
+    assert [f.step for f in run.findings if f.name == "checkpoint-unreadable"] == [80]
+
+
+def test_select_ignore_and_detector_options(failed_run):
+    """Selection by code prefix and by name; an unknown option of a detector is an error that names it."""
+    only = postmortem.scan(failed_run, config=Config(select=("NAN",))).runs[0]
+    assert {f.name for f in only.findings} == {"nan-onset"}
+    ignored = postmortem.scan(failed_run, config=Config(ignore=("nan-onset",))).runs[0]
+    assert "nan-onset" not in {f.name for f in ignored.findings}
+    with pytest.raises(postmortem.PostmortemError, match=r"detectors.loss-spike: no option 'zz'"):
+        postmortem.scan(failed_run, config=Config(detectors={"loss-spike": {"zz": 1}}))
+
+
+def test_roles_given_by_hand(tmp_path, postmortem):
+    """A tag that no name rule knows gets its role from --role or from the configuration."""
+    rows = "".join(f"{i},{2 / (1 + i / 10)}\n" for i in range(100))
+    (tmp_path / "metrics.csv").write_text("step,zorkmid\n" + rows)
+    shown = json.loads(postmortem("show", tmp_path, "--role", "zorkmid=loss", "--format", "json").out)
+    assert [(t["tag"], t["role"]) for t in shown["tags"]] == [("zorkmid", "loss")]
+
+
+def test_configuration_file(tmp_path, postmortem, monkeypatch):
+    """[tool.postmortem] of the nearest pyproject.toml counts; a key that does not exist is an error with a suggestion."""
+    (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(f"{i},{'nan' if i > 50 else 1.0 / (i + 1)}\n" for i in range(80)))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text('[tool.postmortem]\nfail-on = "never"\n')
+    assert postmortem("scan", "metrics.csv").code == 0
+    (tmp_path / "pyproject.toml").write_text('[tool.postmortem]\nfailon = "never"\n')
+    called = postmortem("scan", "metrics.csv")
+    assert called.code == 2
+    assert "did you mean 'fail-on'" in called.err
+
+
+def test_findings_frame_and_html(failed_run):
+    """Notebooks get a frame of findings and HTML without scripts."""
+    report = postmortem.scan(failed_run)
+    frame = report.findings_frame()
+    assert frame.loc[frame["name"] == "nan-onset", "step"].tolist() == [60]
+    for thing in (report, report.runs[0], report.runs[0].run):
+        html = thing._repr_html_()
+        assert "nan-onset" in html
+        assert "<script" not in html
+    assert report["exp"] is report.runs[0]
+    with pytest.raises(KeyError, match="there are"):
+        report["nothing"]
+
+
+def test_baseline(tmp_path, postmortem):
+    """--baseline says where a run parts from a good one."""
+    for name, lr in (("good", 0.1), ("bad", 0.3)):
+        (tmp_path / name).mkdir()
+        rows = "".join(f"{i},{2 / (1 + i / 10) + (0 if lr == 0.1 or i < 30 else 1)}\n" for i in range(80))
+        (tmp_path / name / "metrics.csv").write_text("step,loss\n" + rows)
+        (tmp_path / name / "config.json").write_text(json.dumps({"lr": lr}))
+    called = postmortem("scan", tmp_path / "bad", "--baseline", tmp_path / "good", "--format", "json")
+    notes = json.loads(called.out)["runs"][0]["notes"]
+    assert any("parts from good at step 30" in n and "lr 0.3, there 0.1" in n for n in notes)
