@@ -121,23 +121,18 @@ def _details(c: Culprit) -> Iterator[str]:
     if c.samples:
         shown = ", ".join(map(str, c.samples[:20])) + (f" and {len(c.samples) - 20} more" if len(c.samples) > 20 else "")
         yield f"  samples of the batch: {shown}"
-    yield from _statistics("", c.tensor)
+    yield from _statistics(c.tensor)
     if c.precision_only is not None:
         yield f"  in double precision it {'is gone' if c.precision_only else 'happens as well'}"
 
 
-def _statistics(name: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and any(
-        not isinstance(v, (dict, list)) or not v or not isinstance(v[0], dict) for v in value.values() if v not in ({}, [])
-    ):
-        said = ", ".join(f"{k} {_number(v)}" for k, v in value.items() if v is not None)
-        yield f"  {name or 'tensor'}: {said}"
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _statistics(key, inner)
-    elif isinstance(value, (list, tuple)):
-        for i, inner in enumerate(value):
-            yield from _statistics(f"{name.removesuffix('s')} {i}", inner)
+def _statistics(tensor: dict[str, Any]) -> Iterator[str]:
+    """One line per tensor at the operator; whatever else is known on a line of its own."""
+    named = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())] + [("output", tensor.get("output"))]
+    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output")}
+    for name, stats in [*named, ("values", other)]:
+        if stats:
+            yield f"  {name}: {', '.join(f'{k} {_number(v)}' for k, v in stats.items() if v is not None)}"
 
 
 def _number(value: Any) -> str:
