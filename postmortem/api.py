@@ -18,7 +18,9 @@ from postmortem.core.model import Finding, Report, RunReport, Verdict
 from postmortem.core.timeline import Run
 from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
+from postmortem.diagnoses import CAUSES
 from postmortem.diagnoses._engine import diagnose
+from postmortem.readers import READERS
 from postmortem.readers._assemble import read_run
 from postmortem.readers._checkpoints import find_checkpoints, is_checkpoint
 from postmortem.readers._discover import RunFiles, discover
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from postmortem.comparison import Comparison
+    from postmortem.core.registry import Broken
     from postmortem.replay.driver import ReplayResult
     from postmortem.replay.health import Health
     from postmortem.replay.model import Culprit, TrainStep
@@ -222,6 +225,11 @@ def exit_code(report: Report, fail_on: str) -> int:
     lost = any(p.lost for run in report.runs for p in run.problems) or any(p.lost for p in report.problems)
     blind = any(run.verdict == "not-judged" or not any(source.points for source in run.sources) for run in report.runs)
     return 3 if lost or blind else 0
+
+
+def broken_plugins() -> list[Broken]:
+    """Readers, detectors and diagnoses that could not be imported: a scan goes on without them and says so."""
+    return [*READERS.broken, *DETECTORS.broken, *CAUSES.broken]
 
 
 def compare(a: Run, b: Run) -> Comparison:

@@ -84,6 +84,8 @@ def _config(*, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str
 
 
 def _scanned(paths: tuple[Path, ...], config: Config, checkpoints: bool, baseline: Path | None = None) -> Report:
+    for plugin in api.broken_plugins():
+        click.echo(f"postmortem: not used, it did not load: {plugin.where}: {plugin.why}", err=True)
     return api.scan(paths, config=config, keep=False, look_into_checkpoints=checkpoints, baseline=baseline, progress=_progress())
 
 
