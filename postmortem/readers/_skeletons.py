@@ -85,13 +85,15 @@ class Layout:
         words = rows.view(np.uint64) & ~self.free.view(np.uint64)
         return words, words @ _MIX[: words.shape[1]]
 
-    def learn(self, row: NDArray[np.uint8], code: int) -> None:
-        """Adds the pattern of `row`, a record of the tag with that code."""
-        words, key = self.fixed(row[None])
-        crc = google_crc32c.value((row & ~self.free)[: self.length].tobytes())
-        at = np.searchsorted(self.key, key)
-        self.key, self.code = np.insert(self.key, at, key), np.insert(self.code, at, code)
-        self.crc, self.pattern = np.insert(self.crc, at, np.uint32(crc)), np.insert(self.pattern, at, words, axis=0)
+    def learn(self, rows: NDArray[np.uint8], codes: list[int]) -> None:
+        """Adds the patterns of `rows`, each a record of the tag with that code."""
+        words, key = self.fixed(rows)
+        crc = [google_crc32c.value(record.tobytes()) for record in (rows & ~self.free)[:, : self.length]]
+        key = np.concatenate([self.key, key])
+        order = np.argsort(key)
+        self.key, self.pattern = key[order], np.concatenate([self.pattern, words])[order]
+        self.crc = np.concatenate([self.crc, np.array(crc, np.uint32)])[order]
+        self.code = np.concatenate([self.code, np.array(codes, np.int32)])[order]
 
     def find(self, words: NDArray[np.uint64], key: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """For each row the pattern it could be, and whether it is."""
@@ -165,10 +167,10 @@ class Skeletons:
             layout = next((known for known in layouts if known.places == places), None) or Layout.of(places, length, rows.shape[1])
             if all(layout is not known for known in layouts):
                 layouts.append(layout)
-            words, key = layout.fixed(rows)
-            for i in np.unique(key, return_index=True)[1][:MOST_NEW]:
-                if not layout.find(words[i : i + 1], key[i : i + 1])[1][0] and _places(rows[i], length) == places:
-                    layout.learn(rows[i], self._code_of(EVENT.FromString(rows[i, :length].tobytes()).summary.value[0].tag))
+            _, first, count = np.unique(layout.fixed(rows)[1], return_index=True, return_counts=True)
+            first = first[(count > 1) | (first == 0)][:MOST_NEW]  # what occurs once may well be of another layout
+            new = rows[[i for i in first if _places(rows[i], length) == places]]
+            layout.learn(new, [self._code_of(_tag(row[:length].tobytes())) for row in new])
             group, rows = _take(layout, found, group, rows)
 
 
@@ -184,6 +186,10 @@ def _take(layout: Layout, found: Columns, group: NDArray[np.intp], rows: NDArray
     found.code[at] = layout.code[which[fits]]
     found.step[at], found.value[at], found.wall_time[at] = layout.fields(some)
     return group[~fits], rows[~fits]
+
+
+def _tag(record: bytes) -> bytes:
+    return bytes(EVENT.FromString(record).summary.value[0].tag)
 
 
 def _places(row: NDArray[np.uint8], length: int) -> Places | None:
