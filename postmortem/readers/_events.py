@@ -110,6 +110,8 @@ class _Scanner:
         self._number = 0
         self._recent: deque[str] = deque(maxlen=200)
         self._prefix = Prefix()
+        self._progress_at: dict[int, int] = {}
+        """Progress at the last line of an exception: its message may go on, so that it is complete only later."""
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         stream = iter(lines)
@@ -191,6 +193,8 @@ class _Scanner:
             stream = self._streams[key]
         for done in stream.feed(number, rest, prefix.level, prefixed=key is not None):
             self._chain(done, key)
+        if stream.ended_at == number:
+            self._progress_at[number] = self.progress
         if stream.took:
             self._fed[key] = number
             return
@@ -259,13 +263,16 @@ class _Scanner:
             if found is not None and (best is None or found[0].rank > best[0]):
                 best = (found[0].rank, found[0], found[1], block.text)
         if best is None:
-            return
+            if not done.cut:
+                return
+            best = (0, CATALOGUE["generic-exception"], {}, "")
         _, signature, fields, text = best
         if not last.had_header and signature.rank == 0 and last.level == "WARNING":
             return
         fields = signature.detail(text) | fields
-        fields["exception"] = last.exception.rpartition(".")[2]
-        fields["exception_class"] = last.exception
+        if last.exception:
+            fields["exception"] = last.exception.rpartition(".")[2]
+            fields["exception_class"] = last.exception
         if last.message:
             fields["exception_message"] = last.message[:2000]
         causes = [block.title[:500] for block in done.by_cause if block is not last]
@@ -286,8 +293,12 @@ class _Scanner:
             fields["text"] = last.text
         end = last.line + len(last.more)
         self.occurrences = [o for o in self.occurrences if not (o.signature is signature and last.line < o.line <= end and not o.exception)]
-        seen = self._add(signature, last.line, done.blocks[0].header, last.title, key, fields)
+        title = "a traceback without its last line" if done.cut else last.title
+        seen = self._add(signature, last.line, done.blocks[0].header, title, key, fields)
         seen.exception = last.exception
+        seen.progress = self._progress_at.pop(last.line, seen.progress)
+        if done.cut and self._number - last.line > _QUIET:
+            seen.severity = "warning"  # not the end of the log: its other lines were lost, or written elsewhere
         if signature.severity != "error" and signature.ended != "interrupted":
             seen.severity = "error"  # a note that became an exception is none
 

@@ -131,6 +131,8 @@ class TracebackReader:
         self._blank = 0
         self._inner: Block | None = None
         self._outer: Block | None = None
+        self.ended_at = 0
+        """Line of the last ``Class: message`` that was read."""
         self.took = False
         """Whether the last line fed belongs to a traceback."""
 
@@ -197,6 +199,7 @@ class TracebackReader:
     def _complete(self, block: Block, number: int, found: tuple[str, str]) -> None:
         block.line, (block.exception, block.message) = number, found
         self._open, self._state, self._blank = block, "message", 0
+        self.ended_at = number
 
     def _frames(self, number: int, text: str, level: str | None) -> list[Chain]:
         block = self._open
