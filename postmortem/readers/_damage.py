@@ -11,11 +11,21 @@ MOST_TOLD = 20
 
 @dataclass(frozen=True, slots=True, order=True)
 class Damage:
-    """Bytes of the file, from `start` to `stop`, that hold no readable record. `cut`: the file ends inside a record."""
+    """Bytes of the file, from `start` to `stop`, that hold no readable record.
+
+    `cut`: the file ends inside a record; `zeros`: all of these bytes are zero.
+    """
 
     start: int
     stop: int
     cut: bool = False
+    zeros: bool = False
+
+    @property
+    def what(self) -> str:
+        if self.zeros:
+            return "zero bytes where records should be, as a machine that went down leaves them"
+        return "cut at the end: the file stops inside a record" if self.cut else "corrupt record: it does not fit its checksum"
 
 
 def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> list[Problem]:
@@ -31,7 +41,7 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
         Problem(
             path=path,
             offset=d.start,
-            what="cut at the end: the file stops inside a record" if d.cut else "corrupt record: it does not fit its checksum",
+            what=d.what,
             kept=kept + (" before it" if d.cut else " around it"),
             lost=_bytes([d]),
         )
@@ -41,6 +51,11 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
         what = f"{len(more)} more corrupt stretches after this one"
         problems.append(Problem(path=path, offset=more[0].start, what=what, kept=kept, lost=_bytes(more)))
     return problems
+
+
+def damage_in(data: bytes, start: int, stop: int, cut: bool = False) -> Damage:
+    """The stretch data[start:stop] as damage."""
+    return Damage(start, stop, cut, zeros=not data[start:stop].strip(b"\0"))
 
 
 def _bytes(damage: list[Damage]) -> str:

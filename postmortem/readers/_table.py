@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ class Table:
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
-        self._cells: list[tuple[int, int, float]] = []
+        self._code, self._row, self._value = array("q"), array("q"), array("d")
         self.n = 0
 
     def __len__(self) -> int:
@@ -36,7 +37,10 @@ class Table:
 
     def add(self, row: Iterable[tuple[str, float]]) -> None:
         """Appends a row."""
-        self._cells += [(self._codes.setdefault(name, len(self._codes)), self.n, value) for name, value in row]
+        for name, value in row:
+            self._code.append(self._codes.setdefault(name, len(self._codes)))
+            self._row.append(self.n)
+            self._value.append(value)
         self.n += 1
 
     @property
@@ -67,8 +71,7 @@ class Table:
         return builder.build()
 
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-        code, at, value = zip(*self._cells, strict=True) if self._cells else ((), (), ())
-        return np.array(code, np.int64), np.array(at, np.int64), np.array(value, np.float64)
+        return np.array(self._code, np.int64), np.array(self._row, np.int64), np.array(self._value, np.float64)
 
 
 def finish(reading: Reading, table: Table, times: list[float], axis: Axis | None = None) -> None:

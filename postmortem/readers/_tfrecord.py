@@ -8,13 +8,13 @@ next record in the middle of anything.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
 from postmortem.readers._crc32c import masked, position_tables, unmask
-from postmortem.readers._damage import Damage
+from postmortem.readers._damage import Damage, damage_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +65,7 @@ def batches(stream: BinaryIO, damage: list[Damage]) -> Iterator[Batch]:
         final = len(piece) < want
         data += piece
         runs, gaps, resume = _scan(data, final)
-        damage.extend(Damage(offset + gap.start, offset + gap.stop, gap.cut) for gap in gaps)
+        damage.extend(replace(gap, start=offset + gap.start, stop=offset + gap.stop) for gap in gaps)
         for start, length in runs:
             yield Batch(data, offset, start, length)
         if final:
@@ -100,9 +100,9 @@ def _scan(data: bytes, final: bool) -> tuple[list[Run], list[Damage], int]:
         found = _next_header(data, search)
         if found is None:
             if final:
-                gaps.append(Damage(lost, len(data), cut))
+                gaps.append(damage_in(data, lost, len(data), cut))
             return runs, gaps, lost
-        gaps.append(Damage(lost, found))
+        gaps.append(damage_in(data, lost, found))
         pos = found
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.readers._damage import Damage
+from postmortem.readers._damage import Damage, damage_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +66,7 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
             found = _search(data, pos + 1, limit)
             # A tail shorter than a header, or a header that promises more than there is, was being written when it stopped.
             cut = found is None and (len(data) - pos < HEADER or (kind in _TYPE_CRC and at + HEADER + _length(data, at) > len(data)))
-            damage.append(Damage(pos, len(data) if found is None else found, cut))
+            damage.append(damage_in(data, pos, len(data) if found is None else found, cut))
             if found is None:
                 return
             pos = found

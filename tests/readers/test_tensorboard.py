@@ -293,3 +293,14 @@ def test_many_damaged_places_are_summed_up(tmp_path: Path) -> None:
     assert len(reading.points) == 200 - 85
     assert len(reading.problems) == 21
     assert "65 more" in reading.problems[-1].what
+
+
+@pytest.mark.parametrize("zeros", [5, 100, 5000])
+def test_zeros_at_the_end(tmp_path: Path, zeros: int) -> None:
+    """Zeros where a machine went down before the data reached the disk are told as such."""
+    whole = write(tmp_path / NAME, some_events(30))
+    reading = read(tmp_path / NAME, whole + bytes(zeros))
+    assert len(reading.points) == 30
+    (problem,) = reading.problems
+    assert problem.what.startswith("zero bytes")
+    assert (problem.offset, problem.lost) == (len(whole), f"{zeros} bytes")
