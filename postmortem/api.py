@@ -127,7 +127,7 @@ def judge(run: Run, config: Config | None = None, *, detectors: list[Any] | None
     failed = any(f.severity == "error" for f in findings)
     if run.checkpoints and (failed or look_into_checkpoints) and _look_into(run, onset, every=look_into_checkpoints):
         findings, checked, not_checked = _detect(view, detectors)
-    findings.sort(key=lambda f: (model.SEVERITIES.index(f.severity), f.step is None, f.step or 0, f.code, f.tag or ""))
+    findings.sort(key=lambda f: _gravest_first(f, run))
     numbered = tuple(replace(f, id=f"f{i}") for i, f in enumerate(findings, 1))
     story, linked = diagnose(view, numbered)
     by_id = {f.id: f for f in linked}
@@ -199,6 +199,13 @@ def _size(path: str) -> int:
     """Bytes of a file, or of the files in a folder."""
     p = Path(path)
     return sum(f.stat().st_size for f in p.rglob("*") if f.is_file()) if p.is_dir() else p.stat().st_size
+
+
+def _gravest_first(finding: Finding, run: Run) -> tuple[object, ...]:
+    """At the same step the loss comes before its gradient norm: it is what people know and what a replay compares."""
+    of_the_loss = run.roles.get(finding.tag or "") == "loss"
+    where = (finding.step is None, finding.step or 0, finding.code, not of_the_loss, finding.tag or "")
+    return model.SEVERITIES.index(finding.severity), *where
 
 
 def _verdict(run: Run, findings: tuple[Finding, ...]) -> Verdict:

@@ -110,11 +110,19 @@ def _source(c: Culprit) -> Iterator[str]:
     """The line at fault with two lines around it."""
     if not c.file or not c.line:
         return
-    yield f"  {c.file}:{c.line}"
+    yield f"  {_short(c.file)}:{c.line}"
     for number in range(max(1, c.line - 2), c.line + 3):
         line = linecache.getline(c.file, number).rstrip()
         if line or number == c.line:
             yield f"  {'>' if number == c.line else ' '} {number:5d} | {line or c.code or ''}"
+
+
+def _short(path: str) -> str:
+    """The path as seen from the working directory, where it lies below it."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
 
 
 def _details(c: Culprit) -> Iterator[str]:
@@ -154,7 +162,8 @@ def _fixes(c: Culprit) -> Iterator[str]:
     if c.suggestion:
         yield ""
         yield "A change of that line that cured the step:"
-        yield from (f"  {line}" for line in c.suggestion.splitlines())
+        diff = c.suggestion.replace(c.file, _short(c.file)) if c.file else c.suggestion
+        yield from (f"  {line}" for line in diff.splitlines())
 
 
 def _progress() -> Callable[[int, int, Any], None] | None:
