@@ -19,14 +19,15 @@ from postmortem.core.view import View
 from postmortem.replay import repeat
 from postmortem.replay.choose import Aim, aim_at, choose_checkpoint, config_of
 from postmortem.replay.fidelity import compare, logged_losses
-from postmortem.replay.loading import Account, load_saved
+from postmortem.replay.health import inspect
+from postmortem.replay.loading import NO_RANDOM_STATE, Account, load_saved
 from postmortem.replay.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
 from postmortem.replay.recipe import Recipe, describe
 from postmortem.replay.rolling import Roll, roll
 from postmortem.replay.runner import ReplayError, StepResult, StepRunner, by_name
 from postmortem.replay.saved import Saved, read_saved
-from postmortem.replay.state import preserved
+from postmortem.replay.state import Rng, preserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,7 +106,7 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), _as_one_line(found):
         made = _Replay(found, path, where, view, aim, config_of(run, target), trust, progress)
         attempt = made.best_attempt()
-        culprit, judged, notes = made.culprit(attempt, fix=fix, repro=repro)
+        culprit, judged, notes = made.culprit(attempt, fix=fix)
     return ReplayResult(
         target=str(target),
         recipe=str(found.path),
@@ -166,6 +167,7 @@ class _Replay:
     ) -> None:
         self.recipe, self.path, self.device, self.view, self.aim = recipe, path, device, view, aim
         self.config, self.trust, self.progress = config, trust, progress
+        self.checkpoints = list(view.run.checkpoints) if view is not None else []
 
     # ---- rolling
 
@@ -195,7 +197,12 @@ class _Replay:
         saved = read_saved(self.path, trust=self.trust)
         context = Context(device=self.device, step=self.aim.asked, checkpoint=self.path.absolute(), state=saved.content, config=self.config)
         runner = StepRunner(self.recipe.build(context))
-        return runner, load_saved(runner, saved), saved
+        groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
+        rates = [g.get("lr") for g in groups]
+        account = load_saved(runner, saved)
+        groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]  # loading makes new groups
+        self.recipe_rates = list(zip(groups, rates, strict=True))
+        return runner, account, saved
 
     def firsts(self, runner: StepRunner, saved: Saved) -> list[int]:
         """The steps that may be the first after the checkpoint, likeliest first."""
@@ -225,6 +232,8 @@ class _Replay:
 
         def watch(result: StepResult) -> bool:
             results.append(result)
+            if len(results) == 1 and Rng.capture().same(untouched):
+                account.unfitted = [line for line in account.unfitted if line != NO_RANDOM_STATE]
             if self.progress is not None:
                 self.progress(len(results), last - first + 1, result)
             if final or len(results) % 8:
@@ -233,6 +242,7 @@ class _Replay:
             return so_far.compared < 3 or so_far.exact > 0 or (so_far.max_rel_error or 0) < 1e-3
 
         account.rng.restore()
+        untouched = Rng.capture()
         try:
             done = roll(runner, first, last, watch=watch)
         except ReplayError:
@@ -258,30 +268,21 @@ class _Replay:
 
         A run that was resumed with another rate than it was saved with follows its log only so.
         """
-        runner, account, _ = self.build_keeping_rates()
-        if runner is None:
+        runner, account, _ = self.build()
+        changed = False
+        for group, rate in self.recipe_rates:
+            if rate is not None and float(group["lr"]) != float(rate):
+                group["lr"], changed = rate, True
+        if not changed:
             return None
         other = self.attempt(runner, account, best.first, final=True, label="recipe")
         if other.fidelity.ok:
             account.fitted.append("learning rate: the recipe's, not the checkpoint's: only with it the logged losses are reproduced")
         return other
 
-    def build_keeping_rates(self) -> tuple[StepRunner | None, Account, Saved]:
-        saved = read_saved(self.path, trust=self.trust)
-        context = Context(device=self.device, step=self.aim.asked, checkpoint=self.path.absolute(), state=saved.content, config=self.config)
-        runner = StepRunner(self.recipe.build(context))
-        rates = {name: [g.get("lr") for g in o.param_groups] for name, o in runner.optimizers.items() if hasattr(o, "param_groups")}
-        account = load_saved(runner, saved)
-        changed = False
-        for name, own in rates.items():
-            for group, rate in zip(runner.optimizers[name].param_groups, own, strict=False):
-                if rate is not None and float(group["lr"]) != float(rate):
-                    group["lr"], changed = rate, True
-        return (runner if changed else None), account, saved
-
     # ---- the culprit
 
-    def culprit(self, attempt: _Attempt, *, fix: bool, repro: Path | None) -> tuple[Culprit, bool, list[str]]:
+    def culprit(self, attempt: _Attempt, *, fix: bool) -> tuple[Culprit, bool, list[str]]:
         """(culprit, whether the run could be judged, notes)."""
         done, runner, fidelity = attempt.roll, attempt.runner, attempt.fidelity
         how = [f"rolled forward from {self.path.name}, steps {done.first} to {done.last}"]
@@ -298,9 +299,10 @@ class _Replay:
         distrust = bool(fidelity.compared) and not fidelity.ok
         if fault is None and done.diverged_at is not None and self.aim.failed:
             found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
-            return replace(found, fidelity=fidelity, how=(*how, *found.how)), not distrust, notes
+            at = done.diverged_at if found.cause == "divergence" else found.step
+            return replace(found, step=at, fidelity=fidelity, how=(*how, *found.how)), not distrust, notes
         if fault is None:
-            return self.nothing_found(attempt, how, distrust), not distrust and not self.aim.nonfinite, notes
+            return self.not_reproduced(attempt, how, fix) if self.aim.nonfinite else (*self.nothing_found(attempt, how, distrust), notes)
         again = repeat.run_again(runner, done, fault)
         how.append(again.said)
         if again.transient:
@@ -319,18 +321,45 @@ class _Replay:
         known = [s for s in later if self.aim.step is None or s <= self.aim.step]
         return min(known, default=None)
 
-    def nothing_found(self, attempt: _Attempt, how: list[str], distrust: bool) -> Culprit:
+    def nothing_found(self, attempt: _Attempt, how: list[str], distrust: bool) -> tuple[Culprit, bool]:
         if distrust:
             how.append("no fault appeared, and the replay does not follow the log: it says nothing about the run")
-            return Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how))
-        if self.aim.nonfinite:
+        else:
+            how.append("every loss, gradient and parameter stayed finite")
+        found = Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how), established="inferred" if distrust else "observed")
+        return found, not distrust
+
+    def not_reproduced(self, attempt: _Attempt, how: list[str], fix: bool) -> tuple[Culprit, bool, list[str]]:
+        """The log is not finite, the replay is: the run went on from a bad checkpoint, or the fault was transient, or the
+        replay is not faithful."""
+        for bad in self.bad_on_the_way(attempt.roll):
             how.append(
-                f"the log is not finite at step {self.aim.step}, the replay is: the fault did not come back "
-                "(a hardware fault, a race, or something that the recipe does not rebuild)"
+                f"from {self.path.name} every step stays finite; {bad.name} between them holds non-finite values, so the run is replayed from it"
             )
-            return Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how))
-        how.append("every loss, gradient and parameter stayed finite")
-        return Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how), established="observed")
+            good, self.path = self.path, bad
+            second = self.best_attempt()
+            if second.roll.fault is not None:
+                found, judged, notes = self.culprit(second, fix=fix)
+                attempt.fidelity, attempt.account = second.fidelity, second.account
+                how.append(f"the run went on from {bad.name}, which is not finite: resume from {good.name} instead")
+                return replace(found, how=(*how, *found.how)), judged, notes
+            self.path = good
+        before = [r for r in attempt.roll.results if r.step != self.aim.step]
+        names = list(attempt.roll.results[0].losses) if attempt.roll.results else ["loss"]
+        earlier = compare(before, logged_losses(self.view, attempt.runner.train_step.logged, names))
+        if not earlier.ok:
+            return (*self.nothing_found(attempt, how, distrust=True), [])
+        how.append(
+            f"up to step {self.aim.step} the replay follows the log, there the log is not finite and the replay is: the fault did not come back "
+            "(a hardware fault, a race, or something that the recipe does not rebuild)"
+        )
+        found = Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how))
+        return found, False, []
+
+    def bad_on_the_way(self, done: Roll) -> list[Path]:
+        """Checkpoints of the steps that were replayed which are not finite although the replay was, newest first."""
+        known = [c for c in self.checkpoints if c.step is not None and done.first <= c.step <= done.last]
+        return [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0)) if inspect(Path(c.path)).finite is False]
 
 
 _ABANDONED = "abandoned: the losses do not follow the log"

@@ -26,6 +26,9 @@ _SHADOW = ("ema", "shadow", "swa", "averaged", "teacher", "best")  # a second co
 _CPU_RNG_BYTES = 5056  # torch's mt19937 state on the CPU
 
 
+NO_RANDOM_STATE = "the checkpoint has no random state: noise (dropout, shuffling) cannot be the run's own"
+
+
 @dataclass(slots=True)
 class SavedRng:
     """Random states found in a checkpoint; None where it has none of that kind."""
@@ -80,9 +83,7 @@ def load_saved(runner: StepRunner, saved: Saved) -> Account:
     if runner.scaler is not None:
         _load_parts(account, saved.content, "scaler", {"": runner.scaler}, _is_scaler, lambda s, state: s.load_state_dict(state))
     names = account.rng.names()
-    (account.fitted if names else account.unfitted).append(
-        f"random state: {', '.join(names)}" if names else "the checkpoint has no random state: noise (dropout, shuffling) cannot be the run's own"
-    )
+    (account.fitted if names else account.unfitted).append(f"random state: {', '.join(names)}" if names else NO_RANDOM_STATE)
     account.unfitted += [f"{p.path}: {p.what}" for p in saved.problems]
     return account
 

@@ -37,6 +37,12 @@ class Rng:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
         return cls(torch.get_rng_state(), cuda, np.random.get_state(), random.getstate())
 
+    def same(self, other: Rng) -> bool:
+        """Whether nothing was drawn between the two."""
+        numpy = all(np.array_equal(a, b) for a, b in zip(self.numpy, other.numpy, strict=True))
+        tensors = all(torch.equal(a, b) for a, b in zip([self.cpu, *self.cuda], [other.cpu, *other.cuda], strict=False))
+        return numpy and tensors and self.python == other.python
+
     def restore(self) -> None:
         torch.set_rng_state(self.cpu)
         if self.cuda:
