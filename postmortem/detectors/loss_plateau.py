@@ -87,6 +87,8 @@ class LossPlateau(BaseDetector):
                 continue
             step = int(evaluation.step[at])
             rest = series.value[series.step >= step]
+            if at == 0 and not flat(series.value):
+                continue  # stale from the first evaluation on, while the training went on: constant-metric
             if len(rest) >= 8 and flat(rest) and noise(rest) > 0:
                 start = int(series.step[0]) if at == 0 else step
                 return start, f"{evaluation.tag} is bit-identical in its last {same} evaluations, so the weights do not change"

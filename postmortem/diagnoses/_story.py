@@ -1,8 +1,10 @@
-"""What the causes share: what was good before the fault, and the command that goes on from there."""
+"""What the causes share: faults in order, what was good before them, the learning rate then, and the command that goes on."""
 
 from __future__ import annotations
 
+import re
 import shlex
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,18 +15,70 @@ from postmortem.core.stats import SIGMA, trailing_median
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Checkpoint, Finding
     from postmortem.core.view import Series, View
 
+NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite")
+BLOW_UP = ("divergence", "gradient-explosion", "loss-spike")
+_FOLLOWS = (
+    *NONFINITE,
+    *BLOW_UP,
+    "gradient-spike",
+    "gradient-vanishing",
+    "loss-plateau",
+    "constant-metric",
+    "chance-level-loss",
+    "loss-scale-collapse",
+)
+_ABOUT_NUMBERS = re.compile(r"\bnan\b|\binf(inite|inity)?\b|non-?finite|overflow|cholesky|singular|svd|probability tensor|device-side assert", re.I)
+
 
 def named(findings: Iterable[Finding], *names: str) -> list[Finding]:
-    """Findings of these names above info, earliest step first."""
+    """Findings of these names above info, earliest step first, ties in the order of the names."""
     chosen = [f for f in findings if f.name in names and f.severity != "info"]
     return sorted(chosen, key=lambda f: (f.step is None, f.step or 0, names.index(f.name)))
 
 
+def faults(findings: Iterable[Finding]) -> list[Finding]:
+    """What went wrong with the numbers, at severity error, earliest first: the head is the root of the trouble."""
+    order = (
+        "loss-scale-collapse",
+        "nonfinite-gradient",
+        "masked-nonfinite",
+        "nan-onset",
+        "inf-onset",
+        "gradient-explosion",
+        "divergence",
+        "loss-spike",
+    )
+    return [f for f in named(findings, *order) if f.severity == "error"]
+
+
+def consequences(findings: Iterable[Finding], root: Finding) -> list[Finding]:
+    """What a fault in the numbers leads to: other faults at or after its step, and crashes that speak of such numbers."""
+    found = []
+    for f in findings:
+        if f is root:
+            continue
+        after = root.step is None or f.step is None or f.step >= root.step
+        about = f.name == "crash" and bool(_ABOUT_NUMBERS.search(f.message))
+        if after and (f.name in _FOLLOWS or about):
+            found.append(f)
+    return sorted(found, key=lambda f: (f.step is None, f.step or 0))
+
+
 def role(view: View, finding: Finding) -> str | None:
     return view.run.roles.get(finding.tag) if finding.tag is not None else None
+
+
+def has_errors(findings: Iterable[Finding]) -> bool:
+    return any(f.severity == "error" for f in findings)
+
+
+def number(value: float) -> str:
+    return f"{value:.3g}"
 
 
 def value_at(series: Series | None, step: int | None) -> float | None:
@@ -35,41 +89,87 @@ def value_at(series: Series | None, step: int | None) -> float | None:
     return float(series.value[rows[-1]]) if len(rows) else None
 
 
-def last_good_step(view: View, onset: int | None) -> int | None:
-    """The last logged step before `onset` at which loss and gradient norm are finite and calm.
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The learning rate around a step: there, a tenth of the run before it, the largest so far, and when it calmed down."""
 
-    Calm: within five robust deviations above the median of the 25 points before, or less than twice that median.
-    Where neither is logged, any series with a role counts; None where there is no such step.
-    """
-    watched = [s for s in (view.main("loss"), view.main("grad_norm")) if s is not None and np.isfinite(s.value).any()]
-    if not watched:
-        watched = [s for s in view.series if s.role in ("val_loss", "perplexity")] or [s for s in view.series if s.role not in (None, "epoch")][:1]
-    if not watched:
+    tag: str
+    at: float
+    before: float
+    peak: float
+    jump: float
+    """The largest ratio of neighbouring rows in the tenth of the run before the step."""
+
+    @property
+    def rising(self) -> bool:
+        return self.at > 1.2 * self.before
+
+
+def rate_at(view: View, step: int | None) -> Rate | None:
+    """The learning rate at `step`; None where none is logged before it."""
+    raw = view.main("lr")
+    if raw is None or step is None:
         return None
-    bad: set[int] = set()
-    for series in watched:
-        bad.update(series.step[~_calm(series)].tolist())
-    steps = np.unique(np.concatenate([s.step for s in watched if s.role == watched[0].role]))
-    if onset is not None:
-        steps = steps[steps < onset]
-    for step in steps[::-1]:
-        if int(step) not in bad:
-            return int(step)
-    return None
+    series = raw.finite
+    until = int(np.searchsorted(series.step, step, side="right"))
+    if until < 2:
+        return None
+    x = series.value[:until]
+    since = max(0, min(until - 2, int(np.searchsorted(series.step, step - max(1, (step - int(series.step[0])) // 10)))))
+    recent = x[since:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = recent[1:] / recent[:-1]
+    jump = float(np.nanmax(ratio, initial=0.0, where=np.isfinite(ratio)))
+    return Rate(series.tag, float(recent.max()), float(recent[0]), float(x.max()), jump)
 
 
-def _calm(series: Series) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    finite = np.isfinite(series.value)
-    rows = np.flatnonzero(finite)
+def calm(series: Series) -> NDArray[np.bool_]:
+    """True where a point is finite and calm: less than five deviations above the median of the 25 points before, or
+    less than twice that median."""
+    rows = np.flatnonzero(np.isfinite(series.value))
     x = series.value[rows]
     with np.errstate(over="ignore", invalid="ignore"):
         base = trailing_median(x)
         off = x - base
         scale = SIGMA * trailing_median(np.abs(off))
-        ok = (off <= 5 * scale) | (off <= np.abs(base))
-    calm = np.zeros(len(finite), bool)
-    calm[rows[ok]] = True
-    return calm
+        quiet = (off <= 5 * scale) | (off <= np.abs(base))
+    found = np.zeros(len(series), bool)
+    found[rows[quiet]] = True
+    return found
+
+
+def watched(view: View) -> list[Series]:
+    """The loss and the gradient norm; where neither is logged, what else tells of the training."""
+    main = [s for s in (view.main("loss"), view.main("grad_norm")) if s is not None and np.isfinite(s.value).any()]
+    return main or [s for s in view.series if s.role in ("val_loss", "perplexity")] or [s for s in view.series if s.role not in (None, "epoch")][:1]
+
+
+def last_good_step(view: View, onset: int | None) -> int | None:
+    """The last logged step before `onset` at which loss and gradient norm are finite and calm; None where there is none."""
+    series = watched(view)
+    if not series:
+        return None
+    bad = np.unique(np.concatenate([s.step[~calm(s)] for s in series]))
+    steps = np.setdiff1d(series[0].step, bad)
+    if onset is not None:
+        steps = steps[steps < onset]
+    return int(steps[-1]) if len(steps) else None
+
+
+def calm_before(view: View, step: int | None, points: int = 10) -> bool:
+    """Whether loss and gradient norm were finite and calm in the last `points` rows before `step`, and did not climb."""
+    if step is None:
+        return False
+    for series in watched(view):
+        until = int(np.searchsorted(series.step, step))
+        recent = series.value[max(0, until - points) : until]
+        if len(recent) < 3 or not calm(series)[max(0, until - points) : until].all():
+            return False
+        half = len(recent) // 2
+        first, last = float(np.median(recent[:half])), float(np.median(recent[half:]))
+        if last > 1.5 * abs(first) + 1e-12:
+            return False
+    return bool(watched(view))
 
 
 def last_good_checkpoint(view: View, good: int | None) -> Checkpoint | None:
@@ -102,14 +202,23 @@ def tell(
     disprove: Iterable[str] = (),
     advice: Iterable[str] = (),
     replay: bool = True,
+    good_before: int | None = None,
 ) -> Diagnosis:
-    """A story with its last good step and checkpoint; `replay` puts the command in front of the advice."""
-    good = last_good_step(view, root.step)
+    """A story with its last good step and checkpoint, from before `good_before` (default: the root's step).
+
+    `replay` puts the command that reruns the root's step in front of the advice.
+    """
+    good = last_good_step(view, root.step if good_before is None else good_before)
     checkpoint = last_good_checkpoint(view, good)
     steps = list(advice)
     if replay and root.step is not None:
-        command = replay_command(view, root.step, checkpoint)
-        steps.insert(0, command if checkpoint is not None else f"{command}  (needs weights from step {good} or before; none were found)")
+        if checkpoint is not None:
+            steps.insert(0, replay_command(view, root.step, checkpoint))
+        else:
+            where = f"from step {good} or before" if good is not None else "from before it"
+            steps.append(f"save checkpoints: with weights {where}, `{replay_command(view, root.step, None)}` names the operation and the samples")
+    elif checkpoint is not None:
+        steps.append(f"resume from {checkpoint.path} (step {checkpoint.step}, the newest before the fault)")
     return Diagnosis(
         name=name,
         summary=summary,
@@ -123,7 +232,39 @@ def tell(
     )
 
 
-def later(findings: Iterable[Finding], root: Finding, *names: str) -> list[Finding]:
-    """Findings of these names (all names where none are given) at or after the root's step, by step."""
-    after = [f for f in findings if f is not root and (not names or f.name in names) and (root.step is None or f.step is None or f.step >= root.step)]
-    return sorted(after, key=lambda f: (f.step is None, f.step or 0))
+def setting(view: View, *keys: str) -> tuple[str, float] | None:
+    """A number of the configuration by the last part of its key, with the key as it is written."""
+    for key, value in view.run.config.items():
+        value = value.get("value") if isinstance(value, dict) else value
+        if re.split(r"[./]", str(key))[-1].lower() in keys and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return str(key), float(value)
+    return None
+
+
+def lower_rate(view: View, rate: Rate | None) -> str:
+    """The change of the learning rate to try, with the values seen; general words where it is not logged."""
+    known = setting(view, "lr", "learning_rate", "max_lr", "peak_lr", "base_lr")
+    if rate is None and known is None:
+        return "lower the learning rate to a third and log it"
+    name, high = (rate.tag, rate.at) if rate is not None else known or ("lr", 0.0)
+    if known is not None:
+        name = known[0]
+    low = high / 3 if rate is None or not rate.rising else min(high / 3, rate.before)
+    why = f"calm at {number(rate.before)}, broken at {number(rate.at)}" if rate is not None and rate.rising else "a third of what it was at the onset"
+    return f"{name}: {number(high)} → {number(float(f'{low:.0e}'))} ({why})"
+
+
+def clip(view: View, step: int | None) -> str | None:
+    """A limit for the gradient norm, from its level before `step`; None where no gradient norm is logged."""
+    grad = view.main("grad_norm")
+    if grad is None or step is None:
+        return None
+    before = grad.value[(grad.step < step) & np.isfinite(grad.value)]
+    if len(before) < 5:
+        return None
+    level = float(np.quantile(before[-200:], 0.9))
+    return (
+        f"clip the gradient norm at {number(float(f'{level:.1g}'))} (its level before the onset; torch.nn.utils.clip_grad_norm_)"
+        if level > 0
+        else None
+    )

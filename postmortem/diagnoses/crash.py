@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses._story import named, tell
+from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -12,23 +13,30 @@ if TYPE_CHECKING:
 
 @diagnosis
 class Crash:
-    """The program failed with a message; the metrics show nothing that led up to it."""
+    """The program failed with a message; the numbers show nothing that led up to it."""
 
     name = "crash"
-    priority = 70
+    priority = 65
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        crashes = [f for f in findings if f.name == "crash" and f.severity == "error"]
+        crashes = [f for f in findings if f.name in ("crash", "hang") and f.severity == "error"]
         if not crashes:
             return None
-        root = crashes[0]
+        root = next((f for f in crashes if f.name == "crash"), crashes[0])
+        known = CATALOGUE.get(str(root.evidence.get("kind")))
+        step = f" at step {root.step}" if root.step is not None else ""
+        count = int(root.evidence.get("count", 1))
+        ranks = root.evidence.get("ranks") or []
+        for_ = [f"said {count} times, by ranks {', '.join(map(str, ranks))}"] if count > 1 and len(ranks) > 1 else []
         return tell(
             view,
-            "crash",
+            "crash" if known is None else f"crash: {known.id}",
             root,
-            [*crashes[1:], *named(findings, "hang")],
-            summary=f"The program failed: {root.message}.",
-            advice=[f"postmortem explain {root.evidence.get('kind')}"],
+            [*(f for f in crashes if f is not root), *named(findings, "silent-death")],
+            summary=f"The program failed{step}: {root.message}." + (f" {known.meaning}" if known is not None else ""),
+            evidence_for=for_,
+            against=[f"{known.evidence}"] if known is not None and known.evidence else [],
+            advice=[*(known.fixes if known is not None else ()), f"postmortem explain {root.evidence.get('kind', root.code)}"],
             replay=False,
         )

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import later, named, tell
+from postmortem.diagnoses._story import clip, consequences, faults, lower_rate, number, rate_at, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -12,22 +12,34 @@ if TYPE_CHECKING:
 
 @diagnosis
 class Divergence:
-    """The loss turned and climbed, or the gradients exploded, and the schedule does not explain it."""
+    """The loss turned and climbed (or leapt and did not come back), and neither the learning rate nor a resume explains it."""
 
-    name = "divergence"
+    name = "diverged"
     priority = 50
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        grave = [f for f in named(findings, "divergence", "gradient-explosion", "loss-spike") if f.severity == "error"]
-        if not grave:
+        found = [f for f in faults(findings) if f.name in ("divergence", "loss-spike", "gradient-explosion")]
+        if not found or faults(findings)[0] is not found[0]:
             return None
-        root = grave[0]
+        root = found[0]
+        rate = rate_at(view, root.step)
+        others = consequences(findings, root)
+        steady = [f"{rate.tag} was {number(rate.at)} at the onset and had not risen"] if rate is not None else []
         return tell(
             view,
-            "divergence",
+            "diverged",
             root,
-            later(findings, root),
+            others,
             summary=f"The training diverged: {root.message}.",
-            evidence_for=[f.message for f in grave[1:]],
+            evidence_for=[f.message for f in others[:3]],
+            against=steady,
+            disprove=[
+                "the same steps from the last good checkpoint at a third of the learning rate diverge in the same way: then look at data and loss"
+            ],
+            advice=[
+                lower_rate(view, rate),
+                *filter(None, [clip(view, root.step)]),
+                "look at what changed at the onset: data shard, loss weights, phase of the training",
+            ],
         )

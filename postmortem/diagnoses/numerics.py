@@ -3,40 +3,55 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import later, named, tell
+from postmortem.diagnoses._story import NONFINITE, calm_before, consequences, faults, lower_rate, named, rate_at, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
-NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite")
-
 
 @diagnosis
 class Numerics:
-    """An operation of the model, the loss or its derivative gave NaN or infinity, and nothing in the log announced it.
+    """An operation of the model, the loss or its derivative gave NaN or infinity, and nothing in the log explains it.
 
-    The story that remains where a quantity turned non-finite and neither the learning rate nor the gradients nor the
-    loss scale explain it. What the log cannot tell, the replay of the step can.
+    The story that remains where a quantity turned non-finite and neither the learning rate, the gradients nor the loss scale led up to it. What the
+    log cannot tell, the replay of the step can.
     """
 
     name = "numerics"
-    priority = 60
+    priority = 55
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
         bad = named(findings, *NONFINITE)
         if not bad:
             return None
-        root = bad[0]
-        backward = any(f.name == "nonfinite-gradient" and f.step == root.step for f in bad)
-        where = "in the backward pass: the loss of the same step is still finite" if backward else "in the forward pass or the data"
+        root = next((f for f in faults(findings) if f.name in NONFINITE), bad[0])
+        backward = root.name == "nonfinite-gradient" or any(f.name == "nonfinite-gradient" and f.step == root.step for f in bad)
+        masked = any(f.name == "masked-nonfinite" for f in bad)
+        others = consequences(findings, root)
+        if masked:
+            where = "A logger replaced the loss, so that it looks like a number"
+        elif backward:
+            where = "The loss of that step is still finite: the fault is in the backward pass"
+        else:
+            where = "The log does not tell whether data, forward pass or weights are at fault"
+        advice = ["sqrt, norm, pow, log, division at or near zero in the loss or a custom layer: add an eps inside"]
+        if backward:
+            advice = ["look for a function whose derivative is infinite where its value is not: sqrt, norm or pow at 0, where() around them"]
+        if masked:
+            advice.append("logging_nan_inf_filter=False, so that the log shows the truth")
+        ramp = not calm_before(view, root.step)
+        if ramp:
+            advice.append(lower_rate(view, rate_at(view, root.step)))
         return tell(
             view,
             "numerics",
             root,
-            later(findings, root),
-            summary=f"{root.message}. The first non-finite value arises {where}.",
-            evidence_for=[f.message for f in bad[1:4]],
-            disprove=["the replay of the step stays finite: then the fault is not deterministic (hardware, a race) or the batch is another one"],
+            others,
+            summary=f"{root.message}. {where}.",
+            evidence_for=[f.message for f in bad if f is not root][:3],
+            against=["loss or gradient norm were not calm in the ten rows before: it may have been diverging"] if ramp else [],
+            disprove=["the replay of the step stays finite: then it is not deterministic (hardware, a race), or the batch is another one"],
+            advice=advice,
         )

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import NONFINITE, calm_before, clip, consequences, faults, named, rate_at, role, tell
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+
+@diagnosis
+class BadBatch:
+    """One batch broke a training that was calm: nothing in loss, gradient norm or learning rate announced it.
+
+    A single jump at a quiet learning rate with a flat gradient norm points at the sample rather than at the optimisation.
+    """
+
+    name = "bad-batch"
+    priority = 40
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        found = faults(findings) or [f for f in named(findings, "loss-spike", "gradient-spike") if f.severity == "warning"]
+        if not found:
+            return None
+        root = found[0]
+        rate, train = rate_at(view, root.step), view.main("loss")
+        jumped = rate is not None and rate.jump > 1.8
+        back = bool(root.evidence.get("recovered")) or root.severity == "warning"
+        alone = root.name in ("loss-spike", "gradient-spike") and back
+        if jumped or not (alone or root.name in NONFINITE) or not calm_before(view, root.step):
+            return None
+        if role(view, root) not in ("loss", "grad_norm", "layer_grad_norm", None) or train is None:
+            return None
+        beside = [f for f in named(found, "nan-onset", "inf-onset") if f.step == root.step and role(view, f) == "loss"]
+        if root.name in NONFINITE and (not beside or view.main("grad_norm") is None):
+            return None  # the backward pass alone, or no gradient norm to be flat: numerics
+        others = consequences(findings, root)
+        if alone:
+            others = [f for f in others if f.step == root.step and f.name.endswith("spike")]
+        rest = f"; {rate.tag} did not rise" if rate is not None and not rate.rising else ""
+        return tell(
+            view,
+            "bad-batch",
+            root,
+            others,
+            summary=f"Out of a calm training, the batch of step {root.step} {'stood out' if back else 'broke it'}: {root.message}.",
+            evidence_for=[f"loss and gradient norm were calm up to the step before{rest}", *(f.message for f in others[:2])],
+            against=["an operation at the edge of its range, on weights that were near it anyway, looks the same in a log"],
+            disprove=["the replay of the step with the batch before is broken too"],
+            advice=[
+                f"look at the samples of step {root.step}: non-finite or extreme values, empty or very long samples, labels out of range",
+                *filter(None, [clip(view, root.step)] if back else []),
+            ],
+        )

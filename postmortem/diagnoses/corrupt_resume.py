@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import BLOW_UP, NONFINITE, consequences, has_errors, last_good_step, named, number, tell, value_at
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+
+@diagnosis
+class CorruptResume:
+    """A resume did not bring back all state: weights, optimizer or scheduler started anew.
+
+    Seen as a learning rate that jumps back to its peak, or as a loss that leaps at the step where the log starts
+    again. Harm that follows (a spike, a divergence, NaN) is a consequence.
+    """
+
+    name = "corrupt-resume"
+    priority = 10
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        jumps, resets = named(findings, "lr-jump"), named(findings, "step-reset")
+        hurt = named(findings, *BLOW_UP, *NONFINITE)
+        at_reset = [(r, h) for r in resets for h in hurt if r.step is not None and h.step is not None and 0 <= h.step - r.step <= _near(view)]
+        back = [j for j in jumps if j.evidence["after"] <= 1.2 * j.evidence["peak_before"]]
+        if back:
+            root, lost = back[0], "the scheduler was not restored"
+            harmed = [h for h in hurt if h.step is not None and root.step is not None and h.step >= root.step]
+            if has_errors(findings) and not any(h.severity == "error" for h in harmed):
+                return None  # something else ended the run
+        elif at_reset:
+            root, lost = at_reset[0][0], "weights or optimizer state were not restored"
+        else:
+            return None
+        for_ = [root.message]
+        good = last_good_step(view, root.step)
+        loss = view.main("loss")
+        before, after = value_at(loss, good), value_at(loss, root.step)
+        if before is not None and after is not None and loss is not None:
+            for_.append(f"{loss.tag} was {number(before)} at step {good} and is {number(after)} at step {root.step}")
+        for_ += [f"{r.message}" for r in resets if r is not root]
+        against = [] if resets else ["the log shows no restart: steps do not go back; a schedule with one restart looks the same"]
+        advice = ["save and load model, optimizer, scheduler and scaler together; compare the first lr and loss with the last ones"]
+        if root.name == "lr-jump":
+            values = root.evidence
+            jump = f"{number(values['before'])}, not {number(values['after'])}"
+            advice.insert(0, f"{root.tag}: restore the scheduler, so that it goes on at {jump}")
+        return tell(
+            view,
+            "corrupt-resume",
+            root,
+            consequences(findings, root),
+            summary=f"At step {root.step} the run went on without all of its state: {lost}. {root.message[:1].upper()}{root.message[1:]}.",
+            evidence_for=for_,
+            against=against,
+            disprove=["the jump is in the configured schedule"],
+            advice=advice,
+            replay=False,
+        )
+
+
+def _near(view: View) -> int:
+    """Steps within which harm belongs to a restart: a twentieth of the run."""
+    return max(1, ((view.last_step or 0) - (view.first_step or 0)) // 20)

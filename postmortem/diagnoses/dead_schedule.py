@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import consequences, has_errors, named, tell
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+
+@diagnosis
+class DeadSchedule:
+    """The learning rate reached zero long before the end, and the loss stands still since."""
+
+    name = "dead-schedule"
+    priority = 72
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        zero = named(findings, "lr-zero")
+        if not zero or has_errors(findings):
+            return None
+        root = zero[0]
+        still = [f for f in consequences(findings, root) if f.name in ("loss-plateau", "constant-metric")]
+        total = max(1, view.last_step or 0)
+        factor = f"{total / max(1, root.step or 1):.2g}"
+        return tell(
+            view,
+            "dead-schedule",
+            root,
+            still,
+            summary=f"The schedule ended at step {root.step} of {view.last_step}: {root.message}."
+            + (" The loss stands still since." if still else ""),
+            evidence_for=[f.message for f in still[:2]],
+            against=[] if still else ["no plateau of the loss was found"],
+            disprove=["the schedule was meant to end there"],
+            advice=[f"the scheduler runs {factor} times too fast: set its total steps to {total}, or step it once per optimizer step"],
+            replay=False,
+        )

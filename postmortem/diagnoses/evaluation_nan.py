@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import consequences, faults, role, tell
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import Series, View
+
+
+@diagnosis
+class EvaluationNan:
+    """Only the evaluation is not finite: the training loss is finite, or is not logged near it.
+
+    The onset is only known to lie between the last healthy evaluation and the first bad one.
+    """
+
+    name = "evaluation-nan"
+    priority = 42
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        bad = [f for f in faults(findings) if f.name in ("nan-onset", "inf-onset")]
+        if not bad or faults(findings)[0] is not bad[0]:
+            return None
+        root = bad[0]
+        if not _evaluation(view, root):
+            return None
+        last = root.evidence.get("last_finite_step")
+        loss = next((s for s in view.of("loss") if s.tag != root.tag and len(s) and (root.step is None or s.step[-1] < root.step)), None)
+        where = f"between steps {last} and {root.step}" if last is not None else f"at or before step {root.step}"
+        blind = f"; {loss.tag} is logged only up to step {loss.step[-1]}" if loss is not None else ""
+        return tell(
+            view,
+            "evaluation-nan",
+            root,
+            consequences(findings, root),
+            summary=f"The evaluation turns non-finite {where}: {root.message}{blind}.",
+            evidence_for=[f.message for f in bad[1:4]],
+            against=[f"{s.tag} is finite after it" for s in view.of("loss")[:1] if root.step is not None and _finite_after(s, root.step)],
+            disprove=[
+                "the weights saved after the last healthy evaluation are finite and give a finite evaluation: then it is the evaluation data or code"
+            ],
+            advice=[
+                f"log the training loss and gradient norm at every step {where}",
+                "check the evaluation set for empty batches and division by a zero count",
+            ],
+            good_before=None if last is None else int(last) + 1,
+        )
+
+
+def _evaluation(view: View, root: Finding) -> bool:
+    """Whether the quantity is logged at evaluations: its role says so, or it is far sparser than the steps of the run."""
+    if (role(view, root) or "").startswith("val_"):
+        return True
+    held_out = [s for s in view.of("val_loss") if root.step in s.step]
+    return bool(held_out) and role(view, root) not in ("grad_norm", "layer_grad_norm", "lr")
+
+
+def _finite_after(series: Series, step: int) -> bool:
+    after = series.value[series.step > step]
+    return bool(len(after) and np.isfinite(after).all())

@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import BLOW_UP, NONFINITE, clip, consequences, faults, lower_rate, number, rate_at, tell
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+
+@diagnosis
+class ExplodingGradients:
+    """The gradient norm grew by orders of magnitude, and the loss followed, at a learning rate that did not rise."""
+
+    name = "exploding-gradients"
+    priority = 45
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        found = [f for f in faults(findings) if f.name in (*BLOW_UP, *NONFINITE)]
+        grown = [f for f in found if f.name == "gradient-explosion"]
+        if not grown or (found[0] is not grown[0] and found[0].name in NONFINITE):
+            return None
+        root = found[0]
+        rate = rate_at(view, root.step)
+        others = consequences(findings, root)
+        return tell(
+            view,
+            "exploding-gradients",
+            root,
+            others,
+            summary=f"The gradients exploded: {grown[0].message}.",
+            evidence_for=[f.message for f in others[:3]],
+            against=[f"{rate.tag} was {number(rate.at)} and did not rise before it"] if rate is not None else ["no learning rate is logged"],
+            disprove=["with the gradient norm clipped the loss climbs all the same: then the direction is wrong, not the size"],
+            advice=[
+                *filter(None, [clip(view, root.step)]),
+                lower_rate(view, rate),
+                "weight decay or normalisation, where the weights themselves grow",
+            ],
+        )

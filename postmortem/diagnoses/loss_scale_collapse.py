@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import consequences, faults, lower_rate, named, number, rate_at, tell
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+
+@diagnosis
+class LossScaleCollapse:
+    """Mixed precision gave up: the scaler halved its scale step after step, because every gradient overflowed.
+
+    The scaler hides the cause: it skips the updates. The first skipped step of the fall is the one to look at.
+    """
+
+    name = "loss-scale-collapse"
+    priority = 15
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        found = named(findings, "loss-scale-collapse")
+        first = next(iter(faults(findings)), None)
+        if not found or first is None:
+            return None
+        root = found[0]
+        related = first.name in ("loss-scale-collapse", "inf-onset", "nan-onset", "nonfinite-gradient")
+        if not related and first.step is not None and first.step < (root.step or 0):
+            return None  # the run blew up before
+        fall = f"{number(root.evidence['before'])} to {number(root.evidence['end'])}"
+        return tell(
+            view,
+            "loss-scale-collapse",
+            root,
+            consequences(findings, root),
+            summary=f"From step {root.step} on every step overflows and is skipped: the loss scale falls from {fall}.",
+            evidence_for=[root.message, *(f.message for f in named(findings, "inf-onset", "nan-onset", "nonfinite-gradient")[:2])],
+            disprove=["the replay of the step in fp32 has non-finite gradients too: then it is no matter of precision"],
+            advice=["bf16 in place of fp16, or fp32 for the loss and the layer that overflows", lower_rate(view, rate_at(view, root.step))],
+        )

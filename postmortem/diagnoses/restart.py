@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import has_errors, named, tell
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+
+@diagnosis
+class Restart:
+    """The run was restarted and went on; nothing else is wrong with it."""
+
+    name = "restarted"
+    priority = 90
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        resets = named(findings, "step-reset")
+        if not resets or has_errors(findings):
+            return None
+        root = resets[0]
+        zero = root.evidence["after"] <= (view.first_step or 0)
+        advice = (
+            ["if it was meant to resume: the counter started at its beginning; check that the checkpoint was found and its step loaded"]
+            if zero
+            else []
+        )
+        return tell(
+            view,
+            "restarted",
+            root,
+            resets[1:],
+            summary=f"The run was restarted: {root.message}. What is judged is the history that survived.",
+            evidence_for=[r.message for r in resets[1:3]],
+            disprove=["two jobs wrote into the same log at the same time"],
+            advice=[*advice, "give every attempt its own folder or run id"],
+            replay=False,
+        )

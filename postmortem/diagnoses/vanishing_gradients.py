@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import consequences, has_errors, named, tell, value_at
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+
+@diagnosis
+class VanishingGradients:
+    """The gradient faded while the loss was still high: the weights get nothing to learn from."""
+
+    name = "vanishing-gradients"
+    priority = 70
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        faded = named(findings, "gradient-vanishing")
+        if not faded or has_errors(findings):
+            return None
+        root = faded[0]
+        loss = view.main("loss")
+        level = value_at(loss, view.last_step)
+        return tell(
+            view,
+            "vanishing-gradients",
+            root,
+            [f for f in consequences(findings, root) if f.name != "gradient-vanishing" or f.step == root.step],
+            summary=f"{root.message}.",
+            evidence_for=[f"{loss.tag} ends at {level:.3g}"] if loss is not None and level is not None else [],
+            disprove=["the loss is at the best that the data allow: then the gradient has nothing left to do"],
+            advice=[
+                "log the gradient norm per layer: the first one that fades names the place",
+                "residual connections, normalisation, another activation or initialisation there",
+            ],
+            replay=False,
+        )
