@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from postmortem.core.model import Problem
 
 MOST_TOLD = 20
+HOLE = 16
+"""Fewer zeros than these may well be the beginning of a record."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Damage:
     """Bytes of the file, from `start` to `stop`, that hold no readable record.
 
-    `cut`: the file ends inside a record; `zeros`: all of these bytes are zero.
+    `cut`: the file ends inside a record; `zeros`: most of these bytes, up to their end, are zero.
     """
 
     start: int
@@ -55,7 +57,8 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
 
 def damage_in(data: bytes, start: int, stop: int, cut: bool = False) -> Damage:
     """The stretch data[start:stop] as damage."""
-    return Damage(start, stop, cut, zeros=not data[start:stop].strip(b"\0"))
+    zeros = stop - start - len(data[start:stop].rstrip(b"\0"))
+    return Damage(start, stop, cut, zeros=zeros >= HOLE and zeros * 2 > stop - start)
 
 
 def _bytes(damage: list[Damage]) -> str:

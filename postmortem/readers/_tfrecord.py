@@ -114,7 +114,7 @@ def _chain(data: bytes, pos: int) -> tuple[NDArray[np.int64], NDArray[np.int64],
     starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     lengths: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
     while (first := _length_at(data, pos)) is not None:
-        if first < LONG:
+        if 0 < first < LONG:
             heads = _headers(data, pos, pos + REGION)
             length = _lengths(data, heads)
             kept = _linked(heads, heads + length + OVERHEAD)
@@ -161,7 +161,7 @@ def _next_header(data: bytes, pos: int) -> int | None:
 
 
 def _headers(data: bytes, start: int, stop: int) -> NDArray[np.int64]:
-    """Positions from `start` to before `stop` of valid headers, of payloads below 2**24 bytes."""
+    """Positions from `start` to before `stop` of valid headers, of payloads of 1 to 2**24 - 1 bytes."""
     count = min(stop + HEADER - 1, len(data)) - start
     if count < HEADER:
         return np.empty(0, np.int64)
@@ -169,6 +169,7 @@ def _headers(data: bytes, start: int, stop: int) -> NDArray[np.int64]:
     zero = b == 0  # the five high bytes of the length
     pair = zero[3:-6] & zero[4:-5]
     at = np.flatnonzero(pair[:-2] & pair[2:] & zero[7:-4])
+    at = at[(b[at] | b[at + 1] | b[at + 2]) != 0]
     crc = _CRC_OF_ZEROS ^ _LENGTH_TABLES[0][b[at]] ^ _LENGTH_TABLES[1][b[at + 1]] ^ _LENGTH_TABLES[2][b[at + 2]]
     stored = np.zeros(len(at), np.uint32)
     for k in range(4):

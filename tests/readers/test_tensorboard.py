@@ -295,7 +295,7 @@ def test_many_damaged_places_are_summed_up(tmp_path: Path) -> None:
     assert "65 more" in reading.problems[-1].what
 
 
-@pytest.mark.parametrize("zeros", [5, 100, 5000])
+@pytest.mark.parametrize("zeros", [16, 100, 5000])
 def test_zeros_at_the_end(tmp_path: Path, zeros: int) -> None:
     """Zeros where a machine went down before the data reached the disk are told as such."""
     whole = write(tmp_path / NAME, some_events(30))
@@ -304,3 +304,15 @@ def test_zeros_at_the_end(tmp_path: Path, zeros: int) -> None:
     (problem,) = reading.problems
     assert problem.what.startswith("zero bytes")
     assert (problem.offset, problem.lost) == (len(whole), f"{zeros} bytes")
+
+
+def test_empty_records(tmp_path: Path) -> None:
+    """A record without a payload is an event that says nothing; those around it are read."""
+    with (tmp_path / NAME).open("wb") as stream:
+        writer = RecordWriter(stream)
+        for event in some_events(40):
+            writer.write(event.SerializeToString())
+            writer.write(b"")
+    reading = TensorBoard.read(tmp_path / NAME)
+    assert len(reading.points) == 40
+    assert reading.problems == []
