@@ -6,8 +6,10 @@ import linecache
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from postmortem.replay._places import NOWHERE
+from postmortem.replay._tensors import INF, NAN, NEG
 from postmortem.replay.fixes import singular
-from postmortem.replay.trace import INF, NAN, NEG, Birth, Hit
+from postmortem.replay.trace import Birth, Hit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,15 +56,9 @@ def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
     for source in traced.sources:
         if source < 0 and source in {-k for k in traced.known}:
             kind, name = traced.known[-source]
-            hit = Hit(0, "", *_nowhere())
+            hit = Hit(0, "", NOWHERE, False, "step", [], [], [])
             found.setdefault((kind, name), Candidate((kind, name), [hit], None, None, NAN, outside=(kind, name)))
     return sorted(found.values(), key=lambda c: c.index)
-
-
-def _nowhere() -> tuple[Any, ...]:
-    from postmortem.replay.trace import NOWHERE
-
-    return NOWHERE, False, "step", [], [], []
 
 
 def _candidate(birth: Birth, traced: Traced, names: Mapping[int, str]) -> Candidate:
@@ -71,9 +67,7 @@ def _candidate(birth: Birth, traced: Traced, names: Mapping[int, str]) -> Candid
     if birth.outside is not None:
         outside = traced.known.get(-birth.outside)
         if outside is not None:
-            kind, name = outside
-            only_inf = not birth.bits & NAN
-            meant = only_inf and (birth.bits == NEG or name in traced.buffers)
+            meant = not birth.bits & NAN and (birth.bits == NEG or outside[1] in traced.buffers)
             return Candidate(outside, [hit], module, None, birth.bits, outside=outside, meant=meant)
     op = hit.forward_name or hit.name
     if op == "_to_copy" and not hit.backward and birth.outside is None:

@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from postmortem.replay._tensors import exact_bits, storage_key
 from postmortem.replay.runner import NOTHING, Overrides, StepResult, StepRunner
 from postmortem.replay.state import tensors_in
-from postmortem.replay.trace import Tracer, exact_bits, storage_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from postmortem.replay.state import State
+    from postmortem.replay.trace import Tracer
 
 Stage = Literal["loss", "grad", "param"]
 _STAGES: tuple[Stage, ...] = ("loss", "grad", "param")
 _UNTIL: dict[str, Literal["loss", "grad", "step"]] = {"loss": "loss", "grad": "grad", "param": "step"}
 
 
-class _Enough(Exception):  # noqa: N818  (not an error: it ends a rerun whose answer is known)
+class _Enough(Exception):
     pass
 
 

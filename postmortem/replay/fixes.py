@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from postmortem.replay.trace import user_frame
+from postmortem.replay._places import user_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import linecache
-import math
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -14,19 +13,20 @@ import torch
 
 from postmortem.replay import rolling
 from postmortem.replay._candidates import Candidate, candidates
+from postmortem.replay._confirm import Confirm
+from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
 from postmortem.replay._session import Session, Stage, Traced
-from postmortem.replay.fixes import AtLine, singular, suggested_line
+from postmortem.replay._tensors import NAN
 from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
 from postmortem.replay.runner import Overrides, ReplayError, StepRunner
 from postmortem.replay.samples import Samples, find_samples
-from postmortem.replay.state import preserved, tensor_map, tensors_in
-from postmortem.replay.trace import NAN, Tracer
+from postmortem.replay.state import preserved
+from postmortem.replay.trace import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MANY_STEPS = 1_000_000
-_OUTLIER = 1e4
 
 
 def localize(
@@ -120,9 +120,10 @@ class _Case:
             for name, m in model.named_modules()
         }
         if step is None:
-            return self._divergence(at) if roll.diverged_at is not None and roll.last - roll.first >= 2 else self._layout(at)
+            found = self._divergence(at) if roll.diverged_at is not None and roll.last - roll.first >= 2 else None
+            return found or self._layout(at)
         diverged = self._divergence(step) if roll.diverged_at is not None and roll.diverged_at <= step else None
-        if diverged is not None and diverged.cause == "divergence":
+        if diverged is not None:
             return diverged
         traced = self._trace()
         if traced.stage is None:
@@ -132,7 +133,8 @@ class _Case:
             return self._scaler(step, traced)
         if self.stage == "grad" and self.runner.scaler is not None and self.session.fails(Overrides(loss_scale=1.0)) is False:
             return self._scaler(step, traced)
-        return self._finish(step, *self._choose(traced))
+        chosen, established = Confirm(self.session, self.samples, self.names, self._trace, self.how).choose(traced)
+        return self._finish(step, traced, chosen, established)
 
     def _batch(self, step: int) -> Any:
         self.runner.restore(self.roll.before)
@@ -186,12 +188,12 @@ class _Case:
         ]
         cured = any(f.cured for f in tried)
         if not cured:
-            return None if self.roll.fault is not None else self._layout(step)
+            return None
         losses = [r.loss for r in self.roll.results]
         precise = rolling.survives(self.runner, self.roll, Overrides(dtype="fp64"))
         tried.append(Fix(name="fp64", cured=precise, how="all steps in double precision"))
         self.how.append(
-            f"the loss leaves its level at step {self.roll.diverged_at} and grows from {losses[0]:.4g} to {losses[-1]:.4g}; no single operator is at fault"
+            f"the loss leaves its level at step {self.roll.diverged_at} and goes from {losses[0]:.4g} to {losses[-1]:.4g}: no single operator's fault"
         )
         return Culprit(
             cause="divergence", phase="optimizer", step=step, precision_only=precise, fixes=tuple(tried) if self.fixes else (),
@@ -206,89 +208,14 @@ class _Case:
             cause="loss-scale", phase="scaler", module=hit.module if hit else None, op=canonical(hit.op) if hit and hit.op else None,
             step=step, param=traced.names[0] if traced.names else None, established="cured",
         )  # fmt: skip
-        return self._with_fixes(found, None)
-
-    # ---- which of the candidates
-
-    def _choose(self, traced: Traced) -> tuple[Traced, list[Candidate], Established]:
-        pool: dict[Any, Candidate] = {}
-        first = traced
-        for _ in range(4):
-            met = candidates(traced, self.names)
-            for c in met:
-                pool.setdefault(c.key, c).merge(c)
-            every = sorted(pool.values(), key=lambda c: c.index)
-            wanted = [c for c in every if not c.meant] or every
-            curing = [c for c in wanted[:8] if self._cures([c])]
-            best = self._preferred(curing, wanted)
-            if best is not None:
-                self.how.append(
-                    f"{'the only origin' if len(wanted) == 1 else f'one of {len(wanted)} origins'} of what is not finite; repaired, the {self.stage} is finite"
-                )
-                return first, [best], "cured"
-            if len(wanted) > 1 and self._cures(wanted):
-                self.how.append(f"{len(wanted)} origins of what is not finite, which only together cure the {self.stage}; the first is named")
-                return first, wanted, "cured"
-            if not wanted or not met:
-                break
-            traced = self._trace(self._mends(wanted), self._preparation(wanted))
-            if traced.stage is None or traced.stage != first.stage:
-                break
-        chosen = sorted((c for c in pool.values() if not c.meant), key=lambda c: c.index) or list(pool.values())
-        if chosen:
-            self.how.append("the earliest origin of what is not finite; repairing it alone does not cure the step")
-        return first, chosen[:1], "observed"
-
-    def _preferred(self, curing: list[Candidate], every: list[Candidate]) -> Candidate | None:
-        """The earliest origin that cures, except a pole whose infinities healthy samples meet as well: those are meant."""
-        for c in curing:
-            if c.pole and any(self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index):
-                continue
-            return c
-        return curing[0] if curing else None
-
-    def _harmless_elsewhere(self, later: Candidate) -> bool:
-        """Whether the infinities that an operator made NaN of also reached samples in which it made none."""
-        hit = later.hits[0]
-        bad = next(iter(self.samples.guesses(hit.shape, hit.rows)), None)
-        if bad is None:
-            return False
-        met = (next(iter(self.samples.guesses(t.shape, t.rows)), None) for t in hit.inputs if t.bits)
-        return any(rows is not None and not set(rows) <= set(bad) for rows in met)
-
-    def _mends(self, chosen: list[Candidate]) -> dict[int, Callable[[torch.Tensor], Any]]:
-        return {hit.index: (_zero if hit.backward else _spread) for c in chosen if c.outside is None for hit in c.hits}
-
-    def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
-        kinds = {c.outside for c in chosen if c.outside is not None}
-
-        def prepare() -> None:
-            with torch.no_grad():
-                for kind, name in kinds:
-                    tensors = (
-                        [t for n, t in self.session.state_tensors().items() if n == name]
-                        if kind == "parameter"
-                        else [t for n, t in self.session.optimizer_tensors() if n == name and t.is_floating_point()]
-                        if kind == "optimizer"
-                        else []
-                    )
-                    for t in tensors:
-                        t.nan_to_num_(0.0, 0.0, 0.0)
-
-        return prepare
-
-    def _cures(self, chosen: list[Candidate]) -> bool:
-        clean = _sanitized if any(c.outside is not None and c.outside[0] == "batch" for c in chosen) else None
-        overrides = Overrides(batch=clean)
-        tracer = Tracer(repair=self._mends(chosen), look=False)
-        return self.session.fails(overrides, at=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False
+        return self._repaired(found, None)
 
     # ---- what else is to be said of it
 
     def _finish(self, step: int, traced: Traced, chosen: list[Candidate], established: Established) -> Culprit:
         if not chosen:
             self.how.append(f"the {self.stage} is not finite, but no operator was seen that made it so")
-            return self._with_fixes(Culprit(cause="forward-op", phase="forward", step=step, established="inferred"), None)
+            return self._repaired(Culprit(cause="forward-op", phase="forward", step=step, established="inferred"), None)
         c = chosen[0]
         phase, cause = self._phase(c)
         hit = c.hits[0]
@@ -315,7 +242,7 @@ class _Case:
         if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and self._outlier(samples):
             self.how.append("the samples named hold finite values far outside the others' range; clamped to 1e4, the step is fine")
             found = replace(found, phase="data", cause="bad-input", module=None, op=None)
-        return self._with_fixes(found, c)
+        return self._repaired(found, c)
 
     def _phase(self, c: Candidate) -> tuple[Phase, Cause]:
         if c.outside is not None:
@@ -347,86 +274,14 @@ class _Case:
         """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""
         if not samples:
             return False
-        large = self.samples.bad_rows(self.session.batch, lambda t: t.abs() > _OUTLIER)
+        large = self.samples.bad_rows(self.session.batch, lambda t: t.abs() > LARGEST_INPUT)
         if not large or not set(large) <= set(samples):
             return False
-        return self.session.fails(Overrides(batch=_sanitized)) is False
+        return self.session.fails(Overrides(batch=sanitized)) is False
 
-    def _with_fixes(self, found: Culprit, c: Candidate | None) -> Culprit:
-        """Tries the repairs, each on the whole step from the state before it."""
-        precise = self.session.fails(Overrides(dtype="fp64"))
-        found = replace(found, precision_only=None if precise is None else not precise)
-        if precise is None:
-            self.how.append(f"not run in double precision: {self.session.failure}")
-        if not self.fixes:
-            return replace(found, how=tuple(self.how))
-        tried: list[Fix] = []
-
-        def attempt(name: str, overrides: Overrides, how: str) -> None:
-            fails = self.session.fails(overrides)
-            tried.append(Fix(name=name, cured=fails is False, how=how if fails is not None else f"{how}; could not be run: {self.session.failure}"))
-
-        attempt("clip_grad", Overrides(clip=1.0), "gradient norm at most 1")
-        attempt("lower_lr", Overrides(lr=0.01), "learning rate × 0.01")
-        if self._reduced():
-            attempt("fp32", Overrides(dtype="fp32"), "the whole step in single precision")
-            attempt("bf16", Overrides(dtype="bf16"), "bfloat16 instead of half precision")
-        tried.append(Fix(name="fp64", cured=precise is False, how="the whole step in double precision"))
-        if found.samples:
-            attempt("drop_sample", Overrides(batch=self.samples.drop(found.samples)), f"without sample {', '.join(map(str, found.samples))}")
-        attempt("sanitize_input", Overrides(batch=_sanitized), "non-finite inputs set to 0, the rest clamped to ±1e4")
-        if self.runner.scaler is not None:
-            attempt("loss_scale", Overrides(loss_scale=1.0), "loss scale 1")
-        if found.phase == "optimizer" or (c is not None and c.outside is not None and c.outside[0] == "optimizer"):
-            attempt("fresh_optimizer", Overrides(fresh_optimizer=True), "optimizer state started afresh")
-        if found.phase == "optimizer" and found.line is None:
-            attempt("eps", Overrides(eps=1e-4), "optimizer eps at least 1e-4")
-        suggestion = (
-            self._epsilon(found, c, tried)
-            if found.line is not None and c is not None and c.op and found.phase in ("forward", "backward", "optimizer")
-            else None
-        )
-        return replace(found, fixes=tuple(tried), how=tuple(self.how), suggestion=suggestion)
-
-    def _reduced(self) -> bool:
-        half = (torch.float16, torch.bfloat16)
-        return self.runner.train_step.autocast is not None or any(p.dtype in half for p in self.runner.named_parameters().values())
-
-    def _epsilon(self, found: Culprit, c: Candidate, tried: list[Fix]) -> str | None:
-        op = c.op.strip("_") if c.op else ""
-        op = {"true_divide": "div", "divide": "div", "addcdiv": "div", "linalg_vector_norm": "norm"}.get(op, op.removeprefix("native_"))
-        if not singular(op) or found.file is None or found.line is None:
-            return None
-        for eps in (1e-6, 1e-4):
-            at = AtLine(found.file, found.line, op, eps)
-            fails = self.session.fails(modes=(at,))
-            if at.used == 0:
-                return None
-            if fails is False:
-                tried.append(Fix(name="eps", cured=True, how=f"{op} at line {found.line} kept {eps:g} away from its singularity"))
-                return suggested_line(found.file, c.hits[0].where.span, found.line, op, eps, at.signed)
-        tried.append(Fix(name="eps", cured=False, how=f"{op} at line {found.line} kept 1e-6 and 1e-4 away from its singularity"))
-        return None
-
-
-def _zero(t: torch.Tensor) -> None:
-    t.nan_to_num_(0.0, 0.0, 0.0)
-
-
-def _spread(t: torch.Tensor) -> None:
-    """Puts harmless, distinct values where a tensor is not finite: equal ones would make the next variance zero."""
-    good = torch.isfinite(t)
-    filling = torch.linspace(0.25, 0.75, t.numel(), device=t.device, dtype=torch.float32).to(t.dtype).view(t.shape)
-    t.copy_(torch.where(good, t, filling))
-
-
-def _sanitized(batch: Any) -> Any:
-    def clean(t: torch.Tensor) -> torch.Tensor:
-        if not t.is_floating_point() or t.layout != torch.strided:
-            return t
-        return torch.nan_to_num(t.detach(), 0.0, 0.0, 0.0).clamp(-_OUTLIER, _OUTLIER).requires_grad_(t.requires_grad)
-
-    return tensor_map(clean, batch)
+    def _repaired(self, found: Culprit, c: Candidate | None) -> Culprit:
+        tried = with_repairs(found, c, self.session, self.samples, fixes=self.fixes, how=self.how)
+        return replace(tried, how=tuple(self.how))
 
 
 def _tensor(hit: Any) -> dict[str, Any]:

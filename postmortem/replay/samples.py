@@ -112,7 +112,7 @@ class Samples:
 
             def look(t: torch.Tensor, dim: int, first: int = i * self.rows) -> torch.Tensor:
                 if t.is_floating_point() or t.is_complex():
-                    found.update(first + j for j in bad(t).nonzero()[:, dim].unique().tolist())
+                    found.update(first + j for j in bad(t).nonzero()[:, dim].tolist())
                 return t
 
             if self.rows:

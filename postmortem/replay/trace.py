@@ -18,7 +18,6 @@ are kept there and read once at the end; a second pass then looks exactly at the
 from __future__ import annotations
 
 import math
-import os
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -30,42 +29,12 @@ from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from postmortem.replay._places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of
+from postmortem.replay._tensors import INF, NAN, NEG, POS, exact_bits, rows_of, statistics, storage_key, sum_of, values_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from types import CodeType, FrameType
-
-NAN, POS, NEG = 1, 2, 4
-INF = POS | NEG
-
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_FUNCTORCH = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "functorch") + os.sep
-_OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_USER, _LIBRARY, _MODULE_CALL, _CHECKPOINT, _STOP = range(5)
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """A place in the user's code, and the module that runs there (None: outside any)."""
-
-    code: CodeType | None
-    line: int
-    lasti: int
-    module: torch.nn.Module | None
-
-    @property
-    def file(self) -> str | None:
-        return None if self.code is None else self.code.co_filename
-
-    @property
-    def span(self) -> tuple[int, int, int, int] | None:
-        """First and last line, first and last column (in UTF-8 bytes) of the expression that runs."""
-        if self.code is None:
-            return None
-        found = list(self.code.co_positions())[self.lasti // 2]
-        return None if None in found else (found[0], found[1], found[2], found[3])  # type: ignore[return-value]
-
-
-NOWHERE = Where(None, 0, 0, None)
 
 
 @dataclass(slots=True)
@@ -129,112 +98,36 @@ class Birth:
 class _Info:
     name: str
     mutates: tuple[int, ...]
-    writes_over: bool
+    out: frozenset[str]
+    """Keyword arguments that are only written (`out=`)."""
+    view: bool
+    unset: bool
+    """The output is memory as it was, not values (`empty`)."""
+    item: bool
+    fresh: bool
 
 
 _WRITES_OVER = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_"}
 _FRESH = {"lift_fresh", "lift_fresh_copy", "lift"}
+_NO_PLACE = (None, 0, 0, None)
 _infos: dict[Any, _Info] = {}
-_codes: dict[CodeType, int] = {}
 
 
 def _info(func: Any) -> _Info:
     known = _infos.get(func)
     if known is None:
         name = func._schema.name.rpartition("::")[2]
-        mutates = tuple(i for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write)
-        known = _infos[func] = _Info(name, mutates, name in _WRITES_OVER)
+        written = [(i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+        known = _infos[func] = _Info(
+            name,
+            tuple(i for i, a in written if not a.kwarg_only),
+            frozenset(a.name for _, a in written if a.kwarg_only),
+            not written and name not in _FRESH and any(a.alias_info is not None for a in func._schema.returns),
+            name.startswith(("empty", "new_empty")),
+            name == "_local_scalar_dense",
+            name in _FRESH,
+        )
     return known
-
-
-def _classify(code: CodeType) -> int:
-    file, name = code.co_filename, code.co_name
-    if file.startswith(_TORCH):
-        tail = file[len(_TORCH) :].replace(os.sep, "/")
-        if tail == "nn/modules/module.py" and name == "_call_impl":
-            return _MODULE_CALL
-        if (tail, name) in (("autograd/graph.py", "_engine_run_backward"), ("optim/optimizer.py", "wrapper")):
-            return _STOP
-        return _CHECKPOINT if tail == "utils/checkpoint.py" else _LIBRARY
-    if file.startswith(_OWN):
-        return _STOP
-    return _LIBRARY if file.startswith((_FUNCTORCH, "<")) or file.endswith(("contextlib.py", "functools.py")) else _USER
-
-
-def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code at or outside `frame`, within the step."""
-    while frame is not None:
-        kind = _codes.get(frame.f_code)
-        if kind is None:
-            kind = _codes[frame.f_code] = _classify(frame.f_code)
-        if kind == _USER:
-            return frame
-        if kind == _STOP and frame.f_code.co_name != "__torch_function__":
-            return None
-        frame = frame.f_back
-    return None
-
-
-def values_of(t: torch.Tensor) -> torch.Tensor:
-    """The numbers of a tensor as a real, dense one: of sparse tensors the values, of complex ones both parts."""
-    if t.layout != torch.strided:
-        t = t._values() if t.layout == torch.sparse_coo else t.values()
-    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
-
-
-def storage_key(t: torch.Tensor) -> int:
-    """A positive number that tensors sharing memory have in common; 1 where there is no memory to share."""
-    try:
-        if t.layout != torch.strided:
-            t = t._values() if t.layout == torch.sparse_coo else t.values()
-        return int(t.untyped_storage().data_ptr()) or 1
-    except (RuntimeError, NotImplementedError):
-        return 1
-
-
-def _looks_finite(t: torch.Tensor) -> torch.Tensor:
-    return t.sum(dtype=torch.float32) if t.dtype in (torch.float16, torch.bfloat16) else t.sum()
-
-
-def exact_bits(t: torch.Tensor) -> int:
-    """Which kinds of non-finite values `t` holds: NAN | POS | NEG."""
-    t = values_of(t.detach())
-    if not t.is_floating_point() or not t.numel():
-        return 0
-    low, high = torch.aminmax(t)
-    lo, hi = low.item(), high.item()
-    if math.isnan(lo) or math.isnan(hi):
-        flags = torch.stack([(t == math.inf).any(), (t == -math.inf).any()]).tolist()
-        return NAN | POS * flags[0] | NEG * flags[1]
-    return POS * (hi == math.inf) | NEG * (lo == -math.inf)
-
-
-def statistics(t: torch.Tensor) -> dict[str, Any]:
-    """shape, dtype, min and max of the finite values, zeros, nan, inf, and the first bad index (in row-major order)."""
-    v = values_of(t.detach())
-    out: dict[str, Any] = {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")}
-    if not v.numel() or v.dtype == torch.bool:
-        return out
-    if not v.is_floating_point():
-        return out | {"min": v.min().item(), "max": v.max().item(), "zeros": int((v == 0).sum())}
-    good = torch.isfinite(v)
-    finite = v[good]
-    if finite.numel():
-        low, high = torch.aminmax(finite)
-        out |= {"min": low.item(), "max": high.item()}
-    nan = int(torch.isnan(v).sum())
-    out |= {"zeros": int((v == 0).sum()), "nan": nan, "inf": int(v.numel() - good.sum()) - nan}
-    if not bool(good.all()):
-        out["first_bad"] = [int(i) for i in (~good).nonzero()[0]]
-    return out
-
-
-def _rows(bad: torch.Tensor) -> dict[int, list[int]]:
-    """Per dimension of a mask, the indices at which it is true somewhere."""
-    if bad.layout != torch.strided:
-        return {}
-    found = bad.nonzero()
-    return {d: found[:, d].unique().tolist() for d in range(bad.dim())}
 
 
 def _flat(values: Iterable[Any], out: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -250,7 +143,7 @@ def _odd_numbers(values: Iterable[Any]) -> list[float]:
     return [v for v in values if isinstance(v, float) and not math.isfinite(v)]
 
 
-class Tracer(TorchDispatchMode):
+class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """See the module. `detail`: indices of operators to look at exactly, all that look odd where None. `repair`:
     operator index -> function that mends its output in place. `look=False` only counts operators and repairs.
     `origin_of`: an operator of the backward pass whose forward operator and place are wanted as `origin`."""
@@ -264,7 +157,7 @@ class Tracer(TorchDispatchMode):
         deferred: bool = False,
         origin_of: int | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.hits: dict[int, Hit] = {}
         self.suspects: list[int] = []
         self.stage = "step"
@@ -296,11 +189,11 @@ class Tracer(TorchDispatchMode):
                 register_optimizer_step_pre_hook(self._optimizer_starts),
                 register_optimizer_step_post_hook(self._optimizer_ends),
             ]
-        return super().__enter__()  # type: ignore[no-any-return]
+        return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
 
     def __exit__(self, *error: Any) -> None:
         try:
-            super().__exit__(*error)
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
             for handle in self._handles:
                 handle.remove()
@@ -322,40 +215,50 @@ class Tracer(TorchDispatchMode):
 
     # ---- one operator
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # the guard costs as much as the tracing; compiled code runs eagerly while a tracer is armed
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         index = self._count
         self._count += 1
         if not self._look:
             out = func(*args, **kwargs)
-            return self._mended(index, out)
-        info = _info(func)
+            return self._mended(index, out) if index in self._repair else out
+        info = _infos.get(func) or _info(func)
         self._names.append(info.name)
         backward = torch._C._current_graph_task_id()
         if backward != -1 and self._task == -1:
             self._task = backward
-        self._places.append(self._frame())
         now = _get_sequence_nr()
         if now != self._seq:
             self._note_nodes(index, now)
-        tensors = _flat(kwargs.values(), _flat(args, [])) if kwargs else _flat(args, [])
+        if info.view and torch.is_grad_enabled() and index != self._origin_of:
+            self._places.append(_NO_PLACE)
+            return func(*args, **kwargs)
+        self._places.append(self._frame())
+        tensors = _flat(args, [])
+        if kwargs:
+            _flat((v for k, v in kwargs.items() if k not in info.out), tensors)
         keys = [storage_key(t) for t in tensors]
         writer = self._writer
-        sources = [writer.get(k, -k) for k in keys]
-        if info.name in _FRESH:
-            sources = [-k for k in keys]
+        sources = [-k for k in keys] if info.fresh else [writer.get(k, -k) for k in keys]
         earlier = self._before(info, args, tensors, sources) if info.mutates else None
-        out = self._mended(index, func(*args, **kwargs))
+        out = func(*args, **kwargs)
+        if index in self._repair:
+            self._mended(index, out)
         if index == self._origin_of:
             self.origin = self._forward_of(backward)
-        outputs = _flat((out,), [])
-        if info.name == "_local_scalar_dense":
+        if isinstance(out, torch.Tensor):
+            outputs = [out]
+        elif info.item:
             if isinstance(out, float) and not math.isfinite(out):
                 self._items.append((index, out, sources[0]))
             return out
-        if info.name == "_foreach_copy_" or (info.mutates and not outputs):
-            outputs = _flat([args[i] for i in info.mutates if i < len(args)], [])
-        fresh = info.mutates or info.name in _FRESH
+        else:
+            outputs = _flat((out,), []) or _flat([args[i] for i in info.mutates if i < len(args)], [])
+        fresh = info.mutates or info.fresh
         for o in outputs:
             key = storage_key(o)
             if not fresh and key in keys:
@@ -363,18 +266,18 @@ class Tracer(TorchDispatchMode):
             if info.mutates and key in writer:
                 self._rewrites[index] = writer[key]
             writer[key] = index
-            self._check(o, index)
+            if not info.unset:
+                self._check(o, index)
         if self.suspects and self.suspects[-1] == index:
-            self._record(index, info, func, args, kwargs, backward, tensors, sources, earlier, outputs)
+            self._record(index, info, args, kwargs, backward, tensors, sources, earlier, outputs)
         return out
 
     def _mended(self, index: int, out: Any) -> Any:
-        mend = self._repair.get(index)
-        if mend is not None:
-            with torch.no_grad():
-                for o in _flat((out,), []):
-                    if o.is_floating_point() or o.is_complex():
-                        mend(values_of(o))
+        mend = self._repair[index]
+        with torch.no_grad():
+            for o in _flat((out,), []):
+                if o.is_floating_point() or o.is_complex():
+                    mend(values_of(o))
         return out
 
     def _check(self, o: torch.Tensor, index: int) -> None:
@@ -386,11 +289,10 @@ class Tracer(TorchDispatchMode):
             return
         if self.suspects and self.suspects[-1] == index:
             return
-        total = _looks_finite(values_of(o))
+        total = sum_of(o if o.layout == torch.strided and not o.is_complex() else values_of(o))
         if self._deferred:
             self._sums.append((index, total))
-            return
-        if not math.isfinite(total.item()):
+        elif not math.isfinite(total.item()):
             self.suspects.append(index)
 
     def _note_nodes(self, index: int, now: int) -> None:
@@ -405,20 +307,18 @@ class Tracer(TorchDispatchMode):
         deeper = recomputing = False
         while frame is not None:
             code = frame.f_code
-            kind = _codes.get(code)
-            if kind is None:
-                kind = _codes[code] = _classify(code)
-            if kind == _USER:
+            kind = kind_of(code)
+            if kind == USER:
                 module = self._stack[-1] if self._stack else None
                 if not deeper and code.co_argcount and code.co_varnames[0] == "self" and code.co_name != "forward":
                     owner = frame.f_locals.get("self")
                     if isinstance(owner, torch.nn.Module):
                         module = owner
                 return code, frame.f_lineno, frame.f_lasti, module
-            if kind == _STOP:
+            if kind == STOP:
                 break
-            deeper = deeper or kind == _MODULE_CALL
-            recomputing = recomputing or kind == _CHECKPOINT
+            deeper = deeper or kind == MODULE_CALL
+            recomputing = recomputing or kind == CHECKPOINT
             frame = frame.f_back
         return None, 0, 0, self._stack[-1] if self._stack else None
 
@@ -427,7 +327,7 @@ class Tracer(TorchDispatchMode):
         out = {}
         for t in _flat([args[i] for i in info.mutates if i < len(args)], []):
             source = next(s for o, s in zip(tensors, sources, strict=True) if o is t)
-            if info.writes_over or not (t.is_floating_point() or t.is_complex()):
+            if info.name in _WRITES_OVER or not (t.is_floating_point() or t.is_complex()):
                 out[id(t)] = 0
             elif source >= 0:
                 hit = self.hits.get(source)
@@ -440,7 +340,6 @@ class Tracer(TorchDispatchMode):
         self,
         index: int,
         info: _Info,
-        func: Any,
         args: Any,
         kwargs: Any,
         task: int,
@@ -487,13 +386,13 @@ class Tracer(TorchDispatchMode):
             if id(t) not in changed:
                 view.stats = statistics(t)
                 if view.bits:
-                    view.rows = _rows(~torch.isfinite(t))
+                    view.rows = rows_of(~torch.isfinite(t))
         for view, o in zip(hit.outputs, outputs, strict=True):
             view.stats = statistics(o)
         o = next(o for v, o in zip(hit.outputs, outputs, strict=True) if v.bits)
         if o.layout == torch.strided and o.dim():
             hit.shape = tuple(o.shape)
-            hit.rows = _rows(torch.isnan(o) if new == NAN else ~torch.isfinite(o))
+            hit.rows = rows_of(torch.isnan(o) if new == NAN else ~torch.isfinite(o))
 
     def _trace_back(self, hit: Hit, task: int) -> None:
         """Gives an operator of the backward pass the place of its forward operator, unless Python code of the user runs it."""
@@ -509,7 +408,7 @@ class Tracer(TorchDispatchMode):
 
     def _forward_of(self, task: int) -> tuple[str | None, Where]:
         """The forward operator that made the node which autograd runs now, and its place."""
-        node = torch._C._current_autograd_node()
+        node: Any = torch._C._current_autograd_node()
         if node is None:
             return None, NOWHERE
         thread = self._main if task == self._task else threading.get_ident()
@@ -519,12 +418,12 @@ class Tracer(TorchDispatchMode):
     def _recomputing(self) -> bool:
         frame: FrameType | None = sys._getframe(2)
         while frame is not None:
-            kind = _codes.get(frame.f_code)
-            if kind == _CHECKPOINT and frame.f_code.co_name != "backward":
+            kind = kind_of(frame.f_code)
+            if kind == CHECKPOINT and frame.f_code.co_name != "backward":
                 return True
-            if kind == _STOP and frame.f_code.co_filename != __file__:
+            if kind == STOP and frame.f_code.co_filename != __file__:
                 return False
-            if kind == _CHECKPOINT:
+            if kind == CHECKPOINT:
                 return True
             frame = frame.f_back
         return False

@@ -1,0 +1,205 @@
+"""What replay costs, in plain steps of the same model, beside torch's detect_anomaly in the same run.
+
+    python benchmarks/replay_cost.py [--device cuda] [--size tiny|30m|all] [--repeats N]
+
+Prints for each model: seconds of a plain step (zero_grad, forward, backward, optimizer), and as multiples of it the same step
+under the tracing engine and under detect_anomaly, the peak memory of the tracing step (GPU: torch's own count; CPU:
+growth of the process in a process of its own), and the whole diagnosis of a step with a fault (samples, precision and fixes
+in it), with the reruns in fp64 and bf16 counted apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import resource
+import statistics
+import sys
+import time
+import warnings
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from postmortem.replay import _session
+from postmortem.replay.localize import localize
+from postmortem.replay.model import TrainStep
+from postmortem.replay.trace import Tracer
+
+SIZES = {"tiny": (2, 32, 2, 16, 100, 4), "30m": (6, 512, 8, 128, 22000, 2)}
+"""name -> layers, width, heads, context, vocabulary, batch."""
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = self.qkv(self.ln1(x)).view(b, t, 3, self.heads, c // self.heads).permute(2, 0, 3, 1, 4)
+        x = x + self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(self.ln2(x))))
+
+
+class GPT(nn.Module):
+    """A decoder with tied embeddings; with `fault`, the mean of each sample's targets is divided by its length."""
+
+    def __init__(self, layers: int, width: int, heads: int, context: int, vocabulary: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.ln = nn.LayerNorm(width)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.ln(x), self.tokens.weight)
+
+
+def loss_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    logits = model(batch["ids"][:, :-1])
+    losses = F.cross_entropy(logits.flatten(0, 1), batch["ids"][:, 1:].flatten(), reduction="none").view(len(logits), -1)
+    return ((losses * batch["mask"]).sum(1) / batch["mask"].sum(1)).mean()
+
+
+def build(size: str, device: str, fault: bool = False) -> TrainStep:
+    layers, width, heads, context, vocabulary, batch = SIZES[size]
+    torch.manual_seed(0)
+    model = GPT(layers, width, heads, context, vocabulary).to(device)
+    data = {"ids": torch.randint(0, vocabulary, (batch, context + 1), device=device), "mask": torch.ones(batch, context, device=device)}
+    if fault:
+        data["mask"][1] = 0.0
+    return TrainStep(model, torch.optim.AdamW(model.parameters(), lr=1e-4), loss_of, data)
+
+
+def one_step(built: TrainStep) -> None:
+    built.optimizer.zero_grad()
+    built.step(built.model, built.batch).backward()
+    built.optimizer.step()
+
+
+def seconds(built: TrainStep, around: Any, repeats: int, device: str) -> list[float]:
+    """Wall time of each of `repeats` steps under the context that `around` makes."""
+    out = []
+    for _ in range(repeats):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        started = time.perf_counter()
+        with around():
+            one_step(built)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        out.append(time.perf_counter() - started)
+    return out
+
+
+def _grown(size: str, traced: bool, answer: Any) -> None:
+    torch.set_num_threads(1)
+    built = build(size, "cpu")
+    gc.collect()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with Tracer() if traced else nullcontext():
+        one_step(built)
+    answer.put(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+
+
+def memory(size: str, device: str) -> float:
+    """Peak memory of a step under the tracer over that of a plain step."""
+    found = []
+    for traced in (False, True):
+        if device == "cuda":
+            built = build(size, device)
+            torch.cuda.reset_peak_memory_stats()
+            with Tracer(deferred=True) if traced else nullcontext():
+                one_step(built)
+            found.append(torch.cuda.max_memory_allocated())
+            continue
+        context = multiprocessing.get_context("spawn")
+        answer = context.Queue()
+        process = context.Process(target=_grown, args=(size, traced, answer))
+        process.start()
+        found.append(answer.get())
+        process.join()
+    return found[1] / max(1, found[0])
+
+
+def diagnosis(size: str, device: str, plain: float) -> tuple[float, float, int, Any]:
+    """Plain steps that a whole diagnosis takes without and with the fp64 and bf16 reruns, its reruns, its answer."""
+    built = build(size, device, fault=True)
+    precise = 0.0
+    original = _session.Session.fails
+
+    def timed(self: Any, overrides: Any = _session.NOTHING, **how: Any) -> Any:
+        nonlocal precise
+        started = time.perf_counter()
+        result = original(self, overrides, **how)
+        if overrides.dtype in ("fp64", "bf16"):
+            precise += time.perf_counter() - started
+        return result
+
+    runs = [0]
+    counted = _session.Session.__init__
+
+    def remember(self: Any, *args: Any) -> None:
+        counted(self, *args)
+        runs[0] = self
+
+    _session.Session.fails, _session.Session.__init__ = timed, remember  # type: ignore[method-assign]
+    try:
+        started = time.perf_counter()
+        culprit = localize(built)
+        took = time.perf_counter() - started
+    finally:
+        _session.Session.fails, _session.Session.__init__ = original, counted  # type: ignore[method-assign]
+    return (took - precise) / plain, took / plain, runs[0].runs, culprit  # type: ignore[attr-defined]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--size", default="all", choices=[*SIZES, "all"])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(options.threads)
+    deferred = options.device == "cuda"
+    for size in SIZES if options.size == "all" else [options.size]:
+        built = build(size, options.device)
+        repeats = options.repeats * (20 if size == "tiny" else 1)
+        ways = {
+            "plain": nullcontext,
+            "traced": lambda: Tracer(deferred=deferred),
+            "detect_anomaly": lambda: torch.autograd.detect_anomaly(check_nan=True),
+        }
+        for around in ways.values():
+            seconds(built, around, 2, options.device)
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        for _ in range(repeats):  # interleaved: a busy machine slows all of them alike
+            for name, around in ways.items():
+                times[name] += seconds(built, around, 1, options.device)
+        best = {name: statistics.median(t) for name, t in times.items()}
+        plain = best["plain"]
+        parameters = sum(p.numel() for p in built.model.parameters())
+        print(f"{size}: {parameters / 1e6:.1f} M parameters on {options.device}, plain step {plain * 1e3:.1f} ms")
+        print(
+            f"  traced x{best['traced'] / plain:.2f}   detect_anomaly x{best['detect_anomaly'] / plain:.2f}   memory of the traced step x{memory(size, options.device):.2f}"
+        )
+        without, whole, runs, culprit = diagnosis(size, options.device, plain)
+        print(
+            f"  whole diagnosis: {without:.1f} plain steps ({whole:.1f} with the fp64 and bf16 reruns), {runs} reruns; answer: {culprit.phase} {culprit.op} line {culprit.line} samples {culprit.samples}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

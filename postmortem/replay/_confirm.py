@@ -1,0 +1,117 @@
+"""Which of the candidates it was: each is repaired in a rerun, and the one that cures is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.replay._candidates import Candidate, candidates
+from postmortem.replay._repairs import sanitized
+from postmortem.replay.runner import Overrides
+from postmortem.replay.trace import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from postmortem.replay._session import Session, Traced
+    from postmortem.replay.model import Established
+    from postmortem.replay.samples import Samples
+
+_ROUNDS, _AT_MOST = 4, 8
+
+Mends = dict[int, "Callable[[torch.Tensor], Any]"]
+
+
+class Confirm:
+    """Chooses among the candidates of a traced step. `names`: id of a module -> its qualified name; `trace(repair,
+    prepare)` traces a rerun; `how` is where the findings are noted."""
+
+    def __init__(self, session: Session, samples: Samples, names: Mapping[int, str], trace: Callable[..., Traced], how: list[str]) -> None:
+        self.session, self.samples, self.names, self.trace, self.how = session, samples, names, trace, how
+
+    def choose(self, traced: Traced) -> tuple[list[Candidate], Established]:
+        """The culprit first. Where repairing one origin only uncovers another one, the step is traced again with it repaired."""
+        assert traced.stage is not None
+        self.stage = traced.stage
+        first = traced
+        pool: dict[Any, Candidate] = {}
+        for _ in range(_ROUNDS):
+            met = candidates(traced, self.names)
+            for c in met:
+                pool.setdefault(c.key, c).merge(c)
+            every = sorted(pool.values(), key=lambda c: c.index)
+            wanted = [c for c in every if not c.meant] or every
+            curing = [c for c in wanted[:_AT_MOST] if self._cures([c])]
+            best = self._preferred(curing, wanted)
+            if best is not None:
+                which = "the only origin" if len(wanted) == 1 else f"one of {len(wanted)} origins"
+                self.how.append(f"{which} of what is not finite; repaired, the {self.stage} is finite")
+                return [best], "cured"
+            if len(wanted) > 1 and self._cures(wanted):
+                self.how.append(f"{len(wanted)} origins of what is not finite, which only together cure the {self.stage}; the first is named")
+                return wanted, "cured"
+            if not wanted or not met:
+                break
+            traced = self.trace(self._mends(wanted), self._preparation(wanted))
+            if traced.stage is None or traced.stage != first.stage:
+                break
+        chosen = sorted((c for c in pool.values() if not c.meant), key=lambda c: c.index) or list(pool.values())
+        if chosen:
+            self.how.append("the earliest origin of what is not finite; repairing it alone does not cure the step")
+        return chosen[:1], "observed"
+
+    def _preferred(self, curing: list[Candidate], every: list[Candidate]) -> Candidate | None:
+        """The earliest origin that cures, except a pole whose infinities healthy samples meet as well: those are meant."""
+        for c in curing:
+            if c.pole and any(self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index):
+                continue
+            return c
+        return curing[0] if curing else None
+
+    def _harmless_elsewhere(self, later: Candidate) -> bool:
+        """Whether the infinities that an operator made NaN of also reached samples in which it made none."""
+        hit = later.hits[0]
+        bad = next(iter(self.samples.guesses(hit.shape, hit.rows)), None)
+        if bad is None:
+            return False
+        met = (next(iter(self.samples.guesses(t.shape, t.rows)), None) for t in hit.inputs if t.bits)
+        return any(rows is not None and not set(rows) <= set(bad) for rows in met)
+
+    def _mends(self, chosen: list[Candidate]) -> Mends:
+        return {hit.index: (_zero if hit.backward else _spread) for c in chosen if c.outside is None for hit in c.hits}
+
+    def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
+        kinds = {c.outside for c in chosen if c.outside is not None}
+
+        def prepare() -> None:
+            with torch.no_grad():
+                for kind, name in kinds:
+                    tensors = (
+                        [t for n, t in self.session.state_tensors().items() if n == name]
+                        if kind == "parameter"
+                        else [t for n, t in self.session.optimizer_tensors() if n == name and t.is_floating_point()]
+                        if kind == "optimizer"
+                        else []
+                    )
+                    for t in tensors:
+                        t.nan_to_num_(0.0, 0.0, 0.0)
+
+        return prepare
+
+    def _cures(self, chosen: list[Candidate]) -> bool:
+        clean = sanitized if any(c.outside is not None and c.outside[0] == "batch" for c in chosen) else None
+        overrides = Overrides(batch=clean)
+        tracer = Tracer(repair=self._mends(chosen), look=False)
+        return self.session.fails(overrides, at=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False
+
+
+def _zero(t: torch.Tensor) -> None:
+    t.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _spread(t: torch.Tensor) -> None:
+    """Puts harmless, distinct values where a tensor is not finite: equal ones would make the next variance zero."""
+    good = torch.isfinite(t)
+    filling = torch.linspace(0.25, 0.75, t.numel(), device=t.device, dtype=torch.float32).to(t.dtype).view(t.shape)
+    t.copy_(torch.where(good, t, filling))

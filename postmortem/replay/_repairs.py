@@ -1,0 +1,91 @@
+"""The repairs that are tried on the whole step, from the state before it, and what they did."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.replay.fixes import AtLine, singular, suggested_line
+from postmortem.replay.model import Culprit, Fix
+from postmortem.replay.runner import Overrides
+from postmortem.replay.state import tensor_map
+
+if TYPE_CHECKING:
+    from postmortem.replay._candidates import Candidate
+    from postmortem.replay._session import Session
+    from postmortem.replay.samples import Samples
+
+LARGEST_INPUT = 1e4
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples: Samples, *, fixes: bool, how: list[str]) -> Culprit:
+    """Tries the repairs, each on the whole step from the state before it."""
+    precise = session.fails(Overrides(dtype="fp64"))
+    found = replace(found, precision_only=None if precise is None else not precise)
+    if precise is None:
+        how.append(f"not run in double precision: {session.failure}")
+    if not fixes:
+        return replace(found, how=tuple(how))
+    tried: list[Fix] = []
+
+    def attempt(name: str, overrides: Overrides, what: str) -> None:
+        fails = session.fails(overrides)
+        tried.append(Fix(name=name, cured=fails is False, how=what if fails is not None else f"{what}; could not be run: {session.failure}"))
+
+    attempt("clip_grad", Overrides(clip=1.0), "gradient norm at most 1")
+    attempt("lower_lr", Overrides(lr=0.01), "learning rate × 0.01")
+    if _reduced(session):
+        attempt("fp32", Overrides(dtype="fp32"), "the whole step in single precision")
+    if _reduced(session) and session.runner.train_step.autocast != "bf16":
+        attempt("bf16", Overrides(dtype="bf16"), "bfloat16 instead of half precision")
+    tried.append(Fix(name="fp64", cured=precise is False, how="the whole step in double precision"))
+    if found.samples:
+        attempt("drop_sample", Overrides(batch=samples.drop(found.samples)), f"without sample {', '.join(map(str, found.samples))}")
+    attempt("sanitize_input", Overrides(batch=sanitized), "non-finite inputs set to 0, the rest clamped to ±1e4")
+    if session.runner.scaler is not None:
+        attempt("loss_scale", Overrides(loss_scale=1.0), "loss scale 1")
+    if found.phase == "optimizer" or (c is not None and c.outside is not None and c.outside[0] == "optimizer"):
+        attempt("fresh_optimizer", Overrides(fresh_optimizer=True), "optimizer state started afresh")
+    if found.phase == "optimizer" and found.line is None:
+        attempt("eps", Overrides(eps=1e-4), "optimizer eps at least 1e-4")
+    suggestion = (
+        _epsilon(found, c, session, tried)
+        if found.line is not None and c is not None and c.op and found.phase in ("forward", "backward", "optimizer")
+        else None
+    )
+    return replace(found, fixes=tuple(tried), how=tuple(how), suggestion=suggestion)
+
+
+def _reduced(session: Session) -> bool:
+    return session.runner.train_step.autocast is not None or any(p.dtype in _HALF for p in session.runner.named_parameters().values())
+
+
+def _epsilon(found: Culprit, c: Candidate, session: Session, tried: list[Fix]) -> str | None:
+    op = c.op.strip("_") if c.op else ""
+    op = {"true_divide": "div", "divide": "div", "addcdiv": "div", "linalg_vector_norm": "norm"}.get(op, op.removeprefix("native_"))
+    if not singular(op) or found.file is None or found.line is None:
+        return None
+    for eps in (1e-6, 1e-4):
+        at = AtLine(found.file, found.line, op, eps)
+        fails = session.fails(modes=(at,))
+        if at.used == 0:
+            return None
+        if fails is False:
+            tried.append(Fix(name="eps", cured=True, how=f"{op} at line {found.line} kept {eps:g} away from its singularity"))
+            return suggested_line(found.file, c.hits[0].where.span, found.line, op, eps, at.signed)
+    tried.append(Fix(name="eps", cured=False, how=f"{op} at line {found.line} kept 1e-6 and 1e-4 away from its singularity"))
+    return None
+
+
+def sanitized(batch: Any) -> Any:
+    """The batch with non-finite values set to 0 and the rest clamped to ±LARGEST_INPUT."""
+
+    def clean(t: torch.Tensor) -> torch.Tensor:
+        if not t.is_floating_point() or t.layout != torch.strided:
+            return t
+        return torch.nan_to_num(t.detach(), 0.0, 0.0, 0.0).clamp(-LARGEST_INPUT, LARGEST_INPUT).requires_grad_(t.requires_grad)
+
+    return tensor_map(clean, batch)

@@ -1,0 +1,75 @@
+"""Looking at tensors: what is not finite in them, where, and which of them share memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+NAN, POS, NEG = 1, 2, 4
+INF = POS | NEG
+"""Bits for the kinds of non-finite values."""
+
+
+def values_of(t: torch.Tensor) -> torch.Tensor:
+    """The numbers of a tensor as a real, dense one: of sparse tensors the values, of complex ones both parts."""
+    if t.layout != torch.strided:
+        t = t._values() if t.layout == torch.sparse_coo else t.values()
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+
+
+def storage_key(t: torch.Tensor) -> int:
+    """A positive number that tensors sharing memory have in common; 1 where there is no memory to share."""
+    try:
+        if t.layout != torch.strided:
+            t = t._values() if t.layout == torch.sparse_coo else t.values()
+        return t.untyped_storage().data_ptr() or 1
+    except (RuntimeError, NotImplementedError):
+        return 1
+
+
+def sum_of(t: torch.Tensor) -> torch.Tensor:
+    """The sum, which is finite only if all terms are; in half precision taken in single."""
+    return t.sum(dtype=torch.float32) if t.dtype in (torch.float16, torch.bfloat16) else t.sum()
+
+
+def exact_bits(t: torch.Tensor) -> int:
+    """Which kinds of non-finite values `t` holds: NAN | POS | NEG."""
+    t = values_of(t.detach())
+    if not t.is_floating_point() or not t.numel():
+        return 0
+    low, high = torch.aminmax(t)
+    lo, hi = low.item(), high.item()
+    if math.isnan(lo) or math.isnan(hi):
+        flags = torch.stack([(t == math.inf).any(), (t == -math.inf).any()]).tolist()
+        return int(NAN | POS * flags[0] | NEG * flags[1])
+    return int(POS * (hi == math.inf) | NEG * (lo == -math.inf))
+
+
+def statistics(t: torch.Tensor) -> dict[str, Any]:
+    """shape, dtype, min and max of the finite values, zeros, nan, inf, and the first bad index (in row-major order)."""
+    v = values_of(t.detach())
+    out: dict[str, Any] = {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")}
+    if not v.numel() or v.dtype == torch.bool:
+        return out
+    if not v.is_floating_point():
+        return out | {"min": v.min().item(), "max": v.max().item(), "zeros": int((v == 0).sum())}
+    good = torch.isfinite(v)
+    finite = v[good]
+    if finite.numel():
+        low, high = torch.aminmax(finite)
+        out |= {"min": low.item(), "max": high.item()}
+    nan = int(torch.isnan(v).sum())
+    out |= {"zeros": int((v == 0).sum()), "nan": nan, "inf": int(v.numel() - good.sum()) - nan}
+    if not bool(good.all()):
+        out["first_bad"] = [int(i) for i in (~good).nonzero()[0]]
+    return out
+
+
+def rows_of(bad: torch.Tensor) -> dict[int, list[int]]:
+    """Per dimension of a mask, the indices at which it is true somewhere."""
+    if bad.layout != torch.strided:
+        return {}
+    found = bad.nonzero()
+    return {d: sorted(set(found[:, d].tolist())) for d in range(bad.dim())}
