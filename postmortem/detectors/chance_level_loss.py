@@ -9,6 +9,7 @@ import numpy as np
 from postmortem.core.stats import noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors._frozen import flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,8 @@ class ChanceLevelLoss(BaseDetector):
         series = losses[0]
         rest = series.value[len(series) // 2 :]
         level = float(np.median(rest))
+        if not flat(rest):
+            return
         for k, how in known:
             chance = math.log(k)
             if abs(level - chance) > max(self.options.tolerance * chance, 2 * noise(rest) / len(rest) ** 0.5):

@@ -87,7 +87,7 @@ class LossPlateau(BaseDetector):
                 continue
             step = int(evaluation.step[at])
             rest = series.value[series.step >= step]
-            if at == 0 and not flat(series.value):
+            if at == 0 and _fell(series.value):
                 continue  # stale from the first evaluation on, while the training went on: constant-metric
             if len(rest) >= 8 and flat(rest) and noise(rest) > 0:
                 start = int(series.step[0]) if at == 0 else step
@@ -138,6 +138,12 @@ class LossPlateau(BaseDetector):
             return None
         step = int(series.step[rows[k]])
         return None if _rate_fell(view, step) else (step, "it was falling and stops at once, where a converging loss slows down")
+
+
+def _fell(x: NDArray[np.float64]) -> bool:
+    """Whether the loss left its first level downwards: by more than a tenth and four noises."""
+    level = float(np.median(x))
+    return float(np.median(x[:3])) - level > max(0.1 * abs(level), 4 * noise(x))
 
 
 def _rate_fell(view: View, step: int) -> bool:

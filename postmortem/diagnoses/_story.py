@@ -41,19 +41,14 @@ def named(findings: Iterable[Finding], *names: str) -> list[Finding]:
     return sorted(chosen, key=lambda f: (f.step is None, f.step or 0, names.index(f.name)))
 
 
-def faults(findings: Iterable[Finding]) -> list[Finding]:
-    """What went wrong with the numbers, at severity error, earliest first: the head is the root of the trouble."""
-    order = (
-        "loss-scale-collapse",
-        "nonfinite-gradient",
-        "masked-nonfinite",
-        "nan-onset",
-        "inf-onset",
-        "gradient-explosion",
-        "divergence",
-        "loss-spike",
-    )
-    return [f for f in named(findings, *order) if f.severity == "error"]
+def faults(view: View, findings: Iterable[Finding]) -> list[Finding]:
+    """What went wrong with the numbers, at severity error, earliest first: the head is the root of the trouble.
+
+    At the same step a loss that is not finite explains its gradient; a gradient alone stands for itself.
+    """
+    order = ("loss-scale-collapse", "nonfinite-gradient", "masked-nonfinite", "nan-onset", "inf-onset", "gradient-explosion", *BLOW_UP)
+    grave = [f for f in named(findings, *order) if f.severity == "error"]
+    return sorted(grave, key=lambda f: (f.step is None, f.step or 0, f.name in ("nan-onset", "inf-onset") and role(view, f) != "loss"))
 
 
 def consequences(findings: Iterable[Finding], root: Finding) -> list[Finding]:

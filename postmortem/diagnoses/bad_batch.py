@@ -22,7 +22,7 @@ class BadBatch:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        found = faults(findings) or [f for f in named(findings, "loss-spike", "gradient-spike") if f.severity == "warning"]
+        found = faults(view, findings) or [f for f in named(findings, "loss-spike", "gradient-spike") if f.severity == "warning"]
         if not found:
             return None
         root = found[0]

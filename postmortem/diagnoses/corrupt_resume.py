@@ -26,7 +26,9 @@ class CorruptResume:
         jumps, resets = named(findings, "lr-jump"), named(findings, "step-reset")
         hurt = named(findings, *BLOW_UP, *NONFINITE)
         at_reset = [(r, h) for r in resets for h in hurt if r.step is not None and h.step is not None and 0 <= h.step - r.step <= _near(view)]
-        back = [j for j in jumps if j.evidence["after"] <= 1.2 * j.evidence["peak_before"]]
+        rate = view.main("lr")
+        highest = 0.0 if rate is None else float(rate.finite.value.max(initial=0.0))
+        back = [j for j in jumps if highest <= 1.2 * j.evidence["peak_before"]]
         if back:
             root, lost = back[0], "the scheduler was not restored"
             harmed = [h for h in hurt if h.step is not None and root.step is not None and h.step >= root.step]

@@ -19,8 +19,8 @@ class Divergence:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        found = [f for f in faults(findings) if f.name in ("divergence", "loss-spike", "gradient-explosion")]
-        if not found or faults(findings)[0] is not found[0]:
+        found = [f for f in faults(view, findings) if f.name in ("divergence", "loss-spike", "gradient-explosion")]
+        if not found or faults(view, findings)[0] is not found[0]:
             return None
         root = found[0]
         rate = rate_at(view, root.step)

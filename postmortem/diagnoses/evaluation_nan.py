@@ -24,8 +24,8 @@ class EvaluationNan:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        bad = [f for f in faults(findings) if f.name in ("nan-onset", "inf-onset")]
-        if not bad or faults(findings)[0] is not bad[0]:
+        bad = [f for f in faults(view, findings) if f.name in ("nan-onset", "inf-onset")]
+        if not bad or faults(view, findings)[0] is not bad[0]:
             return None
         root = bad[0]
         if not _evaluation(view, root):

@@ -19,7 +19,7 @@ class ExplodingGradients:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        found = [f for f in faults(findings) if f.name in (*BLOW_UP, *NONFINITE)]
+        found = [f for f in faults(view, findings) if f.name in (*BLOW_UP, *NONFINITE)]
         grown = [f for f in found if f.name == "gradient-explosion"]
         if not grown or (found[0] is not grown[0] and found[0].name in NONFINITE):
             return None

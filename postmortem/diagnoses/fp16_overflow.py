@@ -23,9 +23,9 @@ class Fp16Overflow:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        bad = [f for f in faults(findings) if f.name in NONFINITE]
+        bad = [f for f in faults(view, findings) if f.name in NONFINITE]
         sign = _half_precision(view)
-        if not bad or sign is None or faults(findings)[0] not in bad:
+        if not bad or sign is None or faults(view, findings)[0] not in bad:
             return None
         root = bad[0]
         infinite = [f for f in named(findings, "inf-onset") if f.step is not None and root.step is not None and f.step <= root.step + 1]

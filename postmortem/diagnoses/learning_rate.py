@@ -24,12 +24,13 @@ class LearningRateTooHigh:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        found = [f for f in faults(findings) or named(findings, "loss-spike", "gradient-spike") if f.name in _BROKEN]
+        found = [f for f in faults(view, findings) or named(findings, "loss-spike", "gradient-spike") if f.name in _BROKEN]
         if not found:
             return None
         root = found[0]
         rate = rate_at(view, root.step)
-        if rate is None or not rate.rising or (calm_before(view, root.step) and rate.jump < 1.8):
+        sudden = root.name not in ("divergence", "gradient-explosion") and calm_before(view, root.step)
+        if rate is None or not rate.rising or (sudden and rate.jump < 1.8):
             return None
         if root.severity == "warning" and rate.jump < 1.8:
             return None  # a spike that recovered while the rate rose slowly: the batch, rather
@@ -44,7 +45,7 @@ class LearningRateTooHigh:
             others,
             summary=f"The learning rate {how} when the training broke at step {root.step}: {root.message}.",
             evidence_for=[f"{rate.tag} {how} in the tenth of the run before", *(f.message for f in (*early, *others[:2]))],
-            against=["the gradient norm was calm until the step itself"] if calm_before(view, root.step) else [],
+            against=["the gradient norm was calm until the step itself"] if sudden else [],
             disprove=["the same step diverges with a third of the learning rate"],
             advice=[lower_rate(view, rate), *filter(None, [clip(view, root.step)]), "a longer warm-up, where it broke in the warm-up"],
         )

@@ -23,7 +23,7 @@ class LossScaleCollapse:
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
         found = named(findings, "loss-scale-collapse")
-        first = next(iter(faults(findings)), None)
+        first = next(iter(faults(view, findings)), None)
         if not found or first is None:
             return None
         root = found[0]

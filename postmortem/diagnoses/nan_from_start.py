@@ -19,7 +19,7 @@ class NanFromStart:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        bad = [f for f in faults(findings) if f.name in NONFINITE]
+        bad = [f for f in faults(view, findings) if f.name in NONFINITE]
         loss = view.main("loss")
         if not bad or loss is None or not len(loss):
             return None

@@ -26,7 +26,7 @@ class Numerics:
         bad = named(findings, *NONFINITE)
         if not bad:
             return None
-        root = next((f for f in faults(findings) if f.name in NONFINITE), bad[0])
+        root = next((f for f in faults(view, findings) if f.name in NONFINITE), bad[0])
         backward = root.name == "nonfinite-gradient" or any(f.name == "nonfinite-gradient" and f.step == root.step for f in bad)
         masked = any(f.name == "masked-nonfinite" for f in bad)
         others = consequences(findings, root)
