@@ -19,6 +19,8 @@ NON_FINITE = {
     "+infinity": math.inf,
     "-infinity": -math.inf,
 }
+DEEPEST = 50
+"""Objects nested deeper than this are not metrics."""
 
 
 def number(value: Any) -> float | None:
@@ -33,10 +35,16 @@ def number(value: Any) -> float | None:
     return None
 
 
-def leaves(row: dict[str, Any], separator: str = "/", prefix: str = "") -> Iterator[tuple[str, Any]]:
+def step_number(value: Any) -> int | None:
+    """`value` as a step: a finite number that fits 62 bits, rounded down; None else."""
+    step = number(value)
+    return None if step is None or not abs(step) < 2**62 else math.floor(step)
+
+
+def leaves(row: dict[str, Any], separator: str = "/", prefix: str = "", depth: int = DEEPEST) -> Iterator[tuple[str, Any]]:
     """The values of a nested object with their keys joined: {"a": {"b": 1}} gives "a/b"."""
     for key, value in row.items():
-        if isinstance(value, dict):
-            yield from leaves(value, separator, f"{prefix}{key}{separator}")
+        if isinstance(value, dict) and depth:
+            yield from leaves(value, separator, f"{prefix}{key}{separator}", depth - 1)
         else:
             yield prefix + key, value

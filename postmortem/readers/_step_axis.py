@@ -17,10 +17,13 @@ COUNTERS = (
     *("iter", "iters", "current_steps", "step", "steps", "update", "updates", "training_iteration", "num_steps", "n_iter", "step_num", "train_step"),
 )
 """Names of counters, the most telling first; groups in front ("trainer/", "train/") and case do not matter."""
+SURE = COUNTERS[:6]
+"""Names that can only mean the whole run: many restarts are no reason to doubt them."""
 WITHIN_EPOCH = ("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step")
 EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num")
 FEW = 4
 """A column that stays the same in more rows than these is a setting, not a counter."""
+LARGEST = 2**62
 SHARE = 0.5
 """A column must stand in at least this part of the rows to be their axis."""
 
@@ -46,31 +49,36 @@ def counter_names(names: Iterable[str]) -> list[str]:
     return _named(names, COUNTERS)
 
 
-def step_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
+def step_axis(columns: Mapping[str, NDArray[np.float64]], rank: NDArray[np.int16] | None = None) -> Axis | None:
     """The column that counts steps over the whole run; or epoch and a counter that starts again with each, put together.
 
-    `columns` are float64[n], NaN where a row has no such cell. None where nothing counts; see `epoch_axis` then.
+    `columns` are float64[n], NaN where a row has no such cell; `rank` int16[n] is who wrote each row: ranks count each
+    for itself. None where nothing counts; see `epoch_axis` then.
     """
     rows = next((len(c) for c in columns.values()), 0)
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
     for name in counter_names(columns):
         column = columns[name]
-        if _covers(column, rows) and _counts(column, epochs):
+        restarts = 0.2 if plain(name) in SURE else 0.02
+        if _covers(column, rows) and _counts(column, epochs, rank, restarts):
             return Axis(name, _filled_int(column), (name,), f"steps are the column {name!r}")
     for name in _named(columns, WITHIN_EPOCH):
-        if epochs is not None and _covers(columns[name], rows) and (inner := _filled(columns[name])) is not None:
-            per_epoch = int(inner.max()) + (inner.min() == 0)
-            step = (epochs - (epochs.min() >= 1)) * per_epoch + inner
-            if _whole(inner) and _whole(epochs) and (np.diff(step) >= 0).mean() >= 1 - 2 * (np.diff(epochs) < 0).mean():
-                note = f"steps are {name!r}, with {per_epoch} to an epoch (the highest that was logged)"
-                return Axis(name, step.astype(np.int64), (name,), note)
+        inner = _filled(columns[name]) if _covers(columns[name], rows) else None
+        if epochs is None or inner is None or not (_whole(inner) and _whole(epochs)):
+            continue
+        per_epoch = inner.max() + (inner.min() == 0)
+        step = (epochs - (epochs.min() >= 1)) * per_epoch + inner
+        fell, new_run = (np.diff(step) < 0).sum(), (np.diff(epochs) < 0).sum()
+        if step.max() < LARGEST and fell <= new_run:
+            note = f"steps are {name!r}, with {per_epoch:.0f} to an epoch (the highest that was logged)"
+            return Axis(name, step.astype(np.int64), (name,), note)
     return None
 
 
 def epoch_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
     """Epochs as steps, for tables with one row per epoch."""
     for name in _named(columns, EPOCHS):
-        if _covers(columns[name], len(columns[name])) and _counts(columns[name], None):
+        if _covers(columns[name], len(columns[name])) and _counts(columns[name]):
             return Axis("epoch", _filled_int(columns[name]), (name,), f"steps are epochs, from the column {name!r}")
     return None
 
@@ -89,20 +97,29 @@ def _covers(column: NDArray[np.float64], rows: int) -> bool:
 
 
 def _whole(values: NDArray[np.float64]) -> bool:
-    return bool(len(values) and np.isfinite(values).all() and (values >= 0).all() and (values == np.floor(values)).all() and values.max() < 2**62)
+    return bool(len(values) and np.isfinite(values).all() and (values >= 0).all() and (values == np.floor(values)).all() and values.max() < LARGEST)
 
 
-def _counts(column: NDArray[np.float64], epochs: NDArray[np.float64] | None) -> bool:
-    """Whether a column counts: whole numbers that rise, but for a few restarts that are no new epoch."""
+def _counts(
+    column: NDArray[np.float64],
+    epochs: NDArray[np.float64] | None = None,
+    rank: NDArray[np.int16] | None = None,
+    restarts: float = 0.02,
+) -> bool:
+    """Whether a column counts: whole numbers that rise, but for a few `restarts` (at most that share, or one) that are no new epoch."""
     at = np.flatnonzero(~np.isnan(column))
+    if rank is not None:
+        at = at[np.argsort(rank[at], kind="stable")]
     values = column[at]
     if not _whole(values):
         return False
     moves = np.diff(values)
+    if rank is not None:
+        moves[np.diff(rank[at]) != 0] = 0
     fell = np.flatnonzero(moves < 0)
     if not moves.any():
         return len(values) <= FEW
-    if not (moves > 0).any() or len(fell) > 0.02 * np.count_nonzero(moves) + 1:
+    if not (moves > 0).any() or len(fell) > restarts * np.count_nonzero(moves) + 1:
         return False
     return not len(fell) or epochs is None or not (epochs[at[fell + 1]] > epochs[at[fell]]).all()
 

@@ -80,9 +80,9 @@ def finish(reading: Reading, table: Table, times: list[float], axis: Axis | None
     `times` are wall times of the rows that were read otherwise, NaN where there were none.
     """
     columns = table.columns()
-    axis = axis or step_axis(columns) or epoch_axis(columns) or row_axis(len(table))
     time_name, wall_time = _wall_times(columns) or ("", np.array(times))
-    rank_name, rank = _ranks(columns) or ("", -1)
+    rank_name, rank = _ranks(columns) or ("", np.full(len(table), -1, np.int16))
+    axis = axis or step_axis(columns, rank) or epoch_axis(columns) or row_axis(len(table))
     reading.points = table.points(axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name})
     reading.step_axis = axis.name
     if len(table):

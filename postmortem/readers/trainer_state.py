@@ -11,7 +11,7 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
-from postmortem.readers._json import leaves, number
+from postmortem.readers._json import leaves, number, step_number
 from postmortem.readers._table import Table
 from postmortem.readers._text_file import decoded
 
@@ -62,8 +62,8 @@ def _fill(reading: Reading, state: dict[str, Any]) -> None:
     table = Table()
     steps: list[int] = []
     for entry in state.get("log_history", []):
-        step = number(entry.get("step")) if isinstance(entry, dict) else None
-        if step is None or not np.isfinite(step):
+        step = step_number(entry.get("step")) if isinstance(entry, dict) else None
+        if step is None:
             reading.skipped["entries without a step"] = reading.skipped.get("entries without a step", 0) + 1
             continue
         found = {key: number(value) for key, value in leaves(entry) if key != "step"}
@@ -71,7 +71,7 @@ def _fill(reading: Reading, state: dict[str, Any]) -> None:
         if no_numbers:
             reading.skipped["values that are no numbers"] = reading.skipped.get("values that are no numbers", 0) + no_numbers
         table.add((key, value) for key, value in found.items() if value is not None)
-        steps.append(int(step))
+        steps.append(step)
     reading.points = table.points(np.array(steps, np.int64))
     reading.config = {key: state[key] for key in _CONFIG if state.get(key) is not None}
     done, planned = number(state.get("global_step")), number(state.get("max_steps"))

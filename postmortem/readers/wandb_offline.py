@@ -13,21 +13,21 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers._damage import Damage, problems_of
-from postmortem.readers._json import number
+from postmortem.readers._json import leaves, number, step_number
 from postmortem.readers._schema import DecodeError, messages
 from postmortem.readers._step_axis import Axis, step_axis
 from postmortem.readers._table import Table, finish
 from postmortem.readers._wandb_log import MAGIC, records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 RECORD = messages(
     "postmortem.wandb",
     """
     message Record { History history = 2; Items summary = 3; Output output = 4; Items config = 5; bytes stats = 7; bytes artifact = 8;
-                     bytes alert = 10; Output output_raw = 13; Run run = 17; Exit exit = 18; bytes preempting = 23; Environment environment = 26; }
+                     bytes alert = 10; Output output_raw = 13; Run run = 17; Exit exit = 18; Environment environment = 26; }
     message History { repeated Item item = 1; Step step = 2; }
     message Step { int64 num = 1; }
     message Items { repeated Item update = 1; repeated Item remove = 2; }
@@ -168,24 +168,26 @@ class _Log:
 
     def history(self, history: Any) -> None:
         """One row: what was logged by one or more calls of `log` with the same step."""
-        values: list[tuple[list[str], Any]] = []
+        values: dict[str, Any] = {}
         for item in history.item:
-            path, value = _path(item), _value(item)
-            values += [([*path, *inner], v) for inner, v in _inner(value)] if isinstance(value, dict) else [(path, value)]
-        media = {tuple(path[:-1]) for path, _ in values if path[-1] == "_type"}
+            name, value = _SEPARATOR.join(_path(item)), _value(item)
+            if isinstance(value, dict):
+                values.update(leaves(value, _SEPARATOR, name + _SEPARATOR))
+            else:
+                values[name] = value
+        media = tuple(name.removesuffix("_type") for name in values if name.endswith("._type"))
         row: dict[str, float] = {}
-        for path, value in values:
-            if media and any(tuple(path[:k]) in media for k in range(1, len(path))):
-                if path[-1] == "_type":
-                    self.skipped[f"{value} values"] += 1
-                continue
+        for name, value in values.items():
             numeric = number(value)
-            if numeric is not None:
-                row[_SEPARATOR.join(path)] = numeric
+            if media and name.startswith(media):
+                if name.endswith("._type"):
+                    self.skipped[f"{value} values"] += 1
+            elif numeric is not None:
+                row[name] = numeric
             elif value is not None:
                 self.skipped["values that are no numbers"] += 1
-        step = history.step.num if history.HasField("step") else row.get("_step", len(self.table))
-        self.steps.append(int(step) if math.isfinite(step) else len(self.table))
+        step = step_number(history.step.num if history.HasField("step") else row.get("_step"))
+        self.steps.append(len(self.table) if step is None else step)
         self.times.append(row.get("_timestamp", math.nan))
         self.table.add(row.items())
 
@@ -222,14 +224,6 @@ def _loads(text: bytes, fast: Callable[[bytes], Any]) -> Any:
         except (ValueError, RecursionError):
             continue
     return _text(text)
-
-
-def _inner(value: dict[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, inner in value.items():
-        if isinstance(inner, dict):
-            yield from _inner(inner, (*above, key))
-        else:
-            yield (*above, key), inner
 
 
 def _text(raw: bytes) -> str:

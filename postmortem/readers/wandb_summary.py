@@ -10,7 +10,7 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
-from postmortem.readers._json import leaves, number
+from postmortem.readers._json import leaves, number, step_number
 from postmortem.readers._step_axis import step_axis
 from postmortem.readers._table import Table
 from postmortem.readers._text_file import decoded
@@ -55,7 +55,7 @@ class WandbSummary:
         table = Table()
         table.add(values.items())
         axis = step_axis(table.columns())
-        step = axis.step if axis else np.array([int(own.get("_step", 0))], np.int64)
+        step = axis.step if axis else np.array([step_number(own.get("_step")) or 0], np.int64)
         reading.step_axis = axis.name if axis else "_step"
         reading.points = table.points(step, own.get("_timestamp", np.nan))
         reading.notes.append("only the last value of each key, at the last step")

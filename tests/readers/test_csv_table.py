@@ -57,6 +57,8 @@ def test_ultralytics(tmp_path: Path) -> None:
         ("time/total_timesteps,loss", ["2048,1", "4096,1"], [2048, 4096], "time/total_timesteps"),
         ("epoch,iter,loss", [f"{e},{i},1" for e in (1, 2, 3) for i in (10, 20)], [10, 20, 30, 40, 50, 60], "iter"),
         ("epoch,batch,loss", [f"{e},{i},1" for e in (0, 1) for i in (0, 1, 2)], [0, 1, 2, 3, 4, 5], "batch"),
+        ("global_step,loss", [f"{i},1" for i in [0, 10, 20, 30] * 3], [0, 10, 20, 30] * 3, "global_step"),
+        ("iter,loss", [f"{i},1" for i in [0, 1, 2, 3] * 3], list(range(12)), "row"),
         ("loss,lr", ["3,1", "2,1"], [0, 1], "row"),
         ("epoch,loss", ["1,1", "2,1", "1,1", "2,1"], [1, 2, 1, 2], "epoch"),
         ("step,loss", ["0.5,1", "0.7,1"], [0, 1], "row"),

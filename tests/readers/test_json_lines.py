@@ -79,6 +79,31 @@ def test_generic(tmp_path: Path) -> None:
     assert reading.skipped == {"values that are no numbers": 2}
 
 
+def test_ranks_count_for_themselves(tmp_path: Path) -> None:
+    """Ranks that write into one file, out of step with one another, keep their own steps."""
+    rows = [{"step": (i // 4) + (i % 4) * 3, "rank": i % 4, "loss": 1.0} for i in range(80)]
+    reading = read(tmp_path / "metrics.jsonl", rows)
+    assert [s for s, _ in column(reading, "loss")] == [row["step"] for row in rows]
+    assert reading.step_axis == "step"
+
+
+@pytest.mark.parametrize("step", [1e300, -5, "NaN", 10**400, 2**70, None, [1], "x"])
+def test_impossible_steps(tmp_path: Path, step: Any) -> None:
+    """Steps that cannot be steps leave the rows in place, numbered."""
+    reading = read(tmp_path / "metrics.jsonl", [{"step": step, "epoch": 2**61, "loss": 1.0}, {"step": step, "epoch": 1, "loss": 2.0}])
+    assert [v for _, v in column(reading, "loss")] == [1.0, 2.0]
+    assert reading.step_axis == "row"
+
+
+def test_deep_nesting(tmp_path: Path) -> None:
+    """An object nested too deep for any metric is counted, and costs nothing else."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 0.5, "deep": ' + '{"a": ' * 300 + "1" + "}" * 300 + "}\n")
+    reading = JsonLines.read(path)
+    assert column(reading, "loss") == [(1, 0.5)]
+    assert reading.skipped == {"values that are no numbers": 1}
+
+
 def test_bad_lines(tmp_path: Path) -> None:
     """Lines that are no JSON object are Problems with their line; the rows around them are kept."""
     path = tmp_path / "metrics.jsonl"

@@ -149,6 +149,12 @@ def test_a_column_that_does_not_count_is_no_step(tmp_path: Path) -> None:
     assert reading.step_axis == "_step"
 
 
+def test_impossible_steps(tmp_path: Path) -> None:
+    """Rows whose `_step` cannot be one are numbered."""
+    reading = read(tmp_path / "r.wandb", [history(None, loss=1.0, _step=step) for step in (1e300, math.inf, "x", None)])
+    assert column(reading, "loss") == [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)]
+
+
 def test_only_the_header(tmp_path: Path) -> None:
     """The 7 bytes a killed run can leave, fewer, none, and something else entirely: one Problem each, no points."""
     for data, said in [(START, "killed before"), (START[:5], "killed before"), (b"", "empty"), (b"hello world, this is text" * 9, "not a W&B log")]:

@@ -36,3 +36,11 @@ def test_damage(tmp_path: Path, text: str) -> None:
     reading = WandbSummary.read(path)
     assert len(reading.points) == 0
     assert len(reading.problems) == 1
+
+
+@pytest.mark.parametrize("step", ["1e300", "Infinity", "NaN", '"x"'])
+def test_impossible_steps(tmp_path: Path, step: str) -> None:
+    """A `_step` that cannot be one leaves the values, at step 0."""
+    path = tmp_path / "wandb-summary.json"
+    path.write_text(f'{{"loss": 1, "_step": {step}}}')
+    assert WandbSummary.read(path).points.step.tolist() == [0]
