@@ -42,7 +42,7 @@ LABELS: dict[str, Callable[[RunReport], bool]] = {
     "crash": lambda r: "crash" in names(r),
     "oom": lambda r: r.ended == "out-of-memory" or mentions(r, "oom", "out-of-memory"),
     "host_oom_kill": lambda r: r.ended in ("killed", "out-of-memory") or mentions(r, "killed"),
-    "cuda_error": lambda r: mentions(r, "cuda"),
+    "cuda_error": lambda r: mentions(r, "cuda", "illegal"),
     "time_limit": lambda r: r.ended == "time-limit",
     "interrupted": lambda r: r.ended == "interrupted",
     "silent_death": lambda r: "silent-death" in names(r),
