@@ -13,7 +13,7 @@ from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
 from postmortem.readers._json import leaves, number
-from postmortem.readers._step_axis import COUNTERS, EPOCHS, plain
+from postmortem.readers._step_axis import COUNTERS, EPOCHS, LARGEST, plain
 from postmortem.readers._table import Table, finish, iso_time
 from postmortem.readers._text_file import decoded
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _NAMES = (".jsonl", ".ndjson", ".log.json", "scalars.json")
 _NUMBER_KEY = re.compile(r'"([^"\\]+)"\s*:\s*(?:-?\d|NaN|-?Infinity|"-?(?:nan|inf)")', re.I)
 _HEADER_KEYS = {"env_info", "exp_name", "config"}
+_PLAN = re.compile(r"\b(max_epochs|max_iters|total_epochs)\s*=\s*(\d{1,9})\b")
+"""How long the training is to be, in the settings that mmdetection's first line quotes."""
+_TOTALS = ("total_steps", "max_steps")
 _HELD_OUT = {"val", "valid", "validation", "eval", "test"}
 _MOST_TOLD = 20
 
@@ -72,8 +75,11 @@ class JsonLines:
                 bad.append(number_of)
             elif not _HEADER_KEYS.isdisjoint(row):
                 skipped["header lines"] += 1
+                reading.config.update((key, int(value)) for key, value in _PLAN.findall(str(row.get("config"))))
             else:
                 _add(row, table, times, skipped)
+        columns = table.columns()
+        reading.config.update((name, int(columns[name][-1])) for name in _TOTALS if name in columns and 0 < columns[name][-1] < LARGEST)
         finish(reading, table, times)
         reading.skipped = dict(+skipped)
         reading.problems += _problems(str(path), bad, len(lines), len(table))

@@ -30,7 +30,7 @@ def column(reading: Reading, tag: str) -> list[tuple[int, float]]:
 
 def test_mmdetection(tmp_path: Path) -> None:
     """Iterations start again with each epoch and are made global; rows of the validation stand at the end of their epoch."""
-    rows: list[Any] = [{"env_info": "sys.platform: linux", "seed": 0, "config": "x"}]
+    rows: list[Any] = [{"env_info": "sys.platform: linux", "seed": 0, "config": "lr = 0.1\nrunner = dict(type='EpochBasedRunner', max_epochs=12)"}]
     for epoch in (1, 2, 3):
         rows += [{"mode": "train", "epoch": epoch, "iter": i, "loss": 1.0, "time": 0.3} for i in (50, 100, 150)]
         rows.append({"mode": "val", "epoch": epoch, "iter": 5000, "bbox_mAP": 0.1 * epoch, "loss": 9.0})
@@ -39,6 +39,7 @@ def test_mmdetection(tmp_path: Path) -> None:
     assert column(reading, "val/bbox_mAP") == [(150, 0.1), (300, 0.2), (450, pytest.approx(0.3))]
     assert [s for s, _ in column(reading, "val/loss")] == [150, 300, 450]
     assert reading.skipped == {"header lines": 1}
+    assert reading.config == {"max_epochs": 12}
     assert "150 to an epoch" in reading.notes[0]
     assert reading.problems == []
 
@@ -59,6 +60,7 @@ def test_llama_factory(tmp_path: Path) -> None:
     rows = [{"current_steps": 10 * i, "total_steps": 500, "loss": 2.0, "lr": 1e-5, "epoch": 0.06 * i, "elapsed_time": "0:00:10"} for i in (1, 2)]
     reading = read(tmp_path / "trainer_log.jsonl", rows)
     assert column(reading, "loss") == [(10, 2.0), (20, 2.0)]
+    assert reading.config == {"total_steps": 500}
     assert reading.skipped == {"values that are no numbers": 2}
 
 
