@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import SEVERITIES, VERDICTS
-from postmortem.reporters._text import clean, count, number
+from postmortem.reporters._text import clean, count, number, squeezed
 
 if TYPE_CHECKING:
     from postmortem.core.model import Around, Event, Finding, Problem, Report, RunReport, Verdict
@@ -128,7 +128,7 @@ def headline(run: RunReport) -> str:
     first = folds[0].first
     event = seen_in_log(run, first)
     words = f"{clean(first.code)} {clean(first.name)} {place(folds[0])}".strip()
-    return f"{words}: {clean(event.message, 100)}" if event and event.message else words
+    return f"{words}: {squeezed(event.message, 100)}" if event and event.message else words
 
 
 def seen_in_log(run: RunReport, finding: Finding) -> Event | None:
@@ -158,7 +158,7 @@ def cause(run: RunReport) -> str:
     if event is None or event.kind in name:
         return name
     known = event.kind != "generic-exception"
-    return f"{name}: {clean(event.kind)}" if known else f"{name}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', clean(event.message, 60))}"
+    return f"{name}: {clean(event.kind)}" if known else f"{name}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', squeezed(event.message, 60))}"
 
 
 def onset(run: RunReport) -> int | None:

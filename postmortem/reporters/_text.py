@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ def clean(text: object, limit: int = 0) -> str:
     if limit and len(line) > limit:
         line = line[: limit - 1] + "…"
     return line if line.isprintable() else "".join(c if c.isprintable() else _visible(c) for c in line)
+
+
+def squeezed(text: object, limit: int = 0) -> str:
+    """`text` of a log line, cleaned, its columns of spaces narrowed to one."""
+    return clean(re.sub(r"[ \t]{2,}", " ", str(text)), limit)
 
 
 def _visible(char: str) -> str:

@@ -32,7 +32,7 @@ from postmortem.reporters._story import (
     with_commands,
     worst_first,
 )
-from postmortem.reporters._text import MARKS, clean, count, number, sparkline
+from postmortem.reporters._text import MARKS, clean, count, number, sparkline, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 _VERDICT_STYLE = {"failed": "bold red", "suspect": "bold yellow", "not-judged": "bold magenta", "healthy": "bold green"}
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _LABEL = 11  # columns of the labels on the left
+_NARROWEST = 50  # columns; below this a table of values fits no more
 _BRIEF = 4  # lines of one kind without --verbose
 _DETAILED_GROUPS = 16  # up to so many causes, a triage page gives each its summary and next step
 
@@ -73,7 +74,7 @@ class _Page:
 
     def __init__(self, options: RenderOptions) -> None:
         self.verbose = options.verbose
-        self.width = max(options.width, 40)
+        self.width = max(options.width, _NARROWEST)
         self._out = StringIO()
         self._console = Console(
             file=self._out,
@@ -128,17 +129,19 @@ def _run(page: _Page, run: RunReport) -> None:
     bad = run.verdict in ("failed", "suspect")
     if bad:
         page.blank()
-    diagnosis = run.diagnosis
+    diagnosis, folds = run.diagnosis, folded(run)
     if diagnosis:
         page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500 if page.verbose else 450))
     if bad or page.verbose:
         _values(page, run.around)
-    _findings(page, folded(run), diagnosis.summary if diagnosis else "")
+    _findings(page, folds, diagnosis.summary if diagnosis else "")
     if diagnosis:
         for label, said in (("for", diagnosis.evidence_for), ("against", diagnosis.evidence_against), ("wrong if", diagnosis.disprove)):
             _bullets(page, label, [clean(s, 800) for s in said], most=_BRIEF if label == "for" else 2)
         _last_good(page, run)
         _next(page, diagnosis.next)
+    elif bad and folds:
+        _next(page, [f"postmortem explain {folds[0].first.code}"])
     _events(page, run)
     _bullets(page, "damage", [problem_line(p, run) for p in run.problems], style="magenta")
     _not_checked(page, run)
@@ -157,10 +160,11 @@ def _values(page: _Page, around: Sequence[Around]) -> None:
     steps = {(a.before_step, a.at_step) for a in around}
     before, at = next(iter(steps)) if len(steps) == 1 else (None, None)
     heads = ("", "before" if before is None else f"step {before}", "at onset" if at is None else f"step {at}")
-    rows = [(_short(clean(a.tag), min(30, page.width - 48)), number(a.before), at_onset(a)) for a in around]
+    rows = [(_short(clean(a.tag), min(30, page.width - 42)), number(a.before), at_onset(a)) for a in around]
     name, left, right = (max(cell_len(row[k]) for row in [heads, *rows]) for k in range(3))
-    page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}  course", "dim"), wrap=False)
     room = min(40, page.width - _LABEL - name - left - right - 6)
+    course = "  course" if room >= 8 else ""
+    page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}{course}", "dim"), wrap=False)
     for (tag, was, became), a in zip(rows, around, strict=True):
         style = "bold red" if became in ("nan", "inf", "-inf") else "bold"
         page.add("", tag + " " * (name - cell_len(tag)), f"  {was:>{left}}  ", (f"{became:>{right}}", style), "  ", *_spark(a, room), wrap=False)
@@ -176,7 +180,7 @@ def _spark(around: Around, width: int) -> list[Words]:
 
 def _short(text: str, width: int) -> str:
     """The end of a long name: the end tells tags of one family apart."""
-    while cell_len(text) > width:
+    while cell_len(text) > max(width, 1):
         text = "…" + text[2:]
     return text
 
@@ -230,7 +234,7 @@ def _events(page: _Page, run: RunReport) -> None:
     shown = events if page.verbose else events[:_BRIEF]
     for i, event in enumerate(shown):
         style = _SEVERITY_STYLE[event.severity]
-        message = clean(event.message, 600 if page.verbose else 200)
+        message = squeezed(event.message, 600 if page.verbose else 200)
         words: list[Words] = [(clean(event.kind), style), (f"  {event_where(event, run)}  ", "dim"), message]
         page.add("log" if i == 0 else "", *words, mark="- ", lines=0 if page.verbose else 4)
     _more(page, len(events) - len(shown))

@@ -59,7 +59,7 @@ def test_a_command_is_never_broken(one_failed):
     assert any(line.strip().endswith(command) for line in lines_of(one_failed, 60))
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
 @pytest.mark.parametrize("report", ["one_failed", "many", "four_hundred", "one_hostile"])
 def test_width_is_respected(request, report, width):
     """No line is wider than the terminal, except a command that is to be copied."""
