@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,17 @@ class BaseDetector:
     name: str
     severity: Severity
     Options: type[Any] = NoOptions
+
+    def __init_subclass__(cls) -> None:
+        """Logs hold numbers up to 1e308: where a comparison overflows to infinity, it is the right answer and no warning."""
+        judge = cls.detect
+
+        @wraps(judge)
+        def detect(self: Any, view: View) -> Iterator[Finding]:
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
+                return iter(list(judge(self, view)))
+
+        cls.detect = detect  # type: ignore[method-assign]
 
     def __init__(self, options: Any = None) -> None:
         self.options = options if options is not None else self.Options()

@@ -88,7 +88,7 @@ class ChanceLevelLoss(BaseDetector):
             if len(score) >= 5:
                 level = float(np.median(score.value[len(score) // 2 :]))
                 level = level / 100 if level > 1 else level
-                k = round(1 / level) if level > 0 else 0
+                k = round(1 / level) if level > 1e-3 else 0
                 if 2 <= k <= 100 and abs(level * k - 1) < 0.15:
                     found.append((k, f"{score.tag} is {number(level)}"))
         return found

@@ -108,4 +108,4 @@ def _even(rows: NDArray[np.intp]) -> bool:
         return False
     shortest = float(gaps.min())
     multiple = gaps / shortest
-    return bool(shortest > 2 and (np.abs(multiple - np.round(multiple)) < 0.1).mean() >= 0.8 and (np.round(multiple) <= 3).mean() >= 0.8)
+    return bool(shortest > 2 and (np.abs(multiple - np.round(multiple)) < 0.05).mean() >= 0.8 and (np.round(multiple) <= 3).mean() >= 0.8)

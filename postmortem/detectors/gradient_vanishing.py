@@ -80,7 +80,10 @@ class GradientVanishing(BaseDetector):
             return None
         smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero is no depth
         end = max(end, float(smooth[-1]))
-        low = int(np.flatnonzero(smooth > end + 0.1 * (held - end))[-1]) + 1
+        above = np.flatnonzero(smooth > end + 0.1 * (held - end))
+        if not len(above):
+            return None
+        low = int(above[-1]) + 1
         chord = smooth[0] + (smooth[min(low, n - 1)] - smooth[0]) * np.arange(low) / max(low, 1)
         at = min(int(np.argmax(smooth[:low] - chord)) + 1, n - 1)  # the knee: farthest above the straight line down
         last = float(np.median(series.value[-max(3, n // 20) :]))

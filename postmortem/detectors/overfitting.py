@@ -64,7 +64,8 @@ class Overfitting(BaseDetector):
         if x.min() <= 0:
             return None
         smooth = centred_median(x, 3)
-        best = int(np.argmin(smooth))
+        near = int(np.argmin(smooth))
+        best = max(0, near - 1) + int(np.argmin(x[max(0, near - 1) : near + 2]))
         end = float(np.median(x[-max(3, len(x) // 10) :]))
         least = float(smooth[best])
         if end < (1 + self.options.rise) * least or end - least < self.options.z * noise(x[max(0, best - 2) :]):
