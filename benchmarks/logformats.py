@@ -45,9 +45,7 @@ def main() -> int:
         for what in (*missed, *missed_events):
             print(f"{entry['file']}: missed {json.dumps(what)}")
         if options.verbose:
-            print(
-                f"{entry['file']}: {len(reading.points)} points of {len(reading.points.tags)} tags, {reading.step_axis} axis; {'; '.join(reading.notes)}"
-            )
+            print(f"{entry['file']}: {len(reading.points)} points, {reading.step_axis} axis; {'; '.join(reading.notes)}")
     print(f"values {values[0]} of {values[1]}, events {events[0]} of {events[1]}")
     return 0 if values[0] == values[1] and events[0] == events[1] else 1
 

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-BLOCK = 4 << 20
+BLOCK = 16 << 20
 LONGEST_LINE = 64 << 20
 """A line without any end is cut here, so that memory stays bounded."""
 
 _MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
 """The cursor goes to another line, or the screen is cleared: what follows is a row of its own."""
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_HOLES = re.compile(rb"\0+")
 _BACKSPACES = re.compile(rb"\x08+")
 
 
@@ -93,7 +94,6 @@ class Lines:
             yield self._block(data, line, offset)
 
     def _block(self, data: bytes, line: int, offset: int) -> Block:
-        raw = data
         if b"\0" in data:
             start = data.index(b"\0")
             nuls = data.count(b"\0")
@@ -107,14 +107,13 @@ class Lines:
                     lost="what should stand there" if nuls > 3 else "",
                 )
             )
-            data = data.replace(b"\0", b"")
+            data = _HOLES.sub(b"\0", data)  # one is left: it ends a row, and is itself news
         if b"\x1b" in data:
             data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
         if b"\x08" in data:
             data = _BACKSPACES.sub(_backspace, data)
         if data.startswith(codecs.BOM_UTF8) and offset == 0:
             data = data[3:]
-        del raw
         return Block(data, line, offset)
 
 

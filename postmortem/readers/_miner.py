@@ -255,6 +255,8 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
             end = match.end()  # "loss 1.23 (avg 1.30)": its mean, not a value of its own
             continue
         where = position(named.name)
+        if where is not None and where[0] == "step" and "." in raw and not raw.endswith(".0") and where[1] < GLOBAL:
+            where = None  # a timer: "forward: 103.30 | step: 7.03"
         span = match.span("nonfinite") if match["nonfinite"] else match.span("number")
         split = named.split or split
         if where is not None:
@@ -302,7 +304,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     known = placed or any(role_of(v.tag) is not None for v in record.values)
     if demand and covered * (2 if placed else 1 if known else 0.3) < leftover:
         if found := _EPOCH_ANYWHERE.search(text, start):
-            return Record(epoch=float(found[1]), epochs=float(found[2]), at={"epoch": found.span(1)})
+            return Record(epoch=float(found[1]), epochs=float(found[2]), at={"epoch": found.span(1), "epochs": found.span(2)})
         return None
     if not record.values and not placed:
         return None
@@ -336,13 +338,14 @@ def _fraction(record: Record, match: re.Match[str], text: str, named: _Named | N
         kind, level = where
         if kind == "epoch":
             record.epoch, record.epochs = n, total
-            record.at["epoch"] = match.span("a")
+            record.at["epoch"], record.at["epochs"] = match.span("a"), match.span("b")
         elif kind == "step" and level >= record.level:
             record.n, record.total, record.level = n, total, level
-            record.at["n"] = match.span("a")
+            record.at["n"], record.at["total"] = match.span("a"), match.span("b")
         return end
     if named is not None and role_of(named.name) in ("accuracy", "val_accuracy"):
         value = float(percent[1]) if percent else n / total if total else n
+        record.once = True
         record.values.append(Value(named.name, value))
         return end
     if (
@@ -351,8 +354,8 @@ def _fraction(record: Record, match: re.Match[str], text: str, named: _Named | N
         and (named is None or named.split or named.name.lower() in SPLITS or (not named.strong and named.name.lower().rstrip(":") in SPLITS))
     ):
         record.n, record.total = n, total
-        record.at["n"] = match.span("a")
-        record.samples = percent is not None and (total or 0) > 5000 and n % 10 == 0 and "[" in text[max(0, match.start() - 8) : match.start()]
+        record.at["n"], record.at["total"] = match.span("a"), match.span("b")
+        record.samples = percent is not None and (total or 0) > 5000 and "[" in text[max(0, match.start() - 8) : match.start()]
         if named is not None:
             record.split = named.name
             record.evaluation = record.split.lower() in HELD_OUT
@@ -396,6 +399,7 @@ def _place(record: Record, where: tuple[str, int], raw: str, span: tuple[int, in
             record.at["epoch"] = span
     elif kind == "rank":
         record.rank = int(value)
+        record.at["rank"] = span
     elif kind == "time":
         record.wall_time = value if value > 1e8 else None
     elif kind == "step" and level > record.level and "e" not in raw.lower() and value == int(value):

@@ -21,7 +21,10 @@ class ColumnTable(Dialect):
 
     name = "table"
     priority = 60
-    content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s*[|│┃]?\s*(?:-?\d|nan\b|[A-Za-z_#][^=]*$)")
+    content: ClassVar[re.Pattern[str] | None] = re.compile(
+        rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?(?:\s\s|\t|,|\s*+[|│┃])"  # a cell and its end
+        r"|(?=[^\d]*+$)(?=(?:[^,|\t]*+[,|\t]){2}|(?:.*?\S\s\s+){2})(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"  # names between separators
+    )
     _name = re.compile(r"(?!.*(?:^|[ (:=])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?[%)]?(?: |$))[A-Za-z_#∇][\w ./@()%#\-\[\]|]{0,40}$")
 
     def __init__(self) -> None:

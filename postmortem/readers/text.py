@@ -21,19 +21,25 @@ from postmortem.readers._events import find_events
 from postmortem.readers._lines import Lines, looks_like_text, text_of
 from postmortem.readers._miner import LONGEST_ROW, mine
 from postmortem.readers._prefix import labelled, peel
-from postmortem.readers._steps import NO_STEP, Track, resolve
+from postmortem.readers._rows import Alarms, Ordered, Rows
+from postmortem.readers._shapes import LONGEST, RUN, Layout, Parsed, Template, fold, hashes, learn, read_one
+from postmortem.readers._steps import MAYBE, NO_STEP, Track, resolve, row_of, stored
 from postmortem.readers._tables import ColumnTable
-from postmortem.readers.dialects import DIALECTS, Row
+from postmortem.readers.dialects import DIALECTS, Record, Row
+from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from typing import Any
+
+    from numpy.typing import NDArray
 
     from postmortem.core.model import Event
     from postmortem.readers._lines import Block
     from postmortem.readers._prefix import Prefix
     from postmortem.readers._steps import Resolved
-    from postmortem.readers.dialects import Dialect, Record
+    from postmortem.readers.dialects import Dialect
 
 _ENDINGS = {".out", ".log", ".err", ".txt", ""}
 _JOB = re.compile(r"(?:SLURM_JOB_?ID|slurm job id|Job ID|job_id)\s*[=:]\s*(\d{3,12})", re.IGNORECASE)
@@ -43,6 +49,11 @@ _GLUED = re.compile(
     r"(?<=[\d.\])])(?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch)\b[ :=#\[(]{0,3}\d|\{'[a-z])|(?<=\d)(?=\[(?:rank|default)\d)"
 )
 _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
+FEW, MANY = 4, 48
+"""Fewer rows of one layout than these are not worth learning it, reading them by columns."""
+MOST_LAYOUTS, MOST_SKELETONS, MOST_TURNS = 50_000, 20_000, 400
+NEAR = 32_768
+"""Bytes behind a line that may matter in which every line is shown to the search for events."""
 _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
 
 
@@ -62,27 +73,36 @@ class TextReader:
         return read_text(path)
 
 
-def read_text(path: Path, dialects: Iterable[type[Dialect]] | None = None) -> Reading:
-    """Reads a text log with these dialects (default: all that are registered) and the general miner."""
-    return _File(path, DIALECTS if dialects is None else dialects).read()
+def read_text(path: Path, dialects: Iterable[type[Dialect]] | None = None, *, fast: bool = True) -> Reading:
+    """Reads a text log with these dialects (default: all that are registered) and the general miner.
+
+    `fast` False parses every row on its own: the same reading, slowly, for tests.
+    """
+    return _File(path, DIALECTS if dialects is None else dialects, fast).read()
 
 
 class _File:
     """One log while it is read."""
 
-    def __init__(self, path: Path, dialects: Iterable[type[Dialect]]) -> None:
+    def __init__(self, path: Path, dialects: Iterable[type[Dialect]], fast: bool = True) -> None:
         self.path = path
         self.track = Track()
         self.dialects: list[Dialect] = [*(d() for d in dialects), ColumnTable()]
         self.names = [*(d.name for d in self.dialects), "general miner"]
+        self.fast = fast
+        self.layouts: dict[tuple[int, int], Layout] = {}
+        self.skeletons: dict[bytes, Template] = {}
+        self.met: set[bytes] = set()
+        self.alarms = Alarms(CATALOGUE.anchors)
         self.explained: Counter[str] = Counter()
         self.unexplained = 0
         self.labels = False
-        self.year: int | None = None
+        self.year = 1970
         self.first_time = np.nan
         self.last_time = np.nan
         self.job: str | None = None
         self.cut_rows = 0
+        self.longest = LONGEST
         self.active = list(enumerate(self.dialects))
 
     def read(self) -> Reading:
@@ -123,7 +143,7 @@ class _File:
         total = sum(self.explained.values())
         if not total:
             return []
-        parts = ", ".join(f"{name} {count}" for name, count in self.explained.most_common())
+        parts = ", ".join(f"{name} {count}" for name, count in sorted(self.explained.items(), key=lambda e: (-e[1], e[0])))
         return [f"lines explained: {parts}; with numbers but not explained: {self.unexplained}"]
 
     def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
@@ -145,51 +165,191 @@ class _File:
         self.job = job[1] if job else None
 
     def _block(self, block: Block) -> Iterator[tuple[int, str]]:
-        for i, line in enumerate(block.data.split(b"\n")):
-            if not line or line.isspace():
-                continue
-            number = block.first_line + i
-            for row in line.split(b"\r"):
-                if row:
-                    self._row(row, number)
-            yield number, text_of(line)
-        self.track.flush()
+        rows = Rows(block, self.longest)
+        out = Ordered(len(rows.start))
+        slow = self._by_layout(rows, out) if self.fast else rows.filled
+        seen = self._one_by_one(rows, slow, out)
+        self._note_times(rows)
+        self.track.extend(*out.joined())
+        yield from self._for_events(rows, seen)
 
-    def _row(self, row: bytes, line: int) -> None:
+    def _by_layout(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
+        """Reads the rows whose layout is known or common -> the others, in order."""
+        slow: list[NDArray[np.intp]] = [rows.filled[rows.length[rows.filled] > LONGEST]]
+        for length, group in rows.by_length():
+            if len(group) < FEW:
+                slow.append(group)
+                continue
+            words = rows.words(group, length)
+            folded = fold(words, length)
+            keys = hashes(folded)
+            left = np.arange(len(group))
+            turns = 0
+            while len(left) >= FEW and turns < MOST_TURNS:
+                turns += 1
+                key = int(keys[left[0]])
+                here = keys[left] == keys[left[0]]
+                mine = left[here]
+                left = left[~here]
+                layout = self.layouts.get((length, key))
+                if layout is None and len(mine) >= FEW:
+                    layout = self._layout(rows, int(group[mine[0]]), length, key, folded[mine[0]])
+                if layout is None or not layout.template.pure:
+                    slow.append(group[mine])
+                    continue
+                exact = (folded[mine] == layout.literal).all(axis=1)
+                if not exact.all():
+                    slow.append(group[mine[~exact]])
+                    mine = mine[exact]
+                template = layout.template
+                if template.row is not None:
+                    if len(mine) < MANY:
+                        slow.append(group[mine])
+                        continue
+                    found, values = layout.read(words[mine])
+                    found["line"] = rows.line[group[mine]]
+                    out.put(group[mine], found, template.codes, values)
+                self._count(template, len(mine))
+                if template.hide:
+                    rows.hidden[group[mine]] = True
+            slow.append(group[left])
+        return np.sort(np.concatenate(slow))
+
+    def _layout(self, rows: Rows, i: int, length: int, key: int, literal: NDArray[np.uint64]) -> Layout | None:
+        if len(self.layouts) >= MOST_LAYOUTS:
+            return None
+        row = rows.bytes(i)
+        layout = Layout(self._template(row), row, literal.copy())
+        self.layouts[length, key] = layout
+        return layout
+
+    def _template(self, row: bytes) -> Template:
+        skeleton = RUN.sub(b"0", row)
+        template = self.skeletons.get(skeleton)
+        if template is None:
+            template = learn(row, self._alone, self._rank_of, self.year)
+            template.hide = template.pure and not self.alarms.any_in(row)
+            if len(self.skeletons) < MOST_SKELETONS:
+                self.skeletons[skeleton] = template
+        return template
+
+    def _count(self, template: Template, n: int) -> None:
+        if template.dialect >= 0:
+            self.explained[self.names[template.dialect]] += n
+        elif template.numbers:
+            self.unexplained += n
+
+    def _one_by_one(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> NDArray[np.intp]:
+        """Reads rows by their template where it is known, else by parsing -> those that were parsed."""
+        parsed: list[int] = []
+        for i in which.tolist():
+            row = rows.bytes(i)
+            if self.fast and len(row) <= LONGEST:
+                skeleton = RUN.sub(b"0", row)
+                template = self.skeletons.get(skeleton)
+                if template is None:
+                    if skeleton in self.met:
+                        template = self._template(row)
+                    elif len(self.met) < MOST_SKELETONS:
+                        self.met.add(skeleton)
+                if template is not None and template.pure:
+                    if template.row is not None and (read := read_one(template, row)) is not None:
+                        found, values = read
+                        found["line"] = rows.line[i]
+                        out.add(i, found, template.codes.tolist(), values)
+                    self._count(template, 1)
+                    if template.hide:
+                        rows.hidden[i] = True
+                        continue
+                    parsed.append(i)
+                    continue
+            self._row(row, int(rows.line[i]), i, out)
+            parsed.append(i)
+        return np.array(parsed, np.intp)
+
+    def _row(self, row: bytes, line: int, i: int, out: Ordered) -> None:
         if len(row) > LONGEST_ROW:
             self.cut_rows += 1
             row = row[:LONGEST_ROW]
         text = text_of(row)
         for part in _GLUED.split(text) if _GLUED.search(text) else (text,):
-            self._part(part, line)
-
-    def _part(self, part: str, line: int) -> None:
-        text, prefix = peel(part, labels=self.labels, year=self.year)
-        if prefix.wall_time is not None:
-            if np.isnan(self.first_time):
-                self.first_time = prefix.wall_time
-            self.last_time = prefix.wall_time
-        record, dialect = self._understand(text, prefix, line)
-        if record is None:
-            if dialect < 0 and _NUMBER_WORDS.search(text):
+            record, dialect, prefix, _ = self._part(part, line)
+            if dialect >= 0 and not (record is None and not part.strip()):
+                self.explained[self.names[dialect]] += 1
+            elif record is None and _NUMBER_WORDS.search(part):
                 self.unexplained += 1
-            return
-        self.explained[self.names[dialect]] += 1
-        rank = _rank(prefix, record)
+            if record is not None:
+                found, codes, values = self._stored(record, dialect, prefix, line)
+                out.add(i, found, codes, values)
+
+    def _part(self, part: str, line: int) -> tuple[Record | None, int, Prefix, str]:
+        text, prefix = peel(part, labels=self.labels, year=self.year)
+        record, dialect = self._understand(text, prefix, line)
+        return (record if record is not None and _says_something(record) else None), dialect, prefix, text
+
+    def _stored(self, record: Record, dialect: int, prefix: Prefix, line: int) -> tuple[tuple[Any, ...], list[int], list[float]]:
         wall = prefix.wall_time if prefix.wall_time is not None else record.wall_time
-        self.track.add(record, line, rank, np.nan if wall is None else wall, dialect)
+        codes = [self.track.code(stored(v.tag, record)) for v in record.values] + [self.track.code(MAYBE + tag) for tag in record.absent]
+        values = [v.number for v in record.values] + [np.nan] * len(record.absent)
+        return row_of(record, line, _rank(prefix, record), np.nan if wall is None else wall, dialect, len(codes)), codes, values
+
+    def _alone(self, row: bytes) -> Parsed | None:
+        """What a row says regardless of the rows before it; None where it may depend on them, or is two rows in one."""
+        try:
+            text = row.decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+        rest, prefix = peel(text, labels=self.labels, year=self.year)
+        if _GLUED.search(text) or any(d.content is not None and d.content.match(rest) for _, d in self.active):
+            return None
+        record, dialect = self._understand(rest, prefix, 0)
+        offset = len(row) - len(rest.encode())
+        if record is not None and record.once:
+            return None
+        if record is None or not _says_something(record):
+            return Parsed(None, None, [], [], dialect, prefix, offset)
+        found, codes, values = self._stored(record, dialect, prefix, 0)
+        return Parsed(record, found, codes, values, dialect, prefix, offset)
+
+    def _rank_of(self, row: bytes) -> int | None:
+        prefix = peel(text_of(row), labels=self.labels, year=self.year)[1]
+        return _rank(prefix, Record())
+
+    def _note_times(self, rows: Rows) -> None:
+        """Keeps the first and the last time that rows named."""
+        if np.isnan(self.first_time):
+            self.first_time = self._time_in(rows, rows.filled[:2000])
+        last = self._time_in(rows, rows.filled[:-500:-1])
+        self.last_time = self.last_time if np.isnan(last) else last
+
+    def _time_in(self, rows: Rows, which: NDArray[np.intp]) -> float:
+        for i in which.tolist():
+            wall = peel(text_of(rows.bytes(i)[:400]), labels=self.labels, year=self.year)[1].wall_time
+            if wall is not None:
+                return wall
+        return float("nan")
+
+    def _for_events(self, rows: Rows, parsed: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
+        """The lines that may matter for what went wrong: not the ones whose words cannot, unless they follow one that may."""
+        if self.fast:
+            rows.show_after(self.alarms.rows_with(rows, parsed), NEAR)
+            if rows.block.first_line == 1:
+                rows.hidden[:600] = False
+        else:
+            rows.hidden[:] = False
+        yield from rows.shown()
 
     def _understand(self, text: str, prefix: Prefix, line: int) -> tuple[Record | None, int]:
         """What a row says, and by which dialect; None with a dialect: a row of its format that says nothing."""
         if not text or text.isspace():
-            return None, 0
+            return None, -1
         row = Row(text, prefix, line, -1 if prefix.best_rank is None else prefix.best_rank)
         for i, dialect in self.active:
             if dialect.needles and not any(n in text for n in dialect.needles):
                 continue
             record = dialect.parse(row)
             if record is not None:
-                return (record, i) if _says_something(record) else (None, i)
+                return record, i
         if prefix.level in _QUIET_LEVELS:
             return None, -1
         record = mine(text)

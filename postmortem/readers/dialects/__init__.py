@@ -61,6 +61,8 @@ class Record:
     """The epoch counts fractions of epochs, even where it is whole."""
     bar: bool = False
     """One state of a redrawn bar: the last state of a position wins, carried-over values count once."""
+    once: bool = False
+    """What the row says hangs on the numbers themselves (the last batch of an epoch), so it is no pattern for others."""
     absent: tuple[str, ...] = ()
     """Tags whose absence from this row means NaN, if the family printed them before."""
     at: dict[str, tuple[int, int]] = field(default_factory=dict)

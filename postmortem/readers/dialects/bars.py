@@ -45,12 +45,16 @@ class Bars(Dialect):
             record.n = float(frame["n"])
             record.at["n"] = frame.span("n")
         total = frame.groupdict().get("total")
-        record.total = float(total) if total and total != "?" else None
+        if total and total != "?":
+            record.total = float(total)
+            record.at["total"] = frame.span("total")
         if epoch := _EPOCH.search(description):
             record.epoch = float(epoch["epoch"])
-            record.epochs = float(epoch["epochs"]) if epoch["epochs"] else None
             record.at["epoch"] = epoch.span("epoch")
-            if not epoch["epochs"]:
+            if epoch["epochs"]:
+                record.epochs = float(epoch["epochs"])
+                record.at["epochs"] = epoch.span("epochs")
+            else:
                 record.base = 0
         words = {w.strip("[]():").lower() for w in description.replace("_", " ").split()[:3]}
         if words & HELD_OUT or "sanity" in words:
@@ -89,10 +93,12 @@ class Ignite(Dialect):
         match = self._pattern.match(row.text)
         if match is None:
             return None
-        record = Record(bar=True, level=LOCAL, n=float(match["n"]), total=float(match["total"]), at={"n": match.span("n")})
+        record = Record(
+            bar=True, level=LOCAL, n=float(match["n"]), total=float(match["total"]), at={"n": match.span("n"), "total": match.span("total")}
+        )
         if match["epoch"]:
             record.epoch, record.epochs = float(match["epoch"]), float(match["epochs"])
-            record.at["epoch"] = match.span("epoch")
+            record.at["epoch"], record.at["epochs"] = match.span("epoch"), match.span("epochs")
         if match["end"] == "," and (postfix := mine(row.text, match.end(), demand=False)):
             record.values = postfix.values
         return record

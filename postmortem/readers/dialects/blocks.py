@@ -58,7 +58,9 @@ class Composer(Dialect):
     def parse(self, row: Row) -> Record | None:
         if match := self._header.match(row.text):
             record = Record(n=float(match["n"]), level=1, at={"n": match.span("n")})
-            record.total = float(match["total"]) if match["total"] else None
+            if match["total"]:
+                record.total = float(match["total"])
+                record.at["total"] = match.span("total")
             if match["epoch"]:
                 record.epoch = float(match["epoch"])
                 record.at["epoch"] = match.span("epoch")
@@ -111,7 +113,9 @@ class TestReport(Dialect):
 
     name = "test report"
     priority = 30
-    content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s+[A-Z]|\s*\w+(?: \w+)?:?\s*$")
+    content: ClassVar[re.Pattern[str] | None] = re.compile(
+        r"\s{1,8}[A-Z][A-Za-z ]{1,24}: |(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
+    )
     _header = re.compile(r"(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$", re.IGNORECASE)
 
     def __init__(self) -> None:
@@ -151,9 +155,10 @@ class Keras(Dialect):
         if record is None:
             return None
         if match["n"] != match["total"] or "ETA" in match["time"]:
-            return Record()
+            return Record(once=True)
         record.n = record.total = record.step = None
         record.at = {}
+        record.once = True
         return record
 
 

@@ -35,7 +35,7 @@ class Megatron(Dialect):
             record.values = [v for v in record.values if v.tag not in ("iteration",)]
             record.step, record.total, record.n, record.level = float(match["step"]), float(match["total"]), None, GLOBAL
             record.epoch = None
-            record.at = {"step": match.span("step")}
+            record.at = {"step": match.span("step"), "total": match.span("total")}
             if not self._loss.search(text.replace("loss scale", "")):
                 record.absent = ("lm loss", "lm_loss")
             return record

@@ -21,7 +21,7 @@ class StableBaselines(Dialect):
 
     name = "stable-baselines3"
     priority = 23
-    content: ClassVar[re.Pattern[str] | None] = re.compile(r"[|\-]")
+    content: ClassVar[re.Pattern[str] | None] = re.compile(r"\|[^|]*+\|[^|]*+\|\s*+$|-{3,}\s*+$")
     _line = re.compile(rf"\| (?P<indent> *)(?P<name>[\w./@\- ]{{1,80}}?) *\| *(?P<value>{NUMBER}|{NONFINITE})? *\|$")
 
     def __init__(self) -> None:

@@ -19,7 +19,10 @@ def _position(record: Record, match: re.Match[str], base: int) -> Record:
         record.at["epoch"] = match.span("epoch")
     record.n = float(match["n"])
     record.at["n"] = match.span("n")
-    record.total = float(match["total"]) if groups.get("total") else None
+    record.total = None
+    if groups.get("total"):
+        record.total = float(match["total"])
+        record.at["total"] = match.span("total")
     return record
 
 
@@ -50,6 +53,7 @@ class OpenMmlab(Dialect):
         if match["mode"] in ("val", "test"):
             record.evaluation, record.own_names, record.split = True, True, match["mode"]
             record.values = [] if match["total"] and match["n"] != match["total"] else record.values
+            record.once = True
             record.n = record.total = None
             record.at.pop("n")
         elif match.re is self._iter:
@@ -80,7 +84,7 @@ class Timm(Dialect):
         match = self._test.match(row.text)
         if match is None or not self._mean.search(row.text):
             return None
-        record = Record(evaluation=True, split="Test")
+        record = Record(evaluation=True, split="Test", once=True)
         if int(match["n"]) >= int(match["total"]):
             record.values = [Value(m[1], number(m[2]), *m.span(2)) for m in self._mean.finditer(row.text, match.end())]
         return record
@@ -107,7 +111,7 @@ class MetricLogger(Dialect):
         record = mine(row.text, match.end(), demand=False) or Record()
         if match.re is self._train:
             return _position(record, match, 0)
-        record.evaluation, record.split = True, match["split"]
+        record.evaluation, record.split, record.once = True, match["split"], True
         record.n = record.total = record.step = None
         if int(match["n"]) < int(match["total"]) - 1:
             record.values = []

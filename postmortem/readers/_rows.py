@@ -1,0 +1,213 @@
+"""The rows of a block as arrays: where they start, which line they are on, what of them the search for events must see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.readers._lines import text_of
+from postmortem.readers._steps import ROW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from postmortem.readers._lines import Block
+
+_PAD = b"\n" * 4096
+
+
+class Rows:
+    """Rows of a block, in order; a row ends at a line feed, a carriage return or a hole of NULs.
+
+    `start`, `length` (bytes) and `line` are int64[n]; `filled` are the rows that are not empty; `hidden` marks rows that the
+    search for events need not see.
+    """
+
+    def __init__(self, block: Block, longest: int) -> None:
+        self.block = block
+        data = block.data
+        self.size = len(data)
+        self.padded = data + (_PAD[: longest + 64] if data.endswith(b"\n") else b"\n" + _PAD[: longest + 64])
+        size = self.size + (not data.endswith(b"\n"))
+        buffer = np.frombuffer(self.padded, np.uint8)[:size]
+        ends = buffer == 10
+        for other in (b"\r", b"\0"):
+            if other in data:
+                ends |= buffer == other[0]
+        end = np.flatnonzero(ends)
+        self.start = np.empty(len(end), np.int64)
+        self.start[:1] = 0
+        self.start[1:] = end[:-1] + 1
+        self.length = end - self.start
+        feeds = np.cumsum(buffer[end] == 10)
+        self.line = np.empty(len(end), np.int64)
+        self.line[:1] = block.first_line
+        self.line[1:] = block.first_line + feeds[:-1]
+        self.filled = np.flatnonzero(self.length > 0)
+        self.hidden = np.zeros(len(end), bool)
+
+    def bytes(self, i: int) -> bytes:
+        start = int(self.start[i])
+        return self.padded[start : start + int(self.length[i])]
+
+    def by_length(self) -> Iterator[tuple[int, NDArray[np.intp]]]:
+        """Rows of one length that is worth a layout, length by length, each in order."""
+        short = self.filled[self.length[self.filled] <= 2048]
+        length = self.length[short].astype(np.uint16)
+        order = np.argsort(length, kind="stable")
+        short, length = short[order], length[order]
+        cuts = np.flatnonzero(length[1:] != length[:-1]) + 1
+        for a, b in zip([0, *cuts.tolist()], [*cuts.tolist(), len(short)], strict=True):
+            if b > a:
+                yield int(length[a]), short[a:b]
+
+    def words(self, rows: NDArray[np.intp], length: int) -> NDArray[np.uint64]:
+        """The bytes of rows of one length, uint64[n, w] with at least one spare word; what is behind the row is undefined."""
+        wide = (length // 8 + 2) * 8
+        cells = np.ndarray((len(self.padded) - wide,), f"V{wide}", self.padded, 0, (1,))
+        return cells[self.start[rows]].view("<u8").reshape(len(rows), wide // 8)
+
+    def show_after(self, rows: NDArray[np.intp], near: int) -> None:
+        """Shows everything within `near` bytes behind each of these rows."""
+        if not len(rows):
+            return
+        last = np.searchsorted(self.start, self.start[rows] + near, side="right")
+        first = np.searchsorted(self.start, self.start[rows] - 256)
+        change = np.zeros(len(self.start) + 1, np.int64)
+        np.add.at(change, first, 1)
+        np.add.at(change, last, -1)
+        self.hidden[np.cumsum(change[:-1]) > 0] = False
+
+    def shown(self) -> Iterator[tuple[int, str]]:
+        """Lines with their shown rows, carriage returns between them; empty lines next to a shown one count as shown."""
+        rows = np.flatnonzero(~self.hidden)
+        if not len(rows):
+            return
+        line = self.line[rows]
+        cuts = np.flatnonzero(line[1:] != line[:-1]) + 1
+        for a, b in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
+            first, last = int(rows[a]), int(rows[b - 1])
+            if last - first == b - 1 - a:
+                text = self.padded[int(self.start[first]) : int(self.start[last] + self.length[last])]
+            else:
+                text = b"\r".join(self.bytes(int(i)) for i in rows[a:b])
+            if int(self.start[last] + self.length[last]) < self.size or text:
+                yield int(line[a]), text_of(text)
+
+
+class Ordered:
+    """Records of a block, put in by groups and handed out in the order of their rows."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.groups: list[tuple[NDArray[np.intp], NDArray[Any], NDArray[np.int32], NDArray[np.float64]]] = []
+        self.single: list[tuple[int, Any]] = []
+        self.single_codes: list[int] = []
+        self.single_values: list[float] = []
+
+    def put(self, at: NDArray[np.intp], rows: NDArray[Any], codes: NDArray[np.int32], values: NDArray[np.float64]) -> None:
+        """n records of the same k tags: codes int32[k], values float64[n, k]."""
+        self.groups.append((at, rows, codes, values))
+
+    def add(self, at: int, row: Any, codes: Sequence[int], values: Sequence[float]) -> None:
+        """One record; called in order of rows."""
+        self.single.append((at, row))
+        self.single_codes += codes
+        self.single_values += values
+
+    def joined(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float64]]:
+        at = np.array([i for i, _ in self.single], np.intp)
+        rows = np.array([tuple(r) for _, r in self.single], ROW)
+        counts = rows["count"].astype(np.int64)
+        if not self.groups:
+            return rows, np.array(self.single_codes, np.int32), np.array(self.single_values, np.float64)
+        records = np.bincount(at, minlength=self.n)
+        values = np.bincount(at, weights=counts, minlength=self.n).astype(np.int64)
+        for group, found, _, _ in self.groups:
+            records[group] = 1
+            values[group] = found["count"]
+        record_at, value_at = np.cumsum(records) - records, np.cumsum(values) - values
+        out = np.empty(int(records.sum()), ROW)
+        codes, numbers = np.empty(int(values.sum()), np.int32), np.empty(int(values.sum()), np.float64)
+        for group, found, tags, cells in self.groups:
+            out[record_at[group]] = found
+            if cells.shape[1]:
+                where = value_at[group][:, None] + np.arange(cells.shape[1])
+                codes[where] = tags
+                numbers[where] = cells
+        if len(at):
+            first = np.searchsorted(at, at)
+            out[record_at[at] + np.arange(len(at)) - first] = rows
+            before = np.cumsum(counts) - counts
+            owner = np.repeat(np.arange(len(at)), counts)
+            where = value_at[at][owner] + np.arange(len(owner)) - before[first][owner]
+            codes[where] = self.single_codes
+            numbers[where] = self.single_values
+        return out, codes, numbers
+
+
+class Alarms:
+    """Finds rows that contain one of many texts, by four characters of each, all rows at once."""
+
+    ALWAYS = (
+        "Traceback", "Error", "Exception", "Interrupt", "world", "WORLD", "rror:", "stopped:", "_runtime", "omplet", "inish", "done", "ended",
+        "DONE", "xits successfully", "Training time", "training time", "Final ", "exit", "Exit", "Killed", "slurm", "srun",
+    )  # fmt: skip
+    """What the search for events looks for beside the catalogue: headers, exceptions, ends."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self.texts: dict[bytes, list[bytes]] = {}
+        self.short: list[bytes] = []
+        for text in (*texts, *self.ALWAYS):
+            raw = text.encode()
+            if len(raw) < 4:
+                self.short.append(raw)
+                continue
+            gram = min((raw[i : i + 4] for i in range(len(raw) - 3)), key=_commonness)
+            self.texts.setdefault(gram, []).append(raw)
+        self.table = np.zeros(65_536, bool)
+        if self.texts:
+            self.table[_slots(np.frombuffer(b"".join(self.texts), "<u4"))] = True
+
+    def any_in(self, row: bytes) -> bool:
+        return any(t in row for t in self.short) or any(t in row for texts in self.texts.values() for t in texts)
+
+    def rows_with(self, rows: Rows, which: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of the rows that contain one of the texts."""
+        if not len(which):
+            return which
+        data = b"\n".join([rows.bytes(i) for i in which.tolist()]) + b"\n\n\n\n"
+        starts = np.cumsum(rows.length[which] + 1)
+        grams = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))
+        hits = np.flatnonzero(self.table[_slots(grams)])
+        found: set[int] = set()
+        owners = np.searchsorted(starts, hits, side="right")
+        for hit, owner in zip(hits.tolist(), owners.tolist(), strict=True):
+            if owner in found:
+                continue
+            texts = self.texts.get(data[hit : hit + 4])
+            if texts is not None:
+                row = rows.bytes(int(which[owner]))
+                if any(t in row for t in texts):
+                    found.add(owner)
+        for short in self.short:
+            at = data.find(short)
+            while at >= 0:
+                found.add(int(np.searchsorted(starts, at, side="right")))
+                at = data.find(short, at + 1)
+        return which[np.array(sorted(found), np.intp)]
+
+
+def _slots(grams: NDArray[np.uint32]) -> NDArray[np.uint16]:
+    return ((grams * np.uint32(2_654_435_761)) >> np.uint32(16)).astype(np.uint16)
+
+
+_LETTERS = {c: k for k, c in enumerate(b"zqjxkvbZQXJKVGYBHFWUPDMINLOCRTASE_:[](){}=/.,-0123456789wgyfmpducl hrsniotae"[::-1])}
+
+
+def _commonness(gram: bytes) -> int:
+    """How usual four characters are in logs, roughly: the sum over their letters."""
+    return -sum(_LETTERS.get(c, 80) for c in gram)
