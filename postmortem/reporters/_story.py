@@ -119,7 +119,7 @@ def says(fold: Fold, told: str = "") -> str:
 
 
 def headline(run: RunReport) -> str:
-    """What happened, in one line: "NAN001 nan-onset in train/loss at step 4821"; of a crash also what the log says."""
+    """What happened, in one line: "NAN001 nan-onset in train/loss at step 4821"; where no tag tells, also the message."""
     if run.verdict == "not-judged":
         return why_not_judged(run)
     folds = folded(run)
@@ -128,7 +128,8 @@ def headline(run: RunReport) -> str:
     first = folds[0].first
     event = seen_in_log(run, first)
     words = f"{clean(first.code)} {clean(first.name)} {place(folds[0])}".strip()
-    return f"{words}: {squeezed(event.message, 100)}" if event and event.message else words
+    message = event.message if event else first.message if first.tag is None else ""
+    return f"{words}: {squeezed(message, 100)}" if message else words
 
 
 def seen_in_log(run: RunReport, finding: Finding) -> Event | None:
@@ -258,10 +259,12 @@ _BARE = re.compile(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTA
 def with_commands(action: str) -> tuple[str, list[str]]:
     """A next action as words and the commands in it, which are to be shown so that they can be copied.
 
-    Commands stand in backticks, or are the whole action, where a note in brackets may follow after two spaces.
+    Commands stand in backticks, or are the whole action, where a note in brackets may follow after two spaces. In the
+    middle of a sentence, "this" stands for the command.
     """
     bare = _BARE.fullmatch(action)
     if bare:
         return (clean(bare[2], 1000) + ":" if bare[2] else ""), [clean(bare[1])]
     commands = [clean(c.removeprefix("$ ")) for c in _QUOTED.findall(action)]
-    return clean(_QUOTED.sub(":", action).removesuffix(":"), 1000) + (":" if commands else ""), commands
+    words = _QUOTED.sub(lambda m: " this" if action[m.end() :].strip(" .") else "", action).removesuffix(":")
+    return clean(words, 1000) + (":" if commands else ""), commands

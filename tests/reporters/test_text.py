@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from postmortem.reporters._story import with_commands
 from postmortem.reporters._text import clean, count, heights, listed, number, sparkline, thinned
 
 values = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=80)
@@ -58,6 +59,22 @@ def test_an_outlier_survives_thinning():
 def test_numbers_are_short(value, shown):
     """Four significant digits, as people read them."""
     assert number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("action", "words", "commands"),
+    [
+        ("lower the lr to 1e-4", "lower the lr to 1e-4", []),
+        ("postmortem replay a --step 3", "", ["postmortem replay a --step 3"]),
+        ("postmortem replay a  (needs weights; none found)", "needs weights; none found:", ["postmortem replay a"]),
+        ("Rerun it: `postmortem replay a`", "Rerun it:", ["postmortem replay a"]),
+        ("Save weights: then `postmortem replay a` names the line", "Save weights: then this names the line:", ["postmortem replay a"]),
+        ("set `lr` lower", "set `lr` lower", []),
+    ],
+)
+def test_commands_are_taken_out_of_sentences(action, words, commands):
+    """A command is shown on its own; what is left reads as a sentence."""
+    assert with_commands(action) == (words, commands)
 
 
 def test_counts_and_lists_read_well():
