@@ -29,8 +29,14 @@ COMPLETED = (
 )
 """What frameworks print when a training ran to its end."""
 
+COMPLETED_ANCHORS = (
+    *("Trainer.fit", "train_runtime", "omplete", "inished", "done", "Done", "DONE", "ended", "exits successfully", "Training time"),
+    *("raining time", "code", "status", "COMPLETE", "FINISHED", " score: "),
+)
+"""Plain texts one of which stands in whatever `COMPLETED` matches."""
+
 _IMPORTS = ("ImportError", "ModuleNotFoundError")
-_AFTER_COMPLETION = 20_000
+AFTER_COMPLETION = 20_000
 """Bytes of progress after a completion line from which on it belonged to an earlier part of the job."""
 _TOLD_BY = {"dl-worker-killed": {"dl-bus-shm", "slurm-oom-kill"}, "host-kill": {"slurm-oom-kill"}}
 """Failures that others explain wherever these stand: the log says that a worker died, and elsewhere why."""
@@ -45,7 +51,7 @@ def judge(failures: list[Failure], progress: int, completed: tuple[int, int] | N
     `progress` is the bytes of progress in all, `completed` (line, progress) of the last line that says that the
     training is complete, `cut` whether the last line is incomplete.
     """
-    if completed is not None and progress - completed[1] > _AFTER_COMPLETION:
+    if completed is not None and progress - completed[1] > AFTER_COMPLETION:
         completed = None
     last_attempt = max((f.last.attempt for f in failures if f.signature.severity == "error" and f.signature.role != "note"), default=0)
     lost: list[Failure] = []

@@ -8,14 +8,16 @@ or many steps repeat is folded into one event.
 from __future__ import annotations
 
 import re
-from collections import deque
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from postmortem.readers._ending import COMPLETED, judge
+from postmortem.readers._ending import AFTER_COMPLETION, COMPLETED, COMPLETED_ANCHORS, judge
 from postmortem.readers._enrich import enrich
-from postmortem.readers._occurrences import Occurrence, fold
+from postmortem.readers._occurrences import Occurrence, fold, key_of
+from postmortem.readers._prefilter import Prefilter
 from postmortem.readers._prefix import Prefix, labelled, peel
 from postmortem.readers._tracebacks import HEADER, Chain, TracebackReader
 from postmortem.signatures import CATALOGUE, Signature
@@ -28,10 +30,12 @@ if TYPE_CHECKING:
 _LONGEST_LINE = 20_000
 _SAMPLE = 500
 """Lines at the start from which the launcher's labels and the number of ranks are learned."""
+_BATCH = 256
+"""Lines that the prefilter sees at once."""
 _QUIET = 300
 """Lines without news of a rank after which its message is taken as finished."""
-_MOST = 100_000
-"""Occurrences that are kept; a flood beyond it is counted."""
+_MOST = 20_000
+"""Occurrences that are kept; of a flood beyond it only the number is."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\))")
 _PROGRESS = re.compile(r"(?:\b(?:[Ll]oss|[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|ppl|lr|eta|[Aa]cc)\b.{0,40}?\d|it/s|s/it|_loss\W)")
@@ -40,10 +44,14 @@ _STARTS_ANEW = ("slurmstepd:", "srun:", "terminate called", "Fatal Python error"
 _VARIES = re.compile(r"\d+")
 
 
-def _suspect() -> re.Pattern[str]:
-    """One search that finds every line which may matter: headers, exceptions, all anchors, ends."""
-    general = (r"Traceback \(most", r"[a-z](?:Error|Exception|Interrupt)(?::|\s*$)", r"^Exception:", r"(?:world|WORLD)[_ ]size", *COMPLETED)
-    return re.compile("|".join((*general, *(re.escape(anchor) for anchor in CATALOGUE.anchors))), re.MULTILINE)
+_EXCEPTIONS = ("Traceback (most recent call last)", "Error:", "Error\n", "Error\r", "Exception:", "Exception\n", "Interrupt")
+_WORLD_ANCHORS = ("orld_size", "orld size", "WORLD_SIZE", "orldSize")
+
+
+@cache
+def _prefilter() -> Prefilter:
+    """Finds every line that may matter: exceptions, what signatures look for, ends."""
+    return Prefilter((*_EXCEPTIONS, *_WORLD_ANCHORS, *COMPLETED_ANCHORS, *CATALOGUE.anchors))
 
 
 @dataclass(slots=True)
@@ -74,7 +82,7 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     """
     scanner = _Scanner()
     scanner.read(lines)
-    failures = fold(scanner.close())
+    failures = fold(scanner.close(), scanner.more)
     enrich(failures, scanner.ranks, scanner.world_size)
     ended = judge(failures, scanner.progress, scanner.completed, cut=unterminated and scanner.last_is_cut())
     reading = EventReading([f.event(path, source) for f in sorted(failures, key=lambda f: f.first.line)], ended)
@@ -93,11 +101,12 @@ class _Scanner:
 
     def __init__(self) -> None:
         self.occurrences: list[Occurrence] = []
+        self.more: Counter[tuple[object, ...]] = Counter()
+        """How often what was seen came again, beyond the occurrences that are kept."""
         self.progress = 0
         self.completed: tuple[int, int] | None = None
         self.ranks: set[int] = set()
         self.world_size = 0
-        self._suspect = _suspect()
         self._completed = re.compile("|".join(COMPLETED))
         self._streams: dict[int | None, TracebackReader] = {}
         self._fed: dict[int | None, int] = {}
@@ -108,7 +117,8 @@ class _Scanner:
         self._attempt = 0
         self._failed = False
         self._number = 0
-        self._recent: deque[str] = deque(maxlen=200)
+        self._recent: list[str] = []
+        self._counted_from = 0
         self._prefix = Prefix()
         self._progress_at: dict[int, int] = {}
         """Progress at the last line of an exception: its message may go on, so that it is complete only later."""
@@ -122,21 +132,38 @@ class _Scanner:
         self._first = next((text.strip() for _, text in sample if text.strip()), "")[:500]
         if HEADER in self._first or len(self._first) < 8:
             self._first = ""
-        suspect = self._suspect.search
-        recent = self._recent.append
-        for number, text in chain(sample, stream):
-            self._number = number
-            recent(text)
-            if suspect(text) is None and not self._follows and not self._busy():
-                if self.occurrences:
+        prefilter = _prefilter()
+        lines_left = chain(sample, stream)
+        while batch := list(islice(lines_left, _BATCH)):
+            texts = [text for _, text in batch]
+            self._batch(batch, texts, set(prefilter.lines_with(texts)))
+            self._recent = (self._recent + texts)[-_BATCH:]
+
+    def _batch(self, batch: list[tuple[int, str]], texts: list[str], hits: set[int]) -> None:
+        """Looks at the lines that the prefilter found, and at those around an open traceback."""
+        again = self._first if self._failed else ""
+        if not hits and not self._follows and not self._busy():
+            if self._counting():
+                for text in texts:
                     self._count(text)
-                    self._started_again(text)
-                continue
+            if not again or again not in texts:
+                return
+        for i, (number, text) in enumerate(batch):
+            self._number = number
+            if i not in hits and not self._follows and not self._busy():
+                if self._counting():
+                    self._count(text)
+                if not self._failed or text.strip() != self._first:
+                    continue
             for part in text.split("\r"):
                 if part and not part.isspace():
                     self._line(number, part[:_LONGEST_LINE])
                 elif not part and "\r" not in text:
                     self._line(number, part)
+
+    def _counting(self) -> bool:
+        """Whether it still matters how much progress there is: only the first part after a failure or an end does."""
+        return bool(self.occurrences) and self.progress - self._counted_from < 4 * AFTER_COMPLETION
 
     def last_is_cut(self) -> bool:
         """Whether the last line is the beginning of one that the log wrote in full before."""
@@ -198,7 +225,7 @@ class _Scanner:
         if stream.took:
             self._fed[key] = number
             return
-        if self.occurrences or stream.active:
+        if stream.active or self._counting():
             self._count(rest)
         self._match(number, rest, key)
 
@@ -222,12 +249,13 @@ class _Scanner:
             signature = self._shapes[shape]
             fields = signature.match(rest) if signature is not None else None
         else:
-            found = CATALOGUE.match(rest) if self._suspect.search(rest) is not None else None
+            found = CATALOGUE.match(rest)
             signature, fields = found if found is not None else (None, None)
             if len(self._shapes) < 20_000:
                 self._shapes[shape] = signature
         if self._completed.search(rest) is not None:
             self.completed = (number, self.progress)
+            self._counted_from = self.progress
         world = _WORLD.search(rest)
         if world is not None:
             self.world_size = max(self.world_size, int(world[1]))
@@ -317,8 +345,11 @@ class _Scanner:
             progress=self.progress,
         )
         self._failed = self._failed or signature.severity == "error"
+        self._counted_from = self.progress
         if len(self.occurrences) < _MOST:
             self.occurrences.append(seen)
+        else:
+            self.more[key_of(seen)] += 1
         return seen
 
     def _count(self, text: str) -> None:

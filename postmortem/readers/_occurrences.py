@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.core.model import Event
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from postmortem.core.model import Severity
     from postmortem.signatures import Signature
@@ -93,17 +93,17 @@ class Failure:
         )
 
 
-def fold(occurrences: Iterable[Occurrence]) -> list[Failure]:
+def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], int]) -> list[Failure]:
     """Joins what says the same, on any rank, into one failure each; order of first appearance.
 
     The same are: appearances that agree in the fields named by `Signature.same`; else warnings and notes of one
     signature; else errors whose class and message agree but for their numbers. Errors with training between
-    them are not the same.
+    them are not the same. `more` says how often a key came again without being kept.
     """
     failures: list[Failure] = []
     latest: dict[tuple[object, ...], Failure] = {}
     for seen in occurrences:
-        key = _key(seen)
+        key = key_of(seen)
         known = latest.get(key)
         if known is not None and seen.severity == "error" and seen.progress - known.last.progress > _FLUSHED:
             known = None
@@ -120,6 +120,9 @@ def fold(occurrences: Iterable[Occurrence]) -> list[Failure]:
         known.fields = seen.fields | known.fields
         if seen.rank is not None and seen.rank not in known.ranks:
             known.ranks.append(seen.rank)
+    for key, count in more.items():
+        if key in latest:
+            latest[key].count += count
     for failure in failures:
         failure.ranks.sort()
     return failures
@@ -131,7 +134,8 @@ def went_on(failure: Failure, progress: int, *, imported: bool) -> bool:
     return after > _FLUSHED or (imported and after > 0)
 
 
-def _key(seen: Occurrence) -> tuple[object, ...]:
+def key_of(seen: Occurrence) -> tuple[object, ...]:
+    """Occurrences with the same key are the same failure; see `fold`."""
     signature = seen.signature
     if signature.same:
         return (signature.id, seen.attempt, *(str(seen.fields.get(name)) for name in signature.same))
