@@ -22,7 +22,7 @@ _CONFIG = (
     *("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size"),
     *("best_model_checkpoint", "best_metric", "best_global_step", "trial_name"),
 )
-_SCALAR = re.compile(r'"(\w+)"\s*:\s*(-?\d[\d.eE+\-]*|"[^"\\]*"|null|true|false)\s*[,}]')
+_SCALAR = re.compile(r'"(\w+)"\s*:\s*(-?(?:0|[1-9]\d{0,300})(?:\.\d+)?(?:[eE][+-]?\d+)?|"[^"\\\x00-\x1f]*"|null|true|false)\s*[,}]')
 
 
 @reader

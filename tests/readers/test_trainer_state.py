@@ -104,6 +104,15 @@ def test_entries_after_the_damage(tmp_path: Path) -> None:
     assert reading.problems[0].what == "damaged JSON"
 
 
+@pytest.mark.parametrize("scalar", ["01", "1e", "1.2.3", "-", "--1", '"a\tb"', "1" * 5000, "nul"])
+def test_damaged_settings(tmp_path: Path, scalar: str) -> None:
+    """A setting that is no JSON value is left out; the entries and the other settings are kept."""
+    text = f'{{"max_steps": {scalar}, "logging_steps": 5, "log_history": [{{"step": 1, "loss": 2.0}}, {{"st'
+    reading = read(tmp_path / "trainer_state.json", text)
+    assert reading.config == {"logging_steps": 5}
+    assert column(reading, "loss") == [(1, 2.0)]
+
+
 @pytest.mark.parametrize("text", ["", "[]", "3", "hello", '{"log_history": 3}', "{" * 100_000])
 def test_something_else(tmp_path: Path, text: str) -> None:
     """What is no trainer state gives no points and at least one Problem."""
