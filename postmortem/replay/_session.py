@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from postmortem.replay._tensors import exact_bits, storage_key
-from postmortem.replay.runner import NOTHING, Overrides, StepResult, StepRunner
+from postmortem.replay._tensors import storage_key
+from postmortem.replay.runner import NOTHING, Overrides, StepResult, StepRunner, nonfinite_names
 from postmortem.replay.state import tensors_in
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Session:
 
         def stop_early(kind: str, tensors: dict[str, torch.Tensor]) -> None:
             with _disable_current_modes():
-                if kind == "loss" and any(exact_bits(t) for t in tensors.values()):
+                if kind == "loss" and not all(math.isfinite(float(t.detach())) for t in tensors.values()):
                     raise _Enough
 
         self.runner.observe = stop_early
@@ -118,7 +119,7 @@ class Session:
 
         def look(kind: Literal["loss", "grad"], tensors: dict[str, torch.Tensor]) -> None:
             with _disable_current_modes():
-                bad = {name: t for name, t in tensors.items() if exact_bits(t)}
+                bad = {name: tensors[name] for name in nonfinite_names({n: t.detach() for n, t in tensors.items()})}
                 if kind == "loss":
                     out.micro += 1
                     out.loss = sum(float(t.detach()) for t in tensors.values())

@@ -155,8 +155,6 @@ class _Case:
         return Culprit(cause="none", phase="none", step=step, how=tuple(self.how), established="inferred")
 
     def _layout(self, step: int) -> Culprit:
-        if self.runner.train_step.batches is not None and not self._strides_differ():
-            return Culprit(cause="none", phase="none", step=None, how=("every loss, gradient and parameter is finite",), established="observed")
         traced = self._trace()
         if traced.stage is not None or not traced.strides:
             return Culprit(cause="none", phase="none", step=None, how=("every loss, gradient and parameter is finite",), established="observed")
@@ -171,11 +169,6 @@ class _Case:
             how=("everything is finite; the gradient that backward makes has other strides than the parameter (DDP copies it, and warns)",),
             established="observed",
         )  # fmt: skip
-
-    def _strides_differ(self) -> bool:
-        return any(
-            p.grad is not None and p.grad.layout == torch.strided and p.grad.stride() != p.stride() for p in self.runner.named_parameters().values()
-        )
 
     def _divergence(self, step: int) -> Culprit | None:
         """The weights were driven off over several steps; cured where smaller steps from the start keep the loss at its level."""

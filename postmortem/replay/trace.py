@@ -102,13 +102,15 @@ class _Info:
     """Keyword arguments that are only written (`out=`)."""
     view: bool
     unset: bool
-    """The output is memory as it was, not values (`empty`)."""
+    """The output is memory as it was (`empty`), or zeros or ones: nothing to look at."""
     item: bool
     fresh: bool
 
 
 _WRITES_OVER = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_"}
 _FRESH = {"lift_fresh", "lift_fresh_copy", "lift"}
+_INEXACT = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex)}
+_graph_task, _grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled  # looked up once: they are asked per operator
 _NO_PLACE = (None, 0, 0, None)
 _infos: dict[Any, _Info] = {}
 
@@ -123,7 +125,7 @@ def _info(func: Any) -> _Info:
             tuple(i for i, a in written if not a.kwarg_only),
             frozenset(a.name for _, a in written if a.kwarg_only),
             not written and name not in _FRESH and any(a.alias_info is not None for a in func._schema.returns),
-            name.startswith(("empty", "new_empty")),
+            name.startswith(("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones")),
             name == "_local_scalar_dense",
             name in _FRESH,
         )
@@ -228,13 +230,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._mended(index, out) if index in self._repair else out
         info = _infos.get(func) or _info(func)
         self._names.append(info.name)
-        backward = torch._C._current_graph_task_id()
+        backward = _graph_task()
         if backward != -1 and self._task == -1:
             self._task = backward
         now = _get_sequence_nr()
         if now != self._seq:
             self._note_nodes(index, now)
-        if info.view and torch.is_grad_enabled() and index != self._origin_of:
+        if info.view and _grad_enabled() and index != self._origin_of:
             self._places.append(_NO_PLACE)
             return func(*args, **kwargs)
         self._places.append(self._frame())
@@ -281,7 +283,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _check(self, o: torch.Tensor, index: int) -> None:
-        if not (o.is_floating_point() or o.is_complex()) or o.device.type == "meta":
+        if o.dtype not in _INEXACT or o.is_meta:
             return
         if self._detail is not None:
             if index in self._detail and (not self.suspects or self.suspects[-1] != index):
@@ -289,7 +291,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if self.suspects and self.suspects[-1] == index:
             return
-        total = sum_of(o if o.layout == torch.strided and not o.is_complex() else values_of(o))
+        total = o.sum() if o.dtype == torch.float32 and o.layout == torch.strided else sum_of(values_of(o))
         if self._deferred:
             self._sums.append((index, total))
         elif not math.isfinite(total.item()):
@@ -325,15 +327,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _before(self, info: _Info, args: Any, tensors: list[torch.Tensor], sources: list[int]) -> dict[int, int]:
         """id(tensor) -> bits that it holds before an operator overwrites it; what the step made itself is known."""
         out = {}
-        for t in _flat([args[i] for i in info.mutates if i < len(args)], []):
-            source = next(s for o, s in zip(tensors, sources, strict=True) if o is t)
+        written = {id(t) for t in _flat([args[i] for i in info.mutates if i < len(args)], [])}
+        for t, source in zip(tensors, sources, strict=True):
+            if id(t) not in written:
+                continue
             if info.name in _WRITES_OVER or not (t.is_floating_point() or t.is_complex()):
                 out[id(t)] = 0
             elif source >= 0:
                 hit = self.hits.get(source)
                 out[id(t)] = hit.out_bits if hit else 0
             else:
-                out[id(t)] = 0 if self._deferred else exact_bits(t)
+                looks_fine = self._deferred or t.is_meta or math.isfinite(sum_of(values_of(t)).item())
+                out[id(t)] = 0 if looks_fine else exact_bits(t)
         return out
 
     def _record(
@@ -463,14 +468,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 continue
             out = hit.out_bits
             wanted = NAN if out & NAN and any(t.bits & NAN for t in hit.inputs) else NAN | INF
-            bad = [t for t in hit.inputs if t.bits & wanted]
+            fresh = hit.name in _FRESH  # a tensor made of Python numbers or numpy: what it reads is what it is
+            bad = [] if fresh else [t for t in hit.inputs if t.bits & wanted]
             for t in bad:
                 if t.source >= 0:
                     todo.append(t.source)
                 else:
                     found[index, t.source] = Birth(hit, outside=t.source, bits=t.bits)
             linked = self._through_python(hit) if not any(t.bits & NAN for t in bad) else None
-            if linked is not None:
+            if linked is not None and linked < 0:
+                found[index, linked] = Birth(hit, outside=linked, bits=out)
+            elif linked is not None:
                 todo.append(linked)
             elif not bad:
                 constant = not out & NAN and (bool(hit.constants) or hit.name in _FRESH or hit.name in _MAKERS)
@@ -488,11 +496,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         for number in numbers:
             for index, value, source in reversed(self._items):
-                if index < hit.index and source >= 0 and (value == number or (math.isnan(value) and math.isnan(number))):
+                if index < hit.index and (value == number or (math.isnan(value) and math.isnan(number))):
                     return source
-        if hit.name in _FRESH and hit.out_bits & NAN:  # tolist() and numpy() leave no trace: the last NaN before it
-            return max((i for i, h in self.hits.items() if i < hit.index and h.out_bits & NAN), default=None)
-        return None
+        if hit.name not in _FRESH or not hit.out_bits & NAN:
+            return None
+        before = [h for i, h in self.hits.items() if i < hit.index]  # tolist() and numpy() leave no trace: the last one it may be
+        return max((h.index for h in [h for h in before if h.out_bits & NAN] or before), default=None)
 
 
 _MAKERS = {"full", "full_like", "fill", "fill_", "new_full", "scalar_tensor", "masked_fill", "masked_fill_", "constant_pad_nd"}
