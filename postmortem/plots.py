@@ -34,7 +34,7 @@ _PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 _COLORS = {"error": "#dd3333", "warning": "#d98200", "info": "#767676"}
 _MOST_LINES = 6  # series in one panel
-_MOST_MARKS = 6  # findings marked with their code; more would hide the curves
+_MOST_MARKS = 6  # findings marked; more would hide the curves
 _HUGE = 1e100  # what lies beyond is drawn at it: the arithmetic of the axes overflows there
 _POINTS = 4000  # drawn per series: four for each pixel of a wide figure
 
@@ -77,7 +77,8 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
 def plot_series(series: Series, ax: Axes | None = None, *, findings: Iterable[Finding] = (), label: str | None = None) -> Axes:
     """One quantity over the step: a line where it is finite, shaded where it is not, `findings` as vertical lines.
 
-    Gradient norms, loss scales and whatever spans more than two decades above zero get a logarithmic axis.
+    Gradient norms and loss scales that span more than a decade above zero, and whatever else but a learning rate
+    spans more than two, get a logarithmic axis.
     """
     target = _axes(ax)
     _draw(series, target, label or _label(series), shade=0.2)
@@ -120,7 +121,9 @@ def _stack(top: Axes, n: int) -> list[Axes]:
         place = top.get_position()
         cells = GridSpec(n, 1, left=place.x0, right=place.x1, bottom=place.y0, top=place.y1, height_ratios=heights, hspace=0.08)
     top.set_subplotspec(cells[0])
-    return [top, *(figure.add_subplot(cells[i], sharex=top) for i in range(1, n))]
+    stack = [top, *(figure.add_subplot(cells[i], sharex=top) for i in range(1, n))]
+    figure.align_ylabels(stack)
+    return stack
 
 
 def _chosen(view: View, tags: Sequence[str] | None) -> list[tuple[str, list[Series]]]:
@@ -158,9 +161,10 @@ def _thinned(series: Series) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
 
 
 def _logarithmic(role: str | None, finite: NDArray[np.float64]) -> bool:
-    if not len(finite) or finite.min() <= 0:
+    if not len(finite) or finite.min() <= 0 or role == "lr":
         return False
-    return role in ("grad_norm", "layer_grad_norm", "loss_scale") or bool(finite.max() > 100 * finite.min())
+    factor = 10 if role in ("grad_norm", "layer_grad_norm", "loss_scale") else 100
+    return bool(finite.max() / factor > finite.min())
 
 
 def _mark(ax: Axes, findings: Sequence[Finding], tags: set[str], *, labels: bool) -> None:
@@ -170,12 +174,15 @@ def _mark(ax: Axes, findings: Sequence[Finding], tags: set[str], *, labels: bool
         if finding.step is not None and (labels or finding.tag in tags):
             placed.setdefault(finding.step, finding)
     roots = sorted(placed.values(), key=lambda f: (f.because_of is not None, f.severity != "error", f.step))[:_MOST_MARKS]
+    left, right = ax.get_xlim()
+    labelled: list[float] = []
     for finding in roots:
-        color = _COLORS[finding.severity]
-        ax.axvline(float(finding.step or 0), color=color, lw=1, ls="--", alpha=0.9)
-        if labels:
+        step, color = float(finding.step or 0), _COLORS[finding.severity]
+        ax.axvline(step, color=color, lw=1, ls="--", alpha=0.9)
+        if labels and all(abs(step - other) > 0.025 * (right - left) for other in labelled):
+            labelled.append(step)
             style: dict[str, Any] = {"rotation": 90, "fontsize": "x-small", "color": color, "va": "top", "ha": "right"}
-            ax.text(float(finding.step or 0), 0.98, finding.code, transform=ax.get_xaxis_transform(), **style)
+            ax.text(step, 0.98, finding.code, transform=ax.get_xaxis_transform(), **style)
 
 
 def _label(series: Series) -> str:

@@ -55,8 +55,18 @@ def test_findings_are_marked_at_their_step():
     """A vertical line at the step of the finding, labelled with its code."""
     ax = plot_run(report_of(make_run()))
     drawn(ax)
-    assert "NAN001" in [t.get_text() for t in ax.texts]
+    assert [t.get_text() for t in ax.texts] == ["NAN001"]
     assert any(list(line.get_xdata()) == [800.0, 800.0] for line in ax.lines)
+
+
+def test_labels_of_neighbouring_findings_do_not_cover_each_other():
+    """Both are marked, the first of them is labelled."""
+    report = report_of(make_run())
+    report.findings += (Finding(id="f2", code="CKP001", name="checkpoint-nonfinite", severity="error", step=803, message="x", because_of="f1"),)
+    ax = plot_run(report)
+    drawn(ax)
+    assert [t.get_text() for t in ax.texts] == ["NAN001"]
+    assert sum(line.get_linestyle() == "--" for line in ax.lines) == 2
 
 
 def test_stretches_that_are_not_finite_are_shaded():

@@ -90,6 +90,9 @@ class Finding:
     id: str = ""
     because_of: str | None = None
 
+    def _repr_html_(self) -> str:
+        return str(_hook("html")(self))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:

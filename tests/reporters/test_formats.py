@@ -234,6 +234,7 @@ def test_fragments_for_notebooks(many, hostile):
         run: RunReport = report.runs[-1] if report is many else report.runs[0]
         for thing in (report, run, *run.findings[:1]):
             page = Page(fragment(thing))
+            assert thing._repr_html_() == fragment(thing)
             assert page.open == []
             assert "script" not in page.tags
             assert "html" not in page.tags
