@@ -27,7 +27,7 @@ class Damage:
     def what(self) -> str:
         if self.zeros:
             return "zero bytes where records should be, as a machine that went down leaves them"
-        return "cut at the end: the file stops inside a record" if self.cut else "corrupt record: it does not fit its checksum"
+        return "cut at the end: the file stops inside a record" if self.cut else "corrupt record: its checksum or its form is wrong"
 
 
 def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> list[Problem]:

@@ -16,10 +16,11 @@ import numpy as np
 
 from postmortem.readers._crc32c import masked, position_tables, unmask
 from postmortem.readers._event_proto import DTYPES, EVENT, number, widen
+from postmortem.readers._schema import DecodeError
 from postmortem.readers._tfrecord import LONG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -30,7 +31,15 @@ FEW = 16
 MOST_NEW, TRIES = 256, 16
 """Patterns learned at a time, and how often: limits on what records that are no scalars can cost."""
 
-_MIX = np.random.default_rng(0).integers(1, 2**63, LONG // 8 + 2, np.uint64) * np.uint64(2) + np.uint64(1)
+_MIX = np.arange(1, LONG // 8 + 3, dtype=np.uint64) ** np.uint64(3) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
+"""Factors of a hash; what it finds is compared word by word."""
+
+
+# Keys of protobuf fields: the number and, in the low three bits, the wire type.
+_WALL_TIME, _STEP, _SUMMARY = 1 << 3 | 1, 2 << 3, 5 << 3 | 2
+_VALUE = 1 << 3 | 2
+_TAG, _SIMPLE_VALUE, _TENSOR, _METADATA = 1 << 3 | 2, 2 << 3 | 5, 8 << 3 | 2, 9 << 3 | 2
+_CONTENT, _PACKED = 4 << 3 | 2, {"float_val": 5 << 3 | 2, "double_val": 6 << 3 | 2}
 
 
 class Columns(NamedTuple):
@@ -197,28 +206,38 @@ def _places(row: NDArray[np.uint8], length: int) -> Places | None:
     record = row[:length].tobytes()
     if masked(record) != int.from_bytes(row[length : length + 4].tobytes(), "little"):
         return None
-    event = dict(_fields(record, 0, length))
-    if not event.keys() <= {1, 2, 5} or not {1, 5} <= event.keys():
+    try:
+        return _located(record)
+    except (ValueError, IndexError, DecodeError):  # no protobuf, or of a kind that is not looked for
         return None
-    summary = list(_fields(record, *event[5]))
-    if len(summary) != 1 or summary[0][0] != 1:
+
+
+def _located(record: bytes) -> Places | None:
+    event = _fields(record, 0, len(record))
+    if not {_WALL_TIME, _SUMMARY} <= event.keys() <= {_WALL_TIME, _STEP, _SUMMARY}:
         return None
-    value = dict(_fields(record, *summary[0][1]))
-    step, step_end = event.get(2, (0, 0))
-    if value.keys() <= {1, 2, 9} and 2 in value:
-        return Places(event[1][0], step, step_end - step, value[2][0], 1)
-    if not value.keys() <= {1, 8, 9} or 8 not in value:
+    summary = _fields(record, *event[_SUMMARY])
+    value = _fields(record, *summary[_VALUE]) if summary.keys() == {_VALUE} else {}
+    wall_time, (step, step_end) = event[_WALL_TIME][0], event.get(_STEP, (0, 0))
+    if _SIMPLE_VALUE in value and value.keys() <= {_TAG, _SIMPLE_VALUE, _METADATA}:
+        return Places(wall_time, step, step_end - step, value[_SIMPLE_VALUE][0], 1)
+    if _TENSOR not in value or not value.keys() <= {_TAG, _TENSOR, _METADATA}:
         return None
     tensor = EVENT.FromString(record).summary.value[0].tensor
     if number(tensor) is None:
         return None
     kind, field = DTYPES[tensor.dtype]
-    at, stop = dict(_fields(record, *value[8])).get(4 if tensor.content else {"float_val": 5, "double_val": 6}.get(field, 0), (0, 0))
-    return Places(event[1][0], step, step_end - step, at, tensor.dtype) if stop - at == np.dtype(kind).itemsize else None
+    key = _CONTENT if tensor.content else _PACKED.get(field, 0)
+    at, stop = _fields(record, *value[_TENSOR]).get(key, (0, 0))
+    return Places(wall_time, step, step_end - step, at, tensor.dtype) if stop - at == np.dtype(kind).itemsize else None
 
 
-def _fields(record: bytes, start: int, stop: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Field numbers of the protobuf message in record[start:stop] and where their values stand."""
+def _fields(record: bytes, start: int, stop: int) -> dict[int, tuple[int, int]]:
+    """Where the values of the fields of the protobuf message in record[start:stop] stand, by key (number and wire type).
+
+    ValueError where a field comes twice or its wire type is none of the usual.
+    """
+    found: dict[int, tuple[int, int]] = {}
     while start < stop:
         key, start = _varint(record, start)
         wire = key & 7
@@ -227,10 +246,15 @@ def _fields(record: bytes, start: int, stop: int) -> Iterator[tuple[int, tuple[i
         elif wire == 2:
             size, start = _varint(record, start)
             end = start + size
+        elif wire in (1, 5):
+            end = start + (8 if wire == 1 else 4)
         else:
-            end = start + {1: 8, 5: 4}[wire]
-        yield key >> 3, (start, end)
+            raise ValueError(f"wire type {wire}")
+        if key in found or end > stop:
+            raise ValueError(f"field {key >> 3}")
+        found[key] = start, end
         start = end
+    return found
 
 
 def _varint(record: bytes, at: int) -> tuple[int, int]:

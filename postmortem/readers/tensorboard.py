@@ -131,14 +131,12 @@ class _File:
         """The number in a summary value; what is none is counted by its kind."""
         plugin = value.metadata.plugin_data.plugin_name.decode("utf-8", "replace") or self.plugins.get(value.tag, "")
         self.plugins[value.tag] = plugin
-        if plugin == "hparams":
-            self.skipped["hparams"] += 1
-            self.reading.config.update(_hparams(value.metadata.plugin_data.content))
-            return None
         if value.HasField("simple_value"):
             return float(value.simple_value)
         scalar = number(value.tensor) if value.HasField("tensor") else None
         if scalar is None:
+            if plugin == "hparams":
+                self.reading.config.update(_hparams(value.metadata.plugin_data.content))
             old = next((name for field, name in _OLD_KINDS.items() if value.HasField(field)), "other values")
             self.skipped[_PLUGINS.get(plugin, plugin) or old] += 1
         return scalar

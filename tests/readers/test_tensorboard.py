@@ -165,6 +165,36 @@ def test_bulk_and_single_reading_agree(tmp_path: Path, data: st.DataObject) -> N
 
 
 @QUICK
+@given(st.data())
+def test_records_that_are_no_events(tmp_path: Path, data: st.DataObject) -> None:
+    """Whole records of other bytes, or of odd protobuf, are read the same in bulk and one by one, and raise nothing."""
+    pieces = [
+        st.binary(max_size=6),
+        st.sampled_from(
+            [
+                bytes([1 << 3 | 1]) + bytes(8),
+                b"\x10\x05",
+                b"\x2a\x09\x0a\x07\x0a\x01a\x15\x00\x00\x80",
+                b"\x2a\x09\x0a\x07\x0a\x01a\x15\x00\x00\x80\x3f",
+            ]
+        ),
+        st.sampled_from([b"\x0b\x0c", b"\x12\x01a", b"\x2d\x00\x00\x00\x00", b"\x28\x01", b"\x2a\x80\x00"]),
+    ]
+    payloads = data.draw(st.lists(st.lists(st.one_of(pieces), max_size=4).map(b"".join), min_size=1, max_size=6))
+    payloads = [p for p in payloads for _ in range(data.draw(st.sampled_from([1, 20])))]
+    with (tmp_path / NAME).open("wb") as stream:
+        writer = RecordWriter(stream)
+        for one in payloads:
+            writer.write(one)
+    bulk = TensorBoard.read(tmp_path / NAME)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_skeletons, "FEW", 10**9)
+        single = TensorBoard.read(tmp_path / NAME)
+    assert repr(rows(bulk.points)) == repr(rows(single.points))
+    assert [p.offset for p in bulk.problems] == [p.offset for p in single.problems]
+
+
+@QUICK
 @given(cut=st.integers(0, 10**6), n=st.sampled_from([3, 60]))
 def test_cut_anywhere(tmp_path: Path, cut: int, n: int) -> None:
     """A file cut at any byte gives all scalars before the cut, and a Problem with the place unless a record ends there."""
