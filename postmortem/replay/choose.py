@@ -81,7 +81,7 @@ def _given(path: Path, aim: Aim, good: str | None) -> Path:
         raise ReplayError(f"no such checkpoint: {path}")
     step = step_of(path)
     if not _before(step, aim):
-        tail = f"; the last good one is {good}" if good else ""
+        tail = f"; the last good one is {good}" if good and step_of(Path(good)) != step else ""
         raise ReplayError(f"the checkpoint {path.name} is of step {step}, not before step {aim.step}, where the replay is to end{tail}")
     return path
 

@@ -23,7 +23,7 @@ from postmortem.replay.health import inspect
 from postmortem.replay.loading import NO_RANDOM_STATE, Account, load_saved
 from postmortem.replay.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
-from postmortem.replay.recipe import Recipe, describe
+from postmortem.replay.recipe import Recipe, describe, user_frames
 from postmortem.replay.rolling import Roll, roll
 from postmortem.replay.runner import ReplayError, StepResult, StepRunner, by_name
 from postmortem.replay.saved import Saved, read_saved
@@ -103,7 +103,7 @@ def replay(
     aim = aim_at(view, report, step)
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), _as_one_line(found):
+    with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), _as_one_line():
         made = _Replay(found, path, where, view, aim, config_of(run, target), trust, progress)
         attempt = made.best_attempt()
         culprit, judged, notes = made.culprit(attempt, fix=fix)
@@ -123,32 +123,24 @@ def replay(
 
 
 @contextlib.contextmanager
-def _as_one_line(recipe: Recipe) -> Iterator[None]:
+def _as_one_line() -> Iterator[None]:
     """What the user's code raises, or memory that runs out, as a ReplayError of one line."""
     try:
         yield
-    except torch.cuda.OutOfMemoryError as error:
-        raise ReplayError("out of memory on the GPU during the replay: try --device cpu, or a smaller batch in the recipe") from error
-    except MemoryError as error:
-        raise ReplayError("out of memory during the replay: try a smaller batch in the recipe") from error
-    except RuntimeError as error:
-        if "can't allocate memory" in str(error) or "not enough memory" in str(error):
-            raise ReplayError("out of memory during the replay: try a smaller batch in the recipe") from error
-        raise ReplayError(describe("the replay", recipe.path.parent, error)) from error
-    except (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, OSError, TypeError, ValueError) as error:
-        if not _from_user(recipe, error):
+    except ReplayError:
+        raise
+    except Exception as error:
+        if (said := _one_line("the replay", error)) is None:
             raise
-        raise ReplayError(describe("the replay", recipe.path.parent, error)) from error
+        raise said from error
 
 
-def _from_user(recipe: Recipe, error: BaseException) -> bool:
-    """Whether the user's own files are on the stack of `error`: anything else is a fault of ours and keeps its traceback."""
-    trace = error.__traceback__
-    while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename).is_relative_to(recipe.path.parent):
-            return True
-        trace = trace.tb_next
-    return False
+def _one_line(what: str, error: Exception) -> ReplayError | None:
+    """The ReplayError for what the user's code raised or for memory that ran out; None where it is a fault of ours."""
+    text = str(error)
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in text or "not enough memory" in text:
+        return ReplayError(f"{what} ran out of memory: try a smaller batch in the recipe{', or --device cpu' if 'CUDA' in text else ''}")
+    return ReplayError(describe(what, error)) if user_frames(error) else None
 
 
 class _Replay:
@@ -248,9 +240,9 @@ class _Replay:
         except ReplayError:
             raise
         except Exception as error:
-            if not _from_user(self.recipe, error):
+            if (said := _one_line(f"step {first + len(results)} of the replay", error)) is None:
                 raise
-            raise ReplayError(describe(f"step {first + len(results)} of the replay", self.recipe.path.parent, error)) from error
+            raise said from error
         if not final and done.fault is None and done.last < last and done.ended is None:
             done.ended = _ABANDONED
         if losses is None:
@@ -287,7 +279,7 @@ class _Replay:
         done, runner, fidelity = attempt.roll, attempt.runner, attempt.fidelity
         how = [f"rolled forward from {self.path.name}, steps {done.first} to {done.last}"]
         notes: list[str] = []
-        if fidelity.note:
+        if fidelity.compared:
             how.append(fidelity.note)
         if done.ended and self.aim.step is not None and done.fault is None and done.last < self.aim.step:
             raise ReplayError(done.ended)
@@ -332,10 +324,9 @@ class _Replay:
     def not_reproduced(self, attempt: _Attempt, how: list[str], fix: bool) -> tuple[Culprit, bool, list[str]]:
         """The log is not finite, the replay is: the run went on from a bad checkpoint, or the fault was transient, or the
         replay is not faithful."""
+        how = [line for line in how if line != attempt.fidelity.note]
         for bad in self.bad_on_the_way(attempt.roll):
-            how.append(
-                f"from {self.path.name} every step stays finite; {bad.name} between them holds non-finite values, so the run is replayed from it"
-            )
+            how.append(f"from {self.path.name} every step stays finite; {bad.name}, on the way, does not: the run is replayed from there")
             good, self.path = self.path, bad
             second = self.best_attempt()
             if second.roll.fault is not None:

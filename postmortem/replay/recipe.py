@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
+import sysconfig
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,13 @@ from postmortem.replay.runner import ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+_NOT_THE_USERS = (
+    "<frozen",
+    str(Path(__file__).parents[1]) + os.sep,
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
+)
 
 
 class Recipe:
@@ -54,7 +63,7 @@ class Recipe:
         for name in [n for n, m in sys.modules.items() if _lies_in(m, self.path.parent)]:
             del sys.modules[name]
         function = self._load()
-        made = call_user(f"the recipe {self.path.name}", self.path.parent, function, context)
+        made = call_user(f"the recipe {self.path.name}", function, context)
         if not isinstance(made, TrainStep):
             raise ReplayError(f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}")
         return made
@@ -66,7 +75,7 @@ class Recipe:
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
-        call_user(f"the recipe {self.path.name}", self.path.parent, spec.loader.exec_module, module)
+        call_user(f"the recipe {self.path.name}", spec.loader.exec_module, module)
         function = getattr(module, self.function, None)
         if not callable(function):
             raise ReplayError(f"{self.path.name} has no function {self.function!r}{did_you_mean(self.function, vars(module))}")
@@ -82,20 +91,24 @@ def _lies_in(module: Any, folder: Path) -> bool:
     return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)
 
 
-def call_user(what: str, folder: Path | None, function: Callable[..., Any], *args: Any) -> Any:
+def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:
     """Calls the user's code; what it raises becomes a ReplayError of one line that names their file and line."""
     try:
         return function(*args)
     except (ReplayError, KeyboardInterrupt):
         raise
     except (Exception, SystemExit) as error:
-        raise ReplayError(describe(what, folder, error)) from error
+        raise ReplayError(describe(what, error)) from error
 
 
-def describe(what: str, folder: Path | None, error: BaseException) -> str:
-    """One line: what failed, the exception, and the deepest line of the user's own files (those below `folder`)."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if folder is not None and Path(f.filename).is_relative_to(folder) and "site-packages" not in f.filename]
+def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of `error` that run files of the user: neither ours, nor installed packages, nor the standard library."""
+    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THE_USERS)]
+
+
+def describe(what: str, error: BaseException) -> str:
+    """One line: what failed, the exception, and the deepest line of the user's own files."""
+    own = user_frames(error)
     where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}" if own else ""
     if isinstance(error, SyntaxError):
         where = f" at {Path(error.filename or '?').name}:{error.lineno}"

@@ -10,18 +10,18 @@ torch.set_num_threads(1)
 
 
 class Log:
+    """log(step, *values) appends a row to progress.csv; the keywords are written to config.json."""
+
     def __init__(self, out, names, **config):
         os.makedirs(out, exist_ok=True)
         with open(os.path.join(out, "config.json"), "w") as f:
             json.dump(config, f)
-        self.file = open(os.path.join(out, "progress.csv"), "a", newline="")  # noqa: SIM115
-        self.csv = csv.writer(self.file)
-        if not self.file.tell():
-            self.csv.writerow(["step", *names])
+        self.path = os.path.join(out, "progress.csv")
+        self("step", *names)
 
     def __call__(self, step, *values):
-        self.csv.writerow([step, *values])
-        self.file.flush()
+        with open(self.path, "a", newline="") as f:
+            csv.writer(f).writerow([step, *values])
 
 
 def save(out, step, model, optimizer, **more):

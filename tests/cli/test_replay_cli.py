@@ -1,0 +1,213 @@
+"""`postmortem replay` and `postmortem checkpoints` as they are typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from postmortem.cli.main import main
+
+TRAIN = """
+import csv, os, sys
+import torch
+torch.set_num_threads(1)
+
+def batch(step):
+    x = torch.rand(4, 3, generator=torch.Generator().manual_seed(step)) + 0.5
+    if step == 12:
+        x[1] = 0.0
+    return x
+
+def loss_of(model, x):
+    return (model(torch.log(x).clamp(min=-1e30)) ** 2).mean() if x.dim() == 3 else (model(torch.log(x)) ** 2).mean()
+
+def make():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+if __name__ == "__main__":
+    model, optimizer = make()
+    os.makedirs(sys.argv[1])
+    with open(os.path.join(sys.argv[1], "progress.csv"), "w", newline="") as f:
+        log = csv.writer(f)
+        log.writerow(["step", "loss"])
+        for step in range(16):
+            loss = loss_of(model, batch(step))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            log.writerow([step, loss.item()])
+            if step % 5 == 4:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
+                torch.save(state, os.path.join(sys.argv[1], f"step_{step}.pt"))
+"""
+RECIPE = """
+from postmortem import TrainStep
+import train
+def recipe(ctx):
+    model, optimizer = train.make()
+    print("a word of the user's own")
+    {change}
+    return TrainStep(model, optimizer, train.loss_of, batches=train.batch)
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose loss is NaN from step 12 on, with checkpoints of steps 4, 9 and 14 and a recipe beside it."""
+    folder = tmp_path_factory.mktemp("cli")
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "recipe.py").write_text(RECIPE.format(change="pass"))
+    subprocess.run([sys.executable, str(folder / "train.py"), str(folder / "run")], check=True, timeout=120)
+    return folder / "run"
+
+
+def call(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main([str(a) for a in args])
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+def test_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--format json is the documented object and nothing else: what the recipe prints goes to stderr."""
+    code, out, err = call(capsys, "replay", run, "--format", "json")
+    answer = json.loads(out)
+    assert code == 1
+    assert list(answer) == ["schema_version", "target", "step", "fidelity", "culprit"]
+    assert (answer["schema_version"], answer["step"], answer["target"]) == (1, 12, str(run))
+    assert answer["fidelity"] | {"note": ""} == {
+        "ok": True,
+        "checkpoint": str(run / "step_9.pt"),
+        "first_step": 10,
+        "compared": 3,
+        "exact": 3,
+        "max_rel_error": 0.0,
+        "first_mismatch": None,
+        "note": "",
+    }
+    culprit = answer["culprit"]
+    assert (culprit["phase"], culprit["op"], culprit["samples"], Path(culprit["file"]).name) == ("forward", "log", [1], "train.py")
+    assert "a word of the user's own" in err
+
+
+def test_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """People see the source line in its context, the samples, the fixes, and how faithful the replay was."""
+    code, out, _ = call(capsys, "replay", run)
+    assert code == 1
+    for part in ("step 12", ">    13 |", "torch.log(x)", "samples of the batch: 1", "cures    drop_sample", "Fidelity: good", "zeros 3"):
+        assert part in out, part
+
+
+def test_no_fix_tries_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--no-fix leaves the repairs untried."""
+    _, out, _ = call(capsys, "replay", run, "--no-fix", "--format", "json")
+    assert json.loads(out)["culprit"]["fixes"] == []
+
+
+BAD = {
+    "recipe raises": ("raise KeyError('lr')", [], "KeyError: 'lr' at recipe.py:7"),
+    "wrong shapes": ("model = train.torch.nn.Linear(4, 1)", [], "weight is (1, 3) in the checkpoint and (1, 4) in the model"),
+    "missing weights": (
+        "model.add_module('more', train.torch.nn.Linear(2, 2))",
+        [],
+        "trainable weights of the recipe's model are missing in model: more.weight",
+    ),
+    "batches end": ("return TrainStep(model, optimizer, train.loss_of, batches=iter([train.batch(10)]))", [], "batches end before step 11"),
+    "no scalar": ("return TrainStep(model, optimizer, lambda m, x: m(x), batches=train.batch)", [], "must return a scalar loss"),
+    "step raises": (
+        "return TrainStep(model, optimizer, lambda m, x: 1 / 0, batches=train.batch)",
+        [],
+        "step 10 of the replay raised ZeroDivisionError",
+    ),
+    "out of memory": (
+        "return TrainStep(model, optimizer, lambda m, x: train.torch.empty(10**15), batches=train.batch)",
+        [],
+        "step 10 of the replay ran out of memory",
+    ),
+    "no train step": ("return None", [], "must return a postmortem.TrainStep, not NoneType"),
+    "checkpoint after the onset": ("pass", ["--checkpoint", "step_14.pt"], "is of step 14, not before step 12"),
+    "step before the checkpoint": ("pass", ["--checkpoint", "step_9.pt", "--step", "7"], "is of step 9, not before step 7"),
+    "step before all checkpoints": ("pass", ["--step", "2"], "no checkpoint before step 2: the earliest is"),
+    "no such checkpoint": ("pass", ["--checkpoint", "nothing.pt"], "no such checkpoint"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
+    """What cannot be replayed is one line on stderr that says why, exit code 2, and nothing on stdout."""
+    change, args, said = BAD[case]
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change=change))
+    args = [str(run / a) if a.endswith(".pt") else a for a in args]
+    code, out, err = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", *args)
+    assert (code, out) == (2, "")
+    lines = [line for line in err.splitlines() if "a word of the user's own" not in line]
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+@pytest.mark.parametrize("args", [["nowhere"], ["--recipe", "nothing.py"], ["--recipe", "recipe.py:other"]])
+def test_bad_arguments(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: list[str]) -> None:
+    """A target, a recipe file or a function that does not exist is one line, exit code 2."""
+    monkeypatch.chdir(run.parent)
+    code, _, err = call(capsys, "replay", *(args if args[0] == "nowhere" else [run, *args]))
+    assert code == 2
+    assert err.count("\n") == 1
+
+
+def test_no_checkpoint(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run without weights cannot be replayed, which is said."""
+    (tmp_path / "progress.csv").write_bytes((run / "progress.csv").read_bytes())
+    code, _, err = call(capsys, "replay", tmp_path, "--recipe", run.parent / "recipe.py")
+    assert code == 2
+    assert "no checkpoint" in err
+
+
+def test_interrupt(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C during the replay ends with one word and leaves the import path as it was."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change="raise KeyboardInterrupt"))
+    before: list[Any] = list(sys.path)
+    code, out, err = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py")
+    assert (code, out) == (130, "")
+    assert err.splitlines()[-1] == "postmortem: interrupted"
+    assert sys.path == before
+    assert "train" not in sys.modules
+
+
+def test_checkpoints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`checkpoints` says of each whether it is finite, what changed, and which is the last good one."""
+    code, out, _ = call(capsys, "checkpoints", run)
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[0].startswith("step_4.pt  step 4  good")
+    assert any(line.startswith("step_14.pt  step 14  NOT FINITE") for line in lines)
+    assert any("model.weight" in line and "NaN" in line for line in lines)
+    assert any("changed most since the one before" in line for line in lines)
+    assert lines[-1] == f"last good: {run / 'step_9.pt'}"
+
+
+def test_checkpoints_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same as JSON, tensor by tensor."""
+    _, out, _ = call(capsys, "checkpoints", run, "--format", "json")
+    answer = json.loads(out)
+    assert answer["last_good"] == str(run / "step_9.pt")
+    assert [c["finite"] for c in answer["checkpoints"]] == [True, True, False]
+    weight = next(t for t in answer["checkpoints"][2]["tensors"] if t["name"] == "model.weight")
+    assert (weight["nonfinite"], weight["bad"], weight["shape"]) == (3, True, [1, 3])
+
+
+def test_checkpoints_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder without checkpoints is one line, exit code 2."""
+    code, _, err = call(capsys, "checkpoints", tmp_path)
+    assert code == 2
+    assert "no checkpoint found" in err

@@ -1,0 +1,160 @@
+"""The whole way: small runs that really fail, from their logs and checkpoints to the culprit."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from postmortem import api  # noqa: E402
+from postmortem.replay.driver import ReplayResult  # noqa: E402
+
+RUNS = Path(__file__).parent / "runs"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """trained(name) -> the folder of a run of that name, trained once per session."""
+    made: dict[str, Path] = {}
+
+    def train(name: str) -> Path:
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("runs") / name
+            sys.path.insert(0, str(RUNS))
+            try:
+                spec = importlib.util.spec_from_file_location(f"run_{name}", RUNS / f"{name}.py")
+                assert spec is not None
+                assert spec.loader is not None
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+                module.train(str(made[name]))
+            finally:
+                sys.path.remove(str(RUNS))
+                sys.modules.pop("common", None)
+        return made[name]
+
+    return train
+
+
+def rerun(trained: Any, name: str, function: str = "recipe", **options: Any) -> ReplayResult:
+    return api.replay(trained(name), recipe=f"{RUNS / name}.py:{function}", **options)
+
+
+def culprit_line(name: str) -> int:
+    lines = (RUNS / f"{name}.py").read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.endswith("# CULPRIT"))
+
+
+LOCATED = [
+    # name, step, phase, module, op, samples, checkpoint
+    ("fp16_overflow", 37, "forward", "energy", "mul", (4,), "step_00029.pt"),
+    ("one_step_early", 26, "backward", "", "sqrt", (2,), "step_00023.pt"),
+    ("two_optimizers", 22, "forward", "gen", "div", (1,), "step_18.pt"),
+    ("unlucky_noise", 5, "forward", "", "div", (2,), "step_00003.pt"),
+]
+
+
+@pytest.mark.parametrize(("name", "step", "phase", "module", "op", "samples", "checkpoint"), LOCATED, ids=[case[0] for case in LOCATED])
+def test_located(trained: Any, name: str, step: int, phase: str, module: str, op: str, samples: tuple[int, ...], checkpoint: str) -> None:
+    """From the log alone: the true step, every logged loss reproduced, phase, module, operator, line and samples."""
+    result = rerun(trained, name)
+    found = result.culprit
+    assert Path(result.checkpoint).name == checkpoint
+    assert (result.step, found.step, found.phase, found.module, found.op, found.samples) == (step, step, phase, module, op, samples)
+    assert found.line == culprit_line(name)
+    assert Path(found.file or "").name == f"{name}.py"
+    assert result.fidelity.ok
+    assert result.fidelity.exact == result.fidelity.compared > 0
+    assert "drop_sample" in {f.name for f in found.fixes if f.cured}
+
+
+@pytest.mark.parametrize("function", ["recipe", "recipe_by_hand"])
+def test_resumed_with_another_learning_rate(trained: Any, function: str) -> None:
+    """The rate of the resumed run, in the recipe or set by hand, is the one that follows the log; the run diverged by it."""
+    result = rerun(trained, "wrong_rate", function)
+    assert (result.culprit.cause, result.culprit.phase, result.culprit.module) == ("divergence", "optimizer", None)
+    assert result.step is not None
+    assert 30 <= result.step <= 34
+    assert result.fidelity.ok
+    assert "lower_lr" in {f.name for f in result.culprit.fixes if f.cured}
+    assert any("the recipe's, not the checkpoint's" in line for line in result.fitted) == (function == "recipe")
+
+
+def test_divergence_over_many_finite_steps(trained: Any) -> None:
+    """A loss that grows for a hundred steps and never turns non-finite is a divergence from where it leaves its level."""
+    result = rerun(trained, "slow_divergence")
+    assert result.culprit.cause == "divergence"
+    assert result.step is not None
+    assert 40 <= result.step <= 80
+    assert Path(result.checkpoint).name == "step_00039.pt"
+    assert {f.name for f in result.culprit.fixes if f.cured} >= {"lower_lr"}
+
+
+def test_run_that_went_on_from_a_damaged_shard(trained: Any) -> None:
+    """The replay from the last good checkpoint stays finite; the damaged one on the way explains the log and is named."""
+    result = rerun(trained, "bad_shard")
+    found = result.culprit
+    assert (found.cause, found.phase, found.param, result.step) == ("bad-parameter", "parameters", "2.weight", 21)
+    assert Path(result.checkpoint).name == "checkpoint-15"
+    assert any("resume from checkpoint-15" in line for line in found.how)
+    assert result.fidelity.ok
+
+
+def test_healthy_run_is_not_blamed(trained: Any) -> None:
+    """Masks, accumulation, clipping, a scheduler and a handled overflow: nothing found, every loss reproduced."""
+    result = rerun(trained, "healthy")
+    assert (result.culprit.cause, result.culprit.phase, result.judged) == ("none", "none", True)
+    assert result.fidelity.exact == result.fidelity.compared == 9
+
+
+def test_step_asked_for(trained: Any) -> None:
+    """--step before the fault: the roll ends there and finds nothing wrong."""
+    result = rerun(trained, "one_step_early", step=20)
+    assert (result.step, result.culprit.cause, Path(result.checkpoint).name) == (20, "none", "step_00015.pt")
+
+
+def test_a_checkpoint_alone(trained: Any, tmp_path: Path) -> None:
+    """A checkpoint without a log is rolled forward to the first fault; nothing vouches for that replay, which is said."""
+    alone = tmp_path / "step_00023.pt"
+    alone.write_bytes((trained("one_step_early") / "step_00023.pt").read_bytes())
+    result = api.replay(alone, recipe=str(RUNS / "one_step_early.py"))
+    assert (result.step, result.culprit.op) == (26, "sqrt")
+    assert not result.fidelity.ok
+    assert result.fidelity.compared == 0
+
+
+def test_unfaithful_replay_is_the_answer(trained: Any, tmp_path: Path) -> None:
+    """Where the recipe's data are not the run's, the replay says that it parts from the log, and judges nothing."""
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        f"import sys\nsys.path.insert(0, {str(RUNS)!r})\nimport healthy\n"
+        "def recipe(ctx):\n    step = healthy.recipe(ctx)\n    step.batches = lambda s: healthy.batches(s + 1000)\n    return step\n"
+    )
+    result = api.replay(trained("healthy"), recipe=str(recipe))
+    assert not result.judged
+    assert not result.fidelity.ok
+    assert result.fidelity.first_mismatch == result.fidelity.first_step
+    assert result.culprit.phase == "none"
+
+
+def test_process_is_left_as_it_was(trained: Any) -> None:
+    """Random generators, modes, flags, threads, sys.path and modules are the same after a replay as before."""
+    torch.manual_seed(5)
+    random.seed(5)
+
+    def state() -> tuple[Any, ...]:
+        flags = (torch.is_grad_enabled(), torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype())
+        loaded = sorted(m for m in sys.modules if getattr(sys.modules[m], "__file__", None) and str(RUNS) in str(sys.modules[m].__file__))
+        return (torch.get_rng_state().sum().item(), random.getstate(), flags, torch.get_num_threads(), list(sys.path), loaded)
+
+    before = state()
+    with torch.no_grad():
+        rerun(trained, "unlucky_noise")
+        assert not torch.is_grad_enabled()
+    assert state() == before
