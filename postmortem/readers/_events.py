@@ -253,10 +253,10 @@ class _Scanner:
             signature, fields = found if found is not None else (None, None)
             if len(self._shapes) < 20_000:
                 self._shapes[shape] = signature
-        if self._completed.search(rest) is not None:
+        if any(anchor in rest for anchor in COMPLETED_ANCHORS) and self._completed.search(rest[:2000]) is not None:
             self.completed = (number, self.progress)
             self._counted_from = self.progress
-        world = _WORLD.search(rest)
+        world = _WORLD.search(rest[:2000]) if "orld" in rest or "WORLD" in rest else None
         if world is not None:
             self.world_size = max(self.world_size, int(world[1]))
         if signature is None or fields is None:
