@@ -66,24 +66,24 @@ def thinned(curve: Sequence[float], width: int) -> list[float]:
     return [next((v for v in s if not math.isfinite(v)), None) or max(s, key=lambda v: abs(v - centre)) for s in stretches]
 
 
-def heights(curve: Sequence[float]) -> list[float | None]:
+def heights(curve: Sequence[float], *, linear: bool = False) -> list[float | None]:
     """Every value as a height from 0 to 1, None where it is not finite.
 
     Positive values that span more than a factor of five are placed by their logarithm, so that an explosion or a high
-    start does not flatten everything else.
+    start does not flatten everything else; unless `linear` is asked for, as learning rates are drawn.
     """
     finite = [v for v in curve if math.isfinite(v)]
     if not finite:
         return [None] * len(curve)
     low, high = min(finite), max(finite)
-    scale = math.log if low > 0 and high > 5 * low else float
+    scale = math.log if not linear and low > 0 and high > 5 * low else float
     bottom, top = scale(low), scale(high)
     span = top / 2 - bottom / 2  # halves: the difference of two huge floats may overflow
     return [None if not math.isfinite(v) else 0.5 if not span else (scale(v) / 2 - bottom / 2) / span for v in curve]
 
 
-def sparkline(curve: Sequence[float], width: int = 24) -> str:
+def sparkline(curve: Sequence[float], width: int = 24, *, linear: bool = False) -> str:
     """The course of a series in block characters; × stands for NaN, ↑ and ↓ for the infinities."""
     values = thinned(curve, width)
-    levels = heights(values)
+    levels = heights(values, linear=linear)
     return "".join(_MARKS.get(v, NAN_MARK) if h is None else _BARS[round(h * (len(_BARS) - 1))] for v, h in zip(values, levels, strict=True))

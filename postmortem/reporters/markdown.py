@@ -96,7 +96,7 @@ def _run(run: RunReport) -> list[str]:
     if diagnosis:
         lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
     if run.around:
-        rows = [(code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve)) for a in run.around]
+        rows = [(code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr")) for a in run.around]
         lines += ["", *_table(("", "before", "at onset", "course"), rows)]
     lines += _findings(run)
     if diagnosis:

@@ -174,7 +174,7 @@ def _spark(around: Around, width: int) -> list[Words]:
     """The course of a series, what is not finite in red; nothing where there is no course or no room."""
     if width < 8 or len(around.curve) < 3:
         return []
-    pieces = itertools.groupby(sparkline(around.curve, width), key=lambda mark: mark in MARKS)
+    pieces = itertools.groupby(sparkline(around.curve, width, linear=around.role == "lr"), key=lambda mark: mark in MARKS)
     return [("".join(marks), "red" if bad else "cyan") for bad, marks in pieces]
 
 

@@ -46,6 +46,12 @@ def test_heights_lie_between_bottom_and_top(curve):
     assert all(h is None or 0 <= h <= 1 for h in heights(curve))
 
 
+def test_steep_curves_are_logarithmic_unless_asked_otherwise():
+    """An explosion does not flatten what came before; a learning rate keeps the shape of its schedule."""
+    assert heights([1.0, 10.0, 100.0]) == [0.0, 0.5, 1.0]
+    assert heights([1.0, 50.5, 100.0], linear=True) == [0.0, 0.5, 1.0]
+
+
 def test_an_outlier_survives_thinning():
     """One spike among a thousand points is still there at thirty."""
     curve = [1.0] * 1000
