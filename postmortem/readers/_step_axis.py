@@ -49,17 +49,18 @@ def counter_names(names: Iterable[str]) -> list[str]:
     return _named(names, COUNTERS)
 
 
-def step_axis(columns: Mapping[str, NDArray[np.float64]], rank: NDArray[np.int16] | None = None) -> Axis | None:
+def step_axis(columns: Mapping[str, NDArray[np.float64]], rank: NDArray[np.int16] | None = None, declared: str = "") -> Axis | None:
     """The column that counts steps over the whole run; or epoch and a counter that starts again with each, put together.
 
     `columns` are float64[n], NaN where a row has no such cell; `rank` int16[n] is who wrote each row: ranks count each
-    for itself. None where nothing counts; see `epoch_axis` then.
+    for itself; `declared` is a column that the writer itself called the step. None where nothing counts; see
+    `epoch_axis` then.
     """
     rows = next((len(c) for c in columns.values()), 0)
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
-    for name in counter_names(columns):
+    for name in [declared] * (declared in columns) + counter_names(columns):
         column = columns[name]
-        restarts = 0.2 if plain(name) in SURE else 0.02
+        restarts = 0.2 if plain(name) in SURE or name == declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
             return Axis(name, _filled_int(column), (name,), f"steps are the column {name!r}")
     for name in _named(columns, WITHIN_EPOCH):

@@ -27,13 +27,14 @@ RECORD = messages(
     "postmortem.wandb",
     """
     message Record { History history = 2; Items summary = 3; Output output = 4; Items config = 5; bytes stats = 7; bytes artifact = 8;
-                     bytes alert = 10; Output output_raw = 13; Run run = 17; Exit exit = 18; Environment environment = 26; }
+                     bytes alert = 10; Metric metric = 12; Output output_raw = 13; Run run = 17; Exit exit = 18; Environment environment = 26; }
     message History { repeated Item item = 1; Step step = 2; }
     message Step { int64 num = 1; }
     message Items { repeated Item update = 1; repeated Item remove = 2; }
     message Item { bytes key = 1; repeated bytes nested_key = 2; bool boolean = 4; sint64 integer = 5; double number = 6; bytes text = 7;
                    bytes json = 8; bytes value_json = 16; }
     message Output { int32 output_type = 1; bytes line = 3; }
+    message Metric { bytes glob_name = 2; bytes step_metric = 4; }
     message Run { bytes run_id = 1; bytes project = 3; Items config = 4; Items summary = 5; bytes display_name = 8; bytes host = 13;
                   Timestamp start_time = 17; }
     message Timestamp { int64 seconds = 1; int32 nanos = 2; }
@@ -54,10 +55,10 @@ class WandbOffline:
     """W&B runs as the client writes them to disk (``run-ID.wandb``), offline or online; the SDK is not needed.
 
     History gives the numbers, with `_timestamp` as wall time; config, summary, console output, the exit code and the
-    run's identity are kept. The step is a counter column of the history where there is one that counts (global_step,
-    iteration, …), else W&B's own `_step`, which counts calls of `log`. A nested key ["a", "b"] becomes "a.b". Histograms,
-    images and other media are counted, and so are text values. The file is a log of checksummed chunks; damage costs
-    the records it touches.
+    run's identity are kept. The step is the column that `define_metric("*", step_metric=…)` declared, or a counter
+    column of the history (global_step, iteration, …), where it does count; else W&B's own `_step`, which counts calls of
+    `log`. A nested key ["a", "b"] becomes "a.b". Histograms, images and other media are counted, and so are text
+    values. The file is a log of checksummed chunks; damage costs the records it touches.
 
     Formats: wandb/proto/wandb_internal.proto and core/pkg/leveldb in github.com/wandb/wandb.
     """
@@ -87,6 +88,7 @@ class _Log:
         self.console: list[tuple[str, str]] = []
         self.unfinished = ["", ""]  # a line per stream: it arrives in pieces
         self.exit_code: int | None = None
+        self.declared_step = ""
 
     def read(self) -> Reading:
         data = self.path.read_bytes()
@@ -134,6 +136,8 @@ class _Log:
             self.set(self.reading.config, record.config)
         if record.HasField("summary"):
             self.set(self.reading.summary, record.summary)
+        if record.HasField("metric") and record.metric.glob_name == b"*":
+            self.declared_step = _text(record.metric.step_metric)
         if record.HasField("exit"):
             self.exit_code = record.exit.exit_code
         for entry in record.environment.slurm:
@@ -194,7 +198,8 @@ class _Log:
     def points(self) -> None:
         """Turns the rows into points, on the best step axis there is."""
         own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own count of logged rows, _step")
-        axis = step_axis({name: column for name, column in self.table.columns().items() if name not in _OWN_KEYS}) or own
+        columns = {name: column for name, column in self.table.columns().items() if name not in _OWN_KEYS}
+        axis = step_axis(columns, declared=self.declared_step) or own
         started = self.reading.started
         finish(self.reading, self.table, self.times, axis._replace(columns=tuple(_OWN_KEYS)))
         self.reading.started = started or self.reading.started

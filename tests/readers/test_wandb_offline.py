@@ -142,6 +142,15 @@ def test_a_counter_column_is_the_step(tmp_path: Path, name: str) -> None:
     assert name in reading.notes[0]
 
 
+def test_a_declared_step(tmp_path: Path) -> None:
+    """The step that define_metric("*") names is the axis, whatever its name; one for some tags only is not."""
+    rows = [history(i, **{"env frames": 64 * i, "epoch": i // 2, "loss": 1.0}) for i in range(4)]
+    every = RECORD(metric={"glob_name": b"*", "step_metric": b"env frames"}).SerializeToString()
+    some = RECORD(metric={"glob_name": b"val/*", "step_metric": b"epoch"}).SerializeToString()
+    assert [s for s, _ in column(read(tmp_path / "r.wandb", [every, some, *rows]), "loss")] == [0, 64, 128, 192]
+    assert [s for s, _ in column(read(tmp_path / "r.wandb", [some, *rows]), "loss")] == [0, 1, 2, 3]
+
+
 def test_a_column_that_does_not_count_is_no_step(tmp_path: Path) -> None:
     """A column with a counter's name that starts again all the time, or says the same, leaves W&B's own steps in place."""
     reading = read(tmp_path / "r.wandb", [history(i, iter=i % 3, step=512, loss=1.0) for i in range(12)])
@@ -243,9 +252,10 @@ def test_the_real_client(tmp_path: Path) -> None:
     script = """
 import wandb
 run = wandb.init(mode="offline", dir=".", project="p", config={"lr": 0.5, "model": {"n": 3}}, settings=wandb.Settings(console="wrap"))
+run.define_metric("*", step_metric="frames")
 for i in range(5):
     print("training", i)
-    run.log({"loss": float("nan") if i == 3 else 1 / (i + 1), "deep": {"er": i}, "h": wandb.Histogram([1, 2])}, step=10 * i)
+    run.log({"frames": 64 * i, "loss": float("nan") if i == 3 else 1 / (i + 1), "deep": {"er": i}, "h": wandb.Histogram([1, 2])}, step=10 * i)
 run.finish(exit_code=3)
 """
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
@@ -254,9 +264,9 @@ run.finish(exit_code=3)
     reading = WandbOffline.read(path)
     assert reading.problems == []
     loss = column(reading, "loss")
-    assert [s for s, _ in loss] == [0, 10, 20, 30, 40]
+    assert [s for s, _ in loss] == [0, 64, 128, 192, 256]
     assert [v for _, v in loss if not math.isnan(v)] == [1.0, 0.5, 1 / 3, 0.2]
-    assert column(reading, "deep.er") == [(10 * i, float(i)) for i in range(5)]
+    assert column(reading, "deep.er") == [(64 * i, float(i)) for i in range(5)]
     assert reading.config == {"lr": 0.5, "model": {"n": 3}}
     assert [text for stream, text in reading.facts["console"] if stream == "stdout"][:5] == [f"training {i}\n" for i in range(5)]
     assert (reading.ended, reading.facts["exit_code"]) == ("crashed", 3)
