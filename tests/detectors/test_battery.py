@@ -11,21 +11,8 @@ from postmortem.core.model import Event, Problem, json_value
 from postmortem.detectors import DETECTORS, NotChecked
 
 ALL = list(DETECTORS)
-TAGS = (
-    "loss",
-    "val_loss",
-    "grad_norm",
-    "grad_norm/layer1",
-    "lr",
-    "loss_scale",
-    "throughput",
-    "step_time",
-    "data_time",
-    "gpu_mem_gb",
-    "acc",
-    "val_acc",
-    "x",
-)
+LAYERS = ("grad_norm/layer1", "grad_norm/layer2", "grad_norm/layer3")
+TAGS = ("loss", "val_loss", "grad_norm", *LAYERS, "lr", "loss_scale", "throughput", "step_time", "data_time", "gpu_mem_gb", "acc", "val_acc", "x")
 RNG = np.random.default_rng(1)
 
 
@@ -33,8 +20,7 @@ def run(detector, view):
     """The findings of a detector with default options; an empty list where it cannot judge."""
     try:
         return list(detector(detector.Options()).detect(view))
-    except NotChecked as why:
-        assert str(why)
+    except NotChecked:
         return []
 
 
