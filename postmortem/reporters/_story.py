@@ -156,10 +156,12 @@ def cause(run: RunReport) -> str:
     folds = folded(run)
     name = clean(run.diagnosis.name if run.diagnosis else folds[0].first.name if folds else "nothing wrong found")
     event = seen_in_log(run, folds[0].first) if folds else None
-    if event is None or event.kind in name:
+    if event is None:
         return name
-    known = event.kind != "generic-exception"
-    return f"{name}: {clean(event.kind)}" if known else f"{name}: {re.sub(r'0x[0-9a-f]+|[0-9]+', '#', squeezed(event.message, 60))}"
+    if event.kind == "generic-exception":  # no known failure: its message tells one cause from another
+        words = re.sub(r"0x[0-9a-f]+|[0-9]+", "#", squeezed(event.message, 60))
+        return f"{name.removesuffix(': ' + event.kind)}: {words}"
+    return name if event.kind in name else f"{name}: {clean(event.kind)}"
 
 
 def onset(run: RunReport) -> int | None:

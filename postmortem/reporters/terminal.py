@@ -276,6 +276,8 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
     style = _VERDICT_STYLE[group.verdict]
     if group.verdict == "healthy":
         page.add(verdict, count(len(runs), "run"), ": ", *_names(page, runs), style=style)
+    elif len(runs) == 1 and group.verdict != "not-judged" and not detailed:
+        page.add(verdict, (group.cause, "bold"), "  1 run: ", clean(runs[0].name), "  ", headline(runs[0]), style=style, lines=2)
     elif group.verdict == "not-judged" or not detailed:
         page.add(verdict, (group.cause, "bold"), f"{_codes(group)}  {count(len(runs), 'run')}: ", *_names(page, runs), style=style)
     else:

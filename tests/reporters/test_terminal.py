@@ -7,7 +7,7 @@ import time
 import pytest
 from rich.cells import cell_len
 
-from postmortem.core.model import Finding, Report
+from postmortem.core.model import Event, Finding, Report
 from postmortem.reporters import RenderOptions
 from postmortem.reporters.terminal import render
 
@@ -109,6 +109,19 @@ def test_four_hundred_runs_fit_two_pages_in_under_a_second(four_hundred):
     assert time.process_time() - start < 1
     assert len(lines) < 100
     assert all(f"cause-{k} (RUN003 crash)" in "\n".join(lines) for k in range(12))
+
+
+def test_unknown_exceptions_are_grouped_by_message(many):
+    """Two runs that failed with the same words but other numbers are one cause; other words are another."""
+    runs = [many["oom-1"], many["oom-2"], many["exp7"]]
+    for run, message in zip(runs, ("KeyError: 'a' at 0x7f12", "KeyError: 'a' at 0x99", "ValueError: b"), strict=True):
+        run.diagnosis = None
+        run.events = (Event(kind="generic-exception", severity="error", file="x.out", line=7, message=message),)
+        run.findings = (Finding(id="f1", code="RUN003", name="crash", severity="error", message=message, evidence={"file": "x.out", "line": 7}),)
+    many.runs = tuple(runs)
+    text = render(many, RenderOptions(width=120))
+    assert "crash: KeyError: 'a' at # (RUN003)  2 runs" in text.replace(" (RUN003 crash)", " (RUN003)")
+    assert "crash: ValueError: b" in text
 
 
 def test_verbose_tells_everything(many, one_failed):
