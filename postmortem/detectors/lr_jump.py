@@ -59,6 +59,7 @@ class LrJump(BaseDetector):
             x = series.value
             peak = np.maximum.accumulate(x)[:-1]
             rises = np.flatnonzero((x[1:] > self.options.ratio * x[:-1]) & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)) + 1
+            rises = rises[np.diff(rises, prepend=-9) > 1]  # the mean over a jump makes two rows of it
             rises = rises[[not self._warming_up(x, int(i)) for i in rises]] if len(rises) else rises
             if len(rises) != 1 or int(series.step[rises[0]]) in reported:
                 continue
