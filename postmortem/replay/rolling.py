@@ -103,7 +103,7 @@ def ceiling(losses: Sequence[float]) -> float:
 def leaves_level(losses: Sequence[float]) -> int | None:
     """The index from which on the loss has left its level for good, growing over at least two steps; else None.
 
-    Left is: ten times the level of the first steps, or ten times everything before. One jump at the very end
+    Left is: ten times the level of the first steps, or ten times everything before and growing on. One jump at the very end
     counts only where it is a thousandfold (the weights were thrown away by the update before it).
     """
     n = len(losses)
@@ -114,7 +114,7 @@ def leaves_level(losses: Sequence[float]) -> int | None:
     crossed = next((i for i in range(n, 0, -1) if not above[i - 1]), 0)
     highest, apart = abs(losses[0]), n
     for i in range(1, n):
-        if all(x > 10 * highest for x in losses[i:]):
+        if all(x > 10 * highest for x in losses[i:]) and losses[-1] > 10 * losses[i]:
             apart = i
             break
         highest = max(highest, abs(losses[i]))
