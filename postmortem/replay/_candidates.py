@@ -63,6 +63,8 @@ def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
 
 def _candidate(birth: Birth, traced: Traced, names: Mapping[int, str]) -> Candidate:
     hit = birth.hit
+    if traced.stage == "param" and hit.index >= traced.backward_ended:
+        hit.stage = "optimizer"  # also where the optimizer is not one of torch's, whose steps can be told by hooks
     module = "" if hit.where.module is None else names.get(id(hit.where.module), "")
     if birth.outside is not None:
         outside = traced.known.get(-birth.outside)

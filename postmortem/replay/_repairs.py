@@ -48,7 +48,8 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
     if session.runner.scaler is not None:
         attempt("loss_scale", Overrides(loss_scale=1.0), "loss scale 1")
     if found.phase == "optimizer" or (c is not None and c.outside is not None and c.outside[0] == "optimizer"):
-        attempt("fresh_optimizer", Overrides(fresh_optimizer=True), "optimizer state started afresh")
+        fresh = session.fails(Overrides(fresh_optimizer=True)) is False
+        how.append(f"started with fresh optimizer state, the step {'is fine' if fresh else 'fails as well'}")
     if found.phase == "optimizer" and found.line is None:
         attempt("eps", Overrides(eps=1e-4), "optimizer eps at least 1e-4")
     suggestion = (

@@ -41,6 +41,8 @@ class Traced:
     loss: float | None = None
     batch: Any = None
     micro: int = 0
+    backward_ended: int = 0
+    """The number of operators up to the last backward pass."""
     known: dict[int, tuple[str, str]] = field(default_factory=dict)
     """storage -> ("parameter" | "optimizer" | "batch", name)."""
     buffers: set[str] = field(default_factory=set)
@@ -128,6 +130,7 @@ class Session:
                     out.sources = [tracer.source(t) for t in bad.values()]
                     raise _Enough
                 if kind == "grad":
+                    out.backward_ended = tracer.count
                     for name, p in self.runner.named_parameters().items():
                         if p.grad is not None and p.grad.layout == torch.strided and p.grad.stride() != p.stride():
                             out.strides.append((name, p.grad.stride(), p.stride(), tracer.source(p.grad)))

@@ -261,7 +261,8 @@ class _Case:
             guesses = [s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))]
         merged = [sorted(set(itertools.chain(*guesses)))] if len(guesses) > 1 else []
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
-        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage))
+        budget = 36 if self.stage == "loss" else 16  # up to the loss is a third of a step
+        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage), budget)
 
     def _outlier(self, samples: list[int] | None) -> bool:
         """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""

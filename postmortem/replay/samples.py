@@ -135,7 +135,7 @@ def find_samples(
 ) -> tuple[list[int] | None, str]:
     """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
 
-    `fails(make)` runs the step on the batch that `make(samples)` transforms and says whether it still fails, None where
+    At most about `budget` reruns are made. `fails(make)` runs the step on the batch that `make(samples)` transforms and says whether it still fails, None where
     it could not be run.
     """
     left = budget
@@ -173,18 +173,23 @@ def find_samples(
         return _together(size, run, lambda: left)
     healthy = next(i for i in probes if i not in alone)
     bad: list[int] = []
-    todo = [[i for i in every if i != healthy]]
+    todo = [([i for i in every if i != healthy], True)]
     while todo:
-        part = todo.pop()
+        part, sure = todo.pop()
         if left <= 0:
             return None, "not narrowed down within the number of reruns allowed"
         inside = set(part)
-        if not run(lambda s, p=inside, h=healthy: s.replace([i for i in every if i not in p], h)):  # type: ignore[misc]
+        if not sure and not run(lambda s, p=inside, h=healthy: s.replace([i for i in every if i not in p], h)):  # type: ignore[misc]
             continue
         if len(part) == 1:
             bad += part
-        else:
-            todo += [part[len(part) // 2 :], part[: len(part) // 2]]
+            continue
+        half = len(part) // 2
+        head = set(part[:half])
+        fails_there = run(lambda s, p=head, h=healthy: s.replace([i for i in every if i not in p], h))  # type: ignore[misc]
+        todo.append((part[half:], not fails_there))  # a part that fails although its first half does not fails by its second
+        if fails_there:
+            todo.append((part[:half], True))
     bad.sort()
     if bad and len(bad) < size - 1 and run(lambda s: s.replace(bad, healthy)) is False:
         return bad, "found by halving the batch"

@@ -141,6 +141,11 @@ def _flat(values: Iterable[Any], out: list[torch.Tensor]) -> list[torch.Tensor]:
     return out
 
 
+def _written(info: _Info, args: Any, out: Any) -> list[torch.Tensor]:
+    """The tensors that an operator returned, or where it returns nothing, wrote into."""
+    return _flat((out,), []) or _flat([args[i] for i in info.mutates if i < len(args)], [])
+
+
 def _odd_numbers(values: Iterable[Any]) -> list[float]:
     return [v for v in values if isinstance(v, float) and not math.isfinite(v)]
 
@@ -177,6 +182,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sums: list[tuple[int, torch.Tensor]] = []
         self._stack: list[torch.nn.Module] = []
         self._handles: list[Any] = []
+        self._optimizing = 0
         self._origin_of = origin_of
         self.origin: tuple[str | None, Where] = (None, NOWHERE)
 
@@ -210,10 +216,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             pass
 
     def _optimizer_starts(self, *_: Any) -> None:
+        self._optimizing += 1  # an optimizer's step may call that of its base class
         self.stage = "optimizer"
 
     def _optimizer_ends(self, *_: Any) -> None:
-        self.stage = "step"
+        self._optimizing -= 1
+        self.stage = "optimizer" if self._optimizing > 0 else "step"
 
     # ---- one operator
 
@@ -227,7 +235,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._count += 1
         if not self._look:
             out = func(*args, **kwargs)
-            return self._mended(index, out) if index in self._repair else out
+            if index in self._repair:
+                self._mend(index, _written(_info(func), args, out))
+            return out
         info = _infos.get(func) or _info(func)
         self._names.append(info.name)
         backward = _graph_task()
@@ -248,8 +258,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         sources = [-k for k in keys] if info.fresh else [writer.get(k, -k) for k in keys]
         earlier = self._before(info, args, tensors, sources) if info.mutates else None
         out = func(*args, **kwargs)
-        if index in self._repair:
-            self._mended(index, out)
         if index == self._origin_of:
             self.origin = self._forward_of(backward)
         if isinstance(out, torch.Tensor):
@@ -259,7 +267,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._items.append((index, out, sources[0]))
             return out
         else:
-            outputs = _flat((out,), []) or _flat([args[i] for i in info.mutates if i < len(args)], [])
+            outputs = _written(info, args, out)
+        if index in self._repair:
+            self._mend(index, outputs)
         fresh = info.mutates or info.fresh
         for o in outputs:
             key = storage_key(o)
@@ -274,13 +284,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._record(index, info, args, kwargs, backward, tensors, sources, earlier, outputs)
         return out
 
-    def _mended(self, index: int, out: Any) -> Any:
-        mend = self._repair[index]
+    def _mend(self, index: int, outputs: list[torch.Tensor]) -> None:
         with torch.no_grad():
-            for o in _flat((out,), []):
-                if o.is_floating_point() or o.is_complex():
-                    mend(values_of(o))
-        return out
+            for o in outputs:
+                if o.dtype in _INEXACT:
+                    self._repair[index](values_of(o))
 
     def _check(self, o: torch.Tensor, index: int) -> None:
         if o.dtype not in _INEXACT or o.is_meta:
