@@ -7,6 +7,8 @@ completed, lost nothing.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.readers._occurrences import went_on
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from postmortem.core.model import Ended
     from postmortem.readers._occurrences import Failure
 
+STRONG = re.compile(r"`?Trainer\.fit`? stopped|train_runtime|\[after training is done\]|exits successfully")
+"""Said once, at the end of a training, and not at the end of each epoch."""
 COMPLETED = (
     r"`?Trainer\.fit`? stopped: `?max_\w+=",
     r"['\"]train_runtime['\"]: ",
@@ -45,13 +49,30 @@ _FROM_OUTSIDE = ("sigterm", "slurm-cancelled", "slurm-time-limit")
 _BLAME = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
 
 
-def judge(failures: list[Failure], progress: int, completed: tuple[int, int] | None, *, cut: bool) -> Ended | None:
+@dataclass(slots=True)
+class Completion:
+    """A line that says that the training is complete, at its last appearance; `progress` in bytes before it.
+
+    `plain`: it is only said at the end. `repeated`: it came several times, far apart.
+    """
+
+    line: int
+    progress: int
+    plain: bool
+    repeated: bool = False
+
+    def again(self, line: int, progress: int) -> None:
+        self.repeated = self.repeated or line - self.line > 20
+        self.line, self.progress = line, progress
+
+
+def judge(failures: list[Failure], progress: int, completed: Completion | None, *, cut: bool) -> Ended | None:
     """Sets `severity` and `victim_of` of the failures and says how the run ended; None where the text does not tell.
 
-    `progress` is the bytes of progress in all, `completed` (line, progress) of the last line that says that the
-    training is complete, `cut` whether the last line is incomplete.
+    `progress` is the bytes of progress in all, `completed` the line that says that the training is complete,
+    `cut` whether the last line is incomplete.
     """
-    if completed is not None and progress - completed[1] > AFTER_COMPLETION:
+    if completed is not None and progress - completed.progress > AFTER_COMPLETION:
         completed = None
     last_attempt = max((f.last.attempt for f in failures if f.signature.severity == "error" and f.signature.role != "note"), default=0)
     lost: list[Failure] = []
@@ -76,10 +97,13 @@ def judge(failures: list[Failure], progress: int, completed: tuple[int, int] | N
     return _ended(root)
 
 
-def _survived(failure: Failure, progress: int, completed: tuple[int, int] | None) -> bool:
+def _survived(failure: Failure, progress: int, completed: Completion | None) -> bool:
     """Whether training went on after it, or completed."""
-    if completed is not None and completed[0] > failure.last.line:
-        return True
+    if completed is not None and failure.signature.ended != "interrupted":
+        if completed.line > failure.last.line:
+            return True
+        if failure.signature.role != "cause" and failure.first.progress - completed.progress < AFTER_COMPLETION:
+            return True  # trouble while a finished training was taken down
     exception = failure.first.exception.rpartition(".")[2]
     return went_on(failure, progress, imported=exception in _IMPORTS)
 

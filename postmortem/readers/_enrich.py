@@ -29,6 +29,9 @@ def enrich(failures: list[Failure], ranks: set[int], world_size: int) -> None:
             failure.fields |= _forward_frame(text)
         elif failure.signature.id == "elastic-child-failed":
             _table(failures, failure, text, ranks)
+    for failure in failures:
+        if failure.first.rank is None and isinstance(failure.fields.get("local_rank"), int):
+            failure.first.rank = failure.fields["local_rank"]  # the best that is known
     _timeouts(failures, ranks, world_size)
 
 

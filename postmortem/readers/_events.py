@@ -1,77 +1,33 @@
 """Failures in the text of a log: tracebacks, known failure lines, and how the run ended.
 
-`find_events` sees every line once. A line without any text that a signature looks for costs one search; the rest is
-peeled of its prefixes, given to the traceback reader of its rank and matched against the catalogue. What many ranks
-or many steps repeat is folded into one event.
+`_scan` goes through the lines and collects what it meets, `_occurrences` folds what many ranks or many steps repeat,
+`_enrich` adds what several failures say together, and `_ending` decides which of them is to blame.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import dataclass, field
-from functools import cache
-from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
-from postmortem.readers._ending import AFTER_COMPLETION, COMPLETED, COMPLETED_ANCHORS, judge
+from postmortem.readers._ending import judge
 from postmortem.readers._enrich import enrich
-from postmortem.readers._occurrences import Occurrence, fold, key_of
-from postmortem.readers._prefilter import Prefilter
-from postmortem.readers._prefix import Prefix, labelled, peel
-from postmortem.readers._tracebacks import HEADER, Chain, TracebackReader
-from postmortem.signatures import CATALOGUE, Signature
+from postmortem.readers._occurrences import fold
+from postmortem.readers._scan import Scanner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from postmortem.core.model import Ended, Event
 
-_LONGEST_LINE = 20_000
-_SAMPLE = 500
-"""Lines at the start from which the launcher's labels and the number of ranks are learned."""
-_BATCH = 256
-"""Lines that the prefilter sees at once."""
-_QUIET = 300
-"""Lines without news of a rank after which its message is taken as finished."""
-_MOST = 20_000
-"""Occurrences that are kept; of a flood beyond it only the number is."""
-
-_ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\))")
-_PROGRESS = re.compile(r"(?:\b(?:[Ll]oss|[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|ppl|lr|eta|[Aa]cc)\b.{0,40}?\d|it/s|s/it|_loss\W)")
-_WORLD = re.compile(r"(?i)\bworld[_ ]?size\W{1,4}(\d{1,6})\b")
-_STARTS_ANEW = ("slurmstepd:", "srun:", "terminate called", "Fatal Python error", "Killed", "Aborted", "Segmentation fault")
-_VARIES = re.compile(r"\d+")
-
-
-_EXCEPTIONS = ("Traceback (most recent call last)", "Error:", "Error\n", "Error\r", "Exception:", "Exception\n", "Interrupt")
-_WORLD_ANCHORS = ("orld_size", "orld size", "WORLD_SIZE", "orldSize")
-
-
-@cache
-def _prefilter() -> Prefilter:
-    """Finds every line that may matter: exceptions, what signatures look for, ends."""
-    return Prefilter((*_EXCEPTIONS, *_WORLD_ANCHORS, *COMPLETED_ANCHORS, *CATALOGUE.anchors))
-
 
 @dataclass(slots=True)
 class EventReading:
     """What the text says beside its numbers. `ended` is None where it does not tell; `facts` holds "job_id",
-    "world_size", "ranks" (ranks that were seen), "crashed_rank" where the log shows them."""
+    "world_size" and "ranks" (those that were seen) where the log shows them."""
 
     events: list[Event] = field(default_factory=list)
     ended: Ended | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Follow:
-    """A matched line whose signature reads on in the next lines of the same rank."""
-
-    seen: Occurrence
-    key: int | None
-    left: int
-    lines: list[str]
 
 
 def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "text", unterminated: bool = False) -> EventReading:
@@ -80,11 +36,11 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     `lines` are (1-based physical line number, text); a carriage return inside a text starts a new state of it.
     `unterminated`: the file's last line has no newline. Steps are left to the caller.
     """
-    scanner = _Scanner()
+    scanner = Scanner()
     scanner.read(lines)
     failures = fold(scanner.close(), scanner.more)
     enrich(failures, scanner.ranks, scanner.world_size)
-    ended = judge(failures, scanner.progress, scanner.completed, cut=unterminated and scanner.last_is_cut())
+    ended = judge(failures, scanner.progress, scanner.completion(), cut=unterminated and scanner.last_is_cut())
     reading = EventReading([f.event(path, source) for f in sorted(failures, key=lambda f: f.first.line)], ended)
     if scanner.ranks:
         reading.facts["ranks"] = sorted(scanner.ranks)
@@ -94,270 +50,3 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     if job is not None:
         reading.facts["job_id"] = job
     return reading
-
-
-class _Scanner:
-    """Goes through the lines and collects occurrences."""
-
-    def __init__(self) -> None:
-        self.occurrences: list[Occurrence] = []
-        self.more: Counter[tuple[object, ...]] = Counter()
-        """How often what was seen came again, beyond the occurrences that are kept."""
-        self.progress = 0
-        self.completed: tuple[int, int] | None = None
-        self.ranks: set[int] = set()
-        self.world_size = 0
-        self._completed = re.compile("|".join(COMPLETED))
-        self._streams: dict[int | None, TracebackReader] = {}
-        self._fed: dict[int | None, int] = {}
-        self._follows: list[_Follow] = []
-        self._shapes: dict[str, Signature | None] = {}
-        self._labels = False
-        self._first = ""
-        self._attempt = 0
-        self._failed = False
-        self._number = 0
-        self._recent: list[str] = []
-        self._counted_from = 0
-        self._prefix = Prefix()
-        self._progress_at: dict[int, int] = {}
-        """Progress at the last line of an exception: its message may go on, so that it is complete only later."""
-
-    def read(self, lines: Iterable[tuple[int, str]]) -> None:
-        stream = iter(lines)
-        sample = list(islice(stream, _SAMPLE))
-        self._labels = labelled(text[:200] for _, text in sample)
-        for _, text in sample:
-            self._rank(peel(text[:200], labels=self._labels)[1])
-        self._first = next((text.strip() for _, text in sample if text.strip()), "")[:500]
-        if HEADER in self._first or len(self._first) < 8:
-            self._first = ""
-        prefilter = _prefilter()
-        lines_left = chain(sample, stream)
-        while batch := list(islice(lines_left, _BATCH)):
-            texts = [text for _, text in batch]
-            self._batch(batch, texts, set(prefilter.lines_with(texts)))
-            self._recent = (self._recent + texts)[-_BATCH:]
-
-    def _batch(self, batch: list[tuple[int, str]], texts: list[str], hits: set[int]) -> None:
-        """Looks at the lines that the prefilter found, and at those around an open traceback."""
-        again = self._first if self._failed else ""
-        if not hits and not self._follows and not self._busy():
-            if self._counting():
-                for text in texts:
-                    self._count(text)
-            if not again or again not in texts:
-                return
-        for i, (number, text) in enumerate(batch):
-            self._number = number
-            if i not in hits and not self._follows and not self._busy():
-                if self._counting():
-                    self._count(text)
-                if not self._failed or text.strip() != self._first:
-                    continue
-            for part in text.split("\r"):
-                if part and not part.isspace():
-                    self._line(number, part[:_LONGEST_LINE])
-                elif not part and "\r" not in text:
-                    self._line(number, part)
-
-    def _counting(self) -> bool:
-        """Whether it still matters how much progress there is: only the first part after a failure or an end does."""
-        return bool(self.occurrences) and self.progress - self._counted_from < 4 * AFTER_COMPLETION
-
-    def last_is_cut(self) -> bool:
-        """Whether the last line is the beginning of one that the log wrote in full before."""
-        shapes = [_VARIES.sub("0", text.rpartition("\r")[2][:_LONGEST_LINE]).rstrip() for text in self._recent]
-        if not shapes or not shapes[-1]:
-            return False
-        last = shapes.pop()
-        return last not in shapes and any(shape.startswith(last) for shape in shapes)
-
-    def close(self) -> list[Occurrence]:
-        """All occurrences, in the order of their lines."""
-        for key in list(self._streams):
-            self._close_stream(key)
-        for follow in self._follows:
-            self._finish(follow)
-        self._follows = []
-        self.occurrences.sort(key=lambda seen: seen.line)
-        return self.occurrences
-
-    def _started_again(self, text: str) -> None:
-        """The first line of the file once more, after a failure: another attempt is appended."""
-        if self._first and text.strip() == self._first:
-            for key in list(self._streams):
-                self._close_stream(key)
-            self._attempt += self._failed
-            self._failed = False
-
-    def _busy(self) -> bool:
-        """Whether a traceback is open; one whose rank has been silent for long is closed."""
-        busy = False
-        for key, stream in list(self._streams.items()):
-            if stream.active:
-                if self._number - self._fed[key] > _QUIET:
-                    self._close_stream(key)
-                else:
-                    busy = True
-        return busy
-
-    def _line(self, number: int, text: str) -> None:
-        if "\x1b" in text:
-            text = _ESCAPES.sub("", text)
-        rest, prefix = peel(text, labels=self._labels)
-        self._rank(prefix)
-        self._prefix = prefix
-        key = prefix.best_rank
-        self._started_again(text)
-        if self._read_on(key, rest):
-            return
-        stream = self._streams.get(key)
-        if stream is None:
-            stream = self._streams[key] = TracebackReader()
-        if stream.in_message and not stream.in_table and rest.startswith(_STARTS_ANEW):
-            self._close_stream(key)
-            stream = self._streams[key]
-        for done in stream.feed(number, rest, prefix.level, prefixed=key is not None):
-            self._chain(done, key)
-        if stream.ended_at == number:
-            self._progress_at[number] = self.progress
-        if stream.took:
-            self._fed[key] = number
-            return
-        if stream.active or self._counting():
-            self._count(rest)
-        self._match(number, rest, key)
-
-    def _read_on(self, key: int | None, rest: str) -> bool:
-        """Gives a line to the matched lines that read on; whether one of them took it for itself."""
-        took = False
-        for follow in self._follows:
-            if follow.key == key and follow.left > 0:
-                follow.left -= 1
-                follow.lines.append(rest[:2000])
-                took = took or (rest[:1].isspace() and not rest.isspace())
-        for follow in [f for f in self._follows if f.left <= 0]:
-            self._follows.remove(follow)
-            self._finish(follow)
-        return took
-
-    def _match(self, number: int, rest: str, key: int | None) -> None:
-        """Looks a line up in the catalogue; lines that differ in their numbers only are looked up once."""
-        shape = _VARIES.sub("0", rest[:300])
-        if shape in self._shapes:
-            signature = self._shapes[shape]
-            fields = signature.match(rest) if signature is not None else None
-        else:
-            found = CATALOGUE.match(rest)
-            signature, fields = found if found is not None else (None, None)
-            if len(self._shapes) < 20_000:
-                self._shapes[shape] = signature
-        if any(anchor in rest for anchor in COMPLETED_ANCHORS) and self._completed.search(rest[:2000]) is not None:
-            self.completed = (number, self.progress)
-            self._counted_from = self.progress
-        world = _WORLD.search(rest[:2000]) if "orld" in rest or "WORLD" in rest else None
-        if world is not None:
-            self.world_size = max(self.world_size, int(world[1]))
-        if signature is None or fields is None:
-            return
-        seen = self._add(signature, number, number, rest.strip(), key, fields)
-        if signature.follow:
-            for follow in [f for f in self._follows if f.key == key and f.seen.signature is signature]:
-                self._follows.remove(follow)
-                self._finish(follow)
-            self._follows.append(_Follow(seen, key, signature.follow, [rest]))
-        else:
-            seen.fields = signature.detail(rest) | seen.fields
-
-    def _finish(self, follow: _Follow) -> None:
-        text = "\n".join(follow.lines)
-        follow.seen.fields = follow.seen.signature.detail(text) | follow.seen.fields | {"text": text[:4000]}
-
-    def _close_stream(self, key: int | None) -> None:
-        for done in self._streams[key].close():
-            self._chain(done, key)
-        self._streams[key] = TracebackReader()
-
-    def _chain(self, done: Chain, key: int | None) -> None:
-        """A complete traceback becomes one occurrence, named by the exception that the catalogue knows best."""
-        last = done.last
-        candidates = [last] if done.inner is not None else done.blocks
-        best: tuple[int, Signature, dict[str, Any], str] | None = None
-        for block in candidates:
-            found = CATALOGUE.match(block.title, exception=True)
-            if found is None or found[0].rank == 0:
-                found = CATALOGUE.match(block.text, exception=True) or found
-            if found is not None and (best is None or found[0].rank > best[0]):
-                best = (found[0].rank, found[0], found[1], block.text)
-        if best is None:
-            if not done.cut:
-                return
-            best = (0, CATALOGUE["generic-exception"], {}, "")
-        _, signature, fields, text = best
-        if not last.had_header and signature.rank == 0 and last.level == "WARNING":
-            return
-        fields = signature.detail(text) | fields
-        if last.exception:
-            fields["exception"] = last.exception.rpartition(".")[2]
-            fields["exception_class"] = last.exception
-        if last.message:
-            fields["exception_message"] = last.message[:2000]
-        causes = [block.title[:500] for block in done.by_cause if block is not last]
-        if causes:
-            fields["causes"] = causes
-        if done.inner is not None:
-            fields["exception"] = done.inner.exception.rpartition(".")[2]
-            cause = CATALOGUE.match(done.inner.title, exception=True)
-            if cause is not None:
-                fields["cause_kind"] = cause[0].id
-                fields = cause[0].detail(done.inner.text) | cause[1] | fields
-        frame = done.own_frame
-        if frame is not None:
-            fields["frame"] = {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.code}
-        if done.cut:
-            fields["cut"] = True
-        if signature.follow or done.last.exception.endswith("ChildFailedError"):
-            fields["text"] = last.text
-        end = last.line + len(last.more)
-        self.occurrences = [o for o in self.occurrences if not (o.signature is signature and last.line < o.line <= end and not o.exception)]
-        title = "a traceback without its last line" if done.cut else last.title
-        seen = self._add(signature, last.line, done.blocks[0].header, title, key, fields)
-        seen.exception = last.exception
-        seen.progress = self._progress_at.pop(last.line, seen.progress)
-        if done.cut and self._number - last.line > _QUIET:
-            seen.severity = "warning"  # not the end of the log: its other lines were lost, or written elsewhere
-        if signature.severity != "error" and signature.ended != "interrupted":
-            seen.severity = "error"  # a note that became an exception is none
-
-    def _add(self, signature: Signature, line: int, first: int, message: str, key: int | None, fields: dict[str, Any]) -> Occurrence:
-        seen = Occurrence(
-            signature=signature,
-            severity=signature.severity,
-            line=line,
-            first_line=first,
-            message=message,
-            rank=key,
-            wall_time=self._prefix.wall_time,
-            level=self._prefix.level,
-            fields=fields,
-            attempt=self._attempt,
-            progress=self.progress,
-        )
-        self._failed = self._failed or signature.severity == "error"
-        self._counted_from = self.progress
-        if len(self.occurrences) < _MOST:
-            self.occurrences.append(seen)
-        else:
-            self.more[key_of(seen)] += 1
-        return seen
-
-    def _count(self, text: str) -> None:
-        """Progress after a failure: bytes of lines that look like training."""
-        if _PROGRESS.search(text[:400]) is not None:
-            self.progress += min(len(text), 4096) + 1
-
-    def _rank(self, prefix: Prefix) -> None:
-        rank = prefix.best_rank
-        if rank is not None and rank < 100_000:
-            self.ranks.add(rank)

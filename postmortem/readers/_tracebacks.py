@@ -16,7 +16,7 @@ _LINKS = {
     "During handling of the above exception, another exception occurred:": "context",
 }
 _FRAME = re.compile(r'\s*(?:\| +)?File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?')
-_CLASS = re.compile(r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80})(?:: ?(?P<message>.*)|\s*)$", re.DOTALL)
+_CLASS = re.compile(r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80})(?:\(\w{1,80}\))?(?:: ?(?P<message>.*)|\s*)$", re.DOTALL)
 _ENDINGS = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failed\w*|Timeout|Failure|Unsupported|OutOfResources|StopIteration|BackendCompilerFailed)$")
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?|[-+]?(?:nan|inf)", re.IGNORECASE)
 _TITLES = frozenset({"Error", "Timeout", "Failure", "Failed", "Exit"})
