@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.reading import Points, PointsBuilder
-from postmortem.readers._step_axis import epoch_axis, plain, row_axis, step_axis
+from postmortem.readers._step_axis import COUNTERS, EPOCHS, WITHIN_EPOCH, epoch_axis, plain, row_axis, step_axis
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from postmortem.readers._step_axis import Axis
 
 _TIMES = {"wall_time", "walltime", "timestamp", "time", "datetime", "date", "created_at", "unix_time"}
+_RANKS = {"rank", "global_rank"}
+_TELLING = {*COUNTERS, *WITHIN_EPOCH, *EPOCHS, *_TIMES, *_RANKS}
 _EARLIEST, _LATEST = 1e9, 5e9  # seconds: 2001 to 2128
 
 
@@ -47,15 +49,18 @@ class Table:
     def names(self) -> list[str]:
         return list(self._codes)
 
-    def columns(self) -> dict[str, NDArray[np.float64]]:
-        """float64[n] per name, NaN where absent."""
+    def columns(self, *more: str) -> dict[str, NDArray[np.float64]]:
+        """The columns that may say what a row is (its step, epoch, time or rank), and `more`: float64[n], NaN where absent."""
         code, at, value = self._arrays()
+        order = np.argsort(code, kind="stable")
+        bounds = np.searchsorted(code[order], np.arange(len(self._codes) + 1))
         found = {}
         for name, own in self._codes.items():
-            column = np.full(self.n, math.nan)
-            mine = code == own
-            column[at[mine]] = value[mine]
-            found[name] = column
+            if plain(name) in _TELLING or name in more:
+                mine = order[bounds[own] : bounds[own + 1]]
+                column = np.full(self.n, math.nan)
+                column[at[mine]] = value[mine]
+                found[name] = column
         return found
 
     def points(self, step: NDArray[np.int64], wall_time: Any = math.nan, rank: Any = -1, *, leave_out: Container[str] = ()) -> Points:
@@ -106,7 +111,7 @@ def _wall_times(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[n
 def _ranks(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.int16]] | None:
     """The column that says which rank wrote a row."""
     for name, column in columns.items():
-        if name.strip().lower() in ("rank", "global_rank") and ((column >= 0) & (column < 2**15) & (column == np.floor(column))).all():
+        if name.strip().lower() in _RANKS and ((column >= 0) & (column < 2**15) & (column == np.floor(column))).all():
             return name, column.astype(np.int16)
     return None
 

@@ -78,7 +78,7 @@ class JsonLines:
                 reading.config.update((key, int(value)) for key, value in _PLAN.findall(str(row.get("config"))))
             else:
                 _add(row, table, times, skipped)
-        columns = table.columns()
+        columns = table.columns(*_TOTALS)
         reading.config.update((name, int(columns[name][-1])) for name in _TOTALS if name in columns and 0 < columns[name][-1] < LARGEST)
         finish(reading, table, times)
         reading.skipped = dict(+skipped)

@@ -198,8 +198,7 @@ class _Log:
     def points(self) -> None:
         """Turns the rows into points, on the best step axis there is."""
         own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own count of logged rows, _step")
-        columns = {name: column for name, column in self.table.columns().items() if name not in _OWN_KEYS}
-        axis = step_axis(columns, declared=self.declared_step) or own
+        axis = step_axis(self.table.columns(self.declared_step), declared=self.declared_step) or own
         started = self.reading.started
         finish(self.reading, self.table, self.times, axis._replace(columns=tuple(_OWN_KEYS)))
         self.reading.started = started or self.reading.started
