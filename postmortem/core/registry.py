@@ -26,6 +26,11 @@ class Broken:
     why: str
 
 
+def _origin(item: object) -> tuple[str, str]:
+    """Where a class or function is defined: the same place twice is a module that was loaded again."""
+    return getattr(item, "__module__", ""), getattr(item, "__qualname__", repr(item))
+
+
 class Registry(Generic[T]):
     """Everything of one kind, in the order of `key`.
 
@@ -45,7 +50,7 @@ class Registry(Generic[T]):
         item = cast("T", plugin)
         key = self.key(item)
         other = self._items.get(key)
-        if other is not None and getattr(other, "__qualname__", None) != getattr(item, "__qualname__", key):
+        if other is not None and _origin(other) != _origin(item):
             raise ValueError(f"{self.package}: {key!r} is registered twice")
         self._items[key] = item
         return plugin

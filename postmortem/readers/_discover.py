@@ -218,7 +218,7 @@ def _collapse(claimed: list[_Claimed], root: Path) -> None:
             owner = folder.parent
             beside = [c for c in claimed if c.home == owner]
             texts_only = all(c.kind == "text" for c in claimed if c.home in homes)
-            joins = bool(beside) if texts_only else len(homes) == 1 and (bool(beside) or owner != root)
+            joins = bool(beside) if texts_only else len(homes) == 1
             if folder == root or not joins or (texts_only and all(c.kind == "text" for c in beside)):
                 continue
             for c in claimed:
