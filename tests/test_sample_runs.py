@@ -44,9 +44,10 @@ def test_command_line_lists_every_sample(postmortem):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_verdict_and_findings(scanned, name):
-    """The verdict, how the run ended, and each expected finding at its tag and step."""
+    """The verdict, the root cause, how the run ended, and each expected finding at its tag and step."""
     run, truth = scanned[name], expected(name)
     assert run["verdict"] == truth["verdict"], run["findings"]
+    assert (run["diagnosis"] or {}).get("name") == truth.get("diagnosis")
     if "ended" in truth:
         assert run["ended"] == truth["ended"]
     for wanted in truth["findings"]:
