@@ -1,0 +1,317 @@
+"""Checkpoints: read without running them, looked into piece by piece, put into a recipe's objects."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import tracemalloc
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+
+from postmortem.replay.health import health  # noqa: E402
+from postmortem.replay.layout import layout  # noqa: E402
+from postmortem.replay.loading import find_rng, load_saved  # noqa: E402
+from postmortem.replay.model import TrainStep  # noqa: E402
+from postmortem.replay.runner import ReplayError, StepRunner  # noqa: E402
+from postmortem.replay.saved import read_saved  # noqa: E402
+from postmortem.replay.unpickling import UnreadableCheckpoint  # noqa: E402
+
+nn = torch.nn
+
+
+class Config:
+    """A class that a pickle would have to import."""
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("it_ran",)
+
+
+def trained() -> tuple[nn.Module, Any]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    model(torch.randn(3, 4)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def content(**more: Any) -> dict[str, Any]:
+    model, optimizer = trained()
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": 7, **more}
+
+
+def write(folder: Path, kind: str) -> Path:
+    """The same training saved in the format `kind`."""
+    model, optimizer = trained()
+    path = folder / f"{kind}.pt"
+    if kind in ("zip", "legacy"):
+        torch.save(content(), path, _use_new_zipfile_serialization=kind == "zip")
+    elif kind == "lightning":
+        path = folder / "epoch=1-step=7.ckpt"
+        state = {f"model.{k}": v for k, v in model.state_dict().items()}
+        torch.save({"state_dict": state, "optimizer_states": [optimizer.state_dict()], "global_step": 7, "epoch": 1, "lr_schedulers": []}, path)
+    elif kind in ("transformers", "sharded", "sharded_bin"):
+        path = folder / "checkpoint-7"
+        path.mkdir()
+        state = model.state_dict()
+        if kind == "transformers":
+            save_file(state, path / "model.safetensors")
+        else:
+            stem, ending = ("model", "safetensors") if kind == "sharded" else ("pytorch_model", "bin")
+            names = {k: f"{stem}-0000{1 + k.startswith('2')}-of-00002.{ending}" for k in state}
+            for name in set(names.values()):
+                part = {k: v for k, v in state.items() if names[k] == name}
+                save_file(part, path / name) if kind == "sharded" else torch.save(part, path / name)
+            (path / f"{stem}.{ending}.index.json").write_text(json.dumps({"weight_map": names}))
+        torch.save(optimizer.state_dict(), path / "optimizer.pt")
+        (path / "trainer_state.json").write_text('{"global_step": 7}')
+        torch.save({"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}, path / "rng_state.pth")
+    elif kind == "distributed":
+        from torch.distributed import checkpoint
+
+        path = folder / "step_7"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            checkpoint.save({"model": model.state_dict(), "optim": optimizer.state_dict(), "step": 7}, checkpoint_id=str(path), no_dist=True)
+    return path
+
+
+KINDS = ("zip", "legacy", "lightning", "transformers", "sharded", "sharded_bin", "distributed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_format_is_loaded(tmp_path: Path, kind: str) -> None:
+    """Weights, optimizer state and step come back bit for bit from every format."""
+    saved = read_saved(write(tmp_path, kind))
+    assert saved.step == 7
+    assert not saved.problems
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1.0)
+    account = load_saved(StepRunner(TrainStep(model, optimizer, None)), saved)
+    want, want_optimizer = trained()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), want.parameters(), strict=True))
+    assert optimizer.param_groups[0]["lr"] == 1e-2
+    for p, q in zip(model.parameters(), want.parameters(), strict=True):
+        assert torch.equal(optimizer.state[p]["exp_avg"], want_optimizer.state[q]["exp_avg"])
+    assert len([line for line in account.fitted if line.startswith(("model: 4 of 4", "optimizer: from"))]) == 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_health_of_every_format(tmp_path: Path, kind: str) -> None:
+    """Norm and largest value of every tensor, and the step, without loading the file."""
+    found = health(write(tmp_path, kind))
+    assert (found.finite, found.step, found.problems) == (True, 7, [])
+    weight = trained()[0][2].weight.detach()
+    tensor = next(t for t in found.tensors if t.name.endswith("2.weight"))
+    assert tensor.shape == (2, 6)
+    assert tensor.norm == pytest.approx(float(weight.norm()), rel=1e-6)
+    assert tensor.max_abs == float(weight.abs().max())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0.0, 0.999))
+def test_cut_anywhere(tmp_path_factory: pytest.TempPathFactory, kind: str, share: float) -> None:
+    """A file cut at any byte never raises anything but UnreadableCheckpoint, and its health is not called finite."""
+    path = write(tmp_path_factory.mktemp("cut"), kind)
+    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.suffix not in (".json", ".pth"))
+    victim = files[int(share * len(files))]
+    data = victim.read_bytes()
+    victim.write_bytes(data[: int(len(data) * share)])
+    found = health(path)
+    assert found.finite is None
+    assert victim.name in {Path(p.path).name for p in found.problems}
+    try:
+        said = [p.path for p in read_saved(path).problems]
+    except UnreadableCheckpoint as error:
+        said = [error.problem.path]
+    assert said
+    assert {Path(p).name for p in said} <= {victim.name, path.name}
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=300), suffix=st.sampled_from([".pt", ".safetensors", ".ckpt"]), zipped=st.booleans())
+def test_any_bytes(tmp_path: Path, data: bytes, suffix: str, zipped: bool) -> None:
+    """Whatever a file holds, looking into it ends with a problem, not with an exception."""
+    path = tmp_path / f"noise{suffix}"
+    path.write_bytes((b"PK\x03\x04" if zipped else b"") + data)
+    found = health(path)
+    assert found.tensors or found.problems
+
+
+def test_flipped_byte(tmp_path: Path) -> None:
+    """A byte that changed inside a small torch file is told by its checksum."""
+    path = write(tmp_path, "zip")
+    data = bytearray(path.read_bytes())
+    data[data.find(trained()[0][0].weight.detach().numpy().tobytes()) + 1] ^= 1
+    path.write_bytes(data)
+    assert health(path).finite is None
+    assert "checksum of record" in health(path).problems[0].what
+
+
+def test_nonfinite_weights_and_what_is_meant(tmp_path: Path) -> None:
+    """NaN and inf are counted by kind; a mask of 0 and -inf and the best metric so far are no damage."""
+    state = content(mask=torch.full((3, 3), -torch.inf).triu(1), best_loss=torch.tensor(torch.inf))
+    torch.save(state, tmp_path / "good.pt")
+    assert health(tmp_path / "good.pt").finite is True
+    state["model"]["0.weight"][0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    state["optimizer"]["state"][1]["exp_avg"] = torch.full((6,), torch.nan, dtype=torch.bfloat16)
+    torch.save(state, tmp_path / "bad.pt")
+    found = health(tmp_path / "bad.pt")
+    assert found.finite is False
+    weight, average = found.bad
+    assert (weight.name, weight.nan, weight.posinf, weight.neginf) == ("model.0.weight", 1, 1, 1)
+    assert (average.name, average.nonfinite, average.dtype) == ("optimizer.state.1.exp_avg", 6, "bfloat16")
+    assert weight.max_abs <= 1.0
+
+
+def test_change_against_the_one_before(tmp_path: Path) -> None:
+    """The change of a tensor is relative to its norm in the checkpoint before."""
+    torch.save({"a": torch.ones(4), "b": torch.ones(4)}, tmp_path / "1.pt")
+    torch.save({"a": torch.ones(4), "b": 1.5 * torch.ones(4), "c": torch.ones(2)}, tmp_path / "2.pt")
+    assert {t.name: t.change for t in health(tmp_path / "2.pt", tmp_path / "1.pt").tensors} == {"a": 0.0, "b": 0.5, "c": None}
+
+
+def test_unusual_tensors(tmp_path: Path) -> None:
+    """Tied, strided, empty, complex, integer and half tensors, and overflow of the squares, are looked at correctly."""
+    base = torch.arange(12.0).view(3, 4)
+    state = {"w": base, "tied": base, "column": base[:, 1], "turned": base.t(), "empty": torch.empty(0, 3), "c": torch.tensor([3 + 4j])}
+    state |= {"int": torch.ones(3, dtype=torch.int64), "half": torch.full((5,), 6e4, dtype=torch.float16), "huge": torch.full((4,), 1e30)}
+    torch.save({"model": state}, tmp_path / "x.pt")
+    found = {t.name.removeprefix("model."): t for t in health(tmp_path / "x.pt").tensors}
+    assert all(not t.nonfinite for t in found.values())
+    assert found["tied"].norm == found["w"].norm == pytest.approx(float(base.norm()))
+    assert found["turned"].norm == pytest.approx(float(base.norm()))
+    assert (found["c"].norm, found["half"].max_abs) == (5.0, 60000.0)
+    assert found["huge"].norm == pytest.approx(2e30, rel=1e-6)
+    assert "int" not in found
+    assert "empty" in found or layout(tmp_path / "x.pt").pieces
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    """Looking into a file takes pieces of it, not the file."""
+    torch.save({"w": torch.zeros(16 * 2**20)}, tmp_path / "big.pt")  # 64 MiB
+    tracemalloc.start()
+    try:
+        assert health(tmp_path / "big.pt").finite
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 70 * 2**20  # checksums of files up to 64 MiB read one record at a time
+
+
+def test_pickles_that_want_more_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pickle that wants to call something is refused with its name and nothing is run; --trust loads a harmless one."""
+    monkeypatch.chdir(tmp_path)
+    for zipped in (True, False):
+        torch.save({"model": {}, "x": Evil()}, "evil.pt", _use_new_zipfile_serialization=zipped)
+        with pytest.raises(UnreadableCheckpoint, match=r"refused: its pickle wants to call \w+\.mkdir"):
+            read_saved(Path("evil.pt"))
+        assert "refused" in health(Path("evil.pt")).problems[0].what
+    assert not Path("it_ran").exists()
+    torch.save(content(config=argparse.Namespace(a=1), numpy=np.float64(3.0)), "plain.pt")
+    assert read_saved(Path("plain.pt")).content["config"].a == 1
+
+
+def test_distributed_metadata_is_not_run(tmp_path: Path) -> None:
+    """The metadata of a distributed checkpoint is a pickle too: one that wants more is refused."""
+    import pickle
+
+    (tmp_path / ".metadata").write_bytes(pickle.dumps({"x": Evil()}))
+    (tmp_path / "__0_0.distcp").touch()
+    with pytest.raises(UnreadableCheckpoint, match="refused"):
+        read_saved(tmp_path)
+    assert health(tmp_path).finite is None
+    assert not Path("it_ran").exists()
+
+
+def test_missing_shard(tmp_path: Path) -> None:
+    """A shard that the index names and that is not there is named."""
+    path = write(tmp_path, "sharded")
+    (path / "model-00002-of-00002.safetensors").unlink()
+    assert "model-00002" in health(path).problems[0].path
+    assert "missing" in health(path).problems[0].what
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod.", "net.body."])
+def test_prefixes(tmp_path: Path, prefix: str) -> None:
+    """Prefixes that wrappers put before the names are taken off, and said where they are not a wrapper's."""
+    model, optimizer = trained()
+    torch.save({"state_dict": {prefix + k: v for k, v in model.state_dict().items()}}, tmp_path / "x.pt")
+    fresh = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    account = load_saved(StepRunner(TrainStep(fresh, optimizer, None)), read_saved(tmp_path / "x.pt"))
+    assert all(torch.equal(a, b) for a, b in zip(fresh.parameters(), model.parameters(), strict=True))
+    assert any("it starts fresh" in line for line in account.unfitted)
+
+
+def test_averaged_weights_are_not_taken_for_the_trained_ones(tmp_path: Path) -> None:
+    """Beside a model its moving average is left alone."""
+    model, optimizer = trained()
+    torch.save({"ema": {k: v * 0 for k, v in model.state_dict().items()}, "model": model.state_dict()}, tmp_path / "x.pt")
+    fresh = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    load_saved(StepRunner(TrainStep(fresh, optimizer, None)), read_saved(tmp_path / "x.pt"))
+    assert torch.equal(fresh[0].weight, model[0].weight)
+
+
+def test_what_does_not_fit(tmp_path: Path) -> None:
+    """Other shapes and missing trainable weights are refused; missing frozen ones and an odd optimizer are accounted for."""
+    torch.save(content(), tmp_path / "x.pt")
+    saved = read_saved(tmp_path / "x.pt")
+
+    def load(model: nn.Module, parameters: Any = None) -> Any:
+        optimizer = torch.optim.Adam(parameters if parameters is not None else model.parameters())
+        return load_saved(StepRunner(TrainStep(model, optimizer, None)), saved)
+
+    with pytest.raises(ReplayError, match=r"0\.weight is \(6, 4\) in the checkpoint and \(6, 5\) in the model"):
+        load(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)))
+    larger = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2), nn.Linear(2, 2))
+    with pytest.raises(ReplayError, match=r"2 trainable weights .* missing in model: 3\.weight, 3\.bias"):
+        load(larger)
+    larger[3].requires_grad_(False)
+    account = load(larger, [larger[0].weight])
+    assert "model: not in the checkpoint: 3.weight, 3.bias" in account.unfitted
+    assert any(line.startswith("optimizer: optimizer does not fit") for line in account.unfitted)
+    with pytest.raises(ReplayError, match="no weights in it fit"):
+        load(nn.GRU(2, 2))
+
+
+def test_scheduler_scaler_and_random_states(tmp_path: Path) -> None:
+    """Scheduler, scaler and the generators of torch, numpy and python come back; a data loader's generator is left alone."""
+    model, optimizer = trained()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    scheduler.last_epoch = 5
+    states = {"torch_rng_state": torch.get_rng_state(), "numpy_rng": np.random.get_state(), "python_rng": random.getstate()}
+    torch.save(content(lr_scheduler=scheduler.state_dict(), scaler=scaler.state_dict(), **states), tmp_path / "x.pt")
+    want = torch.rand(1), np.random.rand(), random.random()
+    runner = StepRunner(TrainStep(model, optimizer, None, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3), scaler=True))
+    account = load_saved(runner, read_saved(tmp_path / "x.pt"))
+    account.rng.restore()
+    assert (torch.rand(1), np.random.rand(), random.random()) == want
+    assert runner.schedulers[0].last_epoch == 5
+    assert runner.scaler.get_scale() == 8.0
+    assert find_rng({"loader": {"generator": torch.get_rng_state()}}).cpu is None
+
+
+def test_optimizer_state_by_name(tmp_path: Path) -> None:
+    """Optimizer state that is keyed by parameter names, as FSDP writes it, finds its parameters."""
+    model, optimizer = trained()
+    by_name = dict(zip(dict(model.named_parameters()), optimizer.state_dict()["state"].values(), strict=True))
+    groups = [{**optimizer.state_dict()["param_groups"][0], "params": list(by_name)}]
+    torch.save({"model": model.state_dict(), "optim": {"state": dict(reversed(by_name.items())), "param_groups": groups}}, tmp_path / "x.pt")
+    fresh = torch.optim.Adam(model.parameters())
+    load_saved(StepRunner(TrainStep(model, fresh, None)), read_saved(tmp_path / "x.pt"))
+    assert torch.equal(fresh.state[model[2].weight]["exp_avg"], optimizer.state[model[2].weight]["exp_avg"])
