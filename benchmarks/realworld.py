@@ -165,7 +165,8 @@ def check_labels(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
 def check_spikes(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
     """Labelled spikes and divergences are covered by a finding on that tag, within 1 % of the run's length."""
     length = (report.last_step or 0) - (report.first_step or 0)
-    for label in [*(truth.get("spikes") or []), *(truth.get("divergence") or [])]:
+    labels = [*(truth.get("spikes") or []), *(truth.get("divergence") or [])] if truth["health"] != "ambiguous" else []
+    for label in labels:
         step = label.get("step", label.get("from_step"))
         near = max(label.get("step_tolerance", 0), 0.01 * length, 2)
         hits = [f for f in report.findings if f.name in SPIKE and f.tag and leaf(f.tag) == leaf(label["tag"]) and f.step is not None]
