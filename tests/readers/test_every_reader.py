@@ -1,0 +1,63 @@
+"""What every registered reader promises, whatever it reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from postmortem.readers import READERS
+
+ALL = list(READERS)
+NAMES = {
+    "tensorboard": "events.out.tfevents.1.h.1.0",
+    "wandb": "run-a.wandb",
+    "wandb_summary": "wandb-summary.json",
+    "trainer_state": "trainer_state.json",
+    "csv": "metrics.csv",
+    "jsonl": "metrics.jsonl",
+}
+QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def check(reader: type, path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+    assert isinstance(reader.claims(path, data[:4096]), bool)  # type: ignore[attr-defined]
+    reading = reader.read(path)  # type: ignore[attr-defined]
+    points = reading.points
+    assert len(points.code) == len(points.step) == len(points.value) == len(points.wall_time) == len(points.rank)
+    assert all(p.what and p.path == str(path) for p in reading.problems)
+    assert all(0 <= c < len(points.tags) for c in points.code)
+    assert all(count > 0 for count in reading.skipped.values())
+
+
+def test_all_load() -> None:
+    """No reader of the package fails to load."""
+    assert READERS.broken == []
+    assert set(NAMES) <= {r.kind for r in ALL}
+
+
+@pytest.mark.parametrize("reader", ALL, ids=lambda r: r.kind)
+class TestEveryReader:
+    def test_its_page(self, reader: type) -> None:
+        """The docstring says what is read."""
+        assert len((reader.__doc__ or "").split()) > 10
+
+    @QUICK
+    @given(data=st.one_of(st.binary(max_size=300), st.text(max_size=100).map(lambda t: t.encode("utf-16"))))
+    def test_any_bytes(self, reader: type, tmp_path: Path, data: bytes) -> None:
+        """Random bytes and UTF-16 text under its usual name raise nothing."""
+        check(reader, tmp_path / NAMES.get(reader.kind, "train.out"), data)  # type: ignore[attr-defined]
+
+    @pytest.mark.parametrize("data", [b"", b"\n", b"\0" * 5000, b"\xff\xfe", b"[" * 5000, b'{"a":' * 5000, b",,,\n,,\n", b"nan" * 999])
+    def test_odd_bytes(self, reader: type, tmp_path: Path, data: bytes) -> None:
+        """Empty, hollow and absurd files raise nothing."""
+        check(reader, tmp_path / NAMES.get(reader.kind, "train.out"), data)  # type: ignore[attr-defined]
+
+    def test_what_cannot_be_opened(self, reader: type, tmp_path: Path) -> None:
+        """A path that is gone, or a folder, is an OSError, which the caller turns into a Problem."""
+        for path, error in ((tmp_path / "gone", FileNotFoundError), (tmp_path, IsADirectoryError)):
+            with pytest.raises(error):
+                reader.read(path)  # type: ignore[attr-defined]
