@@ -102,6 +102,12 @@ def test_every_reader_is_documented():
     assert [r.kind for r in READERS if f"| `{r.kind}` |" not in text] == []
 
 
+def test_every_benchmark_is_listed():
+    """benchmarks/README.md has a row for each benchmark."""
+    text = (ROOT / "benchmarks" / "README.md").read_text()
+    assert [p.name for p in (ROOT / "benchmarks").glob("*.py") if f"python benchmarks/{p.name}" not in text] == []
+
+
 def test_two_commands_are_those_of_the_makefile():
     """`make demo` and `make test` of the README are targets of the Makefile."""
     makefile = (ROOT / "Makefile").read_text()
