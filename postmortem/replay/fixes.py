@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from postmortem.replay._places import user_frame
@@ -103,6 +104,10 @@ class AtLine(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        if name == "backward" and func is torch.Tensor.backward:
+            if len(args) == 1 and not kwargs:
+                with self:  # else the mode is off in there: in hooks, custom Functions and recomputed blocks
+                    return _backward(args[0])
         change = self._change(name)
         if change is not None:
             frame = user_frame(sys._getframe(1))
@@ -148,6 +153,11 @@ class AtLine(TorchFunctionMode):
         elif args and isinstance(args[-1], float):
             args[-1] = max(args[-1], self.eps)
         return args, kwargs
+
+
+def _backward(loss: torch.Tensor) -> None:
+    """`loss.backward()`, by the engine itself: the public function would be intercepted once more."""
+    _engine_run_backward((loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 # ---- the line that this would make

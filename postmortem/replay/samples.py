@@ -135,8 +135,8 @@ def find_samples(
 ) -> tuple[list[int] | None, str]:
     """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
 
-    At most about `budget` reruns are made. `fails(make)` runs the step on the batch that `make(samples)` transforms and says whether it still fails, None where
-    it could not be run.
+    At most about `budget` reruns are made. `fails(make)` runs the step on the batch that `make(samples)` transforms and
+    says whether it still fails, None where it could not be run.
     """
     left = budget
 
