@@ -90,6 +90,8 @@ def judge(failures: list[Failure], progress: int, completed: Completion | None, 
             return "completed"
         return "cut" if cut else None
     root = _root(lost)
+    if root.signature.id == "slurm-cancelled" and "reason" not in root.fields:
+        root.severity = "info"  # scancel: somebody stopped it
     for failure in lost:
         if failure is not root and _is_victim(failure, root):
             failure.severity = "info"

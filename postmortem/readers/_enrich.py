@@ -119,14 +119,20 @@ def _derived(kind: str, source: Failure, message: str, fields: dict[str, Any], r
         attempt=seen.attempt,
         progress=seen.progress,
     )
-    return Failure(occurrence, [rank] if rank is not None else [], 1, occurrence, fields, CATALOGUE[kind].severity)
+    return Failure(occurrence, [rank] if rank is not None else [], 1, occurrence, fields, CATALOGUE[kind].severity, [occurrence])
 
 
 def _timeouts(failures: list[Failure], ranks: set[int], world_size: int) -> None:
     """Who waited, who is missing (the suspects), and whether the ranks ran different collectives."""
+    _join_details(failures)
     waiting = [f for f in failures if f.signature.id in ("nccl-timeout", "gloo-timeout")]
     if not waiting:
         return
+    enqueued = {o.rank: o.fields["last_enqueued"] for f in waiting for o in f.members if o.rank is not None and "last_enqueued" in o.fields}
+    if len(set(enqueued.values())) > 1:
+        laggard = min(enqueued, key=lambda rank: enqueued[rank])
+        for failure in waiting:
+            failure.fields |= {"enqueued_by_rank": {str(rank): n for rank, n in sorted(enqueued.items())}, "laggard": laggard}
     waited = {rank for failure in waiting for rank in failure.ranks}
     everyone = set(range(world_size)) if 1 < world_size <= 100_000 else ranks
     suspects = sorted(everyone - waited) if waited else []
@@ -145,3 +151,16 @@ def _timeouts(failures: list[Failure], ranks: set[int], world_size: int) -> None
             failures.append(
                 _derived("nccl-desync", group[-1], f"at collective number {seq} the ranks differ: {said}", {"seq": seq, "ops": ops}, None)
             )
+
+
+def _join_details(failures: list[Failure]) -> None:
+    """A rank says in a second line how far it had come: that belongs to its timeout."""
+    timeouts = [f for f in failures if f.signature.id == "nccl-timeout" and "op" in f.fields]
+    for detail in [f for f in failures if f.signature.id == "nccl-timeout" and "op" not in f.fields]:
+        of = next(
+            (t for t in timeouts if t.fields.get("seq") == detail.fields.get("seq", t.fields.get("seq")) and set(detail.ranks) <= set(t.ranks)), None
+        )
+        if of is not None:
+            of.fields = detail.fields | of.fields
+            of.members += detail.members
+            failures.remove(detail)

@@ -52,23 +52,19 @@ class Failure:
     last: Occurrence
     fields: dict[str, Any]
     severity: Severity
+    members: list[Occurrence]
     victim_of: Failure | None = None
 
     @property
     def signature(self) -> Signature:
         return self.first.signature
 
-    @property
-    def primary(self) -> bool:
-        """Whether the run may have been lost by this."""
-        return self.severity == "error" and self.victim_of is None
-
     def event(self, path: str, source: str) -> Event:
         """The event that reports see."""
         fields = dict(self.fields)
         if self.count > 1:
             fields |= {"count": self.count, "last_line": self.last.line}
-            latest = {k: v for k, v in self.last.fields.items() if fields.get(k) != v and not isinstance(v, (dict, list))}
+            latest = {k: v for k, v in self.last.fields.items() if fields.get(k) != v and k != "text" and not isinstance(v, (dict, list))}
             if latest:
                 fields["last"] = latest
         if len(self.ranks) > 1 or (self.ranks and self.count > 1):
@@ -109,11 +105,12 @@ def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], in
             known = None
         if known is None:
             ranks = [seen.rank] if seen.rank is not None else []
-            known = latest[key] = Failure(seen, ranks, 1, seen, dict(seen.fields), seen.severity)
+            known = latest[key] = Failure(seen, ranks, 1, seen, dict(seen.fields), seen.severity, [seen])
             failures.append(known)
             continue
         known.count += 1
         known.last = seen
+        known.members.append(seen)
         if seen.exception and not known.first.exception:  # an exception says more than the warning lines before it
             seen.first_line = min(seen.first_line, known.first.first_line)
             known.first = seen

@@ -24,6 +24,7 @@ _NOT_YOURS = re.compile(
     r"site-packages|dist-packages|/lib/python\d|[\\/][Ll]ib[\\/](?:runpy|threading|multiprocessing)|^<(?!stdin|ipython|string)|torchinductor|/bin/\w+$"
 )
 
+_USER_CODE = "from user code:"
 _FOREIGN = 60
 """Foreign lines between two lines of a traceback before it counts as lost."""
 _MESSAGE_LINES = 40
@@ -223,6 +224,9 @@ class TracebackReader:
                 self._open.more.append(text)
             else:
                 self._complete(block, number, found)
+        elif bare is not text:  # a source line of an exception group
+            if block.frames and not block.frames[-1].code:
+                block.frames[-1].code = bare.strip()[:300]
         else:
             self.took = False
             self._foreign += 1
@@ -248,7 +252,11 @@ class TracebackReader:
             done = self._finish()
             self._start(number, text, level)
             return done
-        if _FRAME.match(text) and not prefixed and not stripped.endswith(":"):
+        if stripped == _USER_CODE:  # dynamo: frames that belong to the message
+            block.more.append(text)
+            self._blank = 0
+            return []
+        if _FRAME.match(text) and not prefixed and _USER_CODE not in block.more:
             done = self._finish()  # frames of another process that writes into the same file
             self._start(number, text, level)
             assert self._open is not None

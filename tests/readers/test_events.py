@@ -309,3 +309,67 @@ def test_ranks_and_world_size_are_facts(scan: Scan) -> None:
     facts = scan("world_size=8\n[rank0]: Traceback (most recent call last):\n[rank3]: ValueError: x y\n").facts
     assert facts["world_size"] == 8
     assert facts["ranks"] == [0, 3]
+
+
+def test_a_compiler_error_names_the_users_code(scan: Scan) -> None:
+    """The frames under `from user code:` belong to the message, behind an empty line."""
+    message = "AssertionError: lift_tracked_freevar_to_input should not be called on root SubgraphTracer"
+    text = (
+        failed(message)
+        + '\nfrom user code:\n   File "/home/me/model.py", line 55, in forward\n    x = self.drop_path(x)\n\nSet TORCHDYNAMO_VERBOSE=1\n'
+    )
+    fields = one(scan(text), "dynamo-lift-freevar").fields
+    assert (fields["user_file"], fields["user_line"]) == ("/home/me/model.py", 55)
+
+
+def test_a_spawned_process_is_known_by_its_number(scan: Scan) -> None:
+    """torch.multiprocessing.spawn prints the traceback of its process after its own: the process is to blame."""
+    text = (
+        failed("torch.multiprocessing.spawn.ProcessRaisedException: ")
+        + "\n-- Process 3 terminated with the following error:\n"
+        + failed("ValueError: bad")
+    )
+    reading = scan(text)
+    assert kinds(reading) == {"child-exit": "info", "generic-exception": "error"}
+    assert one(reading, "generic-exception").rank == 3
+
+
+def test_workers_of_ray_are_told_apart_by_process(scan: Scan) -> None:
+    """Two workers in turn: two tracebacks, each with its own frame."""
+    block = ["Traceback (most recent call last):", '  File "{}.py", line 3, in f', "{}: x y"]
+    workers = {4121: ("a", "ValueError"), 4122: ("b", "TypeError")}
+    lines = [
+        f"(RayTrainWorker pid={pid}, ip=10.0.0.3) {line.format(name if 'File' in line else error)}"
+        for line in block
+        for pid, (name, error) in workers.items()
+    ]
+    events = scan("\n".join(lines) + "\n").events
+    assert [(e.message, e.fields["frame"]["file"]) for e in events] == [("ValueError: x y", "a.py"), ("TypeError: x y", "b.py")]
+
+
+def test_trouble_while_a_finished_run_is_taken_down_is_a_note(scan: Scan) -> None:
+    """A watchdog that fires after the last step has lost nothing."""
+    text = steps(3) + "`Trainer.fit` stopped: `max_epochs=3` reached.\n[E1120 12:31:25.4 ProcessGroupNCCL.cpp:1316] [Rank 0] "
+    reading = scan(
+        text + "Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0\nAborted (core dumped)\n"
+    )
+    assert set(kinds(reading).values()) == {"info"}
+    assert reading.ended == "completed"
+
+
+def test_what_every_epoch_says_is_no_end(scan: Scan) -> None:
+    """A line that comes after each epoch does not say that the run is complete."""
+    assert scan("".join(steps(30) + f"Epoch {i} training finished\n" for i in range(3)) + steps(15)).ended is None
+    assert scan(steps(30) + "Training finished\n").ended == "completed"
+
+
+def test_the_rank_that_is_behind_is_named(scan: Scan) -> None:
+    """Each rank says how many collectives it had started: the smallest number is the laggard."""
+    header = "[rank{0}]:[E1120 12:31:25.416 ProcessGroupNCCL.cpp:616] "
+    work = "WorkNCCL(SeqNum=812, OpType=ALLREDUCE, NumelIn=100, NumelOut=100, Timeout(ms)=1800000) ran for 1800031 milliseconds before timing out."
+    line = header + "[Rank {0}] Watchdog caught collective operation timeout: " + work + "\n"
+    more = header + "[PG ID 0 Rank {0}] Timeout at NCCL work: 812, last enqueued NCCL work: {1}, last completed NCCL work: 811.\n"
+    event = one(scan("".join((line + more).format(rank, last) for rank, last in ((0, 815), (1, 812), (2, 815)))), "nccl-timeout")
+    assert event.fields["ranks"] == [0, 1, 2]
+    assert event.fields["enqueued_by_rank"] == {"0": 815, "1": 812, "2": 815}
+    assert event.fields["laggard"] == 1
