@@ -86,7 +86,7 @@ class _Log:
         self.times: list[float] = []
         self.skipped: Counter[str] = Counter()
         self.console: list[tuple[str, str]] = []
-        self.unfinished = ["", ""]  # a line per stream: it arrives in pieces
+        self.unfinished: dict[str, list[bytes]] = {stream: [] for stream in _STREAMS}  # a line arrives in pieces
         self.exit_code: int | None = None
         self.declared_step = ""
 
@@ -103,7 +103,7 @@ class _Log:
             count += 1
             self.take(record)
         reading = self.reading
-        self.console += [(s, text) for s, text in zip(_STREAMS, self.unfinished, strict=True) if text]
+        self.console += [(stream, _text(b"".join(pieces))) for stream, pieces in self.unfinished.items() if any(pieces)]
         reading.facts |= {"exit_code": self.exit_code, "console": self.console}
         if self.exit_code is not None:
             reading.ended = "completed" if self.exit_code == 0 else "crashed"
@@ -123,7 +123,7 @@ class _Log:
         if record.HasField("history"):
             self.history(record.history)
         for output in [record.output] * record.HasField("output") + [record.output_raw] * record.HasField("output_raw"):
-            self.print(_STREAMS[output.output_type == 1], _text(output.line))
+            self.print(_STREAMS[output.output_type == 1], output.line)
         if record.HasField("run"):
             run = record.run
             self.set(self.reading.config, run.config)
@@ -144,11 +144,14 @@ class _Log:
             if _text(entry.key).lower() in ("job_id", "slurm_job_id"):
                 self.reading.facts["job_id"] = _text(entry.value)
 
-    def print(self, stream: str, text: str) -> None:
+    def print(self, stream: str, text: bytes) -> None:
         """Console output comes in pieces; whole lines are kept, so that the streams do not cut each other's."""
-        k = _STREAMS.index(stream)
-        *lines, self.unfinished[k] = (self.unfinished[k] + text).split("\n")
-        self.console += [(stream, f"{line}\n") for line in lines]
+        first, *more = text.split(b"\n")
+        pieces = self.unfinished[stream]
+        pieces.append(first)
+        for line in more:
+            self.console.append((stream, _text(b"".join(pieces)) + "\n"))
+            pieces[:] = [line]
 
     def set(self, target: dict[str, Any], items: Any) -> None:
         """Applies updates and removals of config or summary to a nested dict."""
@@ -186,7 +189,7 @@ class _Log:
             if media and name.startswith(media):
                 if name.endswith("._type"):
                     self.skipped[f"{value} values"] += 1
-            elif numeric is not None:
+            elif numeric is not None and not name.startswith("_wandb."):
                 row[name] = numeric
             elif value is not None:
                 self.skipped["values that are no numbers"] += 1

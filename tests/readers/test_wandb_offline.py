@@ -142,6 +142,15 @@ def test_a_counter_column_is_the_step(tmp_path: Path, name: str) -> None:
     assert name in reading.notes[0]
 
 
+def test_console_in_pieces(tmp_path: Path) -> None:
+    """Lines are put together from pieces, also where one ends inside a character, and in linear time."""
+    text = "höhe\r" * 20_000 + "\nlast"
+    pieces = [bytes([b]) for b in text.encode()]
+    payloads = [RECORD(output_raw={"output_type": 1, "line": piece}).SerializeToString() for piece in pieces]
+    reading = read(tmp_path / "r.wandb", payloads)
+    assert reading.facts["console"] == [("stdout", text[:-4]), ("stdout", "last")]
+
+
 def test_a_declared_step(tmp_path: Path) -> None:
     """The step that define_metric("*") names is the axis, whatever its name; one for some tags only is not."""
     rows = [history(i, **{"env frames": 64 * i, "epoch": i // 2, "loss": 1.0}) for i in range(4)]
