@@ -73,7 +73,7 @@ SPLITS = {
 }  # fmt: skip
 HELD_OUT = SPLITS - {"train", "training", "trn"}
 
-_POSITIONS: dict[str, tuple[str, int]] = {}
+POSITIONS: dict[str, tuple[str, int]] = {}
 for _field, _level, _names in (
     ("step", GLOBAL,
      "global_step globalstep global_steps num_updates current_steps total_timesteps optimizer_step optimizer_steps global_iter "
@@ -90,7 +90,7 @@ for _field, _level, _names in (
             "line lineno id job_id gpu_id device num_workers node total_iters eta_seconds percent pct date"),
 ):  # fmt: skip
     for _name in _names.split():
-        _POSITIONS[_name] = (_field, _level)
+        POSITIONS[_name] = (_field, _level)
 _NOT_A_POSITION = {
     "max", "total", "num", "number", "warmup", "save", "eval", "log", "logging", "per", "every", "each", "of", "n", "best", "last", "accum",
     "accumulation", "grad", "gradient", "skipped", "inner", "time", "patience", "decay", "limit", "until",
@@ -122,17 +122,17 @@ def number(text: str) -> float:
 def position(name: str) -> tuple[str, int] | None:
     """What a name says about where training is: (field, trust), ("", 0) for words that are no metric, None for a metric."""
     key = re.sub(r"[^a-z0-9_]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
-    found = _POSITIONS.get(key)
+    found = POSITIONS.get(key)
     if found is None and "_" in key:
         first, _, last = key.rpartition("_")
         words = set(first.split("_"))
         if last in ("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode") and not words & _NOT_A_POSITION and "/" not in name:
             known = words <= _WITH_A_POSITION
-            found = _POSITIONS[last] if known or (" " in name and last == "epoch") else None
+            found = POSITIONS[last] if known or (" " in name and last == "epoch") else None
         elif key.endswith("num_updates"):
-            found = _POSITIONS["num_updates"]
+            found = POSITIONS["num_updates"]
         elif key.endswith("_global_step") or key == "trainer_global_step":
-            found = _POSITIONS["global_step"]
+            found = POSITIONS["global_step"]
     return found
 
 

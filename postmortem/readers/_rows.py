@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.readers._lines import text_of
+from postmortem.readers._miner import LONGEST_ROW
 from postmortem.readers._steps import ROW
 
 if TYPE_CHECKING:
@@ -90,10 +91,10 @@ class Rows:
         cuts = np.flatnonzero(line[1:] != line[:-1]) + 1
         for a, b in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
             first, last = int(rows[a]), int(rows[b - 1])
-            if last - first == b - 1 - a:
+            if last - first == b - 1 - a and self.start[last] + self.length[last] - self.start[first] < 1 << 20:
                 text = self.padded[int(self.start[first]) : int(self.start[last] + self.length[last])]
             else:
-                text = b"\r".join(self.bytes(int(i)) for i in rows[a:b])
+                text = b"\r".join(self.bytes(int(i))[:LONGEST_ROW] for i in rows[a:b])
             if int(self.start[last] + self.length[last]) < self.size or text:
                 yield int(line[a]), text_of(text)
 
@@ -104,26 +105,39 @@ class Ordered:
     def __init__(self, n: int) -> None:
         self.n = n
         self.groups: list[tuple[NDArray[np.intp], NDArray[Any], NDArray[np.int32], NDArray[np.float64]]] = []
-        self.single: list[tuple[int, Any]] = []
-        self.single_codes: list[int] = []
-        self.single_values: list[float] = []
+        self._done: list[tuple[NDArray[np.intp], NDArray[Any], NDArray[np.int32], NDArray[np.float64]]] = []
+        self._single: list[tuple[int, Any]] = []
+        self._codes: list[int] = []
+        self._values: list[float] = []
 
     def put(self, at: NDArray[np.intp], rows: NDArray[Any], codes: NDArray[np.int32], values: NDArray[np.float64]) -> None:
         """n records of the same k tags: codes int32[k], values float64[n, k]."""
         self.groups.append((at, rows, codes, values))
 
     def add(self, at: int, row: Any, codes: Sequence[int], values: Sequence[float]) -> None:
-        """One record; called in order of rows."""
-        self.single.append((at, row))
-        self.single_codes += codes
-        self.single_values += values
+        """One record. `add` and `add_all` are called in the order of the rows."""
+        self._single.append((at, row))
+        self._codes += codes
+        self._values += values
+
+    def add_all(self, at: NDArray[np.intp], rows: NDArray[Any], codes: Sequence[int], values: Sequence[float]) -> None:
+        """Records of any tags, their values behind one another."""
+        self._flush()
+        self._done.append((at, rows, np.array(codes, np.int32), np.array(values, np.float64)))
+
+    def _flush(self) -> None:
+        at = np.array([i for i, _ in self._single], np.intp)
+        rows = np.array([tuple(r) for _, r in self._single], ROW)
+        self._done.append((at, rows, np.array(self._codes, np.int32), np.array(self._values, np.float64)))
+        self._single, self._codes, self._values = [], [], []
 
     def joined(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float64]]:
-        at = np.array([i for i, _ in self.single], np.intp)
-        rows = np.array([tuple(r) for _, r in self.single], ROW)
-        counts = rows["count"].astype(np.int64)
+        """All records as `ROW`, and the codes and numbers of their values."""
+        self._flush()
+        at, rows, single_codes, single_values = (np.concatenate(part) for part in zip(*self._done, strict=True))
         if not self.groups:
-            return rows, np.array(self.single_codes, np.int32), np.array(self.single_values, np.float64)
+            return rows, single_codes, single_values
+        counts = rows["count"].astype(np.int64)
         records = np.bincount(at, minlength=self.n)
         values = np.bincount(at, weights=counts, minlength=self.n).astype(np.int64)
         for group, found, _, _ in self.groups:
@@ -134,18 +148,17 @@ class Ordered:
         codes, numbers = np.empty(int(values.sum()), np.int32), np.empty(int(values.sum()), np.float64)
         for group, found, tags, cells in self.groups:
             out[record_at[group]] = found
-            if cells.shape[1]:
-                where = value_at[group][:, None] + np.arange(cells.shape[1])
-                codes[where] = tags
-                numbers[where] = cells
+            for k in range(cells.shape[1]):
+                codes[value_at[group] + k] = tags[k]
+                numbers[value_at[group] + k] = cells[:, k]
         if len(at):
             first = np.searchsorted(at, at)
             out[record_at[at] + np.arange(len(at)) - first] = rows
             before = np.cumsum(counts) - counts
             owner = np.repeat(np.arange(len(at)), counts)
             where = value_at[at][owner] + np.arange(len(owner)) - before[first][owner]
-            codes[where] = self.single_codes
-            numbers[where] = self.single_values
+            codes[where] = single_codes
+            numbers[where] = single_values
         return out, codes, numbers
 
 

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from postmortem.readers._prefix import Prefix
     from postmortem.readers.dialects import Record
 
-RUN = re.compile(rb"\d+")
+RUN = re.compile(rb"(?:(?<![A-Za-z_@\d])|(?<=^[IWEFDC]))\d+")
+"""A run of digits that is a number, or a part of one; the digits of a name (``loss_1``, ``mAP50``) are none."""
+_NUMBERS = re.compile(rb"(?i)\d|\bnan\b|\binf")
 LONGEST = 2048
 """Rows longer than this are not worth a layout."""
 
@@ -108,7 +110,7 @@ def runs_of(row: bytes) -> list[tuple[int, int]]:
 def learn(row: bytes, parse: Callable[[bytes], Parsed | None], peel_rank: Callable[[bytes], int | None], year: int) -> Template:
     """The template of a row's skeleton; one that is not `pure` where digits decide more than numbers."""
     runs = runs_of(row)
-    template = Template(len(runs), numbers=bool(runs))
+    template = Template(len(runs), numbers=_NUMBERS.search(row) is not None)
     parsed = parse(row)
     if parsed is None:
         return template
@@ -130,7 +132,11 @@ def learn(row: bytes, parse: Callable[[bytes], Parsed | None], peel_rank: Callab
 
 def _other_digits(row: bytes, start: int) -> bytes:
     """The row with the last digit of each number behind its prefix changed."""
-    return row[:start] + re.sub(rb"\d(?!\d)", lambda m: b"%d" % ((m[0][0] - 48 + 3) % 10), row[start:])
+
+    def change(match: re.Match[bytes]) -> bytes:
+        return match[0] if match.start() < start else match[0][:-1] + b"%d" % ((match[0][-1] - 48 + 3) % 10)
+
+    return RUN.sub(change, row)
 
 
 def _fill(template: Template, row: bytes, runs: list[tuple[int, int]], parsed: Parsed, peel_rank: Callable[[bytes], int | None], year: int) -> bool:
@@ -262,16 +268,34 @@ def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:
 class Layout:
     """Rows of one skeleton and one length whose runs stand at the same columns.
 
-    `literal` uint64[w] are the bytes with zeros for digits; `runs` the columns of the runs of digits.
+    `literal` uint64[w] are the bytes with zeros for digits; `runs` the columns of the runs of digits. `names` are
+    the bytes of digits that belong to names, and must be the same.
     """
 
-    __slots__ = ("literal", "row", "runs", "template")
+    __slots__ = ("literal", "names", "row", "runs", "template", "wanted")
 
     def __init__(self, template: Template, row: bytes, literal: NDArray[np.uint64]) -> None:
         self.template = template
         self.row = row
         self.runs = runs_of(row)
         self.literal = literal
+        inside = np.zeros(len(row), bool)
+        for start, end in self.runs:
+            inside[start:end] = True
+        raw = np.frombuffer(row, np.uint8)
+        mask = np.zeros(len(literal) * 8, np.uint8)
+        mask[: len(row)] = np.where((raw >= 48) & (raw < 58) & ~inside, 255, 0)
+        self.names = mask.view("<u8") if mask.any() else None
+        wanted = np.zeros(len(literal) * 8, np.uint8)
+        wanted[: len(row)] = raw
+        self.wanted = wanted.view("<u8") & mask.view("<u8")
+
+    def fits(self, words: NDArray[np.uint64], folded: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of the rows are of this layout."""
+        same: NDArray[np.bool_] = (folded == self.literal).all(axis=1)
+        if self.names is not None:
+            same &= ((words & self.names) == self.wanted).all(axis=1)
+        return same
 
     def read(self, words: NDArray[np.uint64]) -> tuple[NDArray[Any], NDArray[np.float64]]:
         """All n rows, as uint64[n, w] with a spare word behind -> (`ROW`[n], values float64[n, k])."""

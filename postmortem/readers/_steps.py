@@ -206,9 +206,12 @@ def resolve(track: Track) -> Resolved:
     keep, codes, tags = _maybe(codes, keep, tags, notes)
     if axis != "row":
         keep &= ~_again(rows, owner, codes, values, step, keep, tags, skipped)
-    owner, codes, values = owner[keep], codes[keep], values[keep]
-    used, codes = np.unique(codes, return_inverse=True)
-    points = Points([tags[i] for i in used], codes.astype(np.int32), step[owner], values, rows["wall_time"][owner], rows["rank"][owner])
+    if not keep.all():
+        owner, codes, values = owner[keep], codes[keep], values[keep]
+    there = np.bincount(codes, minlength=len(tags)) > 0
+    used = np.flatnonzero(there)
+    codes = (np.cumsum(there) - 1).astype(np.int32)[codes] if len(codes) else codes
+    points = Points([tags[i] for i in used], codes, step[owner], values, rows["wall_time"][owner], rows["rank"][owner])
     return Resolved(points, rows["line"], rows["rank"], at_row, axis, notes, skipped)
 
 
@@ -452,7 +455,7 @@ def _plausible(
     gap = (ahead < step)[owner]
     here = np.bincount(codes[loose & ~gap], minlength=len(tags))
     stepped = np.bincount(codes[own & keep], minlength=len(tags)) > 0
-    known = np.array([role_of(t) is not None for t in tags])
+    known = np.array([n > 0 and role_of(t) is not None for t, n in zip(tags, here.tolist(), strict=True)], bool)
     fine = (here >= 3) | (known & (here > 0)) | (stepped & (here > 0))
     ok = own | fine[codes]
     _count(skipped, "numbers outside the training loop", loose & ~ok)
@@ -570,34 +573,61 @@ def _again(
     skipped: dict[str, int],
 ) -> NDArray[np.bool_]:
     """True for values that repeat the one before of the same tag and rank: the same step and number, perhaps rounded, or carried over by a bar."""
-    index = np.flatnonzero(keep)
-    rank = rows["rank"][owner[index]].astype(np.int64)
-    order = index[np.argsort(codes[index].astype(np.int64) * 65536 + rank, kind="stable")]
     again = np.zeros(len(codes), bool)
-    if len(order) < 2:
+    index = np.flatnonzero(keep)
+    if len(index) < 2:
         return again
-    a, b = order[:-1], order[1:]
-    same = (codes[a] == codes[b]) & (rows["rank"][owner[a]] == rows["rank"][owner[b]])
-    x, y = values[a], values[b]
+    flags = rows["flags"]
+    ranks, rank = _ranks(rows["rank"])
+    key = codes[index] * np.int64(len(ranks)) + rank[owner[index]]
+    if len(tags) * len(ranks) < 65_536:
+        key = key.astype(np.uint16)  # numpy sorts these by counting
+    sort = np.argsort(key, kind="stable")
+    key, order = key[sort], index[sort]
+    at = step[owner[order]]
+    same = key[1:] == key[:-1]
+    once = np.flatnonzero(same & (at[1:] == at[:-1]))
+    once = once[owner[order[once]] != owner[order[once + 1]]]
+    x, y = values[order[once]], values[order[once + 1]]
+    repeated = order[once + 1][_equal(x, y) | _rounded(x, y)]
+    again[repeated] = True
+    if n := len(repeated):
+        skipped["repeated prints of the same number"] = n
+    if (flags & BAR).any():
+        slow = np.array([_carried_over(t) for t in tags], bool)
+        over = np.flatnonzero(same & slow[codes[order[1:]]] & ((flags[owner[order[1:]]] & BAR) > 0))
+        over = order[over + 1][_equal(values[order[over]], values[order[over + 1]])]
+        over = over[~again[over]]
+        again[over] = True
+        if n := len(over):
+            skipped["carried-over values of a bar"] = n
+    return again
+
+
+def _ranks(rank: NDArray[np.int16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The ranks there are, and for each row which of them."""
+    there = np.zeros(65_536, bool)
+    there[rank.astype(np.int64) + 1] = True
+    found = np.flatnonzero(there) - 1
+    return found, (np.cumsum(there) - 1)[rank.astype(np.int64) + 1]
+
+
+def _equal(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return (x == y) | (np.isnan(x) & np.isnan(y))
+
+
+def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether one number is the other with fewer decimals, or with six digits."""
+    out = np.zeros(len(x), bool)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        equal = (x == y) | (np.isnan(x) & np.isnan(y))
-        at_once = same & (step[owner[a]] == step[owner[b]]) & (owner[a] != owner[b])
-        close = np.flatnonzero(at_once & ~equal & (np.abs(x - y) <= 0.02 * np.maximum(np.abs(x), np.abs(y))))
-        rounded = np.zeros(len(a), bool)
+        close = np.flatnonzero((x != y) & (np.abs(x - y) <= 0.02 * np.maximum(np.abs(x), np.abs(y))))
         u, v = x[close], y[close]
         for digits in range(7):
             half = 0.5000001 * 10.0**-digits  # a printed half may be rounded either way
-            rounded[close] |= (np.abs(u - v) <= half) & ((np.round(u, digits) == u) | (np.round(v, digits) == v))
+            out[close] |= (np.abs(u - v) <= half) & ((np.round(u, digits) == u) | (np.round(v, digits) == v))
         scale = 10.0 ** (5 - np.floor(np.log10(np.abs(u))))
-        rounded[close] |= np.isclose(np.round(u * scale), np.round(v * scale), rtol=1e-12, atol=0) & np.isclose(u, v, rtol=1e-5)
-    repeated = at_once & (equal | rounded)
-    _count(skipped, "repeated prints of the same number", repeated)
-    slow = np.array([_carried_over(t) for t in tags], bool)
-    bar = (rows["flags"][owner[b]] & BAR) > 0
-    over = same & equal & bar & slow[codes[b]] & ~repeated
-    _count(skipped, "carried-over values of a bar", over)
-    again[b[repeated | over]] = True
-    return again
+        out[close] |= np.isclose(np.round(u * scale), np.round(v * scale), rtol=1e-12, atol=0) & np.isclose(u, v, rtol=1e-5)
+    return out
 
 
 def _carried_over(tag: str) -> bool:

@@ -21,6 +21,7 @@ from postmortem.readers._events import find_events
 from postmortem.readers._lines import Lines, looks_like_text, text_of
 from postmortem.readers._miner import LONGEST_ROW, mine
 from postmortem.readers._prefix import labelled, peel
+from postmortem.readers._quick import read_quickly
 from postmortem.readers._rows import Alarms, Ordered, Rows
 from postmortem.readers._shapes import LONGEST, RUN, Layout, Parsed, Template, fold, hashes, learn, read_one
 from postmortem.readers._steps import MAYBE, NO_STEP, Track, resolve, row_of, stored
@@ -51,7 +52,9 @@ _GLUED = re.compile(
 _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
 FEW, MANY = 4, 48
 """Fewer rows of one layout than these are not worth learning it, reading them by columns."""
-MOST_LAYOUTS, MOST_SKELETONS, MOST_TURNS = 50_000, 20_000, 400
+MOST_LAYOUTS, MOST_SKELETONS, MOST_TURNS, MOST_VARIANTS = 50_000, 20_000, 400, 64
+STRANGERS, SAMPLE, QUICK = 2048, 256, 16_384
+"""After so many rows in a row whose words no other row has, the next `QUICK` are read by a simple pattern, then `SAMPLE` properly."""
 NEAR = 32_768
 """Bytes behind a line that may matter in which every line is shown to the search for events."""
 _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
@@ -90,7 +93,11 @@ class _File:
         self.dialects: list[Dialect] = [*(d() for d in dialects), ColumnTable()]
         self.names = [*(d.name for d in self.dialects), "general miner"]
         self.fast = fast
-        self.layouts: dict[tuple[int, int], Layout] = {}
+        self.layouts: dict[tuple[int, int], list[Layout]] = {}
+        self.n_layouts = 0
+        self.strangers = 0
+        self.quick = 0
+        self.read_quickly = 0
         self.skeletons: dict[bytes, Template] = {}
         self.met: set[bytes] = set()
         self.alarms = Alarms(CATALOGUE.anchors)
@@ -144,6 +151,8 @@ class _File:
         if not total:
             return []
         parts = ", ".join(f"{name} {count}" for name, count in sorted(self.explained.items(), key=lambda e: (-e[1], e[0])))
+        if self.read_quickly:
+            parts += f", simple pattern {self.read_quickly} (their words occur in no other line, so each was only searched for names and numbers)"
         return [f"lines explained: {parts}; with numbers but not explained: {self.unexplained}"]
 
     def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
@@ -183,45 +192,68 @@ class _File:
             words = rows.words(group, length)
             folded = fold(words, length)
             keys = hashes(folded)
-            left = np.arange(len(group))
-            turns = 0
-            while len(left) >= FEW and turns < MOST_TURNS:
-                turns += 1
-                key = int(keys[left[0]])
-                here = keys[left] == keys[left[0]]
-                mine = left[here]
-                left = left[~here]
-                layout = self.layouts.get((length, key))
-                if layout is None and len(mine) >= FEW:
-                    layout = self._layout(rows, int(group[mine[0]]), length, key, folded[mine[0]])
-                if layout is None or not layout.template.pure:
-                    slow.append(group[mine])
-                    continue
-                exact = (folded[mine] == layout.literal).all(axis=1)
-                if not exact.all():
-                    slow.append(group[mine[~exact]])
-                    mine = mine[exact]
-                template = layout.template
-                if template.row is not None:
-                    if len(mine) < MANY:
-                        slow.append(group[mine])
-                        continue
-                    found, values = layout.read(words[mine])
-                    found["line"] = rows.line[group[mine]]
-                    out.put(group[mine], found, template.codes, values)
-                self._count(template, len(mine))
-                if template.hide:
-                    rows.hidden[group[mine]] = True
-            slow.append(group[left])
+            *common, rest = self._common(keys)
+            slow += [group[self._same_key(rows, group, same, length, int(keys[same[0]]), words, folded, out)] for same in common]
+            slow.append(group[rest])
         return np.sort(np.concatenate(slow))
 
-    def _layout(self, rows: Rows, i: int, length: int, key: int, literal: NDArray[np.uint64]) -> Layout | None:
-        if len(self.layouts) >= MOST_LAYOUTS:
-            return None
-        row = rows.bytes(i)
-        layout = Layout(self._template(row), row, literal.copy())
-        self.layouts[length, key] = layout
-        return layout
+    @staticmethod
+    def _common(keys: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
+        """Positions of equal keys, group by group where a key is common; what is left comes last."""
+        found: list[NDArray[np.intp]] = []
+        left = np.arange(len(keys))
+        while len(left) >= FEW and len(found) < 12:
+            here = keys[left] == keys[left[0]]
+            found.append(left[here])
+            left = left[~here]
+        if len(left) >= FEW:
+            left = left[np.argsort(keys[left], kind="stable")]
+            cuts = np.flatnonzero(keys[left][1:] != keys[left][:-1]) + 1
+            groups = np.split(left, cuts) if len(cuts) < MOST_TURNS or len(left) > 3 * len(cuts) else [left]
+            found += [g for g in groups if len(g) >= FEW and len(groups) > 1]
+            left = np.concatenate([g for g in groups if len(g) < FEW or len(groups) == 1] or [left[:0]])
+        return [*found, left]
+
+    def _same_key(
+        self,
+        rows: Rows,
+        group: NDArray[np.intp],
+        mine: NDArray[np.intp],
+        length: int,
+        key: int,
+        words: NDArray[np.uint64],
+        folded: NDArray[np.uint64],
+        out: Ordered,
+    ) -> NDArray[np.intp]:
+        """Reads rows that are the same but for digits -> those that must be read one by one."""
+        layouts = self.layouts.setdefault((length, key), [])
+        slow = []
+        for turn in range(MOST_VARIANTS):
+            if not len(mine):
+                break
+            if turn == len(layouts):
+                if len(mine) < FEW or self.n_layouts >= MOST_LAYOUTS:
+                    break
+                row = rows.bytes(int(group[mine[0]]))
+                layouts.append(Layout(self._template(row), row, folded[mine[0]].copy()))
+                self.n_layouts += 1
+            layout = layouts[turn]
+            here = layout.fits(words[mine] if len(mine) < len(words) else words, folded[mine] if len(mine) < len(words) else folded)
+            taken = mine[here]
+            mine = mine[~here]
+            template = layout.template
+            if not template.pure or (template.row is not None and len(taken) < MANY):
+                slow.append(taken)
+                continue
+            where = group[taken]
+            if template.row is not None and len(taken):
+                found, values = layout.read(words[taken] if len(taken) < len(words) else words)
+                found["line"] = rows.line[where]
+                out.put(where, found, template.codes, values)
+            self._count(template, len(taken))
+            if template.hide:
+                rows.hidden[where] = True
+        return np.concatenate([*slow, mine])
 
     def _template(self, row: bytes) -> Template:
         skeleton = RUN.sub(b"0", row)
@@ -240,8 +272,27 @@ class _File:
             self.unexplained += n
 
     def _one_by_one(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> NDArray[np.intp]:
-        """Reads rows by their template where it is known, else by parsing -> those that were parsed."""
-        parsed: list[int] = []
+        """Reads rows by their template where it is known, else by parsing -> those that may be news."""
+        parsed: list[NDArray[np.intp]] = []
+        at = 0
+        while at < len(which):
+            if self.fast and self.strangers > STRANGERS and self.quick < QUICK:
+                chunk = which[at : at + QUICK]
+                self.quick += len(chunk)
+                self.read_quickly += read_quickly(rows, chunk, self.track, out, len(self.dialects))
+                rows.hidden[chunk] = True
+            else:
+                chunk = which[at : at + SAMPLE]
+                new = self._parsed(rows, chunk, out)
+                self.strangers = self.strangers + len(new) if len(new) > 0.8 * len(chunk) and len(chunk) >= FEW else 0
+                self.quick = 0
+            parsed.append(chunk)
+            at += len(chunk)
+        return np.concatenate(parsed) if parsed else which
+
+    def _parsed(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> list[int]:
+        """Reads rows one by one -> those whose skeleton was never met before."""
+        new: list[int] = []
         for i in which.tolist():
             row = rows.bytes(i)
             if self.fast and len(row) <= LONGEST:
@@ -250,22 +301,20 @@ class _File:
                 if template is None:
                     if skeleton in self.met:
                         template = self._template(row)
-                    elif len(self.met) < MOST_SKELETONS:
-                        self.met.add(skeleton)
+                    else:
+                        new.append(i)
+                        if len(self.met) < MOST_SKELETONS:
+                            self.met.add(skeleton)
                 if template is not None and template.pure:
                     if template.row is not None and (read := read_one(template, row)) is not None:
                         found, values = read
                         found["line"] = rows.line[i]
                         out.add(i, found, template.codes.tolist(), values)
                     self._count(template, 1)
-                    if template.hide:
-                        rows.hidden[i] = True
-                        continue
-                    parsed.append(i)
+                    rows.hidden[i] = template.hide
                     continue
             self._row(row, int(rows.line[i]), i, out)
-            parsed.append(i)
-        return np.array(parsed, np.intp)
+        return new
 
     def _row(self, row: bytes, line: int, i: int, out: Ordered) -> None:
         if len(row) > LONGEST_ROW:

@@ -1,0 +1,168 @@
+"""Speed of the text reader on a made Slurm log, against plain Python, polars and a search.
+
+    python benchmarks/text.py [--megabytes 300] [--kind mixed|alike|unlike] [--file LOG] [--keep]
+
+All in one run, CPU seconds of this process and its children: the reader with everything it does (numbers, steps, events);
+the best way with the `re` module that we know, which returns all ``key = value`` numbers of the file by key and nothing else;
+polars' string functions for the same, if it is installed; and ``rg -c`` or ``grep -c`` for one word as the floor. Peak memory
+is measured in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def mixed(size: int, seed: int = 0) -> bytes:
+    """A Slurm log as several ranks and libraries write it: mostly metric lines of a few shapes, some words between."""
+    rng = random.Random(seed)
+    lines: list[str] = ["SLURM_JOB_ID=4242", "loading config", "model has 124439808 parameters"]
+    total, step = 0, 0
+    while total < size:
+        step += 1
+        loss = 2 + 8 / (1 + step / 500) + rng.gauss(0, 0.05)
+        seconds = 1_790_000_000 + step
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+        new = [
+            f" [{clock}.{rng.randrange(10**6):06d}] iteration {step:8d}/ 1000000 | consumed samples: {step * 512:12d} | "
+            f"elapsed time per iteration (ms): {rng.gauss(700, 9):.1f} | learning rate: {3e-4 * min(1, step / 2000):.6E} | "
+            f"lm loss: {loss:.6E} | loss scale: 65536.0 | grad norm: {abs(rng.gauss(1, 0.2)):.3f} | number of nan iterations:   0 |"
+        ]
+        new += [
+            f"[rank{rank}]: step {step}: loss {loss + rng.gauss(0, 0.01):.4f}, time {rng.gauss(700, 9):.2f}ms, mfu {rng.gauss(40, 1):.2f}%"
+            for rank in range(4)
+        ]
+        new.append(f"{clock},{rng.randrange(1000):03d} - INFO - step={step} loss={loss:.4f} lr={3e-4:.3e} tokens_per_sec={rng.gauss(52000, 300):.1f}")
+        if step % 100 == 0:
+            new.append(f"step {step}: train loss {loss:.4f}, val loss {loss + 0.1:.4f}")
+            new.append(f"saving checkpoint to out/ckpt-{step}.pt")
+        if step % 500 == 0:
+            new.append("/opt/conda/lib/python3.11/site-packages/torch/utils/data/dataloader.py:759: UserWarning: pin_memory is set")
+        lines += new
+        total += sum(map(len, new)) + len(new)
+    return ("\n".join(lines) + "\n").encode()
+
+
+def alike(size: int, seed: int = 0) -> bytes:
+    """One shape of line only."""
+    rng = random.Random(seed)
+    n = size // 62
+    return "".join(
+        f"iter {100_000 + i}: loss {rng.uniform(1, 9):.4f}, time {rng.uniform(300, 400):.2f}ms, mfu {rng.uniform(30, 50):.2f}%\n" for i in range(n)
+    ).encode()
+
+
+def unlike(size: int, seed: int = 0) -> bytes:
+    """No two lines have the same words: some of the metrics in any order, and a remark."""
+    rng = random.Random(seed)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    names = [f"{part}_{what}" for part in ("policy", "value", "aux", "total", "mask", "box") for what in ("loss", "norm", "scale", "gap")]
+    lines: list[str] = []
+    total = 0
+    while total < size:
+        pairs = " ".join(f"{name}={rng.random() * 10:.4f}" for name in rng.sample(names, 4))
+        remark = " ".join("".join(rng.choices(letters, k=rng.randint(3, 9))) for _ in range(3))
+        lines.append(f"step {len(lines)}: {pairs} ({remark})")
+        total += len(lines[-1]) + 1
+    return ("\n".join(lines) + "\n").encode()
+
+
+def by_re(path: Path) -> dict[bytes, list[float]]:
+    """All numbers of all keys with one pattern over the whole file at once, which is how `re` is fastest."""
+    pattern = re.compile(rb"([A-Za-z_][\w/.]*)(?: ?[:=] ?| )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|nan|inf)(?=[\s,|%m])")
+    found: dict[bytes, list[float]] = defaultdict(list)
+    for key, value in pattern.findall(path.read_bytes()):
+        found[key].append(float(value))
+    return found
+
+
+def by_reader(path: Path) -> Any:
+    from postmortem.readers.text import read_text
+
+    return read_text(path)
+
+
+def by_polars(path: Path) -> Any:
+    import polars as pl  # type: ignore[import-not-found, unused-ignore]
+
+    lines = pl.read_csv(path, has_header=False, separator="\x01", quote_char=None, new_columns=["line"])
+    pairs = lines.select(pl.col("line").str.extract_all(r"[A-Za-z_][\w/.]*(?: ?[:=] ?| )-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?").alias("pair")).explode(
+        "pair"
+    )
+    return pairs.select(
+        pl.col("pair").str.extract(r"^([A-Za-z_][\w/.]*)").alias("key"),
+        pl.col("pair").str.extract(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)$").cast(pl.Float64),
+    )
+
+
+def by_search(path: Path) -> Any:
+    tool = shutil.which("rg") or shutil.which("grep") or "grep"
+    return subprocess.run([tool, "-c", "loss", str(path)], capture_output=True, check=False).stdout
+
+
+def cpu_seconds(work: Callable[[Path], Any], path: Path) -> float:
+    def used() -> float:
+        own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+        return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+    start = used()
+    work(path)
+    return used() - start
+
+
+_PEAK = """
+import resource, sys
+from pathlib import Path
+from postmortem.readers.text import read_text
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+reading = read_text(Path(sys.argv[1]))
+points = reading.points
+size = sum(a.nbytes for a in (points.code, points.step, points.value, points.wall_time, points.rank))
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(f"{len(points)} points, {size / 1e6:.0f} MB; peak above imports {(after - before) / 1e3:.0f} MB")
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=300)
+    parser.add_argument("--kind", choices=("mixed", "alike", "unlike"), default="mixed")
+    parser.add_argument("--file", type=Path, help="measure on this log instead of a made one")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        path = options.file or Path(folder) / "slurm-4242.out"
+        if options.file is None:
+            path.write_bytes({"mixed": mixed, "alike": alike, "unlike": unlike}[options.kind](options.megabytes * 1_000_000))
+        size = path.stat().st_size / 1e6
+        print(f"{path.name}: {size:.0f} MB, {options.kind}, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
+        by_reader(path) if size < 1 else None
+        ways: dict[str, Callable[[Path], Any]] = {"postmortem": by_reader, "python re": by_re, "polars": by_polars, "search": by_search}
+        speed: dict[str, float] = {}
+        for name, work in ways.items():
+            try:
+                seconds = cpu_seconds(work, path)
+            except ImportError:
+                print(f"{name:12s} not installed")
+                continue
+            speed[name] = size / max(seconds, 1e-9)
+            print(f"{name:12s} {seconds:8.2f} CPU s  {speed[name]:8.1f} MB/s")
+        print(f"postmortem / python re: {speed['postmortem'] / speed['python re']:.2f}x")
+        print(subprocess.run([sys.executable, "-c", _PEAK, str(path)], capture_output=True, text=True, check=False).stdout.strip())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
