@@ -117,32 +117,34 @@ class _Log:
 
     def take(self, record: Any) -> None:
         """Keeps what one record says."""
-        for field, name in _SEEN.items():
-            if record.HasField(field):
-                self.skipped[name] += 1
-        if record.HasField("history"):
-            self.history(record.history)
-        for output in [record.output] * record.HasField("output") + [record.output_raw] * record.HasField("output_raw"):
-            self.print(_STREAMS[output.output_type == 1], output.line)
-        if record.HasField("run"):
-            run = record.run
-            self.set(self.reading.config, run.config)
-            self.set(self.reading.summary, run.summary)
-            names = {"run_id": run.run_id, "project": run.project, "display_name": run.display_name, "host": run.host}
-            self.reading.facts |= {k: _text(v) for k, v in names.items() if v}
-            if run.start_time.seconds > 0:
-                self.reading.started = run.start_time.seconds + run.start_time.nanos / 1e9
-        if record.HasField("config"):
-            self.set(self.reading.config, record.config)
-        if record.HasField("summary"):
-            self.set(self.reading.summary, record.summary)
-        if record.HasField("metric") and record.metric.glob_name == b"*":
-            self.declared_step = _text(record.metric.step_metric)
-        if record.HasField("exit"):
-            self.exit_code = record.exit.exit_code
-        for entry in record.environment.slurm:
-            if _text(entry.key).lower() in ("job_id", "slurm_job_id"):
-                self.reading.facts["job_id"] = _text(entry.value)
+        for field, content in record.ListFields():
+            name = field.name
+            if name == "history":
+                self.history(content)
+            elif name in ("output", "output_raw"):
+                self.print(_STREAMS[content.output_type == 1], content.line)
+            elif name in ("config", "summary"):
+                self.set(getattr(self.reading, name), content)
+            elif name == "run":
+                self.run(content)
+            elif name == "exit":
+                self.exit_code = content.exit_code
+            elif name == "metric" and content.glob_name == b"*":
+                self.declared_step = _text(content.step_metric)
+            elif name == "environment":
+                slurm = {_text(entry.key).lower().removeprefix("slurm_"): _text(entry.value) for entry in content.slurm}
+                self.reading.facts |= {"job_id": slurm["job_id"]} if "job_id" in slurm else {}
+            elif name in _SEEN:
+                self.skipped[_SEEN[name]] += 1
+
+    def run(self, run: Any) -> None:
+        """Who the run is, when it began, and its first settings."""
+        self.set(self.reading.config, run.config)
+        self.set(self.reading.summary, run.summary)
+        names = {"run_id": run.run_id, "project": run.project, "display_name": run.display_name, "host": run.host}
+        self.reading.facts |= {key: _text(value) for key, value in names.items() if value}
+        if run.start_time.seconds > 0:
+            self.reading.started = run.start_time.seconds + run.start_time.nanos / 1e9
 
     def print(self, stream: str, text: bytes) -> None:
         """Console output comes in pieces; whole lines are kept, so that the streams do not cut each other's."""
