@@ -15,7 +15,7 @@ from postmortem.core.stats import plain
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.core.model import Severity
+    from postmortem.core.model import Event, Severity
     from postmortem.core.view import Series, View
 
 
@@ -73,6 +73,19 @@ class BaseDetector:
             end_step=None if end is None else int(series.step[end]),
             wall_time=wall if math.isfinite(wall) else None,
             evidence={k: _json(v) for k, v in (evidence or {}).items()},
+        )
+
+    def reported(self, event: Event) -> Finding:
+        """A finding that a line of the log states itself."""
+        return Finding(
+            code=self.code,
+            name=self.name,
+            severity=self.severity,
+            message=event.message.splitlines()[0] if event.message else event.kind,
+            rank=event.rank,
+            step=event.step,
+            wall_time=event.wall_time if math.isfinite(event.wall_time) else None,
+            evidence={"kind": event.kind, "file": event.file, "line": event.line},
         )
 
 

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from postmortem.core.model import Problem, Severity
     from postmortem.core.view import View
 
-Damage = Literal["truncated", "corrupt", "unreadable"]
+Damage = Literal["truncated", "corrupt", "unreadable", "none"]
+_LIMIT = re.compile(r"longer than \d+ (characters|bytes)|more than \d+", re.I)
 _UNREADABLE = re.compile(r"cannot be (read|opened)|permission|not (a|an) \w+ (file|database)|unreadable|nothing (readable|could be read)", re.I)
 _TRUNCATED = re.compile(r"\bcut\b|truncat|ends? (inside|in the middle|within|before|early)|incomplete|unfinished|unexpected end|stops in", re.I)
 
 
 def damage(problem: Problem) -> Damage:
-    """A file that gave nothing, a file cut at its end, or damage inside it."""
+    """A file that gave nothing, a file cut at its end, damage inside it, or only a limit of the reader ("none")."""
+    if _LIMIT.search(problem.what):
+        return "none"
     if _UNREADABLE.search(problem.what) or problem.lost.strip().lower() in ("the file", "the whole file", "everything"):
         return "unreadable"
     return "truncated" if _TRUNCATED.search(problem.what) else "corrupt"

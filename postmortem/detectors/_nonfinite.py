@@ -12,7 +12,7 @@ from postmortem.detectors._base import number
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from postmortem.core.model import Severity
+    from postmortem.core.model import Event, Severity
     from postmortem.core.view import Series, View
 
 ALWAYS_DEFINED = ("loss", "val_loss", "grad_norm", "layer_grad_norm", "lr", "loss_scale", "perplexity")
@@ -73,6 +73,11 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
     elif at < len(series) - 1:
         text += " and stays non-finite"
     return text, evidence
+
+
+def said(view: View, kind: str) -> Event | None:
+    """The first message of a detector inside the program (fairseq's) that an output is not finite."""
+    return next((e for e in view.events if e.kind == "nan-detector" and str(e.fields.get("value", "")).lower() == kind), None)
 
 
 def scaler_handled(view: View, series: Series) -> bool:

@@ -45,10 +45,11 @@ class Divergence(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Rise over the best as a share, and in standard deviations (2.7 are four MADs); least number of points."""
+        """Rise over the best as a share, and in standard deviations (2.7 are four MADs); what loss-spike takes for one; least points."""
 
         rise: float = 0.25
         z: float = 2.7
+        spike: float = 4.0
         points: int = 15
 
     code = "LOS002"
@@ -81,7 +82,8 @@ class Divergence(BaseDetector):
         if not rise > need:
             return None
         at = self._onset(smooth, best, level, rise, spread)
-        if self._in_one_jump(x[max(best, at - 6) :], level, rise, spread):
+        near = slice(max(best, at - 6), None)
+        if self._in_one_jump(x[near], level, rise, spread) and res.z[near].max() > self.options.spike:
             return None
         return self.found(
             series,

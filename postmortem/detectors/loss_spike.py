@@ -9,7 +9,7 @@ import numpy as np
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._excursions import excursions, outstanding, residuals
-from postmortem.detectors._losses import judged_losses
+from postmortem.detectors._losses import judged_losses, totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ class LossSpike(BaseDetector):
     class Options:
         """Noise units and ratio to the level before, and both again (a small jump must be surer, an unsure one larger);
         gap to the next excursion; share of the run left out at its start; least points; the ratio that competing losses
-        (GANs, reinforcement learning) need."""
+        (GANs, reinforcement learning) need, and that of a validation loss."""
 
         z: float = 4.0
         ratio: float = 1.35
@@ -55,6 +55,7 @@ class LossSpike(BaseDetector):
         guard: float = 0.04
         points: int = 30
         contest: float = 2.5
+        held_out: float = 3.0
 
     code = "LOS001"
     name = "loss-spike"
@@ -66,25 +67,30 @@ class LossSpike(BaseDetector):
             raise NotChecked(f"no training loss with {self.options.points} finite points")
         for series in losses:
             yield from self._spikes(view, series, self.options.contest if contest else self.options.ratio)
+        for series in totals(view, "val_loss", self.options.points):
+            yield from self._spikes(view, series, self.options.held_out)
 
     def _spikes(self, view: View, series: Series, ratio: float) -> Iterator[Finding]:
         res = residuals(view, series)
         n = len(res.rise)
         start = max(5, int(self.options.guard * n))
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
-        found = [e for e in found if e.z > self.options.sure or e.rise > math.log(self.options.large) or not res.log]
+        found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
         for spike in sorted(outstanding(res, found, self.options.gap, start), key=lambda e: e.first):
             level, peak = res.base[spike.first], res.series.value[spike.peak]
             before = math.exp(level) if res.log else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))
             back = np.flatnonzero(res.series.value[spike.last + 1 :] <= before + 0.25 * (peak - before))
             recovered = len(back) > 0 and self._calm_after(res.series, spike.last, before, peak)
+            last = spike.last >= n - 2
             step = res.series.step
-            how = f"and is back by step {step[spike.last + 1 + back[0]]}" if recovered else "and does not recover"
+            how = (
+                f"and is back by step {step[spike.last + 1 + back[0]]}" if recovered else "at the end of the log" if last else "and does not recover"
+            )
             yield self.found(
                 res.series,
                 spike.first,
                 f"{series.tag} jumps from {number(before)} to {number(peak)} ({number(spike.z)} times its noise) at step {step[spike.first]} {how}",
-                severity="warning" if recovered else "error",
+                severity="warning" if recovered or last or series.role == "val_loss" else "error",
                 end=spike.last,
                 evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z, "recovered": recovered},
             )
