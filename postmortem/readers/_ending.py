@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postmortem.readers._occurrences import went_on
+from postmortem.readers._occurrences import trained_on
 
 if TYPE_CHECKING:
     from postmortem.core.model import Ended
@@ -40,6 +40,8 @@ COMPLETED_ANCHORS = (
 """Plain texts one of which stands in whatever `COMPLETED` matches."""
 
 _IMPORTS = ("ImportError", "ModuleNotFoundError")
+_TALKED_ON = 10
+"""Lines of other output after a failed import that show that it was caught."""
 AFTER_COMPLETION = 20_000
 """Bytes of progress after a completion line from which on it belonged to an earlier part of the job."""
 _TOLD_BY = {"dl-worker-killed": {"dl-bus-shm", "slurm-oom-kill"}, "host-kill": {"slurm-oom-kill"}}
@@ -66,18 +68,19 @@ class Completion:
         self.line, self.progress = line, progress
 
 
-def judge(failures: list[Failure], progress: int, completed: Completion | None, *, cut: bool) -> Ended | None:
+def judge(failures: list[Failure], progress: int, ordinary: int, completed: Completion | None, *, cut: bool) -> Ended | None:
     """Sets `severity` and `victim_of` of the failures and says how the run ended; None where the text does not tell.
 
-    `progress` is the bytes of progress in all, `completed` the line that says that the training is complete,
+    `progress` is the bytes of training in all, `ordinary` the lines of other output, `completed` the line that says that the training is complete,
     `cut` whether the last line is incomplete.
     """
     if completed is not None and progress - completed.progress > AFTER_COMPLETION:
         completed = None
     last_attempt = max((f.last.attempt for f in failures if f.signature.severity == "error" and f.signature.role != "note"), default=0)
+    told = {f.signature.role for f in failures if f.severity == "error" and not _is_import(f)}
     lost: list[Failure] = []
     for failure in failures:
-        survived = _survived(failure, progress, completed)
+        survived = _survived(failure, progress, completed) or _optional(failure, ordinary, told)
         if failure.severity == "error" and survived:
             failure.severity = "info"
             failure.fields["went_on"] = True
@@ -106,8 +109,16 @@ def _survived(failure: Failure, progress: int, completed: Completion | None) -> 
             return True
         if failure.signature.role != "cause" and failure.first.progress - completed.progress < AFTER_COMPLETION:
             return True  # trouble while a finished training was taken down
-    exception = failure.first.exception.rpartition(".")[2]
-    return went_on(failure, progress, imported=exception in _IMPORTS)
+    return trained_on(failure, progress) > 0
+
+
+def _optional(failure: Failure, ordinary: int, told: set[str]) -> bool:
+    """Whether an import failed that the program can do without: it went on talking, and nobody reports its death."""
+    return _is_import(failure) and ordinary - failure.last.ordinary >= _TALKED_ON and ("wrapper" not in told or "cause" in told)
+
+
+def _is_import(failure: Failure) -> bool:
+    return failure.first.exception.rpartition(".")[2] in _IMPORTS
 
 
 def _root(lost: list[Failure]) -> Failure:

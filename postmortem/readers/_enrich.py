@@ -118,6 +118,7 @@ def _derived(kind: str, source: Failure, message: str, fields: dict[str, Any], r
         fields=fields,
         attempt=seen.attempt,
         progress=seen.progress,
+        ordinary=seen.ordinary,
     )
     return Failure(occurrence, [rank] if rank is not None else [], 1, occurrence, fields, CATALOGUE[kind].severity, [occurrence])
 

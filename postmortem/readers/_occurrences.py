@@ -25,7 +25,8 @@ class Occurrence:
     """One appearance of a failure text.
 
     `line` is 1-based, `first_line` where its traceback begins; `attempt` counts the starts of a job that are
-    appended in one file; `progress` is how many bytes of progress the log had shown before it.
+    appended in one file; `progress` is how many bytes of training and `ordinary` how many lines of other output
+    the log had shown before it.
     """
 
     signature: Signature
@@ -40,6 +41,7 @@ class Occurrence:
     exception: str = ""
     attempt: int = 0
     progress: int = 0
+    ordinary: int = 0
 
 
 @dataclass(slots=True)
@@ -125,10 +127,10 @@ def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], in
     return failures
 
 
-def went_on(failure: Failure, progress: int, *, imported: bool) -> bool:
-    """Whether training went on after a failure, when the log shows `progress` bytes of it in all."""
+def trained_on(failure: Failure, progress: int) -> int:
+    """Bytes of training that the log shows after a failure, of `progress` in all; 0 if it may be flushed output."""
     after = progress - failure.last.progress
-    return after > _FLUSHED or (imported and after > 0)
+    return after if after > _FLUSHED else 0
 
 
 def key_of(seen: Occurrence) -> tuple[object, ...]:

@@ -69,6 +69,9 @@ class Scanner:
         self.more: Counter[tuple[object, ...]] = Counter()
         """How often what was seen came again, beyond the occurrences that are kept."""
         self.progress = 0
+        """Bytes of lines that look like training, since the first failure."""
+        self.ordinary = 0
+        """Lines that are neither of a failure nor warnings of a logger."""
         self._completions: dict[str, Completion] = {}
         self.ranks: set[int] = set()
         self.world_size = 0
@@ -87,8 +90,8 @@ class Scanner:
         self._prefix = Prefix()
         self._spawned: int | None = None
         """Rank of the process whose traceback torch.multiprocessing.spawn prints next."""
-        self._progress_at: dict[int, int] = {}
-        """Progress at the last line of an exception: its message may go on, so that it is complete only later."""
+        self._course_at: dict[int, tuple[int, int]] = {}
+        """`progress` and `ordinary` at the last line of an exception: its message may go on, so that it is complete only later."""
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         stream = iter(lines)
@@ -114,6 +117,7 @@ class Scanner:
                 for text in texts:
                     self._count(text)
             if not again or again not in texts:
+                self.ordinary += len(texts)
                 return
         for i, (number, text) in enumerate(batch):
             self._number = number
@@ -121,6 +125,7 @@ class Scanner:
                 if self._counting():
                     self._count(text)
                 if not self._failed or text.strip() != self._first:
+                    self.ordinary += 1
                     continue
             for part in text.split("\r"):
                 if part and not part.isspace():
@@ -193,10 +198,11 @@ class Scanner:
         for done in stream.feed(number, rest, prefix.level, prefixed=key is not None):
             self._chain(done, key)
         if stream.ended_at == number:
-            self._progress_at[number] = self.progress
+            self._course_at[number] = (self.progress, self.ordinary)
         if stream.took:
             self._fed[key] = number
             return
+        self.ordinary += prefix.level not in ("WARNING", "ERROR", "CRITICAL")
         if stream.active or self._counting():
             self._count(rest)
         self._match(number, rest, key)
@@ -311,7 +317,7 @@ class Scanner:
         seen.exception = last.exception
         if seen.rank is None and signature.role != "wrapper":
             seen.rank, self._spawned = self._spawned, None
-        seen.progress = self._progress_at.pop(last.line, seen.progress)
+        seen.progress, seen.ordinary = self._course_at.pop(last.line, (seen.progress, seen.ordinary))
         if done.cut and self._number - last.line > _QUIET:
             seen.severity = "warning"  # not the end of the log: its other lines were lost, or written elsewhere
         if signature.severity != "error" and signature.ended != "interrupted":
@@ -332,6 +338,7 @@ class Scanner:
             fields=fields,
             attempt=self._attempt,
             progress=self.progress,
+            ordinary=self.ordinary,
         )
         self._failed = self._failed or signature.severity == "error"
         self._counted_from = self.progress
