@@ -104,10 +104,9 @@ class AtLine(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name == "backward" and func is torch.Tensor.backward:
-            if len(args) == 1 and not kwargs:
-                with self:  # else the mode is off in there: in hooks, custom Functions and recomputed blocks
-                    return _backward(args[0])
+        if func in (torch.Tensor.backward, torch.autograd.backward) and not any(kwargs.values()):
+            with self:  # else the mode is off in there: in hooks, custom Functions and recomputed blocks
+                return _backward(*args)
         change = self._change(name)
         if change is not None:
             frame = user_frame(sys._getframe(1))
@@ -155,9 +154,11 @@ class AtLine(TorchFunctionMode):
         return args, kwargs
 
 
-def _backward(loss: torch.Tensor) -> None:
-    """`loss.backward()`, by the engine itself: the public function would be intercepted once more."""
-    _engine_run_backward((loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True)
+def _backward(outputs: Any, gradients: Any = None) -> None:
+    """`torch.autograd.backward`, by the engine itself: the public function would be intercepted once more."""
+    of = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+    given = (torch.ones_like(of[0]),) if gradients is None else (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients)
+    _engine_run_backward(of, given, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 # ---- the line that this would make
