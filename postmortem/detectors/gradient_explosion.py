@@ -8,6 +8,7 @@ import numpy as np
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors._phase import new_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +35,7 @@ class GradientExplosion(BaseDetector):
     What to try: clip the gradient norm, lower the learning rate, warm up longer, normalise activations.
 
     Known false positives: norms that start very small (zero-initialised output layers) and grow to their normal
-    size in the first part of the run; that part is left out.
+    size in the first part of the run; that part is left out, and so is a new phase, where the learning rate was set anew.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,8 @@ class GradientExplosion(BaseDetector):
             spread = max(noise(smooth[guard:]), 0.02)
             low = np.flatnonzero(smooth[:n] <= held + max(4 * spread, 0.15 * (end - held)))
             at = min(int(low[-1]) + 1, n - 1) if len(low) else guard
+            if new_phase(view, int(series.step[at])):
+                continue
             yield self.found(
                 series,
                 at,

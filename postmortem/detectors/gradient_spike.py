@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._excursions import excursions, outstanding, residuals
+from postmortem.detectors._phase import new_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +66,11 @@ class GradientSpike(BaseDetector):
             start = max(5, int(self.options.guard * n))
             found = excursions(res, self.options.z, math.log(self.options.ratio), start)
             for spike in sorted(outstanding(res, found, self.options.gap, start), key=lambda e: e.first):
-                if spike.last - spike.first + 1 > max(5, self.options.longest * n) or spike.last == n - 1:
+                if (
+                    spike.last - spike.first + 1 > max(5, self.options.longest * n)
+                    or spike.last == n - 1
+                    or new_phase(view, int(res.series.step[spike.first]))
+                ):
                     continue
                 before, peak = math.exp(res.base[spike.first]), res.series.value[spike.peak]
                 yield self.found(
