@@ -17,7 +17,7 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.summary.writer.record_writer import RecordWriter
 
 from postmortem.core.reading import Points, Reading
-from postmortem.readers import _skeletons
+from postmortem.readers import _skeletons, _tfrecord
 from postmortem.readers.tensorboard import TensorBoard
 
 NAME = "events.out.tfevents.1700000000.node7.domain.123.0"
@@ -346,3 +346,28 @@ def test_empty_records(tmp_path: Path) -> None:
     reading = TensorBoard.read(tmp_path / NAME)
     assert len(reading.points) == 40
     assert reading.problems == []
+
+
+@QUICK
+@given(st.data())
+def test_the_size_of_pieces_does_not_matter(tmp_path: Path, data: st.DataObject) -> None:
+    """However small the pieces a damaged file is read in, the points and the Problems are the same."""
+    whole = bytearray(write(tmp_path / NAME, some_events(data.draw(st.sampled_from([2, 30])))))
+    for _ in range(data.draw(st.integers(0, 3))):
+        at = data.draw(st.integers(0, len(whole) - 1))
+        kind = data.draw(st.sampled_from(["flip", "insert", "remove", "cut"]))
+        if kind == "flip":
+            whole[at] ^= data.draw(st.integers(1, 255))
+        elif kind == "insert":
+            whole[at:at] = data.draw(st.binary(max_size=150))
+        elif kind == "remove":
+            del whole[at : at + data.draw(st.integers(1, 90))]
+        else:
+            del whole[max(1, at) :]
+    at_once = read(tmp_path / NAME, bytes(whole))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_tfrecord, "PIECE", data.draw(st.integers(1, 200)))
+        patch.setattr(_tfrecord, "REGION", data.draw(st.integers(1, 100)))
+        in_pieces = TensorBoard.read(tmp_path / NAME)
+    assert rows(in_pieces.points) == rows(at_once.points)
+    assert [(p.offset, p.what, p.lost) for p in in_pieces.problems] == [(p.offset, p.what, p.lost) for p in at_once.problems]
