@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from postmortem.core.model import Event
 from postmortem.core.reading import Reading
 from postmortem.readers.text import read_text
 
@@ -82,10 +83,18 @@ def _same(a: float, b: float) -> bool:
 
 
 def _has_event(reading: Reading, expected: dict[str, Any]) -> bool:
+    """Whether an event of that id says all that is expected of it; a rank may be one of several that said the same."""
     return any(
-        (event.kind == expected["id"] or event.kind.startswith(expected["id"] + "-")) and expected.get("rank", event.rank) == event.rank
-        for event in reading.events
+        event.kind == expected["id"] and all(_says(event, k, v) for k, v in expected.items() if k not in ("id", "note")) for event in reading.events
     )
+
+
+def _says(event: Event, key: str, value: Any) -> bool:
+    if key == "rank":
+        return value in (event.rank, *event.fields.get("ranks", ()))
+    if key == "message":
+        return value in event.message
+    return bool(event.fields.get(key) == value)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,8 @@ def check_crash(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
     if crash["line"] is None:  # inside a binary file
         events = list(report.events)
     else:
-        events = [e for e in report.events if e.line == crash["line"]]
+        # a traceback reaches from its header to its last line, and the truth may name either
+        events = [e for e in report.events if e.line is not None and e.fields.get("first_line", e.line) <= crash["line"] <= e.line]
     words = CRASHES.get(crash["type"])
     ok = any(words is None or any(w in e.kind for w in words) for e in events)
     yield Check("crash", ok, f"{crash['type']} in line {crash['line']}; seen: {[(e.kind, e.line) for e in report.events[:6]]}")
