@@ -53,6 +53,8 @@ _NAME = r"(?P<logger>[A-Za-z_][\w.\-/]{0,80}(?::[\w<>]{1,60}){0,2})"
 _SOURCE = r"(?P<logger>[\w./\-<>]{1,120}:\d+(?::\w{1,60})?)"
 _LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "D": "DEBUG", "C": "CRITICAL", "WARN": "WARNING", "FATAL": "CRITICAL"}
 
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
 _LAYERS: tuple[tuple[str, str], ...] = (
     # first characters, pattern; tried in this order, again and again, until none fits
     ("[", r"\[\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?"),  # mpirun -tag-output: [job,rank]
@@ -69,6 +71,8 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         r"(?P<glog>[IWEFC])(?P<month>\d\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}) +\d+ (?P<logger>[\w./\-<>]{1,120}:\d+)\] ?"
         r"(?:\[\d+/\d+(?:_\d+)?\] ?)?",
     ),
+    # C++ logging of TensorFlow before its clock is set: seconds since the epoch
+    ("IWEF", r"(?P<glog>[IWEF])0000 00:00:(?P<epoch>\d{9,11}\.\d{1,9}) +\d+ (?P<logger>[\w./\-]{1,120}:\d+)\] ?"),
     ("(", r"\((?:[A-Za-z_][\w.<>]{0,60} )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.\-:]{1,60}))?\) ?"),  # Ray
     ("0123456789", _DATE + r" (?:stdout|stderr) [FP] "),  # container runtime (CRI)
     # bracketed date, then [LEVEL] [file:line:function] or [logger][LEVEL] - (DeepSpeed, hydra, accelerate)
@@ -85,6 +89,8 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("[", r"\[" + _DATE + " " + _LEVEL + r"(?: " + _SOURCE + r")?\] ?"),
     ("[", r"\[" + _LEVEL + r"\|" + _DATE + r"\] ?(?:[\w./\-]{1,120}:\d+ ?)?(?:>> ?)?"),
     ("[", r"\[" + _LEVEL + r"\|(?P<logger>[\w./\-]{1,120}:\d+)\] ?" + _DATE + r" ?(?:>> ?)?"),
+    # rich: day and month come in the order of the locale, so the date is not used
+    ("[", r"\[\d\d/\d\d/\d\d (?P<clock>\d\d:\d\d:\d\d)\] " + _LEVEL + r" *"),
     (
         "[",
         r"\[(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?: (?P<logger>[\w.\-]{1,80}))?\]:? ?(?:(?P<logger2>[\w.\-]{1,80}) )?(?:"
@@ -105,6 +111,15 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         + r"|)-? ?",
     ),
     ("0123456789", _DATE + r" ?"),
+    (
+        "0123456789",
+        r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4}) (?P<clock>\d\d:\d\d:\d\d) - " + _LEVEL + r" - (?P<logger>[\w.\-]{1,80}) - +",
+    ),  # transformers' examples
+    (
+        "JFMASOND",
+        r"(?P<name_of_month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d) "
+        r"(?P<host>[\w.\-]{1,60}) (?P<logger>[\w.\-/]{1,80})(?:\[(?P<pid>\d+)\])?: ",
+    ),  # syslog, journalctl
     ("0123456789", _SHORT_DATE + r" - (?P<logger>[\w.\-]{1,80}) - " + _LEVEL + r" - "),  # mmengine
     ("[0123456789", r"\[?(?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?\]? (?:[|\-] )?(?:" + _LEVEL + r" ?[|\-:]? ?)?"),
     ("IWEDC", _LEVEL + r":(?P<logger>[A-Za-z_][\w.\-]{0,80}):"),  # logging.basicConfig
@@ -188,6 +203,10 @@ def _int(digits: str | None) -> int | None:
 
 
 def _wall_time(found: dict[str, str], year: int | None) -> float | None:
+    if "epoch" in found:
+        return float(found["epoch"])
+    if "name_of_month" in found:
+        found["month"] = f"{_MONTHS.index(found['name_of_month']) + 1:02d}"
     if "month" not in found:
         return None
     years = found.get("year") or (str(year) if year is not None else None)

@@ -37,6 +37,10 @@ FORMS = [
     ("[INFO|2026-11-20 12:00:01] file.py:45 >> text", "text", {"level": "INFO"}),
     ("[INFO|trainer.py:1740] 2022-11-20 12:00:01,000 >> text", "text", {"logger": "trainer.py:1740"}),
     (" [2026-11-20 12:01:13.000000] iteration       10/     150 |", "iteration       10/     150 |", {"wall_time": 1795176073.0}),
+    ("E0000 00:00:1742121287.5      46 cuda_blas.cc:1418] text", "text", {"wall_time": 1742121287.5, "level": "ERROR"}),
+    ("[13/09/24 21:48:46] INFO   text", "text", {"level": "INFO", "wall_time": None}),
+    ("10/27/2022 09:53:49 - INFO - torch.distributed - text", "text", {"wall_time": 1666864429.0, "logger": "torch.distributed"}),
+    ("Nov 20 12:00:01 node7 python[4711]: text", "text", {"host": "node7", "pid": 4711}),
     ("WARNING:root:text", "text", {"level": "WARNING", "logger": "root"}),
 ]
 
