@@ -45,6 +45,7 @@ class Confirm:
             curing = [c for c in wanted[:_AT_MOST] if self._cures([c])]
             best = self._preferred(curing, wanted)
             if best is not None:
+                best = self._in_backward(best, wanted)
                 which = "the only origin" if len(wanted) == 1 else f"one of {len(wanted)} origins"
                 self.how.append(f"{which} of what is not finite; repaired, the {self.stage} is finite")
                 return [best], "cured"
@@ -68,6 +69,14 @@ class Confirm:
                 continue
             return c
         return curing[0] if curing else None
+
+    def _in_backward(self, best: Candidate, every: list[Candidate]) -> Candidate:
+        """Where the loss took a pole's infinity and only the derivative at the same place failed: the derivative."""
+        if self.stage != "grad" or not best.pole or best.hits[0].backward:
+            return best
+        here = best.hits[0].where
+        same = (c for c in every if c.hits[0].backward and c.op == best.op and (c.hits[0].where.code, c.hits[0].where.line) == (here.code, here.line))
+        return next(same, best)
 
     def _harmless_elsewhere(self, later: Candidate) -> bool:
         """Whether the infinities that an operator made NaN of also reached samples in which it made none."""

@@ -71,5 +71,9 @@ def rows_of(bad: torch.Tensor) -> dict[int, list[int]]:
     """Per dimension of a mask, the indices at which it is true somewhere."""
     if bad.layout != torch.strided:
         return {}
-    found = bad.nonzero()
-    return {d: sorted(set(found[:, d].tolist())) for d in range(bad.dim())}
+    return {d: along(bad, d) for d in range(bad.dim())}
+
+
+def along(bad: torch.Tensor, dim: int) -> list[int]:
+    """The indices in dimension `dim` of a mask at which it is true somewhere."""
+    return bad.movedim(dim, 0).flatten(1).any(1).nonzero().flatten().tolist()

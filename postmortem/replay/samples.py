@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.replay._tensors import along
 from postmortem.replay.state import tensor_map, tensors_in
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Samples:
 
             def look(t: torch.Tensor, dim: int, first: int = i * self.rows) -> torch.Tensor:
                 if t.is_floating_point() or t.is_complex():
-                    found.update(first + j for j in bad(t).nonzero()[:, dim].tolist())
+                    found.update(first + j for j in along(bad(t), dim))
                 return t
 
             if self.rows:

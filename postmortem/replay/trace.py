@@ -98,6 +98,8 @@ class Birth:
 class _Info:
     name: str
     mutates: tuple[int, ...]
+    untold: tuple[int, ...]
+    """Arguments that are written although the schema does not say so: the running statistics of batch norms."""
     out: frozenset[str]
     """Keyword arguments that are only written (`out=`)."""
     view: bool
@@ -119,10 +121,13 @@ def _info(func: Any) -> _Info:
     known = _infos.get(func)
     if known is None:
         name = func._schema.name.rpartition("::")[2]
-        written = [(i, a) for i, a in enumerate(func._schema.arguments) if a.alias_info is not None and a.alias_info.is_write]
+        arguments = list(enumerate(func._schema.arguments))
+        written = [(i, a) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+        untold = tuple(i for i, a in arguments if a.name in ("running_mean", "running_var")) if "batch_norm" in name and not written else ()
         known = _infos[func] = _Info(
             name,
-            tuple(i for i, a in written if not a.kwarg_only),
+            tuple(i for i, a in written if not a.kwarg_only) or untold,
+            untold,
             frozenset(a.name for _, a in written if a.kwarg_only),
             not written and name not in _FRESH and any(a.alias_info is not None for a in func._schema.returns),
             name.startswith(("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones")),
@@ -268,6 +273,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         else:
             outputs = _written(info, args, out)
+        if info.untold:
+            outputs = outputs + _flat([args[i] for i in info.untold if i < len(args)], [])
         if index in self._repair:
             self._mend(index, outputs)
         fresh = info.mutates or info.fresh
