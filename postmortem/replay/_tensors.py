@@ -76,4 +76,5 @@ def rows_of(bad: torch.Tensor) -> dict[int, list[int]]:
 
 def along(bad: torch.Tensor, dim: int) -> list[int]:
     """The indices in dimension `dim` of a mask at which it is true somewhere."""
-    return bad.movedim(dim, 0).flatten(1).any(1).nonzero().flatten().tolist()
+    found: list[int] = bad.movedim(dim, 0).reshape(bad.shape[dim], -1).any(1).nonzero().flatten().tolist()
+    return found
