@@ -10,6 +10,7 @@ from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._frozen import constant_from, digits, flat
 from postmortem.detectors._losses import judged_losses
+from postmortem.detectors._phase import new_phase
 from postmortem.detectors.lr_zero import dead_from
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class LossPlateau(BaseDetector):
 
         share: float = 0.3
         points: int = 20
-        evidence: float = 6.0
+        evidence: float = 5.0
 
     code = "LOS003"
     name = "loss-plateau"
@@ -137,7 +138,11 @@ class LossPlateau(BaseDetector):
         if gain < self.options.evidence or not falling or not flat(after) or np.median(after) < np.log(0.05) + np.median(before[:5]):
             return None
         step = int(series.step[rows[k]])
-        return None if _rate_fell(view, step) else (step, "it was falling and stops at once, where a converging loss slows down")
+        return (
+            None
+            if _rate_fell(view, step) or new_phase(view, step)
+            else (step, "it was falling and stops at once, where a converging loss slows down")
+        )
 
 
 def _fell(x: NDArray[np.float64]) -> bool:
@@ -156,12 +161,17 @@ def _rate_fell(view: View, step: int) -> bool:
 
 
 def _smooth_decay(t: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    """Least squared error of c + a f(t) over saturating decays f: exponentials, stretched ones and power laws."""
+    """Least squared error of saturating decays c + a f(t) for y and for exp(y), errors relative to the level.
+
+    f: exponentials, stretched and squared ones, power laws, a smooth step.
+    """
+    x = np.exp(y - y.mean())
+    level = centred_median(x, 2 * max(2, len(x) // 20) + 1)
     best = np.inf
-    for tau in np.geomspace(0.01, 3.0, 24):
+    for tau in np.geomspace(0.01, 3.0, 80):
         u = t / tau
         for f in (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, 1 / (1 + np.exp(10 * (t - tau)))):
-            best = min(best, _fit_error(f, y))
+            best = min(best, _fit_error(f, y, np.ones_like(y)), _fit_error(f, x, level))
     return best
 
 
@@ -172,8 +182,10 @@ def _decay_then_constant(t: NDArray[np.float64], y: NDArray[np.float64], k: int)
     return float(head @ head + tail @ tail)
 
 
-def _fit_error(f: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    a, b = f - f.mean(), y - y.mean()
-    spread = float(a @ a)
-    rest = b - (float(a @ b) / spread if spread > 0 else 0.0) * a
+def _fit_error(f: NDArray[np.float64], y: NDArray[np.float64], level: NDArray[np.float64]) -> float:
+    """Squared error of the best c + a f, in units of `level` at each point."""
+    columns = np.stack([1 / level, f / level], axis=1)
+    target = y / level
+    (c, a), *_ = np.linalg.lstsq(columns, target, rcond=None)
+    rest = target - columns @ np.array([c, a])
     return float(rest @ rest)
