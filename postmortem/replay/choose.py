@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from postmortem.readers._checkpoints import find_checkpoints, step_of
 from postmortem.replay.health import inspect
 from postmortem.replay.runner import ReplayError
@@ -23,12 +25,14 @@ _GROWING = ("divergence", "gradient-explosion", "loss-spike", "loss-scale-collap
 @dataclass(frozen=True, slots=True)
 class Aim:
     """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
-    named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite."""
+    named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite. `beyond`: steps to go on
+    after it, where a run crashed before it could log the step at fault."""
 
     step: int | None
     asked: int | None = None
     failed: bool = False
     nonfinite: bool = False
+    beyond: int = 0
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
@@ -47,7 +51,14 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
     if growing:
         ends = [s for f in growing if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None]
         return Aim(max(ends) if len(ends) == len(growing) else last, None, failed, False)
-    return Aim(last, None, failed, False)
+    crashed = report is not None and report.ended in ("crashed", "cut") and last is not None
+    return Aim(last, None, failed, False, _interval(view) if crashed and view is not None else 0)
+
+
+def _interval(view: View) -> int:
+    """Steps between two lines of the log, as the loss has them."""
+    series = view.main("loss") or next(iter(view.series), None)
+    return max(1, int(np.median(np.diff(series.step)))) if series is not None and len(series) > 1 else 1
 
 
 def _steps(findings: list[Finding]) -> list[int]:

@@ -18,12 +18,13 @@ import torch
 from postmortem.core.view import View
 from postmortem.replay import repeat
 from postmortem.replay.choose import Aim, aim_at, choose_checkpoint, config_of
-from postmortem.replay.fidelity import compare, logged_losses
+from postmortem.replay.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.health import inspect
 from postmortem.replay.loading import NO_RANDOM_STATE, Account, load_saved
 from postmortem.replay.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
 from postmortem.replay.recipe import Recipe, describe, user_frames
+from postmortem.replay.repro import write_repro
 from postmortem.replay.rolling import Roll, roll
 from postmortem.replay.runner import ReplayError, StepResult, StepRunner, by_name
 from postmortem.replay.saved import Saved, read_saved
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int, StepResult], None]
 
 _NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")  # keys that say the step to come; the others the last one done
+_RUN_ON = 200  # steps to run past the fault, to see whether the log shows it as the replay does
 _UNLOGGED_LIMIT = 1000  # steps to roll where neither a log nor the user names a step
 
 
@@ -106,7 +108,8 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), _as_one_line():
         made = _Replay(found, path, where, view, aim, config_of(run, target), trust, progress)
         attempt = made.best_attempt()
-        culprit, judged, notes = made.culprit(attempt, fix=fix)
+        culprit, judged = made.culprit(attempt, fix=fix)
+        notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),
         recipe=str(found.path),
@@ -159,6 +162,7 @@ class _Replay:
     ) -> None:
         self.recipe, self.path, self.device, self.view, self.aim = recipe, path, device, view, aim
         self.config, self.trust, self.progress = config, trust, progress
+        self.skipped_first = False
         self.checkpoints = list(view.run.checkpoints) if view is not None else []
 
     # ---- rolling
@@ -179,6 +183,8 @@ class _Replay:
             best = other
         if len(firsts) > 1 and best.fidelity.ok:
             best.account.fitted.append(f"first step after the checkpoint: {best.first}, as the logged losses decide")
+        if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
+            raise ReplayError(f"{self.path} is of the last step there is: no step after it can be replayed and compared with the log")
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
             best = self.attempt(runner, account, best.first, final=True)
@@ -208,7 +214,8 @@ class _Replay:
         else:
             says_next = isinstance(saved.content, dict) and any(k in saved.content for k in _NEXT_FIRST)
             candidates = [saved.step, saved.step + 1] if says_next else [saved.step + 1, saved.step]
-        possible = [c for c in candidates if until is None or c <= until]
+        possible = [c for c in candidates if until is None or c <= until + self.aim.beyond]
+        self.skipped_first = len(possible) < len(candidates) and len(candidates) > 1
         if not possible:
             raise ReplayError(f"step {until} lies before the checkpoint {self.path.name}, whose first step is {candidates[0]}: choose an earlier one")
         return possible if self.view is not None else possible[:1]
@@ -216,21 +223,22 @@ class _Replay:
     def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool, label: str = "") -> _Attempt:
         until = self.aim.step
         single = runner.train_step.batches is None
-        last = first if single else until if until is not None else first + _UNLOGGED_LIMIT - 1
-        names = self.loss_names(runner)
-        losses = logged_losses(self.view, runner.train_step.logged, names) if names is not None else None
+        last = first if single else until + self.aim.beyond if until is not None else first + _UNLOGGED_LIMIT - 1
+        losses: dict[str | None, list[LoggedLoss]] = {}
         results: list[StepResult] = []
         checkpoint = str(self.path)
 
         def watch(result: StepResult) -> bool:
             results.append(result)
+            if len(results) == 1:
+                losses.update(logged_losses(self.view, runner.train_step.logged, list(result.losses)))
             if len(results) == 1 and Rng.capture().same(untouched):
                 account.unfitted = [line for line in account.unfitted if line != NO_RANDOM_STATE]
             if self.progress is not None:
                 self.progress(len(results), last - first + 1, result)
             if final or len(results) % 8:
                 return True
-            so_far = compare(results, losses or {})
+            so_far = compare(results, losses)
             return so_far.compared < 3 or so_far.exact > 0 or (so_far.max_rel_error or 0) < 1e-3
 
         account.rng.restore()
@@ -245,15 +253,22 @@ class _Replay:
             raise said from error
         if not final and done.fault is None and done.last < last and done.ended is None:
             done.ended = _ABANDONED
-        if losses is None:
-            losses = logged_losses(self.view, runner.train_step.logged, list(done.results[0].losses) if done.results else ["loss"])
-        fidelity = compare(done.results, losses, checkpoint=checkpoint, first_step=first)
+        further = self.run_on(runner, done)
+        fidelity = compare([*done.results, *further], losses, checkpoint=checkpoint, first_step=first)
         return _Attempt(runner, account, done, fidelity, first, label)
 
-    def loss_names(self, runner: StepRunner) -> list[str] | None:
-        """Names of the losses where they are known before the first step (not for a step that returns a dict)."""
-        logged = runner.train_step.logged
-        return list(logged) if isinstance(logged, dict) else ["loss"] if isinstance(logged, str) else None
+    def run_on(self, runner: StepRunner, done: Roll) -> list[StepResult]:
+        """The steps between the fault and the step at which the log shows it, for what they say of fidelity."""
+        until = self.aim.step
+        if self.view is None or until is None or done.fault is None:
+            return []
+        results: list[StepResult] = []
+        for step in range(done.fault + 1, min(until, done.fault + _RUN_ON) + 1):
+            try:
+                results.append(runner.run(runner.draw(step), step))
+            except Exception:  # noqa: BLE001 - code that refuses NaN, or batches that end here: the fault itself was seen
+                break
+        return results
 
     def with_recipe_rate(self, best: _Attempt) -> _Attempt | None:
         """An attempt with the learning rates that the recipe set instead of the saved ones; None where they are the same.
@@ -274,44 +289,28 @@ class _Replay:
 
     # ---- the culprit
 
-    def culprit(self, attempt: _Attempt, *, fix: bool) -> tuple[Culprit, bool, list[str]]:
-        """(culprit, whether the run could be judged, notes)."""
+    def culprit(self, attempt: _Attempt, *, fix: bool) -> tuple[Culprit, bool]:
+        """(culprit, whether the run could be judged)."""
         done, runner, fidelity = attempt.roll, attempt.runner, attempt.fidelity
         how = [f"rolled forward from {self.path.name}, steps {done.first} to {done.last}"]
-        notes: list[str] = []
         if fidelity.compared:
             how.append(fidelity.note)
         if done.ended and self.aim.step is not None and done.fault is None and done.last < self.aim.step:
             raise ReplayError(done.ended)
-        contradiction = self.contradicted(done, runner)
-        if contradiction is not None:
-            attempt.fidelity = fidelity = replace(fidelity, ok=False, first_mismatch=contradiction)
-            notes.append(f"the log is finite at step {contradiction}, the replay is not: it does not follow the run")
         fault = done.fault if done.fault is not None else done.overflow if self.aim.failed else None
         distrust = bool(fidelity.compared) and not fidelity.ok
         if fault is None and done.diverged_at is not None and self.aim.failed:
             found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
             at = done.diverged_at if found.cause == "divergence" else found.step
-            return replace(found, step=at, fidelity=fidelity, how=(*how, *found.how)), not distrust, notes
+            return replace(found, step=at, fidelity=fidelity, how=(*how, *found.how)), not distrust
         if fault is None:
-            return self.not_reproduced(attempt, how, fix) if self.aim.nonfinite else (*self.nothing_found(attempt, how, distrust), notes)
+            return self.not_reproduced(attempt, how, fix) if self.aim.nonfinite else self.nothing_found(attempt, how, distrust)
         again = repeat.run_again(runner, done, fault)
         how.append(again.said)
         if again.transient:
-            return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True, notes
+            return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True
         found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
-        return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust, notes
-
-    def contradicted(self, done: Roll, runner: StepRunner) -> int | None:
-        """A step after the fault at which the log is still finite, which a run with that fault could not be."""
-        if done.fault is None or runner.scaler is not None or self.view is None or not done.result(done.fault).bad_params:
-            return None
-        losses = logged_losses(self.view, runner.train_step.logged, list(done.results[0].losses))
-        later = [
-            s for found in losses.values() for loss in found for s, v in loss.values.items() if s > done.fault and v - v == 0.0 and not loss.mean
-        ]
-        known = [s for s in later if self.aim.step is None or s <= self.aim.step]
-        return min(known, default=None)
+        return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust
 
     def nothing_found(self, attempt: _Attempt, how: list[str], distrust: bool) -> tuple[Culprit, bool]:
         if distrust:
@@ -321,7 +320,7 @@ class _Replay:
         found = Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how), established="inferred" if distrust else "observed")
         return found, not distrust
 
-    def not_reproduced(self, attempt: _Attempt, how: list[str], fix: bool) -> tuple[Culprit, bool, list[str]]:
+    def not_reproduced(self, attempt: _Attempt, how: list[str], fix: bool) -> tuple[Culprit, bool]:
         """The log is not finite, the replay is: the run went on from a bad checkpoint, or the fault was transient, or the
         replay is not faithful."""
         how = [line for line in how if line != attempt.fidelity.note]
@@ -330,22 +329,22 @@ class _Replay:
             good, self.path = self.path, bad
             second = self.best_attempt()
             if second.roll.fault is not None:
-                found, judged, notes = self.culprit(second, fix=fix)
+                found, judged = self.culprit(second, fix=fix)
                 attempt.fidelity, attempt.account = second.fidelity, second.account
                 how.append(f"the run went on from {bad.name}, which is not finite: resume from {good.name} instead")
-                return replace(found, how=(*how, *found.how)), judged, notes
+                return replace(found, how=(*how, *found.how)), judged
             self.path = good
         before = [r for r in attempt.roll.results if r.step != self.aim.step]
         names = list(attempt.roll.results[0].losses) if attempt.roll.results else ["loss"]
         earlier = compare(before, logged_losses(self.view, attempt.runner.train_step.logged, names))
         if not earlier.ok:
-            return (*self.nothing_found(attempt, how, distrust=True), [])
+            return self.nothing_found(attempt, how, distrust=True)
         how.append(
             f"up to step {self.aim.step} the replay follows the log, there the log is not finite and the replay is: the fault did not come back "
             "(a hardware fault, a race, or something that the recipe does not rebuild)"
         )
         found = Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how))
-        return found, False, []
+        return found, False
 
     def bad_on_the_way(self, done: Roll) -> list[Path]:
         """Checkpoints of the steps that were replayed which are not finite although the replay was, newest first."""

@@ -113,6 +113,16 @@ def test_no_fix_tries_none(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(out)["culprit"]["fixes"] == []
 
 
+def test_repro(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--repro writes a script that shows the fault with torch alone."""
+    _, out, _ = call(capsys, "replay", run, "--repro", tmp_path / "shown")
+    assert str(tmp_path / "shown" / "repro.py") in out
+    script = tmp_path / "shown" / "repro.py"
+    assert "postmortem" not in script.read_text()
+    said = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True, timeout=120).stdout
+    assert said.startswith("reproduced: not finite")
+
+
 BAD = {
     "recipe raises": ("raise KeyError('lr')", [], "KeyError: 'lr' at recipe.py:7"),
     "wrong shapes": ("model = train.torch.nn.Linear(4, 1)", [], "weight is (1, 3) in the checkpoint and (1, 4) in the model"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,74 @@ def test_process_is_left_as_it_was(trained: Any) -> None:
         rerun(trained, "unlucky_noise")
         assert not torch.is_grad_enabled()
     assert state() == before
+
+
+def copied(trained: Any, name: str, folder: Path) -> Path:
+    shutil.copytree(trained(name), folder / name)
+    return folder / name
+
+
+def test_run_that_crashed_before_it_could_log(trained: Any, tmp_path: Path) -> None:
+    """A script that refused the NaN never logged it: the replay goes on past the last logged step and finds it."""
+    run = copied(trained, "unlucky_noise", tmp_path)
+    log = run / "progress.csv"
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:6]))  # the header and steps 0 to 4
+    error = (
+        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    raise ValueError("loss is nan")\nValueError: loss is nan\n'
+    )
+    (run / "train.err").write_text(error)
+    for late in run.glob("step_000[1-9]*.pt"):
+        late.unlink()
+    (run / "step_00007.pt").unlink()
+    result = api.replay(run, recipe=str(RUNS / "unlucky_noise.py"))
+    assert (result.step, result.culprit.op) == (5, "div")
+
+
+def test_sparse_log_vouches_by_its_first_nan(trained: Any, tmp_path: Path) -> None:
+    """Where no step before the fault was logged, running on to the step that was shows the same NaN."""
+    run = copied(trained, "one_step_early", tmp_path)
+    lines = (run / "progress.csv").read_text().splitlines(keepends=True)
+    (run / "progress.csv").write_text("".join([lines[0], *lines[1::10]]))  # steps 0, 10, 20, 30
+    result = api.replay(run, recipe=str(RUNS / "one_step_early.py"), checkpoint=run / "step_00023.pt")
+    assert (result.step, result.culprit.phase) == (26, "backward")
+    assert (result.fidelity.ok, result.fidelity.compared) == (True, 1)
+
+
+def test_log_that_contradicts_the_replay(trained: Any, tmp_path: Path) -> None:
+    """A replay that fails where the log goes on finite is not faithful, which is said."""
+    run = copied(trained, "one_step_early", tmp_path)
+    lines = (run / "progress.csv").read_text().splitlines(keepends=True)
+    finite = [line if "nan" not in line else f"{line.split(',')[0]},0.5\n" for line in lines]
+    (run / "progress.csv").write_text("".join(finite))
+    result = api.replay(run, recipe=str(RUNS / "one_step_early.py"), checkpoint=run / "step_00023.pt")
+    assert (result.fidelity.ok, result.fidelity.first_mismatch, result.judged) == (False, 27, False)
+
+
+def test_fault_that_does_not_come_back(trained: Any, tmp_path: Path) -> None:
+    """Up to a single NaN in the log every loss is reproduced and that step is finite: transient, and not judged."""
+    run = copied(trained, "healthy", tmp_path)
+    lines = (run / "progress.csv").read_text().splitlines(keepends=True)
+    lines[26:] = [f"{line.split(',')[0]},nan\n" for line in lines[26:]]
+    (run / "progress.csv").write_text("".join(lines))
+    result = api.replay(run, recipe=str(RUNS / "healthy.py"))
+    assert (result.culprit.cause, result.culprit.phase, result.step, result.judged) == ("transient", "none", 25, False)
+
+
+def test_means_in_the_log(trained: Any, tmp_path: Path) -> None:
+    """A log that shows the mean over the last five steps, to four digits, is recognised as that."""
+    run = copied(trained, "healthy", tmp_path)
+    rows = [line.split(",") for line in (run / "progress.csv").read_text().splitlines()[1:]]
+    losses = {int(step): float(loss) for step, loss in rows}
+    means = [f"{k},{sum(losses[k - i] for i in range(5)) / 5:.4f}\n" for k in range(4, 30, 5)]
+    (run / "progress.csv").write_text("step,loss\n" + "".join(means))
+    result = api.replay(run, recipe=str(RUNS / "healthy.py"), checkpoint=run / "step_00010.pt")
+    assert result.fidelity.ok
+    assert result.fidelity.exact == result.fidelity.compared == 3
+    assert "means over the steps" in result.fidelity.note
+
+
+def test_scale_that_collapses(trained: Any) -> None:
+    """A gradient that overflows from some step on whatever the scale: the first skipped step is the one at fault."""
+    result = rerun(trained, "scale_collapse")
+    assert (result.step, result.culprit.phase, result.culprit.op, result.culprit.line) == (21, "backward", "sqrt", culprit_line("scale_collapse"))
+    assert result.fidelity.ok
