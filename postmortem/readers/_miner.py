@@ -39,7 +39,13 @@ _TOKEN = re.compile(
     r")"
 )
 _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
-_DELIMITER = re.compile(r"[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s")
+_DELIMITER = re.compile(
+    r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
+    r"|[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s"
+)
+_DRESSING = re.compile(r"(?:device|dtype|grad_fn|requires_grad)=[^,)]{0,60}|\b[\w.]{0,20}(?:tensor|Tensor|float|int|array)\w{0,3}\(")
+_PLAIN = frozenset("'\"=\\")
+_ABSENT = re.compile(r"[:=]\s?['\"]?(?i:none|null|n/a|nil|true|false|--)(?=\W)")
 _KEY = re.compile(r"""(['"])([^'"]{1,120})\1\s*$""")
 _WRAPPER = re.compile(r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?\w{0,8}(?:float|int|array|Array)\w{0,3})\($")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
@@ -190,6 +196,7 @@ def _named(gap: str) -> _Named | None:
     name = " ".join(words) + unit
     if (
         not words
+        or not _PLAIN.isdisjoint(name)
         or "..." in name
         or len(words) > 6
         or not _WORD.search(name[:40])
@@ -197,8 +204,16 @@ def _named(gap: str) -> _Named | None:
         or name.endswith((".py", ".cpp", ".cu", ".cc", ".h"))
     ):
         return None
-    leftover = sum(map(str.isalpha, gap)) - sum(map(str.isalpha, name))
+    told = max((m.end() for m in _ABSENT.finditer(gap)), default=0)  # "acc: None" is a pair, too
+    leftover = _letters(gap[told:]) - sum(map(str.isalpha, name))
     return _Named(name, strong, leftover <= len(split), len(words), max(0, leftover - len(split)), split)
+
+
+def _letters(text: str) -> int:
+    """Letters of a text, without the words that Python puts around a tensor's number."""
+    if "(" in text or "=" in text:
+        text = _DRESSING.sub("", text)
+    return sum(map(str.isalpha, text))
 
 
 def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
@@ -225,7 +240,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         if nested and ("{" in gap or "}" in gap):
             _walk(gap, path)
         if match["junk"]:
-            leftover += sum(map(str.isalpha, gap)) // 2
+            leftover += _letters(gap) // 2
             end = match.end()
             continue
         named = _named(gap) if gap else None
@@ -248,7 +263,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
                 end = match.end()
                 continue
             _unnamed(record, match, text, gap)
-            leftover += sum(map(str.isalpha, gap))
+            leftover += _letters(gap)
             end = match.end()
             continue
         if "(" in gap and record.values and gap.lstrip().startswith("(") and ")" not in gap:
@@ -269,7 +284,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         if "..." in gap and raw.isdigit():
             continue  # a listing of settings
         if not named.strong and not named.clean and role_of(named.name) is None:
-            leftover += sum(map(str.isalpha, gap))
+            leftover += _letters(gap)
             end = match.end()
             continue
         tag = "/".join((*path, named.name)) if path and named.strong else named.name
@@ -288,7 +303,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
             covered += len(named.name)
             record.values.append(value)
         else:
-            leftover += sum(map(str.isalpha, gap))
+            leftover += _letters(gap)
     if record.split == "":
         record.split = split
     leftover += sum(map(str.isalpha, text[end : end + 400]))

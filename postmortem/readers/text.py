@@ -384,6 +384,7 @@ class _File:
             rows.show_after(self.alarms.rows_with(rows, parsed), NEAR)
             if rows.block.first_line == 1:
                 rows.hidden[:600] = False
+            rows.hidden[-20:] = False  # the end tells whether the log was cut
         else:
             rows.hidden[:] = False
         yield from rows.shown()

@@ -8,6 +8,8 @@ from typing import ClassVar
 from postmortem.readers._miner import NONFINITE, NUMBER, SPLITS, mine, number
 from postmortem.readers.dialects import GLOBAL, Dialect, Record, Row, Value, dialect
 
+_REACH = 5
+"""Lines below a header within which its block may go on."""
 _SCALE = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -113,22 +115,22 @@ class TestReport(Dialect):
 
     name = "test report"
     priority = 30
+    _result = re.compile(r"\s{1,8}[A-Z][A-Za-z ]{1,24}: ")
     content: ClassVar[re.Pattern[str] | None] = re.compile(
         r"\s{1,8}[A-Z][A-Za-z ]{1,24}: |(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
     )
     _header = re.compile(r"(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$", re.IGNORECASE)
 
     def __init__(self) -> None:
-        self.split: dict[int, str] = {}
+        self.header: dict[int, tuple[int, str]] = {}
 
     def parse(self, row: Row) -> Record | None:
-        if self.split.get(row.rank):
-            if row.text[:1].isspace() and (record := mine(row.text)) and record.values:
-                record.split = self.split[row.rank]
-                return record
-            self.split.pop(row.rank)
+        line, split = self.header.get(row.rank, (-_REACH, ""))
+        if row.line - line < _REACH and self._result.match(row.text) and (record := mine(row.text)) and record.values:
+            record.split = split
+            return record
         if len(row.text) < 40 and (match := self._header.match(row.text)) and match["split"].lower() in SPLITS:
-            self.split[row.rank] = match["split"]
+            self.header[row.rank] = (row.line, match["split"])
         return None
 
 
@@ -176,18 +178,18 @@ class LightningRich(Dialect):
     def __init__(self) -> None:
         self.name_open = ""
         self.epoch: float | None = None
+        self.line = 0
 
     def sniff(self, sample: str) -> bool:
         return True
 
     def parse(self, row: Row) -> Record | None:
         if "━" in row.text and (match := self._bar.match(row.text)):
-            self.epoch, self.name_open = float(match["epoch"]), ""
+            self.epoch, self.name_open, self.line = float(match["epoch"]), "", row.line
             return self._values(row.text, match.start("values"))
-        if self.epoch is not None:
-            if row.text.startswith(" " * 20):
-                return self._values(row.text, 0)
-            self.epoch = None
+        if self.epoch is not None and row.text.startswith(" " * 20) and row.line - self.line < _REACH:
+            self.line = row.line
+            return self._values(row.text, 0)
         return None
 
     def _values(self, text: str, start: int) -> Record:
