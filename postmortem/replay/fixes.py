@@ -99,7 +99,7 @@ class AtLine(TorchFunctionMode):
     def __init__(self, file: str, line: int, op: str, eps: float) -> None:
         super().__init__()
         self.file, self.line, self.op, self.eps, self.used = file, line, op, eps, 0
-        self.signed = False
+        self.signed = self.whole = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -143,6 +143,9 @@ class AtLine(TorchFunctionMode):
             return x if x else self.eps
         if x.is_complex():
             return x + self.eps
+        if not x.is_floating_point():
+            self.whole = True
+            return torch.where(x == 0, 1, x)
         self.signed = self.signed or bool((x < 0).any())
         return torch.where(x.abs() < self.eps, torch.where(x < 0, -self.eps, self.eps).to(x.dtype), x)
 

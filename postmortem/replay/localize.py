@@ -54,7 +54,7 @@ def localize(
     with preserved(runner.models.values()), warnings.catch_warnings(), _eager(runner) as compiled:
         warnings.simplefilter("ignore")
         try:
-            found = _Case(runner, rolled or _roll(runner, train_step, step), fixes).culprit()
+            found = _Case(runner, rolled or _roll(runner, train_step, step), fixes, rolled is not None).culprit()
         finally:
             runner.observe = None
             runner.restore(origin)
@@ -104,6 +104,8 @@ class _Case:
     runner: StepRunner
     roll: rolling.Roll
     fixes: bool
+    told: bool
+    """The steps were handed over rolled: someone saw in the log that they went wrong."""
     how: list[str] = field(default_factory=list)
 
     # ---- stages
@@ -120,7 +122,7 @@ class _Case:
             for name, m in model.named_modules()
         }
         if step is None:
-            found = self._divergence(at) if roll.diverged_at is not None and roll.last - roll.first >= 2 else None
+            found = self._divergence(at) if roll.diverged_at is not None and roll.last - roll.first >= 2 and self._far_off() else None
             return found or self._layout(at)
         diverged = self._divergence(step) if roll.diverged_at is not None and roll.diverged_at <= step else None
         if diverged is not None:
@@ -193,6 +195,11 @@ class _Case:
             how=tuple(self.how), established="cured",
         )  # fmt: skip
 
+    def _far_off(self) -> bool:
+        """Without any fault a growing loss is called a divergence only where the log did, or where it is a thousandfold."""
+        losses = [abs(r.loss) for r in self.roll.results]
+        return self.told or losses[-1] > 1000 * max(losses[0], 1e-12)
+
     def _scaler(self, step: int, traced: Traced) -> Culprit:
         chosen = candidates(traced, self.names)
         hit = chosen[0] if chosen else None
@@ -259,6 +266,8 @@ class _Case:
         guesses = [g for c in chosen[:1] for hit in c.hits for g in s.guesses(hit.shape, hit.rows, traced.micro if phase != "backward" else 0)]
         if phase == "data":
             guesses = [s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))]
+            if not guesses[0]:
+                return None, "what is not finite belongs to no sample"
         merged = [sorted(set(itertools.chain(*guesses)))] if len(guesses) > 1 else []
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
         budget = 36 if self.stage == "loss" else 16  # up to the loss is a third of a step
