@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -183,7 +184,10 @@ def suggested_line(file: str, span: tuple[int, int, int, int] | None, line: int,
     raw = row.encode()
     start, end = operand.col_offset, operand.end_col_offset or operand.col_offset
     text = raw[start:end].decode()
-    kept = text if isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({text})"
+    plain = isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    if not plain and re.search(rb"(^|[^\w)\]])\($", raw[:start]) and raw[end : end + 1] == b")":
+        start, end = start - 1, end + 1  # its own brackets go with it
+    kept = text if plain else f"({text})"
     if op in DOMAINS:
         new = kept + DOMAINS[op].words(eps)
     elif signed:

@@ -1,0 +1,247 @@
+"""More kinds of steps through the localiser, each a few lines: what it says of place, samples and cures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from postmortem.replay.fixes import suggested_line  # noqa: E402
+from postmortem.replay.localize import localize  # noqa: E402
+from postmortem.replay.model import Culprit, TrainStep  # noqa: E402
+from postmortem.replay.samples import Samples, find_samples  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.torch
+
+
+def _rows(n: int = 6, width: int = 4) -> Any:
+    torch.manual_seed(1)
+    return torch.randn(n, width)
+
+
+def _ask(step: Callable[[Any, Any], Any], batch: Any, model: Any = None, optimizer: Any = None, **fields: Any) -> Culprit:
+    torch.manual_seed(0)
+    model = model or nn.Linear(4, 4, bias=False)
+    return localize(TrainStep(model, optimizer or torch.optim.SGD(model.parameters(), lr=0.01), step, batch, **fields))
+
+
+def _cured(culprit: Culprit) -> set[str]:
+    return {f.name for f in culprit.fixes if f.cured}
+
+
+@pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=["plain", "foreach", "fused"])
+def test_every_implementation_of_adam_with_eps_zero(options: dict[str, bool]) -> None:
+    """0 / 0 in the update is found in single-tensor, foreach and fused Adam, and a larger eps cures it."""
+    model = nn.Sequential(nn.Embedding(6, 3), nn.Linear(3, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, eps=0.0, **options)
+    culprit = _ask(lambda m, b: m(b["i"]).mean(), {"i": torch.tensor([0, 1, 2])}, model, optimizer)
+    assert (culprit.phase, culprit.module, culprit.param, culprit.established) == ("optimizer", "0", "0.weight", "cured")
+    assert _cured(culprit) == {"eps"}
+
+
+def test_an_optimizer_that_calls_its_base_class() -> None:
+    """Code after super().step() still belongs to the optimizer, with the user's line."""
+
+    class Projected(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            super().step(closure)
+            for p in self.param_groups[0]["params"]:
+                p.div_((p - p).norm())
+
+    model = nn.Linear(4, 1)
+    culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, model, Projected(model.parameters(), lr=0.1))
+    assert (culprit.phase, culprit.op, Path(culprit.file or "").name) == ("optimizer", "div", Path(__file__).name)
+
+
+def test_inf_in_the_data_before_a_batch_norm() -> None:
+    """Running statistics that batch norm spoils in the same step are not mistaken for a bad state."""
+    x = _rows()
+    x[2, 1] = float("inf")
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    culprit = _ask(lambda m, b: m(b["x"]).pow(2).mean(), {"x": x}, model)
+    assert (culprit.phase, culprit.samples) == ("data", (2,))
+    assert _cured(culprit) == {"drop_sample", "sanitize_input"}
+
+
+def test_bad_values_that_all_samples_share() -> None:
+    """A NaN among the class weights is a fault of the data, but of no sample."""
+    weights = torch.tensor([1.0, float("nan"), 1.0])
+    batch = {"x": _rows(), "y": torch.arange(6) % 3, "w": weights}
+    culprit = _ask(lambda m, b: nn.functional.cross_entropy(m(b["x"])[:, :3], b["y"], weight=b["w"]), batch, shared=("w",))
+    assert (culprit.phase, culprit.samples) == ("data", None)
+
+
+def test_values_that_travel_through_numpy() -> None:
+    """A tensor that goes to numpy and comes back is followed to the division that spoiled it."""
+
+    def step(m: Any, b: Any) -> Any:
+        share = b["w"] / b["w"].sum(-1, keepdim=True)
+        return (m(b["x"]).mean(-1) * torch.from_numpy(share.numpy().mean(-1))).mean()
+
+    w = torch.ones(6, 3)
+    w[4] = 0
+    culprit = _ask(step, {"x": _rows(), "w": w})
+    assert (culprit.phase, culprit.op, culprit.samples) == ("forward", "div", (4,))
+
+
+def test_two_faults_in_one_step() -> None:
+    """Where only both repairs together cure, the first is named and the samples of both are."""
+
+    def step(m: Any, b: Any) -> Any:
+        return (m(b["x"]).mean(-1) / b["w"]).mean() + torch.log(b["v"]).mean()
+
+    w, v = torch.ones(6), torch.ones(6)
+    w[3], v[1] = 0, -1
+    culprit = _ask(step, {"x": _rows(), "w": w, "v": v})
+    assert (culprit.op, culprit.samples) == ("div", (1, 3))
+    assert any("together" in line for line in culprit.how)
+
+
+def test_a_pole_that_where_hides_is_blamed_on_its_derivative() -> None:
+    """1 / 0 in the branch that where() drops is harmless until the backward pass multiplies it by zero."""
+
+    def step(m: Any, b: Any) -> Any:
+        s = m(b["x"]).sum(-1)
+        return torch.where(s != 0, 1 / s, torch.zeros_like(s)).abs().clamp(max=5).mean()
+
+    x = _rows()
+    x[4] = 0
+    culprit = _ask(step, {"x": x})
+    assert (culprit.phase, culprit.op, culprit.samples) == ("backward", "reciprocal", (4,))
+
+
+def test_nested_reentrant_checkpoints() -> None:
+    """Inside two reentrant checkpoints the module and the line of the failing derivative are found."""
+
+    class Root(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return (x * x).sqrt()
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.root = Root()
+
+        def forward(self, x: Any) -> Any:
+            return checkpoint(self.root, x, use_reentrant=True) + 1
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.outer = nn.Linear(4, 4, bias=False), Outer()
+
+        def forward(self, x: Any) -> Any:
+            return checkpoint(self.outer, self.fc(x), use_reentrant=True).mean()
+
+    x = _rows()
+    x[2] = 0
+    culprit = _ask(lambda m, b: m(b["x"]), {"x": x}, Net())
+    assert (culprit.phase, culprit.op, culprit.module, culprit.samples) == ("backward", "sqrt", "outer.root", (2,))
+
+
+def test_a_bias_of_minus_infinity_in_the_batch_is_a_mask() -> None:
+    """-inf that the batch brings as a mask is meant; the softmax of the row that has nothing else is named."""
+    bias = torch.zeros(6, 4)
+    bias[1], bias[2, 1] = float("-inf"), float("-inf")
+    culprit = _ask(lambda m, b: (m(b["x"]) + b["bias"]).softmax(-1).pow(2).mean(), {"x": _rows(), "bias": bias})
+    assert (culprit.phase, culprit.op, culprit.samples) == ("forward", "softmax", (1,))
+
+
+def test_counts_as_denominators_are_clamped_to_one() -> None:
+    """An integer denominator that may be zero is suggested to be at least one."""
+    culprit = _ask(lambda m, b: (m(b["x"]).sum(-1) / b["n"]).mean(), {"x": _rows(), "n": torch.tensor([3, 0, 2, 1, 1, 1])})
+    assert {"drop_sample"} <= _cured(culprit)
+    assert culprit.op == "div"
+
+
+def test_a_bad_optimizer_state_is_a_bad_state() -> None:
+    """NaN in the optimizer's state before the step is blamed on the state, and fresh state is reported to cure."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    model(_rows()).mean().backward()
+    optimizer.step()
+    optimizer.state[model.weight]["exp_avg"][0, 1] = float("nan")
+    culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, model, optimizer)
+    assert (culprit.phase, culprit.cause, culprit.param) == ("parameters", "bad-parameter", "weight")
+    assert any("fresh optimizer state, the step is fine" in line for line in culprit.how)
+
+
+def _train_step(**fields: Any) -> TrainStep:
+    return TrainStep(None, None, None, **fields)
+
+
+def test_samples_are_taken_along_their_own_dimension() -> None:
+    """sample_dim names another dimension, shared keys stay whole, and other lengths are left alone."""
+    batch = {"x": torch.arange(12).view(3, 4), "y": torch.arange(4), "w": torch.arange(4), "n": torch.arange(7)}
+    samples = Samples(_train_step(sample_dim={"x": 1}, shared=("w",)), batch)
+    taken = samples.drop([1, 2])(batch)
+    assert samples.size == 4
+    assert taken["x"].tolist() == [[0, 3], [4, 7], [8, 11]]
+    assert (taken["y"].tolist(), len(taken["w"]), len(taken["n"])) == ([0, 3], 4, 7)
+
+
+def test_replacing_reaches_across_micro_batches() -> None:
+    """A healthy sample of one micro-batch may replace a bad one of another."""
+    batch = [{"x": torch.tensor([0, 1])}, {"x": torch.tensor([2, 3])}]
+    samples = Samples(_train_step(accumulate=2), batch)
+    assert [m["x"].tolist() for m in samples.replace([3], 0)(batch)] == [[0, 1], [2, 0]]
+    assert [m["x"].tolist() for m in samples.drop([1])(batch)] == [[0], [2, 3]]
+
+
+@pytest.mark.parametrize(("size", "bad"), [(128, {7, 100}), (64, {0}), (33, {32}), (16, {3, 4, 5})])
+def test_bad_samples_are_found_by_halving(size: int, bad: set[int]) -> None:
+    """Without any hint the bad samples of a large batch are found in a number of reruns that grows with its logarithm."""
+    batch = {"x": torch.arange(size)}
+    samples = Samples(_train_step(), batch)
+    runs = 0
+
+    def fails(make: Any) -> bool:
+        nonlocal runs
+        runs += 1
+        return bool(bad & set(make(samples)(batch)["x"].tolist()))
+
+    found, _ = find_samples(size, [], fails, budget=60)
+    assert set(found or []) == bad
+    assert runs <= 8 + 2 * len(bad) * size.bit_length()
+
+
+def test_all_samples_bad_is_no_sample() -> None:
+    """Where every sample fails alone, none is named, after a handful of reruns."""
+    batch = {"x": torch.arange(50)}
+    samples = Samples(_train_step(), batch)
+    found, why = find_samples(50, [list(range(50))], lambda make: make(samples) is not None, budget=20)
+    assert found is None
+    assert "alone" in why
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "signed", "wanted"),
+    [
+        ("y = a / b", "div", False, "y = a / b.clamp(min=1e-06)"),
+        ("y = a / (b + c)", "div", True, "y = a / (b + c + 1e-06)"),
+        ("y = a / b.sum(-1)", "div", False, "y = a / b.sum(-1).clamp(min=1e-06)"),
+        ("y = torch.sqrt(x)", "sqrt", False, "y = torch.sqrt(x.clamp(min=1e-06))"),
+        ("y = x.log().sum()", "log", False, "y = x.clamp(min=1e-06).log().sum()"),
+        ("y = (a - b) ** 0.5", "pow", False, "y = (a - b).clamp(min=1e-06) ** 0.5"),
+        ("y = torch.atanh(u)", "atanh", False, "y = torch.atanh(u.clamp(min=-1 + 1e-06, max=1 - 1e-06))"),
+        ("y /= n", "div", False, "y /= n.clamp(min=1e-06)"),
+    ],
+)
+def test_suggested_lines(tmp_path: Path, line: str, op: str, signed: bool, wanted: str) -> None:
+    """The epsilon or clamp is put where the operator is singular, and the line still parses."""
+    file = tmp_path / "user.py"
+    file.write_text(f"{line}\n")
+    diff = suggested_line(str(file), None, 1, op, 1e-6, signed)
+    assert diff is not None
+    assert diff.splitlines()[-1].removeprefix("+") == wanted
+    compile(diff.splitlines()[-1][1:], "user.py", "exec")
