@@ -68,11 +68,11 @@ class Completion:
         self.line, self.progress = line, progress
 
 
-def judge(failures: list[Failure], progress: int, ordinary: int, completed: Completion | None, *, cut: bool) -> Ended | None:
+def judge(failures: list[Failure], progress: int, ordinary: int, completed: Completion | None, *, attempts: int, cut: bool) -> Ended | None:
     """Sets `severity` and `victim_of` of the failures and says how the run ended; None where the text does not tell.
 
     `progress` is the bytes of training in all, `ordinary` the lines of other output, `completed` the line that says that the training is complete,
-    `cut` whether the last line is incomplete.
+    `attempts` how often the job was started again, `cut` whether the last line is incomplete.
     """
     if completed is not None and progress - completed.progress > AFTER_COMPLETION:
         completed = None
@@ -80,7 +80,7 @@ def judge(failures: list[Failure], progress: int, ordinary: int, completed: Comp
     told = {f.signature.role for f in failures if f.severity == "error" and not _is_import(f)}
     lost: list[Failure] = []
     for failure in failures:
-        survived = _survived(failure, progress, completed) or _optional(failure, ordinary, told)
+        survived = _survived(failure, progress, completed, attempts) or _optional(failure, ordinary, told)
         if failure.severity == "error" and survived:
             failure.severity = "info"
             failure.fields["went_on"] = True
@@ -102,13 +102,15 @@ def judge(failures: list[Failure], progress: int, ordinary: int, completed: Comp
     return _ended(root)
 
 
-def _survived(failure: Failure, progress: int, completed: Completion | None) -> bool:
+def _survived(failure: Failure, progress: int, completed: Completion | None, attempts: int) -> bool:
     """Whether training went on after it, or completed."""
     if completed is not None and failure.signature.ended != "interrupted":
         if completed.line > failure.last.line:
             return True
         if failure.signature.role != "cause" and failure.first.progress - completed.progress < AFTER_COMPLETION:
             return True  # trouble while a finished training was taken down
+    if failure.last.attempt < attempts and progress > failure.last.progress:
+        return True  # a new process trained: not what the buffer of the old one held
     return trained_on(failure, progress) > 0
 
 

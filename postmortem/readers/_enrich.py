@@ -87,6 +87,9 @@ def _table(failures: list[Failure], table: Failure, text: str, ranks: set[int]) 
     if not rows:
         return
     table.fields["failures"] = rows
+    if "root_rank" in table.fields:
+        said = f"first observed failure: rank {table.fields['root_rank']}, exit code {table.fields['exitcode']}"
+        table.first.message = f"{table.first.message.rstrip(': ')}: {said}"
     ranks.update(row["rank"] for row in rows)
     by_pid = {row["pid"]: row for row in rows}
     known = set()

@@ -40,7 +40,9 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     scanner.read(lines)
     failures = fold(scanner.close(), scanner.more)
     enrich(failures, scanner.ranks, scanner.world_size)
-    ended = judge(failures, scanner.progress, scanner.ordinary, scanner.completion(), cut=unterminated and scanner.last_is_cut())
+    ended = judge(
+        failures, scanner.progress, scanner.ordinary, scanner.completion(), attempts=scanner.attempt, cut=unterminated and scanner.last_is_cut()
+    )
     reading = EventReading([f.event(path, source) for f in sorted(failures, key=lambda f: f.first.line)], ended)
     if scanner.ranks:
         reading.facts["ranks"] = sorted(scanner.ranks)

@@ -82,7 +82,8 @@ class Scanner:
         self._shapes: dict[str, Signature | None] = {}
         self._labels = False
         self._first = ""
-        self._attempt = 0
+        self.attempt = 0
+        """Starts of the job after a failure, appended in this file."""
         self._failed = False
         self._number = 0
         self._recent: list[str] = []
@@ -158,10 +159,14 @@ class Scanner:
     def _started_again(self, text: str) -> None:
         """The first line of the file once more, after a failure: another attempt is appended."""
         if self._first and text.strip() == self._first:
-            for key in list(self._streams):
-                self._close_stream(key)
-            self._attempt += self._failed
-            self._failed = False
+            self._next_attempt()
+
+    def _next_attempt(self) -> None:
+        """What was open belongs to the attempt before; without a failure in it there was none."""
+        for key in list(self._streams):
+            self._close_stream(key)
+        self.attempt += self._failed
+        self._failed = False
 
     def _busy(self) -> bool:
         """Whether a traceback is open; one whose rank has been silent for long is closed."""
@@ -244,6 +249,8 @@ class Scanner:
             self._follows.append(_Follow(seen, key, signature.follow, [rest]))
         else:
             seen.fields = signature.detail(rest) | seen.fields
+        if signature.id == "elastic-restart":
+            self._next_attempt()
 
     def _complete(self, number: int, rest: str, shape: str) -> None:
         """Remembers a line that says that the training is complete."""
@@ -336,7 +343,7 @@ class Scanner:
             wall_time=self._prefix.wall_time,
             level=self._prefix.level,
             fields=fields,
-            attempt=self._attempt,
+            attempt=self.attempt,
             progress=self.progress,
             ordinary=self.ordinary,
         )

@@ -373,3 +373,19 @@ def test_the_rank_that_is_behind_is_named(scan: Scan) -> None:
     assert event.fields["ranks"] == [0, 1, 2]
     assert event.fields["enqueued_by_rank"] == {"0": 815, "1": 812, "2": 815}
     assert event.fields["laggard"] == 1
+
+
+def test_a_restart_by_the_launcher_is_a_new_attempt(scan: Scan) -> None:
+    """torchrun starts the workers again and training goes on: the failure before it lost nothing."""
+    restart = "[default] Worker group FAILED. 2/3 attempts left; will restart worker group\n"
+    reading = scan(steps(5) + failed("ValueError: x y", 1) + restart + steps(20))
+    assert kinds(reading) == {"generic-exception": "info", "elastic-restart": "warning"}
+    again = scan(steps(5) + failed("ValueError: x y", 1) + restart + failed("TypeError: z", 1) + table(1, 1, {}))
+    assert [(e.kind, e.severity) for e in again.events][::2] == [("generic-exception", "warning"), ("generic-exception", "error")]
+
+
+def test_the_table_alone_says_who_failed_first(scan: Scan) -> None:
+    """Without any other trace the launcher's report is the failure, and names rank and exit code."""
+    event = one(scan(steps(5) + table(2, 1, {0: -15})), "elastic-child-failed")
+    assert event.severity == "error"
+    assert event.message.endswith("ChildFailedError: first observed failure: rank 2, exit code 1")
