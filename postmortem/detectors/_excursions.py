@@ -82,8 +82,8 @@ def excursions(res: Residuals, z: float, rise: float, start: int) -> list[Excurs
     return sorted(found, key=lambda e: -e.rise)
 
 
-def outstanding(res: Residuals, found: list[Excursion], gap: float, start: int, most: int = 3) -> list[Excursion]:
-    """The few highest excursions that stand apart from the rest of the run's own.
+def outstanding(res: Residuals, found: list[Excursion], gap: float, start: int, *, sure: float = 0.0, most: int = 3) -> list[Excursion]:
+    """The few highest excursions that stand apart from the rest of the run's own; those below `sure` noises by 1.4 `gap`.
 
     The rest is the next excursion of any size (the largest rise outside of the chosen ones and the points
     that follow them); on heavy tails there always is one of nearly the same size, and nothing stands out.
@@ -95,6 +95,6 @@ def outstanding(res: Residuals, found: list[Excursion], gap: float, start: int, 
         for e in chosen:
             away[max(0, e.first - 2) : e.last + WINDOW // 2 + 1] = False
         rest = float(res.rise[away].max(initial=0.0))
-        if chosen[-1].rise > gap * rest:
+        if chosen[-1].rise > gap * rest * (1.0 if chosen[-1].z > sure else 1.4):
             return chosen
     return []

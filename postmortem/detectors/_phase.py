@@ -25,3 +25,16 @@ def new_phase(view: View, step: int, ratio: float = 1.5) -> bool:
         return False
     before, after = loss.value[loss.step < step], loss.value[loss.step >= step]
     return bool(len(before) > 2 and len(after) > 4 and np.median(after[-len(after) // 2 :]) <= np.median(before[-10:]))
+
+
+def warm_restart(view: View, step: int, ratio: float = 1.8) -> bool:
+    """Whether the learning rate restarts within three rows of `step`, as its schedule does at least twice in the run."""
+    raw = view.main("lr")
+    if raw is None:
+        return False
+    rate = raw.finite
+    rises = np.flatnonzero(rate.value[1:] > ratio * np.maximum(rate.value[:-1], 1e-3 * rate.value.max(initial=0.0))) + 1
+    rises = rises[rises > 3]  # the warm-up
+    rises = rises[np.diff(rises, prepend=-9) > 1]
+    at = int(np.searchsorted(rate.step, step))
+    return len(rises) > 1 and bool((np.abs(rises - at) <= 3).any())

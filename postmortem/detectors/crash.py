@@ -59,6 +59,8 @@ class Crash(BaseDetector):
             exception = first.fields.get("exception") or first.fields.get("class") or kind
             survived = view.run.ended == "completed"
             text = first.message.splitlines()[0] if first.message else exception
+            causes = [str(cause) for cause in first.fields.get("causes") or []]
+            text += f" (caused by {causes[0].splitlines()[0]})" if causes else ""
             yield Finding(
                 code=self.code,
                 name=self.name,
@@ -75,5 +77,7 @@ class Crash(BaseDetector):
                     "count": len(events),
                     "ranks": list(ranks),
                     "lines": [e.line for e in events[:16] if e.line is not None],
+                    "causes": causes,
+                    "frame": first.fields.get("frame"),
                 },
             )

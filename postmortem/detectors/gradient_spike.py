@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._excursions import excursions, outstanding, residuals
-from postmortem.detectors._phase import new_phase
+from postmortem.detectors._phase import new_phase, warm_restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ class GradientSpike(BaseDetector):
                 if (
                     spike.last - spike.first + 1 > max(5, self.options.longest * n)
                     or spike.last == n - 1
-                    or new_phase(view, int(res.series.step[spike.first]))
+                    or self._meant(view, int(res.series.step[spike.first]))
                 ):
                     continue
                 before, peak = math.exp(res.base[spike.first]), res.series.value[spike.peak]
@@ -80,3 +80,8 @@ class GradientSpike(BaseDetector):
                     end=spike.last,
                     evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z},
                 )
+
+    @staticmethod
+    def _meant(view: View, step: int) -> bool:
+        """Whether the schedule explains a jump of the gradient norm."""
+        return new_phase(view, step) or warm_restart(view, step)

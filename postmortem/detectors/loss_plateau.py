@@ -135,6 +135,12 @@ class LossPlateau(BaseDetector):
         slope = float(np.polyfit(np.arange(len(third)), third, 1)[0]) * len(third)
         spread = noise(after)
         falling = -slope > max(3 * spread / len(third) ** 0.5, 0.03)
+        w = max(4, k // 6)
+        if k < 3 * w:
+            return None
+        pace = [float(y[a : a + w].mean() - y[a + w : a + 2 * w].mean()) for a in (k - 3 * w, k - 2 * w)]
+        if pace[1] < 0.6 * pace[0]:
+            return None  # it was slowing down
         if gain < self.options.evidence or not falling or not flat(after) or np.median(after) < np.log(0.05) + np.median(before[:5]):
             return None
         step = int(series.step[rows[k]])
@@ -163,14 +169,15 @@ def _rate_fell(view: View, step: int) -> bool:
 def _smooth_decay(t: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Least squared error of saturating decays c + a f(t) for y and for exp(y), errors relative to the level.
 
-    f: exponentials, stretched and squared ones, power laws, a smooth step.
+    f: exponentials, stretched and squared ones, power laws, smooth steps.
     """
     x = np.exp(y - y.mean())
     level = centred_median(x, 2 * max(2, len(x) // 20) + 1)
     best = np.inf
     for tau in np.geomspace(0.01, 3.0, 80):
         u = t / tau
-        for f in (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, 1 / (1 + np.exp(10 * (t - tau)))):
+        steps = [1 / (1 + np.exp(np.minimum(s * (t - tau), 500))) for s in (10, 16)]
+        for f in (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, *steps):
             best = min(best, _fit_error(f, y, np.ones_like(y)), _fit_error(f, x, level))
     return best
 

@@ -10,6 +10,7 @@ from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._excursions import excursions, outstanding, residuals
 from postmortem.detectors._losses import judged_losses, totals
+from postmortem.detectors._phase import warm_restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,8 @@ class LossSpike(BaseDetector):
     What to try: replay the step and look at the batch; clip the gradient norm; lower the learning rate or beta2;
     skip the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
-    Known false positives: a curriculum or a new data set that begins, a restart of the learning rate.
+    Known false positives: a curriculum or a new data set that begins, a single restart of the learning rate (where
+    the schedule restarts several times, rises of the loss at a restart are left out).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,9 @@ class LossSpike(BaseDetector):
         start = max(5, int(self.options.guard * n))
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
-        for spike in sorted(outstanding(res, found, self.options.gap, start), key=lambda e: e.first):
+        for spike in sorted(outstanding(res, found, self.options.gap, start, sure=self.options.sure), key=lambda e: e.first):
+            if warm_restart(view, int(res.series.step[spike.first])):
+                continue
             level, peak = res.base[spike.first], res.series.value[spike.peak]
             before = math.exp(level) if res.log else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))
             back = np.flatnonzero(res.series.value[spike.last + 1 :] <= before + 0.25 * (peak - before))
