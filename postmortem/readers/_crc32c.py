@@ -22,7 +22,7 @@ _MASK_DELTA = 0xA282EAD8
 
 def masked(data: bytes) -> int:
     """The masked CRC32C of `data`, as stored in the file."""
-    crc = google_crc32c.value(data)
+    crc = int(google_crc32c.value(data))
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 

@@ -168,13 +168,14 @@ def _headers(data: bytes, start: int, stop: int) -> NDArray[np.int64]:
     b = np.frombuffer(data, np.uint8, count, start)
     zero = b == 0  # the five high bytes of the length
     pair = zero[3:-6] & zero[4:-5]
-    at = np.flatnonzero(pair[:-2] & pair[2:] & zero[7:-4])
+    at: NDArray[np.int64] = np.flatnonzero(pair[:-2] & pair[2:] & zero[7:-4])
     at = at[(b[at] | b[at + 1] | b[at + 2]) != 0]
     crc = _CRC_OF_ZEROS ^ _LENGTH_TABLES[0][b[at]] ^ _LENGTH_TABLES[1][b[at + 1]] ^ _LENGTH_TABLES[2][b[at + 2]]
     stored = np.zeros(len(at), np.uint32)
     for k in range(4):
         stored |= b[at + 8 + k].astype(np.uint32) << np.uint32(8 * k)
-    return at[crc == unmask(stored)] + start
+    found: NDArray[np.int64] = at[crc == unmask(stored)] + start
+    return found
 
 
 def _lengths(data: bytes, heads: NDArray[np.int64]) -> NDArray[np.int64]:
