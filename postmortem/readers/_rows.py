@@ -148,9 +148,10 @@ class Ordered:
         codes, numbers = np.empty(int(values.sum()), np.int32), np.empty(int(values.sum()), np.float64)
         for group, found, tags, cells in self.groups:
             out[record_at[group]] = found
+            base = value_at[group]
             for k in range(cells.shape[1]):
-                codes[value_at[group] + k] = tags[k]
-                numbers[value_at[group] + k] = cells[:, k]
+                codes[base + k] = tags[k]
+                numbers[base + k] = cells[:, k]
         if len(at):
             first = np.searchsorted(at, at)
             out[record_at[at] + np.arange(len(at)) - first] = rows

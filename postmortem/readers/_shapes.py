@@ -292,7 +292,7 @@ class Layout:
 
     def fits(self, words: NDArray[np.uint64], folded: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which of the rows are of this layout."""
-        same: NDArray[np.bool_] = (folded == self.literal).all(axis=1)
+        same: NDArray[np.bool_] = np.bitwise_or.reduce(folded ^ self.literal, axis=1) == 0
         if self.names is not None:
             same &= ((words & self.names) == self.wanted).all(axis=1)
         return same

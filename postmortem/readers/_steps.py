@@ -166,6 +166,7 @@ def resolve(track: Track) -> Resolved:
     if not len(rows):
         return Resolved(Points.empty(), rows["line"], rows["rank"], rows["step"], "row")
     codes, tags = _held_out(codes, tags)
+    rows["epoch"][~(np.abs(rows["epoch"]) < 2.0**40)] = np.nan  # of a damaged line
     keep_row = _last_states(rows)
     step, exact = _global_steps(rows, keep_row, notes)
     step, exact = _from_bars(rows, step, exact, codes, values, tags, notes)
@@ -273,7 +274,7 @@ def _global_steps(rows: NDArray[Any], keep: NDArray[np.bool_], notes: list[str])
             notes.append(f"the counter starts again in every epoch; an epoch was taken to have {int(length[0])} of its steps, the most seen in one")
         if (flags[mine] & SAMPLES).any():
             notes.append("steps count samples, as printed")
-        step[mine] = np.round((e - base) * length + n).astype(np.int64)
+        step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
         main = float(np.median(length))
         lengths[int(rows["dialect"][mine[0]])] = (base, main)
         _evaluations(rows, epoch, held_out, step, exact, base, main, int(rows["dialect"][mine[0]]))
@@ -574,34 +575,54 @@ def _again(
 ) -> NDArray[np.bool_]:
     """True for values that repeat the one before of the same tag and rank: the same step and number, perhaps rounded, or carried over by a bar."""
     again = np.zeros(len(codes), bool)
-    index = np.flatnonzero(keep)
-    if len(index) < 2:
-        return again
     flags = rows["flags"]
-    ranks, rank = _ranks(rows["rank"])
-    key = codes[index] * np.int64(len(ranks)) + rank[owner[index]]
-    if len(tags) * len(ranks) < 65_536:
-        key = key.astype(np.uint16)  # numpy sorts these by counting
-    sort = np.argsort(key, kind="stable")
-    key, order = key[sort], index[sort]
-    at = step[owner[order]]
-    same = key[1:] == key[:-1]
-    once = np.flatnonzero(same & (at[1:] == at[:-1]))
-    once = once[owner[order[once]] != owner[order[once + 1]]]
-    x, y = values[order[once]], values[order[once + 1]]
-    repeated = order[once + 1][_equal(x, y) | _rounded(x, y)]
-    again[repeated] = True
-    if n := len(repeated):
-        skipped["repeated prints of the same number"] = n
+    index = np.flatnonzero(keep & _beside_its_like(rows, step)[owner])
+    if len(index):
+        order, same = _by_tag(rows, owner, codes, index, len(tags))
+        a, b = order[:-1][same], order[1:][same]
+        once = (step[owner[a]] == step[owner[b]]) & (owner[a] != owner[b])
+        a, b = a[once], b[once]
+        repeated = b[_equal(values[a], values[b]) | _rounded(values[a], values[b])]
+        again[repeated] = True
+        if n := len(repeated):
+            skipped["repeated prints of the same number"] = n
     if (flags & BAR).any():
         slow = np.array([_carried_over(t) for t in tags], bool)
-        over = np.flatnonzero(same & slow[codes[order[1:]]] & ((flags[owner[order[1:]]] & BAR) > 0))
-        over = order[over + 1][_equal(values[order[over]], values[order[over + 1]])]
-        over = over[~again[over]]
+        index = np.flatnonzero(keep & slow[codes])
+        order, same = _by_tag(rows, owner, codes, index, len(tags))
+        a, b = order[:-1][same], order[1:][same]
+        over = b[((flags[owner[b]] & BAR) > 0) & _equal(values[a], values[b]) & ~again[b]]
         again[over] = True
         if n := len(over):
             skipped["carried-over values of a bar"] = n
     return again
+
+
+def _beside_its_like(rows: NDArray[Any], step: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Rows whose neighbour, among the rows of their rank that have values, is of the same step."""
+    out = np.zeros(len(rows), bool)
+    index = np.flatnonzero(rows["count"])
+    rank = rows["rank"][index]
+    if len(rank) and (rank != rank[0]).any():
+        order = np.argsort(rank, kind="stable")
+        index, rank = index[order], rank[order]
+    at = step[index]
+    same = np.flatnonzero((rank[1:] == rank[:-1]) & (at[1:] == at[:-1]))
+    out[index[same]] = out[index[same + 1]] = True
+    return out
+
+
+def _by_tag(
+    rows: NDArray[Any], owner: NDArray[np.intp], codes: NDArray[np.int32], index: NDArray[np.intp], n_tags: int
+) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+    """Values sorted by tag and rank, in their order within -> (the values, whether the next one is of the same tag and rank)."""
+    ranks, rank = _ranks(rows["rank"])
+    key = codes[index] * np.int64(len(ranks)) + rank[owner[index]]
+    if n_tags * len(ranks) < 65_536:
+        key = key.astype(np.uint16)  # numpy sorts these by counting
+    sort = np.argsort(key, kind="stable")
+    key = key[sort]
+    return index[sort], key[1:] == key[:-1]
 
 
 def _ranks(rank: NDArray[np.int16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
