@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,8 @@ import numpy as np
 from postmortem.readers._checkpoints import find_checkpoints, step_of
 from postmortem.replay.health import inspect
 from postmortem.replay.runner import ReplayError
+from postmortem.replay.saved import read_saved
+from postmortem.replay.unpickling import UnreadableCheckpoint
 
 if TYPE_CHECKING:
     from postmortem.core.model import Checkpoint, Finding, RunReport
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 _NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite")
 _GROWING = ("divergence", "gradient-explosion", "loss-spike", "loss-scale-collapse")
+
+
+_FAR = 1000  # steps to follow a divergence that never turns non-finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,8 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
     last = view.last_step if view is not None else None
     if growing:
         ends = [s for f in growing if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None]
-        return Aim(max(ends) if len(ends) == len(growing) else last, None, failed, False)
+        far = max(f.step for f in growing if f.step is not None) + _FAR
+        return Aim(max(ends) if len(ends) == len(growing) else min(far, last if last is not None else far), None, failed, False)
     crashed = report is not None and report.ended in ("crashed", "cut") and last is not None
     return Aim(last, None, failed, False, _interval(view) if crashed and view is not None else 0)
 
@@ -80,11 +86,20 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
         raise ReplayError(f"no checkpoint in {target}: give --checkpoint PATH")
     if good is not None and _before(step_of(Path(good)), aim):
         return Path(good)
+    known = [c if c.step is not None else _with_step(c) for c in known]
     candidates = [c for c in known if _before(c.step, aim)]
     if not candidates:
-        first = min((c for c in known if c.step is not None), key=lambda c: c.step or 0)
+        first = min(known, key=lambda c: c.step or 0)
         raise ReplayError(f"no checkpoint before step {aim.step}: the earliest is {first.path} (step {first.step})")
     return Path(_newest_finite(candidates, aim).path)
+
+
+def _with_step(checkpoint: Checkpoint) -> Checkpoint:
+    """A checkpoint whose name tells no step (``last.pt``, ``epoch_3.pt``), with the one that its content says."""
+    try:
+        return replace(checkpoint, step=read_saved(Path(checkpoint.path)).step)
+    except UnreadableCheckpoint:
+        return checkpoint  # it is reported where it is chosen
 
 
 def _given(path: Path, aim: Aim, good: str | None) -> Path:

@@ -26,7 +26,7 @@ from postmortem.replay.model import Context, Culprit, Fidelity
 from postmortem.replay.recipe import Recipe, describe, user_frames
 from postmortem.replay.repro import write_repro
 from postmortem.replay.rolling import Roll, roll
-from postmortem.replay.runner import ReplayError, StepResult, StepRunner, by_name
+from postmortem.replay.runner import ReplayError, StepResult, StepRunner
 from postmortem.replay.saved import Saved, read_saved
 from postmortem.replay.state import Rng, preserved
 
@@ -71,7 +71,6 @@ class _Attempt:
     roll: Roll
     fidelity: Fidelity
     first: int
-    label: str = ""
 
 
 def replay(
@@ -212,7 +211,8 @@ class _Replay:
         elif saved.step is None:
             raise ReplayError(f"{self.path} does not say its step: give first_step=… in the recipe's TrainStep")
         else:
-            says_next = isinstance(saved.content, dict) and any(k in saved.content for k in _NEXT_FIRST)
+            levels = [saved.content, *saved.content.values()] if isinstance(saved.content, dict) else []
+            says_next = saved.counted or any(k in level for level in levels if isinstance(level, dict) for k in _NEXT_FIRST)
             candidates = [saved.step, saved.step + 1] if says_next else [saved.step + 1, saved.step]
         possible = [c for c in candidates if until is None or c <= until + self.aim.beyond]
         self.skipped_first = len(possible) < len(candidates) and len(candidates) > 1
@@ -220,7 +220,7 @@ class _Replay:
             raise ReplayError(f"step {until} lies before the checkpoint {self.path.name}, whose first step is {candidates[0]}: choose an earlier one")
         return possible if self.view is not None else possible[:1]
 
-    def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool, label: str = "") -> _Attempt:
+    def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool) -> _Attempt:
         until = self.aim.step
         single = runner.train_step.batches is None
         last = first if single else until + self.aim.beyond if until is not None else first + _UNLOGGED_LIMIT - 1
@@ -255,7 +255,7 @@ class _Replay:
             done.ended = _ABANDONED
         further = self.run_on(runner, done)
         fidelity = compare([*done.results, *further], losses, checkpoint=checkpoint, first_step=first)
-        return _Attempt(runner, account, done, fidelity, first, label)
+        return _Attempt(runner, account, done, fidelity, first)
 
     def run_on(self, runner: StepRunner, done: Roll) -> list[StepResult]:
         """The steps between the fault and the step at which the log shows it, for what they say of fidelity."""
@@ -282,7 +282,7 @@ class _Replay:
                 group["lr"], changed = rate, True
         if not changed:
             return None
-        other = self.attempt(runner, account, best.first, final=True, label="recipe")
+        other = self.attempt(runner, account, best.first, final=True)
         if other.fidelity.ok:
             account.fitted.append("learning rate: the recipe's, not the checkpoint's: only with it the logged losses are reproduced")
         return other
@@ -358,6 +358,3 @@ _ABANDONED = "abandoned: the losses do not follow the log"
 def _trust(attempt: _Attempt) -> tuple[bool, float, float]:
     f = attempt.fidelity
     return f.ok, f.exact / max(1, f.compared), -(f.max_rel_error if f.max_rel_error is not None else 1e9)
-
-
-__all__ = ["ReplayError", "ReplayResult", "by_name", "replay"]

@@ -35,6 +35,8 @@ class Saved:
     content: Any
     step: int | None
     problems: list[Problem] = field(default_factory=list)
+    counted: bool = False
+    """`step` is the number of steps that the optimizer counted, as nothing else says it."""
 
 
 def read_saved(path: Path, *, trust: bool = False) -> Saved:
@@ -53,7 +55,21 @@ def read_saved(path: Path, *, trust: bool = False) -> Saved:
         content = _read_folder(path, trust, problems)
         if not content:
             raise UnreadableCheckpoint(problems[0] if problems else Problem(path=str(path), what="no saved weights in this folder"))
-    return Saved(path, content, step_in_content(content, path), problems)
+    step = step_in_content(content, path)
+    if step is None:
+        return Saved(path, content, _optimizer_count(content), problems, counted=True)
+    return Saved(path, content, step, problems)
+
+
+def _optimizer_count(content: Any, depth: int = 3) -> int | None:
+    """How many steps an optimizer in `content` has done, by its own count (Adam and its kin keep one per parameter)."""
+    if not isinstance(content, (dict, list)) or depth < 0:
+        return None
+    if isinstance(content, dict) and isinstance(content.get("state"), dict) and "param_groups" in content:
+        counts = [int(s["step"]) for s in content["state"].values() if isinstance(s, dict) and isinstance(s.get("step"), (int, float, torch.Tensor))]
+        return max(counts, default=None)
+    inner = content.values() if isinstance(content, dict) else content
+    return next((n for n in (_optimizer_count(v, depth - 1) for v in inner) if n is not None), None)
 
 
 def step_in_content(content: Any, path: Path) -> int | None:

@@ -230,3 +230,31 @@ def test_scale_that_collapses(trained: Any) -> None:
     result = rerun(trained, "scale_collapse")
     assert (result.step, result.culprit.phase, result.culprit.op, result.culprit.line) == (21, "backward", "sqrt", culprit_line("scale_collapse"))
     assert result.fidelity.ok
+
+
+def test_checkpoint_that_tells_no_step(trained: Any, tmp_path: Path) -> None:
+    """A checkpoint named after nothing, with no step in it, is placed by the optimizer's own count and by the logged losses."""
+    run = copied(trained, "two_optimizers", tmp_path)
+    state = torch.load(run / "step_18.pt")
+    del state["step"]
+    for path in run.glob("*.pt"):
+        path.unlink()
+    torch.save(state, run / "last.pt")
+    result = api.replay(run, recipe=str(RUNS / "two_optimizers.py"))
+    assert (result.step, result.culprit.op, result.fidelity.first_step) == (22, "div", 19)
+
+
+@pytest.mark.parametrize("name", ["fp16_overflow", "one_step_early", "bad_shard", "wrong_rate"])
+def test_the_command_of_the_scan_works_as_it_is(trained: Any, name: str) -> None:
+    """The step and checkpoint that the scan's advice names give the same answer as the replay finds by itself."""
+    report = api.scan(trained(name)).runs[0]
+    assert report.diagnosis is not None
+    command = next(line for line in report.diagnosis.next if line.startswith("postmortem replay")).split()
+    step, checkpoint = int(command[command.index("--step") + 1]), command[command.index("--checkpoint") + 1]
+    told, alone = rerun(trained, name, step=step, checkpoint=checkpoint), rerun(trained, name)
+    assert (told.culprit.cause, told.culprit.phase, told.culprit.line, told.culprit.param) == (
+        alone.culprit.cause,
+        alone.culprit.phase,
+        alone.culprit.line,
+        alone.culprit.param,
+    )
