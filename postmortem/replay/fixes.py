@@ -141,6 +141,7 @@ class AtLine(TorchFunctionMode):
 
     def _away_from_zero(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
+            self.signed = True  # a plain number: it can be added to, not clamped
             return x if x else self.eps
         if x.is_complex():
             return x + self.eps
@@ -202,7 +203,7 @@ def _operand(tree: ast.Module, span: tuple[int, int, int, int] | None, line: int
     """The expression on which the operator is singular: the denominator, or the argument of the function."""
     nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.expr, ast.AugAssign)) and n.lineno <= line <= (n.end_lineno or n.lineno)]
     exact = [n for n in nodes if span is not None and (n.lineno, n.end_lineno, n.col_offset, n.end_col_offset) == span]
-    for node in exact + nodes:
+    for node in exact or nodes:
         found = _singular_part(node, op)
         if found is not None:
             return found

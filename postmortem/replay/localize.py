@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from postmortem.replay.state import preserved
 from postmortem.replay.trace import Tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 _MANY_STEPS = 1_000_000
 
@@ -70,17 +70,17 @@ def _eager(runner: StepRunner) -> Any:
     compiled = any(
         isinstance(m, OptimizedModule) or getattr(m, "_compiled_call_impl", None) for model in runner.models.values() for m in model.modules()
     )
-    return _Stance() if compiled else nullcontext(False)
+    return _without_compiling() if compiled else nullcontext(False)
 
 
-class _Stance:
-    def __enter__(self) -> bool:
-        self._stance = torch.compiler.set_stance("force_eager")
-        self._stance.__enter__()
-        return True
-
-    def __exit__(self, *error: object) -> None:
-        self._stance.__exit__(*error)
+@contextmanager
+def _without_compiling() -> Iterator[bool]:
+    if hasattr(torch.compiler, "set_stance"):  # since torch 2.6
+        with torch.compiler.set_stance("force_eager"):
+            yield True
+    else:
+        with torch._dynamo.config.patch(disable=True):
+            yield True
 
 
 def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rolling.Roll:

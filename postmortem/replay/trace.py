@@ -261,7 +261,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         keys = [storage_key(t) for t in tensors]
         writer = self._writer
         sources = [-k for k in keys] if info.fresh else [writer.get(k, -k) for k in keys]
-        earlier = self._before(info, args, tensors, sources) if info.mutates else None
+        earlier = self._before(index, info, args, tensors, sources) if info.mutates else None
         out = func(*args, **kwargs)
         if index == self._origin_of:
             self.origin = self._forward_of(backward)
@@ -339,8 +339,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             frame = frame.f_back
         return None, 0, 0, self._stack[-1] if self._stack else None
 
-    def _before(self, info: _Info, args: Any, tensors: list[torch.Tensor], sources: list[int]) -> dict[int, int]:
+    def _before(self, index: int, info: _Info, args: Any, tensors: list[torch.Tensor], sources: list[int]) -> dict[int, int]:
         """id(tensor) -> bits that it holds before an operator overwrites it; what the step made itself is known."""
+        blind = self._deferred or (self._detail is not None and index not in self._detail)
         out = {}
         written = {id(t) for t in _flat([args[i] for i in info.mutates if i < len(args)], [])}
         for t, source in zip(tensors, sources, strict=True):
@@ -352,7 +353,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 hit = self.hits.get(source)
                 out[id(t)] = hit.out_bits if hit else 0
             else:
-                looks_fine = self._deferred or t.is_meta or math.isfinite(sum_of(values_of(t)).item())
+                looks_fine = blind or t.is_meta or math.isfinite(sum_of(values_of(t)).item())
                 out[id(t)] = 0 if looks_fine else exact_bits(t)
         return out
 
