@@ -91,8 +91,8 @@ class Scanner:
         self._prefix = Prefix()
         self._spawned: int | None = None
         """Rank of the process whose traceback torch.multiprocessing.spawn prints next."""
-        self._course_at: dict[int, tuple[int, int]] = {}
-        """`progress` and `ordinary` at the last line of an exception: its message may go on, so that it is complete only later."""
+        self._course_at: dict[int, tuple[int, int, float | None]] = {}
+        """`progress`, `ordinary` and the time at the last line of an exception, which is complete only after its message."""
 
     def read(self, lines: Iterable[tuple[int, str]]) -> None:
         stream = iter(lines)
@@ -112,22 +112,21 @@ class Scanner:
 
     def _batch(self, batch: list[tuple[int, str]], texts: list[str], hits: set[int]) -> None:
         """Looks at the lines that the prefilter found, and at those around an open traceback."""
-        again = self._first if self._failed else ""
-        if not hits and not self._follows and not self._busy():
+        again = self._first if self._failed else None
+        if not hits and not self._follows and not self._busy() and again not in texts:
             if self._counting():
                 for text in texts:
                     self._count(text)
-            if not again or again not in texts:
-                self.ordinary += len(texts)
-                return
+            self.ordinary += len(texts)
+            self._number = batch[-1][0]
+            return
         for i, (number, text) in enumerate(batch):
             self._number = number
-            if i not in hits and not self._follows and not self._busy():
+            if i not in hits and not self._follows and not self._busy() and not (self._failed and text.strip() == self._first):
                 if self._counting():
                     self._count(text)
-                if not self._failed or text.strip() != self._first:
-                    self.ordinary += 1
-                    continue
+                self.ordinary += 1
+                continue
             for part in text.split("\r"):
                 if part and not part.isspace():
                     self._line(number, part[:_LONGEST_LINE])
@@ -203,7 +202,7 @@ class Scanner:
         for done in stream.feed(number, rest, prefix.level, prefixed=key is not None):
             self._chain(done, key)
         if stream.ended_at == number:
-            self._course_at[number] = (self.progress, self.ordinary)
+            self._course_at[number] = (self.progress, self.ordinary, prefix.wall_time)
         if stream.took:
             self._fed[key] = number
             return
@@ -324,7 +323,7 @@ class Scanner:
         seen.exception = last.exception
         if seen.rank is None and signature.role != "wrapper":
             seen.rank, self._spawned = self._spawned, None
-        seen.progress, seen.ordinary = self._course_at.pop(last.line, (seen.progress, seen.ordinary))
+        seen.progress, seen.ordinary, seen.wall_time = self._course_at.pop(last.line, (seen.progress, seen.ordinary, None))
         if done.cut and self._number - last.line > _QUIET:
             seen.severity = "warning"  # not the end of the log: its other lines were lost, or written elsewhere
         if signature.severity != "error" and signature.ended != "interrupted":
