@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses._story import named, tell
@@ -28,15 +28,27 @@ class Crash:
         step = f" at step {root.step}" if root.step is not None else ""
         count = int(root.evidence.get("count", 1))
         ranks = root.evidence.get("ranks") or []
-        for_ = [f"said {count} times, by ranks {', '.join(map(str, ranks))}"] if count > 1 and len(ranks) > 1 else []
+        for_ = [f"raised at {_place(frame)}"] if isinstance(frame := root.evidence.get("frame"), dict) else []
+        if count > 1 and len(ranks) > 1:
+            for_.append(f"said {count} times, by ranks {', '.join(map(str, ranks))}")
         return tell(
             view,
             "crash" if known is None else f"crash: {known.id}",
             root,
             [*(f for f in crashes if f is not root), *named(findings, "silent-death")],
-            summary=f"The program failed{step}: {root.message}." + (f" {known.meaning}" if known is not None else ""),
+            summary=f"The program failed{step}: {root.message.rstrip('.')}." + (f" {known.meaning}" if known is not None else ""),
             evidence_for=for_,
-            against=[f"{known.evidence}"] if known is not None and known.evidence else [],
-            advice=[*(known.fixes if known is not None else ()), f"postmortem explain {root.evidence.get('kind', root.code)}"],
+            advice=[
+                *(known.fixes if known is not None else ()),
+                *([f"what would confirm it: {known.evidence}"] if known is not None and known.evidence else []),
+                f"postmortem explain {root.evidence.get('kind', root.code)}",
+            ],
             replay=False,
         )
+
+
+def _place(frame: dict[str, Any]) -> str:
+    """The innermost line of the user's own code: ``train.py:34 in forward: return torch.log(energy)``."""
+    function = f" in {frame['function']}" if frame.get("function") else ""
+    code = f": {frame['code']}" if frame.get("code") else ""
+    return f"{frame['file']}:{frame['line']}{function}{code}"

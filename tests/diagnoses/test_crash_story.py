@@ -1,0 +1,41 @@
+"""The story of a crash: what was raised, by what, and where in the user's own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import postmortem
+
+WORKER = """step 10 loss 0.93
+step 11 loss 0.91
+Traceback (most recent call last):
+  File "train.py", line 20, in <module>
+    for x, y in loader:
+  File "/opt/lib/python3.11/site-packages/torch/_utils.py", line 794, in reraise
+    raise exception
+ValueError: Caught ValueError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/opt/lib/python3.11/site-packages/torch/utils/data/_utils/fetch.py", line 54, in fetch
+    data = [self.dataset[idx] for idx in possibly_batched_index]
+  File "data.py", line 13, in __getitem__
+    raise ValueError(f"corrupt sample {i}")
+ValueError: corrupt sample 900
+"""
+
+
+def test_a_crash_names_what_was_raised_first_and_the_users_line(tmp_path: Path) -> None:
+    """Of an exception out of a data-loader worker the story tells the exception inside, and the line of the user's code."""
+    (tmp_path / "train.log").write_text(WORKER)
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert "corrupt sample 900" in run.diagnosis.summary
+    assert 'raised at data.py:13 in __getitem__: raise ValueError(f"corrupt sample {i}")' in run.diagnosis.evidence_for
+
+
+def test_what_would_confirm_a_crash_speaks_not_against_it(tmp_path: Path) -> None:
+    """What a signature says would confirm it is advice, not evidence against."""
+    (tmp_path / "train.log").write_text(WORKER)
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert run.diagnosis.evidence_against == ()
+    assert any(line.startswith("what would confirm it: ") for line in run.diagnosis.next)
