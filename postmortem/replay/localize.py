@@ -140,7 +140,7 @@ class _Case:
 
     def _batch(self, step: int) -> Any:
         self.runner.restore(self.roll.before)
-        return self.runner.draw(step)
+        return self.runner.again(step)
 
     def _trace(self, repair: dict[int, Callable[[torch.Tensor], Any]] | None = None, prepare: Callable[[], None] | None = None) -> Traced:
         if self.runner.device.type == "cpu":

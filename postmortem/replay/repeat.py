@@ -39,7 +39,7 @@ def run_again(runner: StepRunner, done: Roll, step: int) -> Again:
     results = []
     for _ in range(2):
         runner.restore(done.before)
-        result = runner.run(runner.draw(step) if not runner.kept(step) else _kept(runner, step), step)
+        result = runner.run(runner.again(step), step)
         results.append((_bits(result), checksum(runner), result.first_nonfinite))
     if results[0] == results[1]:
         if results[0][2] is None:
@@ -49,11 +49,6 @@ def run_again(runner: StepRunner, done: Roll, step: int) -> Again:
     named = f": {', '.join(ops)} has no deterministic implementation" if ops else ", and no operator is known for it: suspect the hardware"
     gone = all(first is None for *_, first in results)
     return Again(f"run twice from the same state, the step gives different bits{named}", False, gone)
-
-
-def _kept(runner: StepRunner, step: int) -> object:
-    """The kept batch; the random state is the restored one, from after the draw."""
-    return runner._kept[step][0]
 
 
 def _bits(result: StepResult) -> str:
@@ -68,7 +63,7 @@ def _nondeterministic_ops(runner: StepRunner, done: Roll, step: int) -> list[str
         warnings.simplefilter("always")
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
-            runner.run(_kept(runner, step), step)
+            runner.run(runner.again(step), step)
         finally:
             torch.use_deterministic_algorithms(before, warn_only=warn_only)
     names = [re.match(r"(\S+) does not have a deterministic implementation", str(w.message)) for w in caught]

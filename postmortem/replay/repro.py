@@ -86,7 +86,7 @@ def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) ->
         return f"no stand-alone script was written: a fault of phase {found.phase} has no single operator with a line"
     runner.restore(done.before)
     with _Capture(found.op, found.file, found.line) as seen:
-        runner.run(runner.draw(found.step), found.step, until="loss")
+        runner.run(runner.again(found.step), found.step, until="loss")
     calls = [c for c in seen.calls if c[3]] if found.phase == "forward" else seen.calls
     for op, args, kwargs, _ in calls:
         run = (FORWARD if found.phase == "forward" else BACKWARD).format(op=op)

@@ -164,12 +164,9 @@ class StepRunner:
         except StopIteration:
             raise ReplayError(f"the recipe's batches end before step {step}: {len(self._kept)} were given") from None
 
-    def kept(self, step: int) -> bool:
-        return step in self._kept
-
-    def forget(self, step: int) -> None:
-        """Lets go of the batch of `step`."""
-        self._kept.pop(step, None)
+    def again(self, step: int) -> Any:
+        """The kept batch of `step`, for a rerun from a state that was taken after its draw: `before_step` is in that state."""
+        return self._kept[step][0]
 
     # ---- one step
 

@@ -87,6 +87,16 @@ def test_resumed_with_another_learning_rate(trained: Any, function: str) -> None
     assert any("the recipe's, not the checkpoint's" in line for line in result.fitted) == (function == "recipe")
 
 
+def test_named_losses_of_a_resumed_run(trained: Any) -> None:
+    """Named losses with a tag each, two optimizers for one step, a layer that thaws, numpy noise, a log that goes back at a resume."""
+    result = rerun(trained, "resumed_dict")
+    found = result.culprit
+    assert (result.step, found.phase, found.module, found.op, found.samples) == (47, "forward", "encoder", "div", None)
+    assert found.line == culprit_line("resumed_dict")
+    assert result.fidelity.exact == result.fidelity.compared > 0
+    assert result.fidelity.ok
+
+
 def test_divergence_over_many_finite_steps(trained: Any) -> None:
     """A loss that grows for a hundred steps and never turns non-finite is a divergence from where it leaves its level."""
     result = rerun(trained, "slow_divergence")
