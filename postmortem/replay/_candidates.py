@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from postmortem.replay._places import NOWHERE
+from postmortem.replay._records import Birth, Hit
 from postmortem.replay._tensors import INF, NAN, NEG
 from postmortem.replay.fixes import singular
-from postmortem.replay.trace import Birth, Hit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

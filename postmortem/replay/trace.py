@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,112 +28,20 @@ from torch.nn.modules import module as module_hooks
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from postmortem.replay._births import births
+from postmortem.replay._operators import WRITES_OVER, OpInfo, info_of, infos
 from postmortem.replay._places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of
-from postmortem.replay._tensors import INF, NAN, NEG, POS, exact_bits, rows_of, statistics, storage_key, sum_of, values_of
+from postmortem.replay._records import Birth, Hit, TensorView
+from postmortem.replay._tensors import INF, NAN, exact_bits, rows_of, statistics, storage_key, sum_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from types import CodeType, FrameType
 
 
-@dataclass(slots=True)
-class TensorView:
-    """What an operator read or wrote, as it was then: kinds of non-finite values, statistics, first bad index."""
-
-    source: int
-    bits: int
-    shape: tuple[int, ...]
-    dtype: str
-    mutated: bool = False
-    rows: dict[int, list[int]] = field(default_factory=dict)
-    """Per dimension, the indices at which it is not finite (only where a hit was described)."""
-    stats: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Hit:
-    """An operator whose output was not finite."""
-
-    index: int
-    name: str
-    where: Where
-    backward: bool
-    stage: str
-    inputs: list[TensorView]
-    outputs: list[TensorView]
-    constants: list[float]
-    """Non-finite Python numbers among the arguments."""
-    rows: dict[int, list[int]] = field(default_factory=dict)
-    """Per dimension of the output, the indices at which something is newly not finite."""
-    shape: tuple[int, ...] = ()
-    forward_name: str | None = None
-    """In the backward pass: the forward operator whose derivative this is part of."""
-    own_code: bool = False
-    """In the backward pass: it runs in Python code of the user (a hook, a custom Function's backward)."""
-    half: bool = False
-
-    @property
-    def out_bits(self) -> int:
-        bits = 0
-        for t in self.outputs:
-            bits |= t.bits
-        return bits
-
-
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """Where non-finite values began: an operator, or (`hit` is the reader) a tensor that came from outside the step."""
-
-    hit: Hit
-    outside: int | None = None
-    bits: int = 0
-    constant: bool = False
-    """An infinity that the program wrote down, as masks do."""
-    from_inf: bool = False
-    """NaN that was made out of infinities."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Info:
-    name: str
-    mutates: tuple[int, ...]
-    untold: tuple[int, ...]
-    """Arguments that are written although the schema does not say so: the running statistics of batch norms."""
-    out: frozenset[str]
-    """Keyword arguments that are only written (`out=`)."""
-    view: bool
-    unset: bool
-    """The output is memory as it was (`empty`), or zeros or ones: nothing to look at."""
-    item: bool
-    fresh: bool
-
-
-_WRITES_OVER = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_"}
-_FRESH = {"lift_fresh", "lift_fresh_copy", "lift"}
 _INEXACT = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex)}
 _graph_task, _grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled  # looked up once: they are asked per operator
 _NO_PLACE = (None, 0, 0, None)
-_infos: dict[Any, _Info] = {}
-
-
-def _info(func: Any) -> _Info:
-    known = _infos.get(func)
-    if known is None:
-        name = func._schema.name.rpartition("::")[2]
-        arguments = list(enumerate(func._schema.arguments))
-        written = [(i, a) for i, a in arguments if a.alias_info is not None and a.alias_info.is_write]
-        untold = tuple(i for i, a in arguments if a.name in ("running_mean", "running_var")) if "batch_norm" in name and not written else ()
-        known = _infos[func] = _Info(
-            name,
-            tuple(i for i, a in written if not a.kwarg_only) or untold,
-            untold,
-            frozenset(a.name for _, a in written if a.kwarg_only),
-            not written and name not in _FRESH and any(a.alias_info is not None for a in func._schema.returns),
-            name.startswith(("empty", "new_empty", "zeros", "new_zeros", "ones", "new_ones")),
-            name == "_local_scalar_dense",
-            name in _FRESH,
-        )
-    return known
 
 
 def _flat(values: Iterable[Any], out: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -146,7 +53,7 @@ def _flat(values: Iterable[Any], out: list[torch.Tensor]) -> list[torch.Tensor]:
     return out
 
 
-def _written(info: _Info, args: Any, out: Any) -> list[torch.Tensor]:
+def _written(info: OpInfo, args: Any, out: Any) -> list[torch.Tensor]:
     """The tensors that an operator returned, or where it returns nothing, wrote into."""
     return _flat((out,), []) or _flat([args[i] for i in info.mutates if i < len(args)], [])
 
@@ -178,12 +85,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writer: dict[int, int] = {}
         self._names: list[str] = []
         self._places: list[tuple[CodeType | None, int, int, torch.nn.Module | None]] = []
-        self._rewrites: dict[int, int] = {}
+        self.rewrites: dict[int, int] = {}
         self._by_seq: dict[tuple[int, int], int] = {}
         self._seq = _get_sequence_nr()
         self._main = threading.get_ident()
         self._task = -1
-        self._items: list[tuple[int, float, int]] = []
+        self.items: list[tuple[int, float, int]] = []
         self._sums: list[tuple[int, torch.Tensor]] = []
         self._stack: list[torch.nn.Module] = []
         self._handles: list[Any] = []
@@ -241,9 +148,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self._look:
             out = func(*args, **kwargs)
             if index in self._repair:
-                self._mend(index, _written(_info(func), args, out))
+                self._mend(index, _written(info_of(func), args, out))
             return out
-        info = _infos.get(func) or _info(func)
+        info = infos.get(func) or info_of(func)
         self._names.append(info.name)
         backward = _graph_task()
         if backward != -1 and self._task == -1:
@@ -269,7 +176,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outputs = [out]
         elif info.item:
             if isinstance(out, float) and not math.isfinite(out):
-                self._items.append((index, out, sources[0]))
+                self.items.append((index, out, sources[0]))
             return out
         else:
             outputs = _written(info, args, out)
@@ -283,7 +190,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not fresh and key in keys:
                 continue  # a view
             if info.mutates and key in writer:
-                self._rewrites[index] = writer[key]
+                self.rewrites[index] = writer[key]
             writer[key] = index
             if not info.unset:
                 self._check(o, index)
@@ -339,7 +246,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             frame = frame.f_back
         return None, 0, 0, self._stack[-1] if self._stack else None
 
-    def _before(self, index: int, info: _Info, args: Any, tensors: list[torch.Tensor], sources: list[int]) -> dict[int, int]:
+    def _before(self, index: int, info: OpInfo, args: Any, tensors: list[torch.Tensor], sources: list[int]) -> dict[int, int]:
         """id(tensor) -> bits that it holds before an operator overwrites it; what the step made itself is known."""
         blind = self._deferred or (self._detail is not None and index not in self._detail)
         out = {}
@@ -347,7 +254,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for t, source in zip(tensors, sources, strict=True):
             if id(t) not in written:
                 continue
-            if info.name in _WRITES_OVER or not (t.is_floating_point() or t.is_complex()):
+            if info.name in WRITES_OVER or not (t.is_floating_point() or t.is_complex()):
                 out[id(t)] = 0
             elif source >= 0:
                 hit = self.hits.get(source)
@@ -360,7 +267,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(
         self,
         index: int,
-        info: _Info,
+        info: OpInfo,
         args: Any,
         kwargs: Any,
         task: int,
@@ -470,54 +377,4 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         What does not lie on the way back from them is harmless and is not among the answers.
         """
-        found: dict[tuple[int, int | None], Birth] = {}
-        todo, seen = [s for s in sources if s >= 0], set()
-        while todo:
-            index = todo.pop()
-            if index in seen:
-                continue
-            seen.add(index)
-            hit = self.hits.get(index)
-            if hit is None:
-                if index in self._rewrites:
-                    todo.append(self._rewrites[index])  # wrote a finite part of a tensor that is not finite elsewhere
-                continue
-            out = hit.out_bits
-            wanted = NAN if out & NAN and any(t.bits & NAN for t in hit.inputs) else NAN | INF
-            fresh = hit.name in _FRESH  # a tensor made of Python numbers or numpy: what it reads is what it is
-            bad = [] if fresh else [t for t in hit.inputs if t.bits & wanted]
-            for t in bad:
-                if t.source >= 0:
-                    todo.append(t.source)
-                else:
-                    found[index, t.source] = Birth(hit, outside=t.source, bits=t.bits)
-            linked = self._through_python(hit) if not any(t.bits & NAN for t in bad) else None
-            if linked is not None and linked < 0:
-                found[index, linked] = Birth(hit, outside=linked, bits=out)
-            elif linked is not None:
-                todo.append(linked)
-            elif not bad:
-                constant = not out & NAN and (bool(hit.constants) or hit.name in _FRESH or hit.name in _MAKERS)
-                found[index, None] = Birth(hit, bits=out, constant=constant)
-            elif out & NAN and not any(t.bits & NAN for t in bad):
-                found[index, None] = Birth(hit, bits=out, from_inf=True)
-        return [found[k] for k in sorted(found, key=lambda k: (k[0], k[1] is None))]
-
-    def _through_python(self, hit: Hit) -> int | None:
-        """The source of the number that `item()` carried from a tensor into this operator's arguments."""
-        numbers = hit.constants
-        if hit.name in _FRESH or hit.name in _MAKERS:
-            numbers = numbers or [math.nan] * bool(hit.out_bits & NAN) + [math.inf] * bool(hit.out_bits & POS) + [-math.inf] * bool(
-                hit.out_bits & NEG
-            )
-        for number in numbers:
-            for index, value, source in reversed(self._items):
-                if index < hit.index and (value == number or (math.isnan(value) and math.isnan(number))):
-                    return source
-        if hit.name not in _FRESH or not hit.out_bits & NAN:
-            return None
-        before = [h for i, h in self.hits.items() if i < hit.index]  # tolist() and numpy() leave no trace: the last one it may be
-        return max((h.index for h in [h for h in before if h.out_bits & NAN] or before), default=None)
-
-
-_MAKERS = {"full", "full_like", "fill", "fill_", "new_full", "scalar_tensor", "masked_fill", "masked_fill_", "constant_pad_nd"}
+        return births(self, sources)
