@@ -87,18 +87,15 @@ class Track:
         self._codes.append(codes)
         self._values.append(values)
 
-    def take_pending(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float64]]:
-        """Hands out what was added since the last flush, instead of keeping it."""
-        taken = (np.array(self._pending, ROW), np.array(self._pending_codes, np.int32), np.array(self._pending_values, np.float64))
-        self._pending, self._pending_codes, self._pending_values = [], [], []
-        return taken
-
-    def columns(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float64]]:
+    def release(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float64]]:
+        """Hands out everything as one array each, and forgets it; a part at a time, for these are large."""
         self.flush()
         rows = np.concatenate(self._rows) if self._rows else np.empty(0, ROW)
+        self._rows = []
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
+        self._codes = []
         values = np.concatenate(self._values) if self._values else np.empty(0, np.float64)
-        self._rows, self._codes, self._values = [rows], [codes], [values]
+        self._values = []
         return rows, codes, values
 
 
@@ -159,7 +156,7 @@ class Resolved:
 
 def resolve(track: Track) -> Resolved:
     """Gives every value its step; drops repeated states of bars and what was printed before the training began."""
-    rows, codes, values = track.columns()
+    rows, codes, values = track.release()
     tags = list(track.tags)
     notes: list[str] = []
     skipped: dict[str, int] = {}
@@ -169,9 +166,9 @@ def resolve(track: Track) -> Resolved:
     rows["epoch"][~(np.abs(rows["epoch"]) < 2.0**40)] = np.nan  # of a damaged line
     keep_row = _last_states(rows)
     step, exact = _global_steps(rows, keep_row, notes)
-    step, exact = _from_bars(rows, step, exact, codes, values, tags, notes)
+    step, exact = _from_bars(rows, step, exact, notes)
     has_steps = bool((exact & (rows["count"] > 0)).any() or exact.sum() > 1)
-    owner = np.repeat(np.arange(len(rows)), rows["count"])
+    owner = np.repeat(np.arange(len(rows), dtype=np.int32), rows["count"])
     keep = keep_row[owner]
     axis = "step"
     if has_steps:
@@ -179,7 +176,7 @@ def resolve(track: Track) -> Resolved:
         epoch = _carried_epoch(rows)
         early = (step == NO_STEP) & (epoch == np.floor(epoch))  # an evaluation before the first step
         step[early] = epoch[early].astype(np.int64)
-        stray = step[owner] == NO_STEP
+        stray = (step == NO_STEP)[owner]
         _count(skipped, "numbers printed before the first step", stray & keep)
         keep &= ~stray
         keep &= _plausible(rows, codes, owner, exact, keep, tags, step, epoch == np.floor(epoch), skipped)
@@ -192,11 +189,11 @@ def resolve(track: Track) -> Resolved:
             step = np.where(whole, epoch, 0).astype(np.int64)
             step = np.where(whole, step, NO_STEP)
             at_row = step
-            keep &= step[owner] != NO_STEP
+            keep &= (step != NO_STEP)[owner]
             notes.append("no step is printed: the epoch stands for it")
         elif (counter := _counter(rows, owner, codes, values, keep, tags)) is not None:
             step, at_row = _carried(rows, counter, counter != NO_STEP)
-            keep &= step[owner] != NO_STEP
+            keep &= (step != NO_STEP)[owner]
             notes.append("no step is named: a number that rises from row to row stands for it")
         else:
             axis = "row"
@@ -209,11 +206,13 @@ def resolve(track: Track) -> Resolved:
         keep &= ~_again(rows, owner, codes, values, step, keep, tags, skipped)
     if not keep.all():
         owner, codes, values = owner[keep], codes[keep], values[keep]
+    line, rank, wall_time = (np.ascontiguousarray(rows[name]) for name in ("line", "rank", "wall_time"))
+    del rows, keep
     there = np.bincount(codes, minlength=len(tags)) > 0
-    used = np.flatnonzero(there)
-    codes = (np.cumsum(there) - 1).astype(np.int32)[codes] if len(codes) else codes
-    points = Points([tags[i] for i in used], codes, step[owner], values, rows["wall_time"][owner], rows["rank"][owner])
-    return Resolved(points, rows["line"], rows["rank"], at_row, axis, notes, skipped)
+    if not there.all():
+        codes = (np.cumsum(there) - 1).astype(np.int32)[codes]
+    points = Points([t for t, used in zip(tags, there, strict=True) if used], codes, step[owner], values, wall_time[owner], rank[owner])
+    return Resolved(points, line, rank, at_row, axis, notes, skipped)
 
 
 def _count(skipped: dict[str, int], what: str, mask: NDArray[np.bool_]) -> None:
@@ -339,13 +338,7 @@ def _evaluations(
 
 
 def _from_bars(
-    rows: NDArray[Any],
-    step: NDArray[np.int64],
-    exact: NDArray[np.bool_],
-    codes: NDArray[np.int32],
-    values: NDArray[np.float64],
-    tags: list[str],
-    notes: list[str],
+    rows: NDArray[Any], step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Rows with a fraction of an epoch between states of a bar (transformers' Trainer).
 
@@ -433,7 +426,7 @@ def _carried(rows: NDArray[Any], step: NDArray[np.int64], exact: NDArray[np.bool
 def _plausible(
     rows: NDArray[Any],
     codes: NDArray[np.int32],
-    owner: NDArray[np.intp],
+    owner: NDArray[np.int32],
     exact: NDArray[np.bool_],
     keep: NDArray[np.bool_],
     tags: list[str],
@@ -446,12 +439,14 @@ def _plausible(
     Between the last step of an attempt and the first of the next stands the configuration of the new one:
     there only tags count that are printed elsewhere between steps, too.
     """
-    own = exact[owner] | placed[owner]
-    loose = ~own & keep
-    named = np.flatnonzero(exact & (rows["count"] > 0))
-    if not loose.any() or not len(named):
+    filled = rows["count"] > 0
+    own_row = exact | placed
+    named = np.flatnonzero(exact & filled)
+    if not (~own_row & filled).any() or not len(named):
         return np.ones(len(codes), bool)
-    following = np.searchsorted(named, np.arange(len(rows)), side="right")
+    own = own_row[owner]
+    loose = ~own & keep
+    following = np.cumsum(exact & filled)  # how many named rows there are up to each row: where the next stands among them
     ahead = np.where(following < len(named), step[named[np.minimum(following, len(named) - 1)]], np.iinfo(np.int64).max)
     gap = (ahead < step)[owner]
     here = np.bincount(codes[loose & ~gap], minlength=len(tags))
@@ -483,7 +478,7 @@ def _repeated(codes: NDArray[np.int32], keep: NDArray[np.bool_], tags: list[str]
 
 
 def _counter(
-    rows: NDArray[Any], owner: NDArray[np.intp], codes: NDArray[np.int32], values: NDArray[np.float64], keep: NDArray[np.bool_], tags: list[str]
+    rows: NDArray[Any], owner: NDArray[np.int32], codes: NDArray[np.int32], values: NDArray[np.float64], keep: NDArray[np.bool_], tags: list[str]
 ) -> NDArray[np.int64] | None:
     """The step of each row by an unknown whole number that rises in almost every row; None where there is none."""
     if not keep.any():
@@ -503,7 +498,7 @@ def _counter(
     return None
 
 
-def _cycles(owner: NDArray[np.intp], codes: NDArray[np.int32], keep: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
+def _cycles(owner: NDArray[np.int32], codes: NDArray[np.int32], keep: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
     """A count that rises with each row that prints a tag again."""
     step = np.zeros(n, np.int64)
     seen: set[int] = set()
@@ -565,7 +560,7 @@ def _maybe(
 
 def _again(
     rows: NDArray[Any],
-    owner: NDArray[np.intp],
+    owner: NDArray[np.int32],
     codes: NDArray[np.int32],
     values: NDArray[np.float64],
     step: NDArray[np.int64],
@@ -613,7 +608,7 @@ def _beside_its_like(rows: NDArray[Any], step: NDArray[np.int64]) -> NDArray[np.
 
 
 def _by_tag(
-    rows: NDArray[Any], owner: NDArray[np.intp], codes: NDArray[np.int32], index: NDArray[np.intp], n_tags: int
+    rows: NDArray[Any], owner: NDArray[np.int32], codes: NDArray[np.int32], index: NDArray[np.intp], n_tags: int
 ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
     """Values sorted by tag and rank, in their order within -> (the values, whether the next one is of the same tag and rank)."""
     ranks, rank = _ranks(rows["rank"])
