@@ -305,12 +305,25 @@ class _Replay:
             return replace(found, step=at, fidelity=fidelity, how=(*how, *found.how)), not distrust
         if fault is None:
             return self.not_reproduced(attempt, how, fix) if self.aim.nonfinite else self.nothing_found(attempt, how, distrust)
+        if distrust and not self.where_the_log_has_it(attempt, fault):
+            how.append(f"the replay fails at step {fault}, the log does not: it is not the run that is replayed, so nothing is blamed")
+            return Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(how)), False
         again = repeat.run_again(runner, done, fault)
         how.append(again.said)
         if again.transient:
             return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True
         found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
         return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust
+
+    def where_the_log_has_it(self, attempt: _Attempt, fault: int) -> bool:
+        """Whether the fault lies where the log turns non-finite: then it is the same one, although the losses before differ (noise
+        whose random state was not saved)."""
+        until = self.aim.step
+        if until is None or not self.aim.nonfinite:
+            return False
+        losses = logged_losses(self.view, attempt.runner.train_step.logged, list(attempt.roll.results[0].losses))
+        finite = [s for found in losses.values() for loss in found for s in loss.values if s < until]
+        return max(finite, default=attempt.first) <= fault <= until
 
     def nothing_found(self, attempt: _Attempt, how: list[str], distrust: bool) -> tuple[Culprit, bool]:
         if distrust:

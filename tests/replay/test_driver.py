@@ -210,6 +210,23 @@ def test_log_that_contradicts_the_replay(trained: Any, tmp_path: Path) -> None:
     (run / "progress.csv").write_text("".join(finite))
     result = api.replay(run, recipe=str(RUNS / "one_step_early.py"), checkpoint=run / "step_00023.pt")
     assert (result.fidelity.ok, result.fidelity.first_mismatch, result.judged) == (False, 27, False)
+    assert (result.culprit.cause, result.culprit.phase) == ("none", "none")
+
+
+def test_noise_without_its_random_state(trained: Any, tmp_path: Path) -> None:
+    """Where other noise gives other losses but the fault lies where the log has it, the culprit is named and the doubt is said."""
+    run = copied(trained, "one_step_early", tmp_path)
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        f"import sys\nsys.path.insert(0, {str(RUNS)!r})\nimport torch, one_step_early\n"
+        "def recipe(ctx):\n    step = one_step_early.recipe(ctx)\n"
+        "    step.step = lambda m, b: (m(*b) * (1 + 0.3 * torch.rand(()))).mean()\n"
+        "    return step\n"
+    )
+    result = api.replay(run, recipe=str(recipe))
+    assert (result.fidelity.ok, result.judged) == (False, False)
+    assert (result.step, result.culprit.phase) == (26, "backward")
+    assert any("no random state" in line for line in result.unfitted)
 
 
 def test_fault_that_does_not_come_back(trained: Any, tmp_path: Path) -> None:
