@@ -310,7 +310,9 @@ class Scanner:
                 fields["cause_kind"] = cause[0].id
                 fields = cause[0].detail(done.inner.text) | cause[1] | fields
         frame = done.own_frame
-        if frame is not None:
+        if "user_file" in fields:  # the compiler quotes the code that it could not take
+            fields["frame"] = {"file": fields["user_file"], "line": fields["user_line"], "function": fields["user_function"], "code": ""}
+        elif frame is not None:
             fields["frame"] = {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.code}
         if done.cut:
             fields["cut"] = True

@@ -110,8 +110,8 @@ def exception_of(text: str, *, strict: bool) -> tuple[str, str] | None:
     if match is None:
         return None
     name, message = match["name"], (match["message"] or "").rstrip()
-    last = name.rpartition(".")[2]
-    if not last[0].isupper() or (_NUMBER.fullmatch(message.strip()) and (strict or _ENDINGS.search(last) is None)):
+    last = name.rpartition(".")[2].lstrip("_")
+    if not last[:1].isupper() or (_NUMBER.fullmatch(message.strip()) and (strict or _ENDINGS.search(last) is None)):
         return None
     known = _ENDINGS.search(last) is not None
     if strict:
@@ -119,6 +119,11 @@ def exception_of(text: str, *, strict: bool) -> tuple[str, str] | None:
     elif not known:
         known = last.endswith("Warning") or (not last.isupper() and ("." in name or ":" in text))
     return (name, message) if known else None
+
+
+def _is_long(block: Block) -> bool:
+    """Whether the message may have paragraphs with empty lines between: those of the compiler and of torch.load do."""
+    return block.exception.startswith(("torch._dynamo", "torch._inductor", "_pickle."))
 
 
 class TracebackReader:
@@ -264,7 +269,7 @@ class TracebackReader:
             return done + self._frames(number, text, level)
         if self._ends_message(text, stripped, level, prefixed):
             return self._finish() + self._idle(number, text, level)
-        if self._blank == 0 or prefixed or self.in_table or block.exception.startswith("torch._"):
+        if self._blank == 0 or prefixed or self.in_table or _is_long(block):
             block.more.append(text[:2000])
         # without a rank in front, a line that is not indented may as well be the next output of the program
         self.took = prefixed or self.in_table or text[:1].isspace() or not stripped
@@ -280,13 +285,13 @@ class TracebackReader:
             return True
         if not stripped:
             self._blank += 1
-            return self._blank > 2 and not prefixed
+            return self._blank > (12 if _is_long(block) else 2) and not prefixed
         if text[:1].isspace():
             return False
         last = block.more[-1] if block.more else block.message
         if exception_of(text, strict=True) is not None and not last.rstrip().endswith(":"):
             return True
-        return not prefixed and (self._blank > 0 or level is not None)
+        return not prefixed and (level is not None or (self._blank > 0 and not _is_long(block)))
 
     def _finish(self) -> list[Chain]:
         if self._open is not None:
