@@ -102,6 +102,5 @@ class LossSpike(BaseDetector):
     @staticmethod
     def _calm_after(series: Series, last: int, before: float, peak: float) -> bool:
         """Whether what follows the spike lies nearer to the level before than to the peak."""
-        after = series.value[last + 1 :]
-        tail = after[-max(3, len(after) // 5) :]
-        return bool(np.median(tail) < before + 0.25 * (peak - before)) if len(tail) else False
+        after = series.value[last + 1 : last + 1 + max(10, len(series) // 20)]
+        return bool(np.median(after) < before + 0.25 * (peak - before)) if len(after) else False

@@ -29,7 +29,7 @@ class StepReset(BaseDetector):
     What to try: check that the checkpoint's step, optimizer and scheduler were restored; give every attempt a
     folder of its own.
 
-    Known false positives: loggers that count each epoch from zero.
+    Known false positives: loggers that count each epoch from zero; where that happens again and again it is `info`.
     """
 
     code = "RUN001"
@@ -44,16 +44,24 @@ class StepReset(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         seen: set[tuple[int, int]] = set()
+        start = (view.first_step or 0) + 10
+        counted = len({r.after for r in view.restarts}) > 1 and all(r.after <= start and r.before > 2 * start for r in view.restarts)
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue
             seen.add((restart.before, restart.after))
             zero = restart.after <= (view.first_step or 0)
-            how = "the counter starts again" if zero else f"{restart.before - restart.after + 1} steps exist twice"
+            how = (
+                "as a counter of each epoch does"
+                if counted
+                else "the counter starts again"
+                if zero
+                else f"{restart.before - restart.after + 1} steps exist twice"
+            )
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity=self.severity,
+                severity="info" if counted else self.severity,
                 message=f"the steps go back from {restart.before} to {restart.after}: {how}",
                 tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,

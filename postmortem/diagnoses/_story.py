@@ -198,12 +198,14 @@ def tell(
     advice: Iterable[str] = (),
     replay: bool = True,
     good_before: int | None = None,
+    good: int | None = None,
 ) -> Diagnosis:
-    """A story with its last good step and checkpoint, from before `good_before` (default: the root's step).
+    """A story with its last good step and checkpoint, from before `good_before` (default: the root's step) unless `good`
+    says it.
 
     `replay` puts the command that reruns the root's step in front of the advice.
     """
-    good = last_good_step(view, root.step if good_before is None else good_before)
+    good = last_good_step(view, root.step if good_before is None else good_before) if good is None else good
     checkpoint = last_good_checkpoint(view, good)
     steps = list(advice)
     if replay and root.step is not None:

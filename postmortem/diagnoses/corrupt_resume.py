@@ -25,7 +25,12 @@ class CorruptResume:
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
         jumps, resets = named(findings, "lr-jump"), named(findings, "step-reset")
         hurt = named(findings, *BLOW_UP, *NONFINITE)
-        at_reset = [(r, h) for r in resets for h in hurt if r.step is not None and h.step is not None and 0 <= h.step - r.step <= _near(view)]
+        at_reset = [
+            (r, h)
+            for r in resets
+            for h in named(findings, *BLOW_UP)
+            if r.step is not None and h.step is not None and 0 <= h.step - r.step <= _near(view)
+        ]
         rate = view.main("lr")
         highest = 0.0 if rate is None else float(rate.finite.value.max(initial=0.0))
         back = [j for j in jumps if highest <= 1.2 * j.evidence["peak_before"]]

@@ -20,7 +20,7 @@ class EvaluationNan:
     """
 
     name = "evaluation-nan"
-    priority = 42
+    priority = 38
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
@@ -49,7 +49,7 @@ class EvaluationNan:
                 f"log the training loss and gradient norm at every step {where}",
                 "check the evaluation set for empty batches and division by a zero count",
             ],
-            good_before=None if last is None else int(last) + 1,
+            good=None if last is None else int(last),
         )
 
 
@@ -57,8 +57,9 @@ def _evaluation(view: View, root: Finding) -> bool:
     """Whether the quantity is logged at evaluations: its role says so, or it is far sparser than the steps of the run."""
     if (role(view, root) or "").startswith("val_"):
         return True
+    own = next((s for s in view.series if s.tag == root.tag), None)
     held_out = [s for s in view.of("val_loss") if root.step in s.step]
-    return bool(held_out) and role(view, root) not in ("grad_norm", "layer_grad_norm", "lr")
+    return own is not None and any(len(own) <= 1.5 * len(s) for s in held_out)
 
 
 def _finite_after(series: Series, step: int) -> bool:
