@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})(?:\n\s+(\S.{0,300}))?', re.MULTILINE)
+_FAULT = re.compile(r'^\s*File "([^"]{1,500})", line (\d{1,9}) in (\S{1,200})', re.MULTILINE)
+"""faulthandler's frames: innermost first, and without a comma."""
 _FAILED = re.compile(
     r"rank {0,9}: (?P<rank>\d{1,6}) \(local_rank: (?P<local_rank>\d{1,6})\)\s{0,3}exitcode {0,9}: (?P<exitcode>-?\d{1,6}) \(pid: (?P<pid>\d{1,9})\)"
 )
@@ -27,6 +29,8 @@ def enrich(failures: list[Failure], ranks: set[int], world_size: int) -> None:
             failure.fields |= stride_formats(failure.fields)
         elif failure.signature.id == "anomaly-nan" and text:
             failure.fields |= _forward_frame(text)
+        elif failure.signature.id == "segv" and text:
+            failure.fields |= _fault_frame(text)
         elif failure.signature.id == "elastic-child-failed":
             _table(failures, failure, text, ranks)
     for failure in failures:
@@ -79,6 +83,13 @@ def _forward_frame(text: str) -> dict[str, Any]:
         return {}
     frame = own[-1]
     return {"forward": {"file": frame.file, "line": frame.line, "function": frame.function, "code": frame.code}}
+
+
+def _fault_frame(text: str) -> dict[str, Any]:
+    """The innermost line of the user's own code where faulthandler shows the stack."""
+    frames = [Frame(m[1], int(m[2]), m[3]) for m in _FAULT.finditer(text)]
+    frame = next((f for f in frames if f.yours), None)
+    return {"frame": {"file": frame.file, "line": frame.line, "function": frame.function, "code": ""}} if frame is not None else {}
 
 
 def _table(failures: list[Failure], table: Failure, text: str, ranks: set[int]) -> None:

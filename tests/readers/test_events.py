@@ -389,3 +389,36 @@ def test_the_table_alone_says_who_failed_first(scan: Scan) -> None:
     event = one(scan(steps(5) + table(2, 1, {0: -15})), "elastic-child-failed")
     assert event.severity == "error"
     assert event.message.endswith("ChildFailedError: first observed failure: rank 2, exit code 1")
+
+
+def test_a_segmentation_fault_with_its_stack(scan: Scan) -> None:
+    """faulthandler prints the innermost frame first; the shell's line belongs to the same fault."""
+    text = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f66 (most recent call first):
+  File "/opt/lib/python3.11/site-packages/cv2/x.py", line 9 in decode
+  File "/home/me/data.py", line 67 in load
+  File "/home/me/train.py", line 73 in <module>
+
+Segmentation fault (core dumped)
+"""
+    reading = scan(steps(3) + text)
+    event = one(reading, "segv")
+    assert event.line == 4
+    assert (event.fields["frame"]["file"], event.fields["frame"]["line"]) == ("/home/me/data.py", 67)
+    assert reading.ended == "crashed"
+
+
+def test_a_long_compiler_message_with_paragraphs(scan: Scan) -> None:
+    """Explanations and hints stand between the message and the user's code."""
+    message = "torch._dynamo.exc.Unsupported: Data-dependent branching"
+    more = "  Explanation: x\n\n\n  Hint: y\n\n  Hint: z\n\n For more details\n\n"
+    more += 'from user code:\n   File "/home/me/m.py", line 56, in f\n    if x.sum() > 0:\n'
+    event = one(scan(failed(message) + more), "dynamo-unsupported")
+    assert event.fields["frame"] == {"file": "/home/me/m.py", "line": 56, "function": "f", "code": ""}
+
+
+def test_a_class_with_a_leading_underscore(scan: Scan) -> None:
+    """torch's own error classes begin with one."""
+    message = "torch._C._LinAlgError: linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values."
+    assert one(scan(failed(message)), "svd-nan").line == 4
