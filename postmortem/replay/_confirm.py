@@ -79,13 +79,15 @@ class Confirm:
         return next(same, best)
 
     def _harmless_elsewhere(self, later: Candidate) -> bool:
-        """Whether the infinities that an operator made NaN of also reached samples in which it made none."""
+        """Whether the infinities that an operator made NaN of also reached samples that are fine: with those in which it
+        made NaN replaced by such a one, the step is cured."""
         hit = later.hits[0]
         bad = next(iter(self.samples.guesses(hit.shape, hit.rows)), None)
-        if bad is None:
+        if bad is None or len(bad) >= self.samples.size:
             return False
         met = (next(iter(self.samples.guesses(t.shape, t.rows)), None) for t in hit.inputs if t.bits)
-        return any(rows is not None and not set(rows) <= set(bad) for rows in met)
+        fine = [i for rows in met if rows is not None for i in rows if i not in bad]
+        return bool(fine) and self.session.fails(Overrides(batch=self.samples.replace(bad, fine[0])), at=self.stage) is False
 
     def _mends(self, chosen: list[Candidate]) -> Mends:
         return {hit.index: (_zero if hit.backward else _spread) for c in chosen if c.outside is None for hit in c.hits}

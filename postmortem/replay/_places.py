@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _FUNCTORCH = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "functorch") + os.sep
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 USER, LIBRARY, MODULE_CALL, CHECKPOINT, STOP = range(5)
 _codes: dict[CodeType, int] = {}
@@ -54,7 +55,9 @@ def _classify(code: CodeType) -> int:
         return CHECKPOINT if tail == "utils/checkpoint.py" else LIBRARY
     if file.startswith(_OWN):
         return STOP
-    return LIBRARY if file.startswith((_FUNCTORCH, "<")) or file.endswith(("contextlib.py", "functools.py")) else USER
+    generated = file.startswith(("<frozen", "<string>", "<eval_with_key"))  # "<ipython-input…" is the user's
+    standard = file.startswith(_STDLIB) and "site-packages" not in file
+    return LIBRARY if generated or standard or file.startswith(_FUNCTORCH) else USER
 
 
 def kind_of(code: CodeType) -> int:
