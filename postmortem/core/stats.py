@@ -121,27 +121,6 @@ def step_change(x: Floats, margin: int = 3) -> tuple[int, float]:
     return int(k[best]), float(gain[best] / total) if total > 0 else 0.0
 
 
-def hinge(x: Floats, y: Floats) -> tuple[int, float]:
-    """Where y(x) stops following one straight line: (index of the best kink, squared error it removes, 0..1)."""
-    best, removed = 0, 0.0
-    base = _line_error(x, y)
-    if base <= 0 or len(x) < 8:
-        return best, removed
-    for k in np.unique(np.linspace(3, len(x) - 4, 60).astype(int)):
-        error = _line_error(x[:k], y[:k]) + _line_error(x[k:], y[k:])
-        if (gain := 1 - error / base) > removed:
-            best, removed = int(k), float(gain)
-    return best, removed
-
-
-def _line_error(x: Floats, y: Floats) -> float:
-    a, b = x - x.mean(), y - y.mean()
-    spread = float(a @ a)
-    slope = float(a @ b) / spread if spread > 0 else 0.0
-    rest = b - slope * a
-    return float(rest @ rest)
-
-
 def plain(value: Any) -> Any:
     """A number as a plain Python one with six significant digits, for messages and evidence."""
     if isinstance(value, (bool, int, np.integer)) or value is None:
