@@ -7,8 +7,10 @@ folder a *key* that tells them apart:
   sibling train/ and validation/ folders belong to the parent, their tags prefixed;
 - everything in ``wandb/run-*`` or ``wandb/offline-run-*`` is one W&B run; alone in its folder it belongs to it;
 - ``checkpoint-N/trainer_state.json`` belongs to the parent, the newest wins;
+- event files in ``runs/`` beside a trainer_state.json are those of the same Hugging Face output folder;
 - texts join the run whose numbers lie beside them; alone they are grouped by name, so that ``.out`` and
-  ``.err``, the ranks of one job and the files of one Slurm job id are one run.
+  ``.err``, the ranks of one job and the files of one Slurm job id are one run;
+- a folder with the texts of one run, and one run below it, is that run (``train.log`` beside ``output/``).
 """
 
 from __future__ import annotations
@@ -107,7 +109,9 @@ def _below(root: Path, problems: list[Problem]) -> list[RunFiles]:
         _find_home(c, events, root)
     claimed = _newest_trainer_state(claimed)
     _collapse(claimed, root)
+    _join_trainer_folder(claimed)
     _group_loose_files(claimed)
+    _join_the_only_run(claimed)
     groups: dict[tuple[Path, str], list[_Claimed]] = defaultdict(list)
     for c in claimed:
         groups[c.home, c.key].append(c)
@@ -139,8 +143,12 @@ def _files(root: Path, problems: list[Problem]) -> Iterator[Path]:
 
 
 def _claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> type[Reader] | None:
-    if path.parent.name == "logs" and path.name.startswith("debug") and _WANDB_RUN.fullmatch(path.parent.parent.name):
+    if path.name.startswith("debug") and path.parent.name == "wandb":
+        return None  # a link to W&B's own log
+    if path.name.startswith("debug") and path.parent.name == "logs" and _WANDB_RUN.fullmatch(path.parent.parent.name):
         return None  # W&B's own log
+    if path.name == "requirements.txt":
+        return None  # versions, not numbers
     try:
         with path.open("rb") as file:
             head = file.read(HEAD)
@@ -245,6 +253,25 @@ def _group_loose_files(claimed: list[_Claimed]) -> None:
             if len(set(keys.values())) > 1 and not the_table:
                 for c in members:
                     c.key = keys[c.path]
+
+
+def _join_trainer_folder(claimed: list[_Claimed]) -> None:
+    """Every start of a Hugging Face Trainer writes event files to a folder of its own: ``output/runs/DATE_HOST/``."""
+    outputs = {c.home for c in claimed if c.kind == "trainer_state"}
+    for c in claimed:
+        if c.kind == "tensorboard" and c.home.parent.name == "runs" and c.home.parent.parent in outputs:
+            c.home = c.home.parent.parent
+
+
+def _join_the_only_run(claimed: list[_Claimed]) -> None:
+    """Texts of one run that lie above the only other run of their folder are that run's output."""
+    for folder in sorted({c.home for c in claimed}, key=lambda home: len(home.parts), reverse=True):
+        here = [c for c in claimed if c.home == folder]
+        below = [c for c in claimed if folder in c.home.parents]
+        one_each = len({c.key for c in here}) == 1 == len({(c.home, c.key) for c in below})
+        if one_each and all(c.kind == "text" for c in here) and any(c.kind != "text" for c in below):
+            for c in (*here, *below):
+                c.home, c.key = folder, ""
 
 
 def _key(c: _Claimed) -> str:

@@ -160,3 +160,30 @@ def test_a_path_given_twice_is_read_once(tmp_path):
     layout(tmp_path, f"a/{events(1700000100)}")
     found, _ = discover([tmp_path, tmp_path / "a"])
     assert len(found) == 1
+
+
+def test_the_output_of_a_trainer_and_its_text_are_one_run(tmp_path):
+    """A Hugging Face output folder, the event files of each of its starts and the text above it are one run."""
+    state, first, second = (
+        "job/out/checkpoint-20/trainer_state.json",
+        f"job/out/runs/a/{events(1700000100)}",
+        f"job/out/runs/b/{events(1700000200, 2)}",
+    )
+    got = layout(tmp_path, "job/train.log", state, first, second)
+    assert {name: sorted(files) for name, files in got.items()} == {"job": sorted(["job/train.log", state, first, second])}
+
+
+def test_a_text_above_several_runs_is_none_of_theirs(tmp_path):
+    """A text joins the only run below its folder; above two runs, or beside other texts, it stays by itself."""
+    one = layout(tmp_path / "one", "train.log", f"exp/{events(1700000100)}")
+    assert list(one) == ["one"]
+    two = layout(tmp_path / "two", "train.log", f"a/{events(1700000100)}", f"b/{events(1700000200, 2)}")
+    assert sorted(two) == ["a", "b", "two"]
+    other = layout(tmp_path / "other", "slurm-100.out", "slurm-200.out", f"a/{events(1700000100)}")
+    assert sorted(other) == ["a", "slurm-100", "slurm-200"]
+
+
+def test_the_link_to_the_log_of_wandb_is_no_run(tmp_path):
+    """W&B leaves links to its own log in ``wandb/``: they are no output of the training."""
+    got = layout(tmp_path, "a/train.log", "a/wandb/debug.log", "a/wandb/debug-internal.log")
+    assert got == {"a": ["a/train.log"]}
