@@ -56,7 +56,8 @@ def _as_json(h: Health) -> dict[str, Any]:
 
 def _text(h: Health, root: Path, verbose: bool) -> Iterator[str]:
     said = "good" if h.finite and not h.problems else "NOT FINITE" if h.finite is False else "UNREADABLE" if not h.tensors else "damaged"
-    norm = sum(t.norm**2 for t in h.tensors) ** 0.5
+    weights = [t for t in h.tensors if not t.name.endswith("step")]  # optimizers count their steps in tensors
+    norm = sum(t.norm**2 for t in weights) ** 0.5
     size = f"{len(h.tensors)} tensors, {h.nbytes / 2**20:.1f} MiB, norm {norm:.4g}" if h.tensors else ""
     name = Path(h.path)
     shown_name = name.relative_to(root) if name != root and name.is_relative_to(root) else name
@@ -67,7 +68,7 @@ def _text(h: Health, root: Path, verbose: bool) -> Iterator[str]:
         yield f"    {t.name} {list(t.shape)} {t.dtype}: {kinds + ', ' if kinds else ''}max {t.max_abs:.4g}, norm {t.norm:.4g}"
     if len(shown) > _SHOWN and not verbose:
         yield f"    and {len(shown) - _SHOWN} more"
-    changed = sorted((t for t in h.tensors if t.change), key=lambda t: -(t.change or 0))[:3]
+    changed = sorted((t for t in weights if t.change), key=lambda t: -(t.change or 0))[:3]
     if changed and h.finite:
         yield "    changed most since the one before: " + ", ".join(f"{t.name} {t.change:.2g}" for t in changed)
     for p in h.problems:

@@ -24,6 +24,7 @@ _NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite"
 _GROWING = ("divergence", "gradient-explosion", "loss-spike", "loss-scale-collapse")
 
 
+_NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # what evaluations log
 _FAR = 1000  # steps to follow a divergence that never turns non-finite
 
 
@@ -44,10 +45,11 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
     """The step to roll to: the one asked for, else the first non-finite loss by the log, else what diverged, else the end."""
     findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
     failed = report is not None and report.verdict == "failed"
-    bad = [f for f in findings if f.name in _NONFINITE and f.severity == "error"]
+    roles = view.run.roles if view is not None else {}
+    bad = [f for f in findings if f.name in _NONFINITE and f.severity == "error" and roles.get(f.tag or "") not in _NOT_OF_A_STEP]
     if asked is not None:
         return Aim(asked, asked, failed or asked is not None, any(f.step == asked for f in bad))
-    losses = [f for f in bad if view is not None and view.run.roles.get(f.tag or "") == "loss"]
+    losses = [f for f in bad if roles.get(f.tag or "") == "loss"]
     if losses or bad:
         step = min(_steps(losses)) if losses else max(_steps(bad))
         return Aim(step, None, True, True)

@@ -185,7 +185,7 @@ def compare(
 def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mismatch: int | None, ok: bool) -> str:
     tags = ", ".join(f"{s.of.tag}{' (means over the steps between two lines)' if s.of.mean else ''}" for s in scores if s.of is not None)
     if exact == compared:
-        return f"{compared} logged losses of {tags} reproduced, every digit"
+        return f"{compared} logged loss{'es' if compared > 1 else ''} of {tags} reproduced, every digit"
     if ok:
         return f"{exact} of {compared} logged losses of {tags} reproduced to every digit, the others within {error:.1e}: rounding of another machine"
     return (

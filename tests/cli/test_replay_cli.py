@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -221,3 +222,15 @@ def test_checkpoints_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     code, _, err = call(capsys, "checkpoints", tmp_path)
     assert code == 2
     assert "no checkpoint found" in err
+
+
+def test_sample_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command that a scan of the sample run prints, pasted, names the planted line and the cure."""
+    sample = Path(__file__).parents[2] / "sample_runs" / "nan-log-of-zero"
+    _, out, _ = call(capsys, "scan", sample, "--format", "json")
+    command = next(line for line in json.loads(out)["runs"][0]["diagnosis"]["next"] if line.startswith("postmortem replay"))
+    code, out, _ = call(capsys, *shlex.split(command)[1:], "--format", "json")
+    found = json.loads(out)["culprit"]
+    assert code == 1
+    assert (found["op"], found["code"], found["step"]) == ("log", "return torch.log(energy)", 156)
+    assert {f["name"] for f in found["fixes"] if f["cured"]} == {"drop_sample", "eps"}
