@@ -129,6 +129,11 @@ def _root(lost: list[Failure]) -> Failure:
     own = [f for f in lost if _blame(f) >= 2 and not told & _TOLD_BY.get(f.signature.id, set())]
     if own:
         return min(own, key=lambda f: f.first.first_line)
+    victims = {rank for f in lost if _blame(f) == 1 for rank in f.ranks}
+    silent = [f for f in lost if f.fields.get("root_rank", -1) >= 0 and f.fields["root_rank"] not in victims]
+    if silent:  # the launcher names a rank that said nothing itself, and the others only say that it is gone
+        silent[0].first.rank = silent[0].fields["root_rank"]
+        return silent[0]
     return max(lost, key=lambda f: (_blame(f), -f.first.first_line))
 
 

@@ -422,3 +422,11 @@ def test_a_class_with_a_leading_underscore(scan: Scan) -> None:
     """torch's own error classes begin with one."""
     message = "torch._C._LinAlgError: linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values."
     assert one(scan(failed(message)), "svd-nan").line == 4
+
+
+def test_a_rank_that_left_without_a_word_is_named_by_the_launcher(scan: Scan) -> None:
+    """The others only say that a connection closed: the table's rank is the first to fail."""
+    reading = scan(steps(5) + failed(CLOSED, 0) + table(1, 3, {0: -15}))
+    assert kinds(reading) == {"gloo-closed": "info", "elastic-child-failed": "error"}
+    assert one(reading, "elastic-child-failed").rank == 1
+    assert one(reading, "gloo-closed").fields["victim_of"]["rank"] == 1
