@@ -135,7 +135,7 @@ def judge(run: Run, config: Config | None = None, *, detectors: list[Any] | None
     return RunReport(
         name=run.name,
         path=str(run.path),
-        verdict=_verdict(run, linked),
+        verdict=_verdict(view, linked),
         ended=run.ended,
         sources=tuple(run.sources),
         first_step=view.first_step,
@@ -208,13 +208,14 @@ def _gravest_first(finding: Finding, run: Run) -> tuple[object, ...]:
     return model.SEVERITIES.index(finding.severity), *where
 
 
-def _verdict(run: Run, findings: tuple[Finding, ...]) -> Verdict:
+def _verdict(view: View, findings: tuple[Finding, ...]) -> Verdict:
+    """By the gravest finding; without any, a run of which no quantity was seen at two steps is not judged."""
     severities = {f.severity for f in findings}
     if "error" in severities:
         return "failed"
     if "warning" in severities:
         return "suspect"
-    return "healthy" if run.n_points else "not-judged"
+    return "healthy" if any(len(s) and s.step[0] != s.step[-1] for s in view.series) else "not-judged"
 
 
 def _worst_first(report: RunReport) -> tuple[int, str]:
