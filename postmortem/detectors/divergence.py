@@ -74,7 +74,7 @@ class Divergence(BaseDetector):
         wide = centred_median(x, 2 * max(4, n // 16) + 1)  # the least of many short windows would be a lucky one
         best = int(np.argmin(wide[: n - max(2, n // 20)]))
         level = float(wide[best])
-        end = float(np.median(x[-max(3, n // 20) :]))
+        end = float(np.median(x[-max(3, n // 12) :]))
         rise = end - level
         spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
         unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # logarithms of a small loss may grow noisier with time
