@@ -146,7 +146,7 @@ def why_not_judged(run: RunReport) -> str:
         return clean(run.problems[0].what, 160)
     if not sum(s.points for s in run.sources):
         return "no metrics and no crash found in it"
-    return clean(run.not_checked[0][1], 160) if run.not_checked else "nothing in it could be checked"
+    return "no quantity is logged at two steps: nothing to judge"
 
 
 def cause(run: RunReport) -> str:
