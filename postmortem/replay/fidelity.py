@@ -26,10 +26,12 @@ or thread count round differently, while a wrong batch, state or learning rate c
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How many digits a log shows of a quantity: `decimals` behind the point and `significant` ones, at most."""
+    """How many digits a log shows of a quantity: `decimals` behind the point and `significant` ones, at most; `whole`: it shows
+    every digit of its float32 or float64 values."""
 
     decimals: int
     significant: int
+    whole: bool = False
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Digits:
@@ -41,7 +43,8 @@ class Digits:
                 digits = mantissa.replace(".", "").rstrip("0")
                 significant = max(significant, len(digits))
                 decimals = max(decimals, len(digits) - 1 - int(exponent))
-        return cls(decimals, significant)
+        single = all(float(np.float32(v)) == v for v in values if math.isfinite(v))
+        return cls(decimals, significant, significant > (7 if single else 12))
 
     def same(self, logged: float, replayed: float) -> bool:
         """Whether `replayed` would have been logged as `logged`; two non-finite values are the same."""
@@ -49,7 +52,7 @@ class Digits:
             return math.isfinite(logged) == math.isfinite(replayed)
         if np.float32(logged) == np.float32(replayed):
             return True
-        if self.significant > 8:
+        if self.whole:
             return False
         order = math.floor(math.log10(abs(logged))) if logged else -300
         unit = max(10.0**-self.decimals, 10.0 ** (order - self.significant + 1))

@@ -1,0 +1,86 @@
+"""Fidelity: replayed losses against logged ones, to the digits that a log shows."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from postmortem.replay.fidelity import Digits, LoggedLoss, compare
+from postmortem.replay.runner import StepResult
+
+FORMATS = ("{:.2f}", "{:.4f}", "{:.3e}", "{:.4g}", "{:.6g}", "{!r}")
+values = st.lists(st.floats(1e-4, 1e4), min_size=20, max_size=60)
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=values, form=st.sampled_from(FORMATS))
+def test_what_was_printed_is_recognised(values: list[float], form: str) -> None:
+    """However a loss was printed, its own value counts as the same."""
+    printed = [float(form.format(v)) for v in values]
+    digits = Digits.of(printed)
+    assert all(digits.same(p, v) for p, v in zip(printed, values, strict=True))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_another_value_is_not(seed: int) -> None:
+    """Four printed decimals tell losses apart that differ by more than the last of them; all digits tell a float32 apart."""
+    losses = np.random.default_rng(seed).uniform(0.5, 3.0, 50)
+    digits = Digits.of([round(v, 4) for v in losses])
+    assert not any(digits.same(round(v, 4), v + 2e-4) for v in losses)
+    exact = Digits.of([float(np.float32(v)) for v in losses])
+    assert not any(exact.same(float(np.float32(v)), float(np.nextafter(np.float32(v), np.float32(9)))) for v in losses)
+
+
+def test_nonfinite_values() -> None:
+    """NaN and inf are the same as each other, and never the same as a number."""
+    digits = Digits.of([1.25])
+    assert digits.same(math.nan, math.inf)
+    assert not digits.same(math.nan, 1.0)
+    assert not digits.same(1.0, math.inf)
+
+
+def results(losses: list[float], first: int = 0) -> list[StepResult]:
+    return [StepResult(step=first + i, loss=v, losses={"loss": v}) for i, v in enumerate(losses)]
+
+
+def logged(values: dict[int, float], tag: str = "loss", mean: bool = False) -> LoggedLoss:
+    return LoggedLoss(tag, values, Digits.of(list(values.values())), mean)
+
+
+def test_best_of_several_tags_is_taken() -> None:
+    """Where several tags could hold the loss, the one that agrees is taken and named."""
+    replayed = results([1.25, 1.5, 1.75])
+    found = compare(replayed, {"loss": [logged({0: 9.0, 1: 8.0}, "other"), logged({0: 1.25, 2: 1.75}, "train/loss")]}, checkpoint="c", first_step=0)
+    assert (found.ok, found.compared, found.exact, found.max_rel_error, found.first_mismatch) == (True, 2, 2, 0.0, None)
+    assert "train/loss" in found.note
+
+
+def test_mismatch_is_placed() -> None:
+    """The first step at which the losses part is named, and how far they are apart."""
+    found = compare(results([1.25, 1.5, 2.75, 9.0]), {"loss": [logged({0: 1.25, 1: 1.5, 2: 1.75, 3: 2.0})]})
+    assert (found.ok, found.exact, found.first_mismatch) == (False, 2, 2)
+    assert found.max_rel_error == pytest.approx(7 / 9)
+
+
+def test_rounding_of_another_machine_is_faithful() -> None:
+    """Differences in the last digits are said and do not count against the replay; a NaN on one side only does."""
+    values = {i: float(np.float32(1 + i / 7)) for i in range(5)}
+    close = compare(results([v * (1 + 1e-6) for v in values.values()]), {"loss": [logged(values)]})
+    assert close.ok
+    assert close.exact < close.compared
+    assert "rounding" in close.note
+    assert not compare(results([*list(values.values())[:4], math.nan]), {"loss": [logged(values)]}).ok
+
+
+def test_nothing_to_compare() -> None:
+    """Without a logged loss nothing vouches for the replay."""
+    found = compare(results([1.0]), {})
+    assert (found.ok, found.compared) == (False, 0)
+    assert "nothing vouches" in found.note

@@ -1,0 +1,113 @@
+"""Recipes: found, loaded with their folder importable, and gone afterwards."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from postmortem.replay.model import Context  # noqa: E402
+from postmortem.replay.recipe import Recipe  # noqa: E402
+from postmortem.replay.runner import ReplayError  # noqa: E402
+
+SOURCE = """
+from postmortem import TrainStep
+import helper_of_the_user
+from package_of_the_user.inner import BATCH
+
+def recipe(ctx):
+    model = helper_of_the_user.make()
+    return TrainStep(model, None, None, batch=(BATCH, ctx.config))
+
+def later(ctx):
+    def step(model, batch):
+        import imported_while_it_runs
+        return imported_while_it_runs.VALUE
+    return TrainStep(None, None, step)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "recipe.py").write_text(SOURCE)
+    (tmp_path / "helper_of_the_user.py").write_text(
+        "import torch\ncalls = []\ndef make():\n    calls.append(1)\n    return torch.nn.Linear(len(calls), 1)\n"
+    )
+    (tmp_path / "imported_while_it_runs.py").write_text("VALUE = 3\n")
+    (tmp_path / "package_of_the_user").mkdir()
+    (tmp_path / "package_of_the_user" / "__init__.py").touch()
+    (tmp_path / "package_of_the_user" / "inner.py").write_text("BATCH = 5\n")
+    return tmp_path
+
+
+def test_folder_is_importable_only_while_it_is_used(folder: Path) -> None:
+    """The user's modules can be imported, are made afresh by each build, and are gone afterwards."""
+    before = list(sys.path)
+    recipe = Recipe(str(folder / "recipe.py"))
+    with recipe.importable():
+        first = recipe.build(Context(device="cpu", config={"a": 1}))
+        second = recipe.build(Context(device="cpu"))
+    assert first.batch == (5, {"a": 1})
+    assert first.model.in_features == second.model.in_features == 1
+    assert sys.path == before
+    assert not {"helper_of_the_user", "package_of_the_user", "package_of_the_user.inner", "recipe"} & set(sys.modules)
+
+
+def test_function_by_name_and_imports_while_it_runs(folder: Path) -> None:
+    """FILE.py:FUNCTION takes that function; what it imports later is found as well."""
+    recipe = Recipe(f"{folder / 'recipe.py'}:later")
+    with recipe.importable():
+        made = recipe.build(Context(device="cpu"))
+        assert made.step(None, None) == 3
+    assert "imported_while_it_runs" not in sys.modules
+
+
+def test_own_version_of_a_module_comes_back(folder: Path) -> None:
+    """A module of the user's folder that the caller had loaded is the caller's again afterwards."""
+    mine = types.ModuleType("helper_of_the_user")
+    mine.__file__ = str(folder / "helper_of_the_user.py")
+    sys.modules["helper_of_the_user"] = mine
+    try:
+        recipe = Recipe(str(folder / "recipe.py"))
+        with recipe.importable():
+            recipe.build(Context(device="cpu"))
+            assert sys.modules["helper_of_the_user"] is not mine
+        assert sys.modules["helper_of_the_user"] is mine
+    finally:
+        del sys.modules["helper_of_the_user"]
+
+
+def test_beside(folder: Path) -> None:
+    """recipe.py is found in a run's folder, beside it, and beside a checkpoint in it."""
+    run = folder / "run"
+    run.mkdir()
+    (run / "step_5.pt").touch()
+    for target in (folder, run, run / "step_5.pt"):
+        found = Recipe.beside(target)
+        assert found is not None
+        assert found.path == folder / "recipe.py"
+    assert Recipe.beside(folder.parent / "elsewhere" / "run") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def recipe(ctx):\n    return {}['lr']", r"raised KeyError: 'lr' at recipe\.py:2: return \{\}\['lr'\]"),
+        ("import module_that_is_nowhere", r"raised ModuleNotFoundError: .* at recipe\.py:1"),
+        ("def recipe(ctx:", r"raised SyntaxError: .* at recipe\.py:1"),
+        ("def recip(ctx): pass", r"has no function 'recipe'; did you mean 'recip'\?"),
+        ("def recipe(ctx): pass", r"must return a postmortem\.TrainStep, not NoneType"),
+        ("import sys\nsys.exit(3)", r"raised SystemExit: 3 at recipe\.py:2"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(tmp_path: Path, source: str, said: str) -> None:
+    """Whatever a recipe does wrong is said in one line with its file and line."""
+    (tmp_path / "recipe.py").write_text(source)
+    recipe = Recipe(str(tmp_path / "recipe.py"))
+    with pytest.raises(ReplayError, match=said) as caught, recipe.importable():
+        recipe.build(Context(device="cpu"))
+    assert "\n" not in str(caught.value)
