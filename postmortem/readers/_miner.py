@@ -234,7 +234,8 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     split = ""
     fraction_free = True
     for match in _TOKEN.finditer(text, start):
-        gap = text[end : match.start()]
+        # after rejected words ("nan") the text in front may be long; no name is
+        gap = text[max(end, match.start() - (200 if match["nonfinite"] else 2000)) : match.start()]
         if match.start() < end:
             continue  # inside a percentage that was taken already
         if nested and ("{" in gap or "}" in gap):

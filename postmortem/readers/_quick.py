@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from postmortem.readers._steps import Track
 
 _PAIR = re.compile(
-    rb"([A-Za-z_][\w/.@]{0,80})[\"']?( ?[:=] ?| )([-+]?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?|nan|NaN|-?inf)(?=[\s,|;:%)\]}]|[a-zA-Z]{1,3}\b)|([\n\r\0])"
+    rb"\b([A-Za-z_][\w/.@]*+)[\"']?( ?[:=] ?| )([-+]?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?|nan|NaN|-?inf)(?=[\s,|;:%)\]}]|[a-zA-Z]{1,3}\b)"
+    rb"|([\n\r\0])"
 )
 _KNOWN = re.compile("loss|acc|lr|norm|ppl|err|reward|score|perplex|time|tok|mem|grad|scale|bleu|f1|iou|map|kl|mse|mae")
 

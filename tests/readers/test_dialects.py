@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from postmortem.readers.dialects import DIALECTS
+from postmortem.readers._miner import LONGEST_ROW, mine
+from postmortem.readers._prefix import NOTHING
+from postmortem.readers._tables import ColumnTable
+from postmortem.readers.dialects import DIALECTS, Row
 from postmortem.readers.text import read_text
 
 if TYPE_CHECKING:
@@ -122,6 +126,47 @@ def test_last_state_of_a_position_wins(tmp_path: Path) -> None:
     path.write_text("\r".join(f"Epoch 0: 50%|██   | {n}/9 [00:00<00:00, 3.0it/s, loss={v}]" for n, v in [(1, 0.5), (2, 0.5), (2, 0.4), (3, 0.3)]))
     points = read_text(path).points
     assert list(zip(points.step.tolist(), points.value.tolist(), strict=True)) == [(1, 0.5), (2, 0.4), (3, 0.3)]
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        "1",
+        " ",
+        "1 ",
+        "[",
+        "'a': ",
+        '{"a":',
+        "a=1 ",
+        "1/",
+        "1,",
+        "|",
+        "- ",
+        "1.",
+        "nan ",
+        "step 1 ",
+        "| a ",
+        "a  ",
+        "━",
+        "%|",
+        "0/1 [",
+        "1-",
+        "=",
+        "(",
+    ],
+)
+def test_no_pattern_backtracks_without_bound(unit: str) -> None:
+    """A row of 64 KiB made to confuse patterns costs every dialect and the miner a fraction of a second."""
+    text = (unit * (LONGEST_ROW // len(unit) + 1))[:LONGEST_ROW]
+    start = time.process_time()
+    for row in (text, text[:-11] + " loss: 0.5"):
+        mine(row)
+        for dialect in [*(d() for d in DIALECTS), ColumnTable()]:
+            dialect.parse(Row(row, NOTHING))
+            if dialect.content is not None:
+                dialect.content.match(row)
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("dialect", list(DIALECTS), ids=lambda d: d.name)
