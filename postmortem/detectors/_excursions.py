@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from postmortem.core.view import Series, View
 
 WINDOW = 25
+_PLAIN = 10.0
+"""Noises above which an excursion is plain to see, so that there may be more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,10 @@ def outstanding(res: Residuals, found: list[Excursion], gap: float, start: int, 
     The rest is the next excursion of any size (the largest rise outside of the chosen ones and the points
     that follow them); on heavy tails there always is one of nearly the same size, and nothing stands out.
     """
-    for count in range(min(most, len(found)), 0, -1):
+    for count in range(min(2 * most, len(found)), 0, -1):
         chosen = found[:count]
+        if count > most and chosen[-1].z < _PLAIN:
+            continue
         away = np.ones(len(res.rise), bool)
         away[:start] = False
         for e in chosen:
