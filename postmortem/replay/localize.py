@@ -270,7 +270,7 @@ class _Case:
                 return None, "what is not finite belongs to no sample"
         merged = [sorted(set(itertools.chain(*guesses)))] if len(guesses) > 1 else []
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
-        budget = 36 if self.stage == "loss" else 13  # up to the loss is a third of a step
+        budget = 36 if self.stage == "loss" else 16  # up to the loss is a third of a step
         return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage), budget)
 
     def _outlier(self, samples: list[int] | None) -> bool:

@@ -172,6 +172,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         if index == self._origin_of:
             self.origin = self._forward_of(backward)
+            if self.origin[0] is None:  # no derivative: what a hook did to the gradient
+                self.origin = info.name, Where(*self._places[index])
         if isinstance(out, torch.Tensor):
             outputs = [out]
         elif info.item:

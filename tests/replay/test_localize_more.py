@@ -245,3 +245,16 @@ def test_suggested_lines(tmp_path: Path, line: str, op: str, signed: bool, wante
     assert diff is not None
     assert diff.splitlines()[-1].removeprefix("+") == wanted
     compile(diff.splitlines()[-1][1:], "user.py", "exec")
+
+
+def test_a_hook_that_changes_the_layout_of_a_gradient() -> None:
+    """Strides that a hook gave a gradient are a fault of layout, at the hook's line."""
+    model = nn.Linear(4, 3)
+
+    def transposed(p: Any) -> None:
+        p.grad = p.grad.t().contiguous().t()
+
+    model.weight.register_post_accumulate_grad_hook(transposed)
+    culprit = _ask(lambda m, b: m(b["x"]).pow(2).mean(), {"x": _rows()}, model)
+    assert (culprit.phase, culprit.param, culprit.code) == ("layout", "weight", "p.grad = p.grad.t().contiguous().t()")
+    assert culprit.tensor == {"grad_strides": [1, 3], "param_strides": [4, 1]}
