@@ -167,12 +167,25 @@ def calm_before(view: View, step: int | None, points: int = 10) -> bool:
     return bool(watched(view))
 
 
-def last_good_checkpoint(view: View, good: int | None) -> Checkpoint | None:
-    """The newest checkpoint at or before `good` that is not known to hold non-finite values."""
+def last_good_checkpoint(view: View, good: int | None, onset: int | None = None) -> Checkpoint | None:
+    """The newest checkpoint at or before `good` that is not known to hold non-finite values.
+
+    With `onset`, also one from between the two that was looked into and is finite: a log with every tenth step only does not say
+    when in between a value turned non-finite, the weights do.
+    """
     if good is None:
         return None
-    fit = [c for c in view.run.checkpoints if c.step is not None and c.step <= good and c.finite is not False]
+    until = good if onset is None else onset - 1
+    fit = [c for c in view.run.checkpoints if c.step is not None and ((c.step <= good and c.finite is not False) or (c.step <= until and c.finite))]
     return max(fit, key=lambda c: (c.step or 0, c.path), default=None)
+
+
+_NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient")
+
+
+def _logged_between(view: View, good: int | None, onset: int) -> bool:
+    """Whether the log has steps between the last good one and the onset: then the run was on its way down before it."""
+    return good is not None and any(bool(((s.step > good) & (s.step < onset)).any()) for s in watched(view))
 
 
 def replay_command(view: View, step: int | None, checkpoint: Checkpoint | None) -> str:
@@ -206,7 +219,8 @@ def tell(
     `replay` puts the command that reruns the root's step in front of the advice.
     """
     good = last_good_step(view, root.step if good_before is None else good_before) if good is None else good
-    checkpoint = last_good_checkpoint(view, good)
+    sudden = root.name in _NONFINITE and root.step is not None and good_before is None and not _logged_between(view, good, root.step)
+    checkpoint = last_good_checkpoint(view, good, root.step if sudden else None)
     steps = list(advice)
     if replay and root.step is not None:
         if checkpoint is not None:

@@ -202,6 +202,16 @@ def test_sparse_log_vouches_by_its_first_nan(trained: Any, tmp_path: Path) -> No
     assert (result.fidelity.ok, result.fidelity.compared) == (True, 1)
 
 
+def test_checkpoint_between_two_lines_of_a_sparse_log(trained: Any, tmp_path: Path) -> None:
+    """A finite checkpoint from after the last logged step and before the first NaN is the last good one, and the replay starts there."""
+    run = copied(trained, "one_step_early", tmp_path)
+    lines = (run / "progress.csv").read_text().splitlines(keepends=True)
+    (run / "progress.csv").write_text("".join([lines[0], *lines[1:22:5], lines[-2]]))  # steps 0, 5, …, 20, 30; weights of 7, 15, 23, 31
+    result = api.replay(run, recipe=str(RUNS / "one_step_early.py"))
+    assert Path(result.checkpoint).name == "step_00023.pt"
+    assert (result.step, result.culprit.phase, result.fidelity.ok) == (26, "backward", True)
+
+
 def test_log_that_contradicts_the_replay(trained: Any, tmp_path: Path) -> None:
     """A replay that fails where the log goes on finite is not faithful, which is said."""
     run = copied(trained, "one_step_early", tmp_path)
