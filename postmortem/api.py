@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _LOOK_BACK = 8
 """Checkpoints that a scan of a failed run opens unasked: as far back as this, and none larger than _LOOK_BYTES."""
 _LOOK_BYTES = 4 * 2**30
+_OPTIMIZER_STATE = re.compile(r"optim|exp_avg|momentum_buffer|(^|[./])state[./]", re.IGNORECASE)
 
 
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
@@ -104,6 +106,7 @@ def _read(files: RunFiles, roles: Mapping[str, str] | None) -> Run:
     run = read_run(files, roles=roles)
     if files.path.is_dir():
         run.checkpoints = find_checkpoints(files.path)
+        _name_parameters(run)
     return run
 
 
@@ -193,6 +196,21 @@ def _look_into(run: Run, onset: int | None, *, every: bool) -> bool:
         if not every and health.finite and (onset is None or (step is not None and step < onset)):
             break
     return looked > 0
+
+
+def _name_parameters(run: Run) -> None:
+    """Adds to each DDP stride warning the saved parameters that have the gradient's shape and could be meant (`fields["parameters"]`)."""
+    strided = [i for i, e in enumerate(run.event_list) if e.kind == "ddp-stride" and e.fields.get("grad_sizes")]
+    if not strided or not run.checkpoints or importlib.util.find_spec("torch") is None:
+        return
+    from postmortem.replay.layout import layout
+
+    newest = max(run.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path))
+    pieces = [p for p in layout(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
+    for i in strided:
+        event = run.event_list[i]
+        names = [p.name for p in pieces if list(p.shape) == list(event.fields["grad_sizes"])]
+        run.event_list[i] = replace(event, fields={**event.fields, "parameters": names})
 
 
 def _size(path: str) -> int:

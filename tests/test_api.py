@@ -128,3 +128,19 @@ def test_baseline(tmp_path, postmortem):
     called = postmortem("scan", tmp_path / "bad", "--baseline", tmp_path / "good", "--format", "json")
     notes = json.loads(called.out)["runs"][0]["notes"]
     assert any("parts from good at step 30" in n and "lr 0.3, there 0.1" in n for n in notes)
+
+
+def test_stride_warnings_name_the_parameters_that_could_be_meant(tmp_path):
+    """A DDP stride warning beside a checkpoint lists the saved parameters of that shape, not their optimizer state."""
+    torch = pytest.importorskip("torch")
+    warning = (
+        "[W1017 12:09:57.211698780 reducer.cpp:327] Warning: Grad strides do not match bucket view strides. "
+        "This is not an error, but may impair performance.\n"
+        "grad.sizes() = [9, 1, 3, 3], strides() = [9, 1, 3, 1]\nbucket_view.sizes() = [9, 1, 3, 3], strides() = [9, 9, 3, 1]\n"
+    )
+    (tmp_path / "train.out").write_text(warning + "".join(f"step={i} loss={1 / (i + 1):.4f}\n" for i in range(30)))
+    weights = {"depthwise.weight": torch.ones(9, 1, 3, 3), "head.weight": torch.ones(3, 9)}
+    optimizer = {"state": {0: {"exp_avg": torch.ones(9, 1, 3, 3)}}}
+    torch.save({"model": weights, "optimizer": optimizer, "step": 20}, tmp_path / "step_20.pt")
+    (event,) = [e for e in postmortem.load(tmp_path).event_list if e.kind == "ddp-stride"]
+    assert [name.removeprefix("model.") for name in event.fields["parameters"]] == ["depthwise.weight"]
