@@ -124,15 +124,18 @@ def cpu_seconds(work: Callable[[Path], Any], path: Path) -> float:
 
 
 _PEAK = """
-import resource, sys
+import re, sys
 from pathlib import Path
 from postmortem.readers.text import read_text
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-reading = read_text(Path(sys.argv[1]))
+def peak():  # ru_maxrss would count the parent's memory, too
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1e3
+small = Path(sys.argv[1])
+read_text(small)
+before = peak()
+reading = read_text(Path(sys.argv[2]))
 points = reading.points
-size = sum(a.nbytes for a in (points.code, points.step, points.value, points.wall_time, points.rank))
-after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(f"{len(points)} points, {size / 1e6:.0f} MB; peak above imports {(after - before) / 1e3:.0f} MB")
+size = sum(a.nbytes for a in (points.code, points.step, points.value, points.wall_time, points.rank)) / 1e6
+print(f"{len(points)} points, {size:.0f} MB; peak {peak() - before:.0f} MB above imports, {peak() - before - size:.0f} MB above the points")
 """
 
 
@@ -162,7 +165,7 @@ def main() -> int:
             speed[name] = size / max(seconds, 1e-9)
             print(f"{name:12s} {seconds:8.2f} CPU s  {speed[name]:8.1f} MB/s")
         print(f"postmortem / python re: {speed['postmortem'] / speed['python re']:.2f}x")
-        print(subprocess.run([sys.executable, "-c", _PEAK, str(path)], capture_output=True, text=True, check=False).stdout.strip())
+        print(subprocess.run([sys.executable, "-c", _PEAK, str(warm), str(path)], capture_output=True, text=True, check=False).stdout.strip())
     return 0
 
 
