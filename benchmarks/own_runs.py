@@ -251,7 +251,7 @@ def runs(seeds: int = 1) -> list[Made]:
                 at = (steps // 2 + 7) // every * every + every - 1  # a step that is logged
                 restart = at if fault == "step-reset" else None
                 tags = train(kind, fault, 1000 * seed + 10 * m + f, steps, at)
-                first = at - steps // 10 - every if restart else at - every
+                first = at - steps // 10 - every if restart else at - every - (steps // 100 if share else 0)
                 last = at - steps // 10 + every if restart else at + int(share * steps) + every
                 made.append(Made(f"{fault} {kind} every {every}", as_view(tags, every, restart), names, first, last))
     return made
