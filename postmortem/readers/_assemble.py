@@ -12,22 +12,28 @@ import numpy as np
 
 from postmortem.core.model import Ended, Event, Problem, Source
 from postmortem.core.reading import Points, Reading
+from postmortem.core.roles import role_of
 from postmortem.core.timeline import Run, Stream, segments
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from postmortem.readers._discover import Part, RunFiles
 
 _GRAVEST: tuple[Ended, ...] = ("out-of-memory", "time-limit", "preempted", "hung", "killed", "crashed", "interrupted", "completed", "running", "cut")
 """Where sources disagree on the end, the one that says most is believed: "out of memory" beats "exit code 1"."""
 _STILL_RUNNING_SECONDS = 300.0
+_NO_STEPS = ("epoch", "row")
+_COARSER = "numbers printed without a step, which another source has with one"
 
 
 def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
     """Reads all files of a run. Never raises for content: what is wrong becomes a Problem."""
     readings = [(part, _read(part)) for part in files.parts]
+    _drop_coarser_prints([reading for _, reading in readings])
     events: list[Event] = []
     problems: list[Problem] = []
     config: dict[str, Any] = {}
@@ -77,6 +83,33 @@ def _read(part: Part) -> Reading:
         points.rank = np.where(points.rank < 0, part.rank, points.rank).astype(np.int16)
         reading.events = [replace(e, rank=part.rank) if e.rank is None else e for e in reading.events]
     return reading
+
+
+def _drop_coarser_prints(readings: list[Reading]) -> None:
+    """Drops what a text printed without a step where another source of the run has it with one.
+
+    A progress bar that leaves its last values in the log, or the mean of each epoch: on an axis of epochs or lines
+    they would stand at steps where they were not.
+    """
+    with_steps = {_quantity(tag) for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS for tag in r.points.tags}
+    for reading in readings:
+        points = reading.points
+        if with_steps and reading.source == "text" and reading.step_axis in _NO_STEPS and len(points):
+            reading.events = [replace(event, step=None) for event in reading.events]
+            stays = np.array([_quantity(tag) not in with_steps for tag in points.tags])[points.code]
+            if not stays.all():
+                reading.points = _selected(points, stays)
+                reading.skipped[_COARSER] = reading.skipped.get(_COARSER, 0) + int((~stays).sum())
+
+
+def _quantity(tag: str) -> str:
+    return role_of(tag) or tag.rsplit("/", 1)[-1]
+
+
+def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
+    there, code = np.unique(points.code[rows], return_inverse=True)
+    tags = [points.tags[k] for k in there]
+    return Points(tags, code.astype(np.int32), points.step[rows], points.value[rows], points.wall_time[rows], points.rank[rows])
 
 
 def _read_console(reading: Reading, console: list[tuple[str, str]], events: list[Event]) -> None:

@@ -108,6 +108,7 @@ def _below(root: Path, problems: list[Problem]) -> list[RunFiles]:
     for c in claimed:
         _find_home(c, events, root)
     claimed = _newest_trainer_state(claimed)
+    _join_lightning_loggers(claimed)
     _collapse(claimed, root)
     _join_trainer_folder(claimed)
     _group_loose_files(claimed)
@@ -253,6 +254,28 @@ def _group_loose_files(claimed: list[_Claimed]) -> None:
             if len(set(keys.values())) > 1 and not the_table:
                 for c in members:
                     c.key = keys[c.path]
+
+
+def _join_lightning_loggers(claimed: list[_Claimed]) -> None:
+    """Two loggers of one Lightning trainer take two versions: a table in one, event files and the same hyperparameters in the next."""
+    kinds: dict[Path, set[str]] = defaultdict(set)
+    for c in claimed:
+        if c.home.parent.name == "lightning_logs" and re.fullmatch(r"version_\d+", c.home.name):
+            kinds[c.home].add(c.kind)
+    joined: dict[Path, Path] = {}
+    for home in sorted(kinds, key=lambda h: (h.parent, int(h.name[8:]))):
+        after = home.with_name(f"version_{int(home.name[8:]) + 1}")
+        if home not in joined and sorted([*kinds[home], *kinds.get(after, ())]) == ["csv", "tensorboard"] and _hparams(home) == _hparams(after):
+            joined[after] = home
+    for c in claimed:
+        c.home = joined.get(c.home, c.home)
+
+
+def _hparams(home: Path) -> bytes | None:
+    try:
+        return (home / "hparams.yaml").read_bytes()
+    except OSError:
+        return None
 
 
 def _join_trainer_folder(claimed: list[_Claimed]) -> None:

@@ -184,6 +184,19 @@ def test_a_text_above_several_runs_is_none_of_theirs(tmp_path):
 
 
 def test_the_link_to_the_log_of_wandb_is_no_run(tmp_path):
-    """W&B leaves links to its own log in ``wandb/``: they are no output of the training."""
-    got = layout(tmp_path, "a/train.log", "a/wandb/debug.log", "a/wandb/debug-internal.log")
+    """W&B leaves links to its own log in ``wandb/``, and a list of packages: they are no output of the training."""
+    got = layout(tmp_path, "a/train.log", "a/wandb/debug.log", "a/wandb/debug-internal.log", "a/requirements.txt")
     assert got == {"a": ["a/train.log"]}
+
+
+def test_two_loggers_of_one_lightning_trainer_are_one_run(tmp_path):
+    """A table and event files in neighbouring versions with the same hyperparameters are one run; two tables are two."""
+    for name in ("both", "unlike"):
+        for version in range(2):
+            folder = tmp_path / name / "lightning_logs" / f"version_{version}"
+            folder.mkdir(parents=True)
+            (folder / "hparams.yaml").write_text(f"lr: {0.1 if name == 'both' else version}\n")
+    table, event = "lightning_logs/version_0/metrics.csv", f"lightning_logs/version_1/{events(1700000100)}"
+    assert layout(tmp_path / "both", table, event) == {"both": [table, event]}
+    assert len(layout(tmp_path / "unlike", table, event)) == 2
+    assert len(layout(tmp_path / "tables", table, table.replace("_0", "_1"))) == 2

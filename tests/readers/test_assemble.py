@@ -1,0 +1,36 @@
+"""Putting the files of a run together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import postmortem
+
+TABLE = "step,train_loss,lr\n" + "".join(f"{step},{2 - 0.01 * step if step < 57 else 'nan'},0.1\n" for step in range(90))
+BAR = "Epoch 1 train_loss: 1.70\nEpoch 2 train_loss: 1.40\nEpoch 3 train_loss: nan val_acc: 0.2\n"
+CRASH = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    fit()\nValueError: no more data\n'
+
+
+def test_means_of_epochs_do_not_stand_among_the_steps_of_a_table(tmp_path: Path) -> None:
+    """What a text prints by epoch is dropped where a table has it by step, and counted; what only the text has stays."""
+    (tmp_path / "metrics.csv").write_text(TABLE)
+    (tmp_path / "train.out").write_text(BAR)
+    run = postmortem.load(tmp_path)
+    losses = run.frame.query("tag == 'train_loss'")
+    assert sorted(losses["step"]) == list(range(90))
+    assert "val_acc" in set(run.frame["tag"])
+    assert run.skipped["numbers printed without a step, which another source has with one"] == 3
+
+
+def test_a_crash_after_means_of_epochs_has_no_step_of_the_table(tmp_path: Path) -> None:
+    """An event stands at no step where its text counts epochs and the table counts steps."""
+    (tmp_path / "metrics.csv").write_text(TABLE)
+    (tmp_path / "train.out").write_text(BAR + CRASH)
+    run = postmortem.load(tmp_path)
+    assert [event.step for event in run.event_list] == [None]
+
+
+def test_means_of_epochs_alone_are_kept(tmp_path: Path) -> None:
+    """A text without another source keeps its epochs as steps."""
+    (tmp_path / "train.out").write_text(BAR)
+    assert sorted(postmortem.load(tmp_path).frame.query("tag == 'train_loss'")["step"]) == [1, 2, 3]
