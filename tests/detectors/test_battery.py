@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -170,3 +172,17 @@ def test_a_split_log_gives_the_same_answer(detector, healthy, view_of):
     interleaved = dict(reversed(tags.items()))
     parts = run(detector, view_of(interleaved, **options))
     assert {(f.name, f.tag, f.step) for f in whole} == {(f.name, f.tag, f.step) for f in parts}
+
+
+@pytest.fixture(scope="module")
+def own_runs():
+    """The generator of benchmarks/own_runs.py as a dict of its names."""
+    return runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "own_runs.py"))
+
+
+def test_own_runs(own_runs):
+    """Of 42 small trainings with a planted fault or none, at least 40 are found at their step, and nothing else is said."""
+    judged = [own_runs["judged"](made) for made in own_runs["runs"](1)]
+    assert len(judged) >= 30
+    assert sum(hit for hit, _ in judged) >= len(judged) - 2
+    assert [others for _, others in judged if others] == []
