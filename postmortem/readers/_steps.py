@@ -609,12 +609,13 @@ def _beside_its_like(rows: NDArray[Any], step: NDArray[np.int64]) -> NDArray[np.
 
 def _by_tag(
     rows: NDArray[Any], owner: NDArray[np.int32], codes: NDArray[np.int32], index: NDArray[np.intp], n_tags: int
-) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
     """Values sorted by tag and rank, in their order within -> (the values, whether the next one is of the same tag and rank)."""
     ranks, rank = _ranks(rows["rank"])
-    key = codes[index] * np.int64(len(ranks)) + rank[owner[index]]
-    if n_tags * len(ranks) < 65_536:
-        key = key.astype(np.uint16)  # numpy sorts these by counting
+    small = n_tags * len(ranks) < 65_536
+    kind: Any = np.uint16 if small else np.int64  # numpy sorts short ones by counting, and they are a quarter of the size
+    key = codes[index].astype(kind) * kind(len(ranks)) + rank.astype(kind)[owner[index]]
+    index = index.astype(np.int32) if len(codes) < 2**31 else index
     sort = np.argsort(key, kind="stable")
     key = key[sort]
     return index[sort], key[1:] == key[:-1]
@@ -629,7 +630,8 @@ def _ranks(rank: NDArray[np.int16]) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def _equal(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
-    return (x == y) | (np.isnan(x) & np.isnan(y))
+    same: NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
+    return same
 
 
 def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -53,7 +53,7 @@ _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
 FEW, MANY = 4, 48
 """Fewer rows of one layout than these are not worth learning it, reading them by columns."""
 MOST_LAYOUTS, MOST_SKELETONS, MOST_TURNS, MOST_VARIANTS = 50_000, 20_000, 400, 64
-STRANGERS, SAMPLE, QUICK = 2048, 256, 16_384
+STRANGERS, SAMPLE, QUICK = 16_384, 256, 16_384
 """After so many rows in a row whose words no other row has, the next `QUICK` are read by a simple pattern, then `SAMPLE` properly."""
 NEAR = 32_768
 """Bytes behind a line that may matter in which every line is shown to the search for events."""

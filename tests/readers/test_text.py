@@ -173,9 +173,9 @@ def test_one_line_of_many_megabytes(tmp_path: Path) -> None:
 def test_lines_that_are_all_different(tmp_path: Path) -> None:
     """Where no two lines have the same words the simple pattern reads them, and the notes say how many."""
     rng = np.random.default_rng(0)
-    words = ["".join(map(chr, rng.integers(97, 123, 7))) for _ in range(12_000)]
-    reading = read(tmp_path, "".join(f"step {i}: loss={i / 100:.2f} {words[i]} {words[-i]}\n" for i in range(6000)))
-    assert points_of(reading) == [(i, float(f"{i / 100:.2f}")) for i in range(6000)]
+    words = ["".join(map(chr, rng.integers(97, 123, 7))) for _ in range(40_000)]
+    reading = read(tmp_path, "".join(f"step {i}: loss={i / 100:.2f} {words[i]} {words[-i]}\n" for i in range(20_000)))
+    assert points_of(reading) == [(i, float(f"{i / 100:.2f}")) for i in range(20_000)]
     assert any("simple pattern" in note for note in reading.notes)
 
 
