@@ -214,9 +214,10 @@ def _name_parameters(run: Run) -> None:
 
 
 def _size(path: str) -> int:
-    """Bytes of a file, or of the files in a folder."""
+    """Bytes of a file, or of the files in a folder; 0 where it vanished in the meantime."""
     p = Path(path)
-    return sum(f.stat().st_size for f in p.rglob("*") if f.is_file()) if p.is_dir() else p.stat().st_size
+    files = [f for f in p.rglob("*") if f.is_file()] if p.is_dir() else [p]
+    return sum(f.stat().st_size for f in files if f.exists())
 
 
 def _gravest_first(finding: Finding, run: Run) -> tuple[object, ...]:

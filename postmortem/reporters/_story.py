@@ -26,6 +26,10 @@ ENDED = {
     "unknown": "not known how it ended",
 }
 
+_TOLD_ELSEWHERE = {"exception", "exception_class", "exception_message", "first_line", "last_line", "frame", "failures", "numbers"}
+"""Fields of an event that its message or its place already tell."""
+_FIELD_WORDS = {"suspects": "suspect ranks", "ranks": "on ranks", "count": "times"}
+
 
 @dataclass(frozen=True, slots=True)
 class Fold:
@@ -230,6 +234,24 @@ def event_where(event: Event, run: RunReport) -> str:
     parts += [f"rank {event.rank}"] if event.rank not in (None, -1) else []
     parts += [f"step {event.step}"] if event.step is not None else []
     return ", ".join(parts)
+
+
+def event_facts(event: Event) -> list[str]:
+    """What the log says about an event beyond its message: the user's own line, then every field that the message lacks."""
+    lines = []
+    frame = event.fields.get("frame")
+    if isinstance(frame, dict):
+        code = f": {frame['code']}" if frame.get("code") else ""
+        lines.append(f"at {frame.get('file')}:{frame.get('line')} in {frame.get('function')}{code}")
+    rest = []
+    for name, value in event.fields.items():
+        values = value if isinstance(value, list) else [value]
+        shown = ", ".join(str(v) for v in values if not isinstance(v, dict))
+        if shown and name not in _TOLD_ELSEWHERE and not name.endswith("_bytes") and shown not in event.message:
+            rest.append(f"{_FIELD_WORDS.get(name) or name.replace('_', ' ')} {shown}")
+    if rest:
+        lines.append("; ".join(rest))
+    return [squeezed(line, 300) for line in lines]
 
 
 def unchecked(run: RunReport) -> list[str]:

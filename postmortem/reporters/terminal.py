@@ -17,6 +17,7 @@ from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
     about,
     at_onset,
+    event_facts,
     event_where,
     folded,
     headline,
@@ -237,6 +238,8 @@ def _events(page: _Page, run: RunReport) -> None:
         message = squeezed(event.message, 600 if page.verbose else 200)
         words: list[Words] = [(clean(event.kind), style), (f"  {event_where(event, run)}  ", "dim"), message]
         page.add("log" if i == 0 else "", *words, mark="- ", lines=0 if page.verbose else 4)
+        for fact in event_facts(event):
+            page.add("", (fact, "dim"), mark="  ", lines=0 if page.verbose else 3)
     _more(page, len(events) - len(shown))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from rich.cells import cell_len
 
@@ -102,11 +100,9 @@ def test_many_runs_are_grouped_by_cause_worst_first(many):
     assert "runs/notes.bin: no reader understands it" in text
 
 
-def test_four_hundred_runs_fit_two_pages_in_under_a_second(four_hundred):
-    """Many causes get one entry each, and all of it is quick."""
-    start = time.process_time()
+def test_four_hundred_runs_fit_two_pages(four_hundred):
+    """Many causes get one entry each."""
     lines = lines_of(four_hundred, 100)
-    assert time.process_time() - start < 1
     assert len(lines) < 100
     assert all(f"cause-{k} (RUN003 crash)" in "\n".join(lines) for k in range(12))
 
@@ -155,3 +151,15 @@ def test_circular_causes_still_list_every_finding(many):
     run.findings, run.diagnosis = tuple(circle), None
     many.runs = (run,)
     assert all(f"XYZ00{k}" in render(many, RenderOptions()) for k in range(3))
+
+
+def test_the_users_own_line_and_what_the_message_lacks_stand_under_an_event(one_failed):
+    """Under an event: the innermost line of the user's code, suspects, formats; nothing that the message already says."""
+    frame = {"file": "train.py", "line": 33, "function": "step", "code": "loss.backward()"}
+    fields = {"frame": frame, "suspects": [1, 11], "op": "ALLREDUCE", "exception": "ValueError", "requested_bytes": 5}
+    one_failed.runs[0].events = (Event(kind="nccl-timeout", severity="error", file="x.out", line=7, message="timeout of ALLREDUCE", fields=fields),)
+    text = " ".join("\n".join(lines_of(one_failed, 120)).split())
+    assert "at train.py:33 in step: loss.backward()" in text
+    assert "suspect ranks 1, 11" in text
+    assert "op ALLREDUCE" not in text
+    assert "requested" not in text
