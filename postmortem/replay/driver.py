@@ -175,7 +175,7 @@ class _Replay:
             if i:
                 runner, account, saved = self.build()
             attempts.append(self.attempt(runner, account, first, final=i == len(firsts) - 1))
-            if attempts[-1].fidelity.ok or not attempts[-1].fidelity.compared:
+            if attempts[-1].fidelity.exact == attempts[-1].fidelity.compared:
                 break
         best = max(attempts, key=_trust)
         if not best.fidelity.ok and best.fidelity.compared and (other := self.with_recipe_rate(best)) is not None and _trust(other) > _trust(best):

@@ -13,7 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from postmortem import api  # noqa: E402
+from postmortem import PostmortemError, api  # noqa: E402
 from postmortem.replay.driver import ReplayResult  # noqa: E402
 
 RUNS = Path(__file__).parent / "runs"
@@ -210,6 +210,17 @@ def test_checkpoint_between_two_lines_of_a_sparse_log(trained: Any, tmp_path: Pa
     result = api.replay(run, recipe=str(RUNS / "one_step_early.py"))
     assert Path(result.checkpoint).name == "step_00023.pt"
     assert (result.step, result.culprit.phase, result.fidelity.ok) == (26, "backward", True)
+
+
+def test_checkpoint_of_the_last_step(trained: Any, tmp_path: Path) -> None:
+    """The weights of the last step there is cannot be replayed: a state one step off is not taken for rounding."""
+    run = copied(trained, "healthy", tmp_path)
+    for other in ("step_00000.pt", "step_00010.pt"):
+        (run / other).unlink()
+    lines = (run / "progress.csv").read_text().splitlines(keepends=True)
+    (run / "progress.csv").write_text("".join(lines[:22]))  # up to step 20
+    with pytest.raises(PostmortemError, match="is of the last step there is"):
+        api.replay(run, recipe=str(RUNS / "healthy.py"))
 
 
 def test_log_that_contradicts_the_replay(trained: Any, tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ def test_rounding_of_another_machine_is_faithful() -> None:
     assert close.exact < close.compared
     assert "rounding" in close.note
     assert not compare(results([*list(values.values())[:4], math.nan]), {"loss": [logged(values)]}).ok
+    a_step_off = compare(results([v * (1 + 4e-5) for v in values.values()]), {"loss": [logged(values)]})
+    assert not a_step_off.ok
 
 
 def test_nothing_to_compare() -> None:
