@@ -12,11 +12,28 @@ INF = POS | NEG
 """Bits for the kinds of non-finite values."""
 
 
+_COMPUTABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 def values_of(t: torch.Tensor) -> torch.Tensor:
     """The numbers of a tensor as a real, dense one: of sparse tensors the values, of complex ones both parts."""
+    if t.is_nested and t.layout == torch.strided:
+        return torch.cat([part.reshape(-1) for part in t.unbind()])
     if t.layout != torch.strided:
-        t = t._values() if t.layout == torch.sparse_coo else t.values()
-    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+        t = t._values() if t.layout == torch.sparse_coo else t.to_dense() if t.is_mkldnn else t.values()
+    if t.is_complex():
+        return torch.view_as_real(t.resolve_conj())
+    return t.float() if t.is_floating_point() and t.dtype not in _COMPUTABLE else t
+
+
+def shape_of(t: torch.Tensor) -> tuple[int, ...]:
+    """The shape; () of a nested tensor, which has none."""
+    return () if t.is_nested else tuple(t.shape)
+
+
+def has_rows(t: torch.Tensor) -> bool:
+    """Whether positions in `t` can be told by index: a dense tensor of at least one dimension."""
+    return t.layout == torch.strided and not t.is_nested and t.dim() > 0
 
 
 def storage_key(t: torch.Tensor) -> int:
@@ -50,7 +67,7 @@ def exact_bits(t: torch.Tensor) -> int:
 def statistics(t: torch.Tensor) -> dict[str, Any]:
     """shape, dtype, min and max of the finite values, zeros, nan, inf, and the first bad index (in row-major order)."""
     v = values_of(t.detach())
-    out: dict[str, Any] = {"shape": list(t.shape), "dtype": str(t.dtype).removeprefix("torch.")}
+    out: dict[str, Any] = {"shape": list(shape_of(t)), "dtype": str(t.dtype).removeprefix("torch.")}
     if not v.numel() or v.dtype == torch.bool:
         return out
     if not v.is_floating_point():
@@ -69,8 +86,6 @@ def statistics(t: torch.Tensor) -> dict[str, Any]:
 
 def rows_of(bad: torch.Tensor) -> dict[int, list[int]]:
     """Per dimension of a mask, the indices at which it is true somewhere."""
-    if bad.layout != torch.strided:
-        return {}
     return {d: along(bad, d) for d in range(bad.dim())}
 
 

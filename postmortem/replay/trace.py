@@ -32,7 +32,7 @@ from postmortem.replay._births import births
 from postmortem.replay._operators import WRITES_OVER, OpInfo, info_of, infos
 from postmortem.replay._places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of
 from postmortem.replay._records import Birth, Hit, TensorView
-from postmortem.replay._tensors import INF, NAN, exact_bits, rows_of, statistics, storage_key, sum_of, values_of
+from postmortem.replay._tensors import INF, NAN, exact_bits, has_rows, rows_of, shape_of, statistics, storage_key, sum_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -215,7 +215,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if self.suspects and self.suspects[-1] == index:
             return
-        total = o.sum() if o.dtype == torch.float32 and o.layout == torch.strided else sum_of(values_of(o))
+        total = o.sum() if o.dtype == torch.float32 and o.layout == torch.strided and not o.is_nested else sum_of(values_of(o))
         if self._deferred:
             self._sums.append((index, total))
         elif not math.isfinite(total.item()):
@@ -279,13 +279,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs: list[torch.Tensor],
     ) -> None:
         """Looks exactly at what an odd operator read and wrote."""
-        written = [TensorView(index, exact_bits(o), tuple(o.shape), str(o.dtype)) for o in outputs]
+        written = [TensorView(index, exact_bits(o), shape_of(o), str(o.dtype)) for o in outputs]
         if not any(w.bits for w in written):
             self.suspects.pop()  # the sum overflowed, the values did not
             return
         changed = earlier or {}
         read = [
-            TensorView(s, changed[id(t)] if id(t) in changed else exact_bits(t), tuple(t.shape), str(t.dtype), id(t) in changed)
+            TensorView(s, changed[id(t)] if id(t) in changed else exact_bits(t), shape_of(t), str(t.dtype), id(t) in changed)
             for t, s in zip(tensors, sources, strict=True)
         ]
         hit = Hit(
@@ -315,12 +315,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for view, t in zip(hit.inputs, tensors, strict=True):
             if id(t) not in changed:
                 view.stats = statistics(t)
-                if view.bits:
+                if view.bits and has_rows(t):
                     view.rows = rows_of(~torch.isfinite(t))
         for view, o in zip(hit.outputs, outputs, strict=True):
             view.stats = statistics(o)
         o = next(o for v, o in zip(hit.outputs, outputs, strict=True) if v.bits)
-        if o.layout == torch.strided and o.dim():
+        if has_rows(o):
             hit.shape = tuple(o.shape)
             hit.rows = rows_of(torch.isnan(o) if new == NAN else ~torch.isfinite(o))
 
