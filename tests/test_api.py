@@ -49,7 +49,7 @@ def test_load_of_several_runs_lists_them(tmp_path):
     """load of a folder with two runs names them."""
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text("step,loss\n1,2.5\n2,2.4\n")
-    with pytest.raises(postmortem.PostmortemError, match="holds 2 runs.*: a, b"):
+    with pytest.raises(postmortem.PostmortemError, match=r"holds 2 runs.*: a, b"):
         postmortem.load(tmp_path)
 
 

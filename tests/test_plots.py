@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -146,23 +145,19 @@ def test_a_million_points_are_thinned_but_keep_their_spike_and_first_nan():
     """Drawn points stay few; the highest, the lowest and the first non-finite point are among them."""
     value = np.ones(1_000_000)
     value[123_456], value[654_321], value[900_001] = 7.0, -7.0, np.nan
-    start = time.process_time()
     ax = plot_series(View(make_run(1_000_000, **{"train/loss": value})).main("loss"))
     drawn(ax)
-    assert time.process_time() - start < 5
     line = ax.lines[0]
     assert len(line.get_xdata()) < 6000
     assert {123_456, 654_321, 900_001} <= set(line.get_xdata().tolist())
     assert (np.nanmin(line.get_ydata()), np.nanmax(line.get_ydata())) == (-7.0, 7.0)
 
 
-def test_a_value_missing_every_other_step_is_quick():
+def test_a_value_missing_every_other_step_is_few_artists():
     """A stretch costs no artist of its own."""
     value = np.where(np.arange(200_000) % 2, np.nan, 1.0)
-    start = time.process_time()
     ax = plot_series(View(make_run(200_000, **{"train/loss": value})).main("loss"))
     drawn(ax)
-    assert time.process_time() - start < 5
     assert len(ax.lines) + len(ax.collections) == 3
 
 
