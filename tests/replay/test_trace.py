@@ -116,3 +116,16 @@ def test_disarming_leaves_no_hooks_behind() -> None:
     with pytest.raises(ZeroDivisionError), Tracer():
         _ = 1 / 0
     assert dict(hooks) == before
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_unusual_tensors_are_looked_at_as_well() -> None:
+    """Nested, sparse, complex and 8-bit tensors neither stop the engine nor hide what is in them."""
+    with Tracer() as trace:
+        torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=torch.jagged) / 0
+        torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)]) * float("inf")
+        torch.sparse_coo_tensor(torch.tensor([[0, 1]]), torch.tensor([1.0, 2.0]), (3,)) * float("inf")
+        torch.polar(torch.ones(2), torch.ones(2)) / 0
+        torch.full((2,), 1e9).to(torch.float8_e5m2)
+        torch.empty(3, device="meta") / 0
+    assert [h.name for h in trace.hits.values()] == ["div", "mul", "mul", "div", "_to_copy"]
