@@ -51,7 +51,7 @@ class Crash(BaseDetector):
         for event in view.events:
             if event.severity == "error":
                 same[event.file, event.kind, re.sub(r"0x[0-9a-f]+|\d+", "#", event.message)].append(event)
-        for (_, kind, _), events in list(same.items())[: self.options.most]:
+        for kind, events in _told_once(list(same.values()))[: self.options.most]:
             first = events[0]
             ranks = sorted({e.rank for e in events if e.rank is not None})
             where = f", line {first.line} of {first.file.rsplit('/', 1)[-1]}" if first.line is not None else ""
@@ -81,3 +81,19 @@ class Crash(BaseDetector):
                     "frame": first.fields.get("frame"),
                 },
             )
+
+
+def _told_once(groups: list[list[Event]]) -> list[tuple[str, list[Event]]]:
+    """The crashes, each with its events. What a logger said of an exception, and a copy of it in another file of the run,
+    is the crash whose traceback knows the line of the user's code."""
+    told: list[list[Event]] = []
+    for group in sorted(groups, key=lambda events: "frame" not in events[0].fields):  # stable: the order of the log otherwise
+        if not any(_same_crash(group[0], known[0]) for known in told):
+            told.append(group)
+    place = {id(group): i for i, group in enumerate(groups)}
+    return [(group[0].kind, group) for group in sorted(told, key=lambda group: place[id(group)])]
+
+
+def _same_crash(event: Event, known: Event) -> bool:
+    said = (str(known.fields.get("exception_message") or known.message).splitlines() or [""])[0]
+    return event.kind == known.kind and event.step == known.step and event.rank == known.rank and said in event.message

@@ -34,6 +34,7 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
     """Reads all files of a run. Never raises for content: what is wrong becomes a Problem."""
     readings = [(part, _read(part)) for part in files.parts]
     _drop_coarser_prints([reading for _, reading in readings])
+    _place_last_failures([reading for _, reading in readings])
     events: list[Event] = []
     problems: list[Problem] = []
     config: dict[str, Any] = {}
@@ -100,6 +101,21 @@ def _drop_coarser_prints(readings: list[Reading]) -> None:
             if not stays.all():
                 reading.points = _selected(points, stays)
                 reading.skipped[_COARSER] = reading.skipped.get(_COARSER, 0) + int((~stays).sum())
+
+
+def _place_last_failures(readings: list[Reading]) -> None:
+    """Moves a failure after the last step that its text printed to the last step that another source has.
+
+    Only within the interval at which the text prints: beyond it the other source may be of another attempt.
+    """
+    with_steps = [r.points.step for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS and len(r.points)]
+    reached = max((int(step.max()) for step in with_steps), default=0)
+    for reading in readings:
+        printed = np.unique(reading.points.step)
+        if reading.source == "text" and reading.step_axis not in _NO_STEPS and len(printed) > 1:
+            last = int(printed[-1])
+            if last < reached <= last + float(np.median(np.diff(printed))):
+                reading.events = [replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events]
 
 
 def _quantity(tag: str) -> str:

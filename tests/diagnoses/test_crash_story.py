@@ -39,3 +39,15 @@ def test_what_would_confirm_a_crash_speaks_not_against_it(tmp_path: Path) -> Non
     assert run.diagnosis is not None
     assert run.diagnosis.evidence_against == ()
     assert any(line.startswith("what would confirm it: ") for line in run.diagnosis.next)
+
+
+def test_what_a_logger_said_of_an_exception_is_the_same_crash(tmp_path: Path) -> None:
+    """An exception that a logger names before its traceback, also in a second file, is one crash, placed at its traceback."""
+    said = "step 10 loss 0.9\nstep 11 loss 0.8\nERROR Engine run is terminating due to exception: mat1 and mat2 must have the same dtype\n"
+    raised = 'Traceback (most recent call last):\n  File "model.py", line 7, in forward\n    return x @ w\n'
+    raised += "RuntimeError: mat1 and mat2 must have the same dtype\n"
+    for name in ("train.log", "train.out"):
+        (tmp_path / name).write_text(said + raised)
+    [run] = postmortem.scan(tmp_path).runs
+    [crash] = [f for f in run.findings if f.name == "crash"]
+    assert crash.evidence["frame"]["file"] == "model.py"

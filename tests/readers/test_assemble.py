@@ -34,3 +34,15 @@ def test_means_of_epochs_alone_are_kept(tmp_path: Path) -> None:
     """A text without another source keeps its epochs as steps."""
     (tmp_path / "train.out").write_text(BAR)
     assert sorted(postmortem.load(tmp_path).frame.query("tag == 'train_loss'")["step"]) == [1, 2, 3]
+
+
+def test_a_crash_between_two_prints_is_placed_where_the_table_ends(tmp_path: Path) -> None:
+    """A text that prints every 50 steps places its crash at the last step of the table, unless that is of another attempt."""
+    prints = "".join(f"step {step} train_loss {2 - 0.01 * step}\n" for step in (0, 50))
+    for name, rows in (("near", 90), ("far", 400)):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "metrics.csv").write_text("step,train_loss\n" + "".join(f"{step},{2 - 0.01 * step}\n" for step in range(rows)))
+        (folder / "train.out").write_text(prints + CRASH)
+    assert [event.step for event in postmortem.load(tmp_path / "near").event_list] == [89]
+    assert [event.step for event in postmortem.load(tmp_path / "far").event_list] == [50]
