@@ -103,7 +103,7 @@ def replay(
     view = View(run) if run is not None else None
     aim = aim_at(view, report, step)
     path = choose_checkpoint(target, run, report, aim, checkpoint)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    where = _device(device)
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), _as_one_line():
         made = _Replay(found, path, where, view, aim, config_of(run, target), trust, progress)
         attempt = made.best_attempt()
@@ -122,6 +122,18 @@ def replay(
         judged=judged,
         seconds=time.monotonic() - started,
     )
+
+
+def _device(name: str | None) -> torch.device:
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise ReplayError(f"no device {name!r}: cpu, cuda, cuda:1, …") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ReplayError(f"no device {name!r} here: {torch.cuda.device_count()} CUDA devices are available")
+    return found
 
 
 @contextlib.contextmanager

@@ -148,6 +148,8 @@ BAD = {
     "checkpoint after the onset": ("pass", ["--checkpoint", "step_14.pt"], "is of step 14, not before step 12"),
     "step before the checkpoint": ("pass", ["--checkpoint", "step_9.pt", "--step", "7"], "is of step 9, not before step 7"),
     "step before all checkpoints": ("pass", ["--step", "2"], "no checkpoint before step 2: the earliest is"),
+    "no such device": ("pass", ["--device", "cuda:99"], "no device 'cuda:99' here"),
+    "no device at all": ("pass", ["--device", "abacus"], "no device 'abacus'"),
     "no such checkpoint": ("pass", ["--checkpoint", "nothing.pt"], "no such checkpoint"),
 }
 
