@@ -1,6 +1,8 @@
 # Two commands on a fresh machine: `make demo` and `make test`. Everything is installed into .venv.
 PYTHON ?= python3
-PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# PIP_FLAGS reaches every pip call, e.g. to take the CPU build of torch: make test PIP_FLAGS='--extra-index-url URL'
+PIP_FLAGS ?=
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

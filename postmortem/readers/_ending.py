@@ -16,6 +16,7 @@ from postmortem.readers._occurrences import trained_on
 if TYPE_CHECKING:
     from postmortem.core.model import Ended
     from postmortem.readers._occurrences import Failure
+    from postmortem.signatures import Role
 
 STRONG = re.compile(r"`?Trainer\.fit`? stopped|train_runtime|\[after training is done\]|exits successfully")
 """Said once, at the end of a training, and not at the end of each epoch."""
@@ -114,7 +115,7 @@ def _survived(failure: Failure, progress: int, completed: Completion | None, att
     return trained_on(failure, progress) > 0
 
 
-def _optional(failure: Failure, ordinary: int, told: set[str]) -> bool:
+def _optional(failure: Failure, ordinary: int, told: set[Role]) -> bool:
     """Whether an import failed that the program can do without: it went on talking, and nobody reports its death."""
     return _is_import(failure) and ordinary - failure.last.ordinary >= _TALKED_ON and ("wrapper" not in told or "cause" in told)
 
