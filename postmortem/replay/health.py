@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Problem
 
 CHUNK = 2**20  # fits the second-level cache
+_SPAN = 16 * CHUNK  # what a thread takes at a time
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
 
 
@@ -125,7 +126,7 @@ def _scan(found: Layout, before: dict[str, Piece]) -> list[TensorHealth]:
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in pieces:
         groups[(p.path, p.offset, p.nbytes)].append(p)
-    jobs = [(key, p[0], start, min(CHUNK, p[0].nbytes - start)) for key, p in groups.items() for start in range(0, p[0].nbytes, CHUNK)]
+    jobs = [(key, p[0], start, min(_SPAN, p[0].nbytes - start)) for key, p in groups.items() for start in range(0, p[0].nbytes, _SPAN)]
     sums: dict[tuple[Path, int, int], _Sums] = {key: _Sums() for key in groups}
     workers = max(1, min(8, (os.cpu_count() or 1) + 1, len(jobs)))
     threads = torch.get_num_threads()
@@ -193,6 +194,13 @@ class _Reader:
 
 def _job(reader: _Reader, before: dict[str, Piece], job: tuple[object, Piece, int, int]) -> _Sums:
     _, piece, start, nbytes = job
+    total = _Sums()
+    for at in range(start, start + nbytes, CHUNK):
+        total.add(_chunk(reader, before, piece, at, min(CHUNK, start + nbytes - at)))
+    return total
+
+
+def _chunk(reader: _Reader, before: dict[str, Piece], piece: Piece, start: int, nbytes: int) -> _Sums:
     data = reader.read(piece.path, piece.offset + start, nbytes, 0)
     sums = _reduce(data, piece.dtype)
     old = before.get(piece.name)
