@@ -31,7 +31,8 @@ class Divergence(BaseDetector):
 
     How: the median of a window around each point, against the least value it had before. Where more than half
     of the rise of the logarithm falls into three points it is a spike that did not recover, and loss-spike says so.
-    The onset is the last point at the foot of the rise.
+    The onset is the last point at the foot of the rise. A loss that rose from its first points on, 30 times its first
+    value and never near it again, has no level to compare with; its onset is the first point above twice that value.
 
     Typical causes: a learning rate too high or ramped up, a sign error or ascent on one loss term, labels that
     went wrong, weights that grow without bound.
@@ -45,12 +46,14 @@ class Divergence(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Rise over the best as a share, and in standard deviations (2.7 are four MADs); what loss-spike takes for one; least points."""
+        """Rise over the best as a share, and in standard deviations (2.7 are four MADs); what loss-spike takes for one; least points;
+        how many times its first value a loss must be that rose from the start."""
 
         rise: float = 0.25
         z: float = 2.7
         spike: float = 4.0
         points: int = 15
+        from_start: float = 30.0
 
     code = "LOS002"
     name = "divergence"
@@ -70,6 +73,15 @@ class Divergence(BaseDetector):
             return None
         x = np.log(series.value)
         n = len(x)
+        if not contest and (left := self._left_the_start(x)):
+            level, end = float(x[0]), float(np.median(x[left:]))
+            return self.found(
+                series,
+                left,
+                f"{series.tag} climbs from its first value, {number(np.exp(level))}, to {number(np.exp(end))} and never comes near it again",
+                end=n - 1,
+                evidence={"best": np.exp(level), "best_step": series.step[0], "end": np.exp(end), "noise": 0.0},
+            )
         smooth = centred_median(x, 2 * min(max(2, n // 40), 12) + 1)
         wide = centred_median(x, 2 * max(4, n // 16) + 1)  # the least of many short windows would be a lucky one
         best = int(np.argmin(wide[: n - max(2, n // 20)]))
@@ -92,6 +104,15 @@ class Divergence(BaseDetector):
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
         )
+
+    def _left_the_start(self, x: NDArray[np.float64]) -> int:
+        """The first of the points that stay above twice the first value, where they do so from early on and are far above it; else 0.
+
+        An untrained model is about as bad as a model can honestly be, so no noise has to be known.
+        """
+        left = int(np.flatnonzero(x <= x[0] + np.log(2))[-1]) + 1
+        early = left <= max(3, len(x) // 10)
+        return left if early and float(np.median(x[left:])) > x[0] + np.log(self.options.from_start) else 0
 
     @staticmethod
     def _onset(smooth: NDArray[np.float64], best: int, level: float, rise: float, spread: float) -> int:

@@ -1,0 +1,33 @@
+"""Divergence where there is no level to compare with: from the first step on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import postmortem
+
+
+def found(folder: Path, losses: np.ndarray) -> list[int | None]:
+    rows = "".join(f"{step},{loss}\n" for step, loss in enumerate(losses))
+    (folder / "metrics.csv").write_text("step,loss\n" + rows)
+    [run] = postmortem.scan(folder).runs
+    return [f.step for f in run.findings if f.code == "LOS002"]
+
+
+@pytest.mark.parametrize("onset", [1, 2])
+def test_a_loss_that_blows_up_from_the_start(tmp_path: Path, onset: int) -> None:
+    """A loss that leaves its first value for good is divergence, at the first point that left it."""
+    noise = np.random.default_rng(onset).normal(0, 3, 120)
+    losses = np.exp(np.clip(3 * np.arange(120), 0, 40) + noise)
+    losses[: onset + 1] = [2.0] * onset + [60.0]
+    losses[onset + 1 :] = np.maximum(losses[onset + 1 :], 30.0)
+    losses[100:] = np.exp(np.abs(noise[100:]) + 3)
+    assert found(tmp_path, losses) == [onset]
+
+
+def test_a_sum_that_starts_again_each_epoch_is_none(tmp_path: Path) -> None:
+    """A loss that adds up within an epoch comes back to its first value."""
+    assert found(tmp_path, np.tile(0.7 * np.arange(1, 201), 3)) == []
