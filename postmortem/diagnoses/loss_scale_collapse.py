@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import consequences, faults, lower_rate, named, number, rate_at, tell
+from postmortem.diagnoses._story import consequences, faults, lower_rate, named, number, rate_at, role, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -30,6 +30,9 @@ class LossScaleCollapse:
         related = first.name in ("loss-scale-collapse", "inf-onset", "nan-onset", "nonfinite-gradient")
         if not related and first.step is not None and first.step < (root.step or 0):
             return None  # the run blew up before
+        broken = [
+            f for f in named(findings, "nan-onset", "inf-onset") if role(view, f) == "loss" and _for_good(f) and (f.step or 0) <= (root.step or 0) + 1
+        ]
         fall = f"{number(root.evidence['before'])} to {number(root.evidence['end'])}"
         return tell(
             view,
@@ -38,6 +41,15 @@ class LossScaleCollapse:
             consequences(findings, root),
             summary=f"From step {root.step} on every step overflows and is skipped: the loss scale falls from {fall}.",
             evidence_for=[root.message, *(f.message for f in named(findings, "inf-onset", "nan-onset", "nonfinite-gradient")[:2])],
+            against=[
+                f"from step {f.step} on {f.tag} itself is not finite, in every batch: weights or data are broken, and no scale helps"
+                for f in broken[:1]
+            ],
             disprove=["the replay of the step in fp32 has non-finite gradients too: then it is no matter of precision"],
             advice=["bf16 in place of fp16, or fp32 for the loss and the layer that overflows", lower_rate(view, rate_at(view, root.step))],
         )
+
+
+def _for_good(onset: Finding) -> bool:
+    """Whether all points from the onset on are not finite: one overflow in the forward pass spares the next batch."""
+    return "stays non-finite" in onset.message

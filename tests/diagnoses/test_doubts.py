@@ -1,0 +1,37 @@
+"""What speaks against a story, and the cause that the same numbers leave open."""
+
+from __future__ import annotations
+
+import numpy as np
+
+T = np.arange(400)
+
+
+def times(at, factor):
+    def change(x):
+        x[at:] = x[at:] * factor
+        return x
+
+    return change
+
+
+def test_a_loss_that_is_not_finite_for_good_speaks_against_the_scale(story, course):
+    """Where the loss itself is NaN in every batch since the scale fell, the story says that no scale helps."""
+    tags = course(loss=lambda x: np.where(T >= 200, np.nan, x))
+    tags["loss_scale"] = 65536.0 * 0.5 ** np.maximum(0, T - 199)
+    told = story(tags).diagnosis
+    assert told.name == "loss-scale-collapse"
+    assert any("loss itself is not finite" in line for line in told.evidence_against)
+
+
+def test_a_finite_loss_does_not_speak_against_the_scale(story, course):
+    """A scale that falls while the loss stays finite is the plain case."""
+    tags = course() | {"loss_scale": 65536.0 * 0.5 ** np.maximum(0, T - 199)}
+    assert story(tags).diagnosis.evidence_against == ()
+
+
+def test_gradients_that_explode_in_one_calm_step_point_at_its_batch(story, course):
+    """Where loss and gradient norm leap together out of a calm training, the samples of the step come first."""
+    told = story(course(grad_norm=times(200, 3000), loss=times(200, 3000))).diagnosis
+    assert told.name == "exploding-gradients"
+    assert told.next[0].startswith("look at the samples of step 200")
