@@ -14,8 +14,8 @@ from postmortem._version import __version__
 from postmortem.core import model
 from postmortem.core.around import around
 from postmortem.core.config import Config, check_selectors, make_options
-from postmortem.core.errors import MissingExtra, NotFoundError, UsageError
-from postmortem.core.model import Finding, Report, RunReport, Verdict
+from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError, UsageError, described
+from postmortem.core.model import Finding, Problem, Report, RunReport, Verdict
 from postmortem.core.timeline import Run
 from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
@@ -68,14 +68,16 @@ def scan(
     keep: bool = True,
     look_into_checkpoints: bool = False,
     baseline: PathLike | None = None,
+    replay_failed: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
     """Reads every run below `paths` and says what happened to each.
 
     `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
     `look_into_checkpoints` opens the saved weights of every run (needs torch), else only of failed runs where
-    torch is installed; `baseline` is a run that each one is compared with; `progress` is called with (done,
-    total, name of the run about to be read).
+    torch is installed; `baseline` is a run that each one is compared with; `replay_failed` reruns the step at fault
+    of each failed run that has a recipe.py and a checkpoint, so that its report carries the culprit (runs the user's
+    recipe); `progress` is called with (done, total, name of the run about to be read).
     NotFoundError where a path does not exist or nothing below it can be read; UsageError where the
     configuration names something unknown.
     """
@@ -86,6 +88,8 @@ def scan(
     if not found and not problems:
         raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found (event files, .wandb, .out/.log, CSV, trainer_state.json)")
     reference = load(baseline, roles=config.roles) if baseline is not None else None
+    if reference is not None and not reference.n_points:
+        raise NotFoundError(f"{baseline}: no numbers in the baseline")
     reports = []
     for i, files in enumerate(found):
         if progress:
@@ -94,6 +98,8 @@ def scan(
         reports.append(judge(run, config, detectors=detectors, look_into_checkpoints=look_into_checkpoints))
         if reference is not None and run.path.resolve() != reference.path.resolve():
             reports[-1].notes = (*reports[-1].notes, f"baseline: {compare(reference, run).summary()}")
+        if replay_failed and reports[-1].verdict == "failed" and run.checkpoints:
+            _add_culprit(reports[-1])
         if not keep:
             reports[-1].run = None
     if progress:
@@ -167,6 +173,10 @@ def _detect(view: View, detectors: list[Any]) -> tuple[list[Finding], list[str],
             checked.append(detector.code)
         except NotChecked as why:
             not_checked.append((detector.code, str(why)))
+        except Exception as error:  # noqa: BLE001 - a fault of one detector costs what it finds, not the scan
+            fault = f"the detector failed: {described(error)}"
+            not_checked.append((detector.code, fault))
+            view.run.problems.append(Problem(path=str(view.run.path), what=f"{detector.code}: {fault}", lost="what it would have found"))
     return findings, checked, not_checked
 
 
@@ -305,6 +315,19 @@ def replay(
     report = found[0] if len(found) == 1 else None
     start = Path(checkpoint) if checkpoint is not None else path if itself else None
     return driver.replay(path, run=report.run if report else None, report=report, recipe=recipe, step=step, checkpoint=start, **options)
+
+
+def _add_culprit(report: RunReport) -> None:
+    """Replays a failed run; its report carries the culprit, or a note that says why there is none."""
+    _need_torch("replay")
+    from postmortem.replay import driver
+
+    try:
+        result = driver.replay(Path(report.path), run=report.run, report=report)
+    except PostmortemError as error:
+        report.notes = (*report.notes, f"replay: {error}")
+        return
+    report.culprit = result.as_json()["culprit"]
 
 
 def checkpoints(path: PathLike) -> list[Health]:

@@ -144,3 +144,24 @@ def test_stride_warnings_name_the_parameters_that_could_be_meant(tmp_path):
     torch.save({"model": weights, "optimizer": optimizer, "step": 20}, tmp_path / "step_20.pt")
     (event,) = [e for e in postmortem.load(tmp_path).event_list if e.kind == "ddp-stride"]
     assert [name.removeprefix("model.") for name in event.fields["parameters"]] == ["depthwise.weight"]
+
+
+def test_scan_with_replay_carries_the_culprit(sample_runs, postmortem):
+    """``scan --replay`` reruns the step at fault; the report, as JSON and as text, names the line and what cured it."""
+    pytest.importorskip("torch")
+    run = sample_runs / "nan-log-of-zero"
+    called = postmortem("scan", run, "--replay", "--format", "json")
+    culprit = json.loads(called.out)["runs"][0]["culprit"]
+    assert (culprit["phase"], culprit["op"], culprit["module"], culprit["samples"]) == ("forward", "log", "frontend", [30])
+    text = postmortem("scan", run, "--replay").out
+    assert "torch.log(energy)" in text
+    assert "cured by drop_sample, eps" in text
+
+
+def test_a_replay_that_cannot_be_made_is_a_note(failed_run, postmortem):
+    """A failed run without a recipe is reported all the same, with a note that says what a replay lacks."""
+    called = postmortem("scan", failed_run, "--replay", "--format", "json")
+    run = json.loads(called.out)["runs"][0]
+    assert run["verdict"] == "failed"
+    assert run["culprit"] is None
+    assert any(n.startswith("replay: ") and "recipe.py" in n for n in run["notes"])

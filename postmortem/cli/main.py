@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 
 from postmortem._version import __version__
-from postmortem.core.errors import PostmortemError, did_you_mean
+from postmortem.core.errors import PostmortemError, described, did_you_mean
+from postmortem.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,26 +73,46 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits; `args` defaults to those of the process."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    _open_streams()
     try:
         code = cli.main(args=list(args) if args is not None else None, prog_name="postmortem", standalone_mode=False)
         sys.stdout.flush()
-    except click.exceptions.Abort:
-        _fail("interrupted", 130)
-    except KeyboardInterrupt:
+    except (click.exceptions.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except click.ClickException as error:
         _fail(error.format_message(), error.exit_code)
     except PostmortemError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:  # the reader of our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard(sys.stdout)
         sys.exit(0)
+    except OSError as error:  # readers and reporters tell of their own files: what is left is our output
+        _discard(sys.stdout)
+        _fail(f"{error.filename or 'the output'}: {error.strerror or error}", 2)
+    except Exception as error:
+        if "POSTMORTEM_TRACEBACK" in os.environ:
+            raise
+        _fail(f"a fault of postmortem, please report it (POSTMORTEM_TRACEBACK=1 shows all of it): {described(error)}", 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _open_streams() -> None:
+    """Makes output safe to write to: characters that it has no bytes for are escaped, a closed stream swallows."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with >&-
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+        if hasattr(stream := getattr(sys, name), "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard(stream: TextIO) -> None:
+    """Lets what is still buffered go nowhere, so that the end of the process does not trip over it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _fail(message: str, code: int) -> NoReturn:
-    click.echo(f"postmortem: {' '.join(message.split())}", err=True)
+    try:
+        click.echo(f"postmortem: {printable(' '.join(message.split()))}", err=True)
+    except OSError:  # nobody can be told: the exit code still says it
+        _discard(sys.stderr)
     sys.exit(code)

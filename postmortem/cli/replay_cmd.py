@@ -6,14 +6,12 @@ import json
 import linecache
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from postmortem import api
-from postmortem.core.model import SCHEMA_VERSION, json_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,24 +38,12 @@ def replay(target: Path, format_: str, **options: Any) -> int:
     """
     result = api.replay(target, progress=_progress(), **options)
     if format_ == "json":
-        click.echo(json.dumps(as_json(result), ensure_ascii=False, indent=1, allow_nan=False))
+        click.echo(json.dumps(result.as_json(), ensure_ascii=False, indent=1, allow_nan=False))
     else:
         click.echo("\n".join(text(result)))
     if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):
         return 1
     return 0 if result.judged else 3
-
-
-def as_json(result: ReplayResult) -> dict[str, Any]:
-    """The documented object: schema_version, target, step, fidelity, culprit."""
-    whole = {
-        "schema_version": SCHEMA_VERSION,
-        "target": result.target,
-        "step": result.step,
-        "fidelity": asdict(result.fidelity),
-        "culprit": asdict(result.culprit),
-    }
-    return json_value(whole)  # type: ignore[no-any-return]
 
 
 def text(result: ReplayResult) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -32,6 +33,11 @@ _role = click.option(
 _checkpoints = click.option("--checkpoints", is_flag=True, help="Look into the saved weights of every run (needs torch), not only of failed ones.")
 
 
+_replay = click.option(
+    "--replay", is_flag=True, help="Rerun the step at fault of failed runs that have a recipe.py and a checkpoint; name the culprit."
+)
+
+
 @click.command()
 @_paths
 @click.option("--format", "format_", default="text", metavar="FORMAT", help=f"One of {', '.join(r.name for r in REPORTERS)}.  [default: text]")
@@ -41,6 +47,7 @@ _checkpoints = click.option("--checkpoints", is_flag=True, help="Look into the s
 @_role
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at findings of this severity or above.  [default: error]")
 @_checkpoints
+@_replay
 @click.option("--baseline", type=click.Path(path_type=Path), metavar="RUN", help="Say for each run where it parts from this one.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem, unfolded.")
 def scan(
@@ -49,9 +56,8 @@ def scan(
     """Find every run below PATHS and say what happened to each, worst first."""
     render = REPORTERS[format_]
     config = _config(fail_on=fail_on, **options)
-    report = _scanned(paths, config, options["checkpoints"], baseline)
-    to_terminal = output is None and sys.stdout.isatty()
-    shown = RenderOptions(width=shutil.get_terminal_size((100, 24)).columns, color=to_terminal, verbose=verbose)
+    report = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], baseline=baseline)
+    shown = RenderOptions(width=shutil.get_terminal_size((100, 24)).columns, color=output is None and _wants_color(), verbose=verbose)
     _write(render(report, shown), output)
     if not report.runs:
         raise PostmortemError("; ".join(f"{p.path}: {p.what}" for p in report.problems[:5]))
@@ -67,10 +73,11 @@ def scan(
 @_ignore
 @_role
 @_checkpoints
+@_replay
 def report(paths: tuple[Path, ...], output: Path, **options: Any) -> int:
     """Write one self-contained HTML page about the runs below PATHS; it needs no network."""
     config = _config(fail_on=None, **options)
-    found = _scanned(paths, config, options["checkpoints"])
+    found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"])
     _write(REPORTERS["html"](found, RenderOptions(verbose=True)), output)
     click.echo(f"wrote {output} ({len(found.runs)} runs)", err=True)
     return api.exit_code(found, "never")
@@ -83,10 +90,12 @@ def _config(*, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str
     return replace(config, select=select or config.select, ignore=ignored, roles=roles, fail_on=fail_on or config.fail_on)
 
 
-def _scanned(paths: tuple[Path, ...], config: Config, checkpoints: bool, baseline: Path | None = None) -> Report:
+def _scanned(paths: tuple[Path, ...], config: Config, *, checkpoints: bool, replay: bool, baseline: Path | None = None) -> Report:
     for plugin in api.broken_plugins():
         click.echo(f"postmortem: not used, it did not load: {plugin.where}: {plugin.why}", err=True)
-    return api.scan(paths, config=config, keep=False, look_into_checkpoints=checkpoints, baseline=baseline, progress=_progress())
+    return api.scan(
+        paths, config=config, keep=False, look_into_checkpoints=checkpoints, baseline=baseline, replay_failed=replay, progress=_progress()
+    )
 
 
 def _progress() -> Callable[[int, int, str], None] | None:
@@ -101,6 +110,11 @@ def _progress() -> Callable[[int, int, str], None] | None:
             click.echo(f"\r\x1b[K{line}", nl=False, err=True)
 
     return show
+
+
+def _wants_color() -> bool:
+    """A terminal that understands colours, and nobody asked for none (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _write(text: str, output: Path | None) -> None:

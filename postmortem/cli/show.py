@@ -11,6 +11,7 @@ import numpy as np
 
 from postmortem import api
 from postmortem.core.config import parse_roles
+from postmortem.core.errors import NotFoundError
 from postmortem.core.model import json_value
 from postmortem.core.text import printable
 from postmortem.core.view import Series, View
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:
     """Show how RUN (a folder or a file) was understood: sources, tags and the role each got, steps, restarts, ranks, problems."""
     loaded = api.load(run, roles=parse_roles(role))
+    if not loaded.sources:
+        raise NotFoundError("; ".join(f"{p.path}: {p.what}" for p in loaded.problems[:5]) or f"{run}: no training log found")
     facts = _facts(loaded)
     click.echo(json.dumps(json_value(facts), indent=2, allow_nan=False) if format_ == "json" else _text(facts))
     return 3 if any(p.lost for p in loaded.problems) or not loaded.n_points else 0

@@ -13,6 +13,7 @@ z = 6.0
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 FAIL_ON = ("error", "warning", "never")
+_KINDS: dict[type[Any], str] = {dict: "a table", list: "a list of codes or names", str: "a text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +51,28 @@ def _fits(selector: str, code: str, name: str) -> bool:
 
 def load_config(folder: Path | None = None) -> Config:
     """The settings of the nearest pyproject.toml at or above `folder`. UsageError names a key that does not exist."""
-    start = (folder or Path.cwd()).resolve()
+    try:
+        start = (folder or Path.cwd()).resolve()
+    except FileNotFoundError:  # the working directory is gone
+        return Config()
     for path in (p / "pyproject.toml" for p in (start, *start.parents)):
         if path.is_file():
             try:
-                table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("postmortem", {})
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                whole = tomllib.loads(path.read_text(encoding="utf-8"))
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise UsageError(f"{path}: not valid TOML: {error}") from error
-            return make_config(table, where=str(path))
+            except OSError as error:
+                raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+            tool = _checked(whole.get("tool", {}), dict, f"{path}: tool")
+            return make_config(_checked(tool.get("postmortem", {}), dict, f"{path}: tool.postmortem"), where=str(path))
     return Config()
+
+
+def _checked(value: Any, kind: type[Any], where: str) -> Any:
+    """`value` where it is of this kind, else UsageError."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{where} is {value!r}, not {_KINDS[kind]}")
+    return value
 
 
 def make_config(table: Mapping[str, Any], *, where: str) -> Config:
@@ -68,17 +83,22 @@ def make_config(table: Mapping[str, Any], *, where: str) -> Config:
             raise UsageError(f"{where}: no setting {key!r}{did_you_mean(key, known)}")
     values = {known[k]: v for k, v in table.items()}
     for key in ("select", "ignore"):
-        values[key] = tuple(values.get(key, ()))
+        given = values.get(key, [])
+        values[key] = tuple(
+            _checked(one, str, f"{where}: {key}") for one in _checked([given] if isinstance(given, str) else given, list, f"{where}: {key}")
+        )
     if (fail_on := values.get("fail_on", "error")) not in FAIL_ON:
         raise UsageError(f"{where}: fail-on is {fail_on!r}, not one of {', '.join(FAIL_ON)}")
-    check_roles(values.get("roles", {}), where=where)
+    check_roles(_checked(values.get("roles", {}), dict, f"{where}: roles"), where=where)
+    for name, options in _checked(values.get("detectors", {}), dict, f"{where}: detectors").items():
+        _checked(options, dict, f"{where}: detectors.{name}")
     return Config(**values)
 
 
 def check_roles(roles: Mapping[str, str], *, where: str) -> None:
     """UsageError where a tag is given a role that does not exist."""
     for tag, role in roles.items():
-        if role not in ROLES:
+        if _checked(role, str, f"{where}: role of {tag!r}") not in ROLES:
             raise UsageError(f"{where}: no role {role!r} (for tag {tag!r}){did_you_mean(role, ROLES)}; roles are {', '.join(ROLES)}")
 
 
@@ -112,4 +132,6 @@ def make_options(options: type[Any], table: Mapping[str, Any], *, where: str) ->
         default = fields[name].default
         if isinstance(default, (int, float)) and (not isinstance(value, (int, float)) or isinstance(value, bool) != isinstance(default, bool)):
             raise UsageError(f"{where}: {key} = {value!r} is not a {type(default).__name__}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{where}: {key} = {value!r} is not a finite number")
     return options(**{k.replace("-", "_"): v for k, v in table.items()})

@@ -10,6 +10,7 @@ Damage inside a log is never an exception: it is a `Problem`.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ class MissingExtra(PostmortemError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs the extra [{extra}]: pip install 'training-postmortem[{extra}]'")
+
+
+def described(error: BaseException) -> str:
+    """An unexpected exception in one line: its class, what it says and where it was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" ({os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno})" if trace else ""
+    return f"{type(error).__name__}: {str(error)[:200]}{where}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

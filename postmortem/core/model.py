@@ -169,6 +169,8 @@ class RunReport:
     around: tuple[Around, ...] = ()
     notes: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
+    culprit: dict[str, Any] | None = None
+    """What a replay of the run answered, as plain JSON types: the `culprit` of ``postmortem replay --format json``."""
     run: Run | None = None
 
     def plot(self, ax: Any = None) -> Any:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.model import SCHEMA_VERSION, json_value
 from postmortem.core.view import View
 from postmortem.replay import repeat
 from postmortem.replay.choose import Aim, aim_at, choose_checkpoint, config_of
@@ -62,6 +63,16 @@ class ReplayResult:
     notes: tuple[str, ...] = ()
     judged: bool = True
     seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "target": self.target,
+            "step": self.step,
+            "fidelity": json_value(asdict(self.fidelity)),
+            "culprit": json_value(asdict(self.culprit)),
+        }
 
 
 @dataclass(slots=True)

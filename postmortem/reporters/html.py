@@ -11,6 +11,7 @@ from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
     about,
     at_onset,
+    culprit_lines,
     event_where,
     folded,
     headline,
@@ -120,6 +121,7 @@ def _run(run: RunReport, head: str = "") -> str:
     diagnosis = run.diagnosis
     if diagnosis:
         parts.append(f"<p><b>{_e(diagnosis.name)}</b>: {_e(diagnosis.summary)}</p>")
+    parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run)]))
     parts.append(_values(run.around))
     parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
     if diagnosis:

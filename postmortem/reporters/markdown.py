@@ -9,6 +9,7 @@ from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
     about,
     at_onset,
+    culprit_lines,
     event_where,
     folded,
     headline,
@@ -95,6 +96,7 @@ def _run(run: RunReport) -> list[str]:
     diagnosis = run.diagnosis
     if diagnosis:
         lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
+    lines += _list("Culprit", culprit_lines(run))
     if run.around:
         rows = [(code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr")) for a in run.around]
         lines += ["", *_table(("", "before", "at onset", "course"), rows)]

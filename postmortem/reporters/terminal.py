@@ -17,6 +17,7 @@ from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
     about,
     at_onset,
+    culprit_lines,
     event_facts,
     event_where,
     folded,
@@ -133,6 +134,8 @@ def _run(page: _Page, run: RunReport) -> None:
     diagnosis, folds = run.diagnosis, folded(run)
     if diagnosis:
         page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500 if page.verbose else 450))
+    for i, line in enumerate(culprit_lines(run)):
+        page.add("culprit" if i == 0 else "", line)
     if bad or page.verbose:
         _values(page, run.around)
     _findings(page, folds, diagnosis.summary if diagnosis else "")
