@@ -7,8 +7,11 @@ from postmortem.diagnoses._story import named, tell
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
+    from postmortem.signatures import Signature
 
 
 @diagnosis
@@ -39,12 +42,24 @@ class Crash:
             summary=f"The program failed{step}: {root.message.rstrip('.')}." + (f" {known.meaning}" if known is not None else ""),
             evidence_for=for_,
             advice=[
-                *(known.fixes if known is not None else ()),
+                *(_fixes(known) if known is not None else ()),
                 *([f"what would confirm it: {known.evidence}"] if known is not None and known.evidence else []),
                 f"postmortem explain {root.evidence.get('kind', root.code)}",
             ],
             replay=False,
         )
+
+
+def _fixes(signature: Signature) -> Iterator[str]:
+    """What a signature advises; where it sends the reader to another one ("See nan-metric; …"), what that one advises."""
+    for fix in signature.fixes:
+        other, _, rest = fix.removeprefix("See ").rstrip(".").partition("; ")
+        if fix.startswith("See ") and other in CATALOGUE and other != signature.id:
+            yield from CATALOGUE[other].fixes
+            if rest:
+                yield f"{rest[0].upper()}{rest[1:]}."
+        else:
+            yield fix
 
 
 def _place(frame: dict[str, Any]) -> str:

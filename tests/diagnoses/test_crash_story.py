@@ -51,3 +51,13 @@ def test_what_a_logger_said_of_an_exception_is_the_same_crash(tmp_path: Path) ->
     [run] = postmortem.scan(tmp_path).runs
     [crash] = [f for f in run.findings if f.name == "crash"]
     assert crash.evidence["frame"]["file"] == "model.py"
+
+
+def test_a_signature_that_sends_the_reader_on_gives_the_advice_itself(tmp_path: Path) -> None:
+    """Advice that is another signature's is told in place, not named."""
+    (tmp_path / "train.log").write_text("step 10 loss 0.9\nstep 11 loss 0.8\nLoss is nan, stopping training\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert not any(line.startswith("See ") for line in run.diagnosis.next)
+    assert "The NaN terms are the suspects." in run.diagnosis.next
+    assert len(run.diagnosis.next) > 3
