@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.errors import described
 from postmortem.core.model import Ended, Event, Problem, Source
 from postmortem.core.reading import Points, Reading
 from postmortem.core.roles import role_of
@@ -75,8 +76,9 @@ def _read(part: Part) -> Reading:
     try:
         reading = part.reader.read(part.path)
     except OSError as error:
-        problem = Problem(path=str(part.path), what=f"cannot be read: {error.strerror or error}", lost="the file")
-        return Reading(source=part.reader.kind, path=str(part.path), problems=[problem])
+        return _unread(part, f"cannot be read: {error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - a fault of a reader costs its file, not the scan
+        return _unread(part, f"the {part.reader.kind} reader failed: {described(error)}")
     points = reading.points
     if part.prefix:
         points.tags = [f"{part.prefix}/{tag}" for tag in points.tags]
@@ -84,6 +86,10 @@ def _read(part: Part) -> Reading:
         points.rank = np.where(points.rank < 0, part.rank, points.rank).astype(np.int16)
         reading.events = [replace(e, rank=part.rank) if e.rank is None else e for e in reading.events]
     return reading
+
+
+def _unread(part: Part, what: str) -> Reading:
+    return Reading(source=part.reader.kind, path=str(part.path), problems=[Problem(path=str(part.path), what=what, lost="the file")])
 
 
 def _drop_coarser_prints(readings: list[Reading]) -> None:
@@ -146,7 +152,7 @@ def _config_beside(folder: Path, problems: list[Problem]) -> dict[str, Any]:
         if path.is_file() and path.stat().st_size < 1 << 20:
             try:
                 loaded = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 problems.append(Problem(path=str(path), what=f"is not JSON: {error}", lost="the run's configuration"))
                 continue
             if isinstance(loaded, dict):

@@ -15,9 +15,11 @@ folder a *key* that tells them apart:
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from collections import defaultdict
+import stat
+from collections import defaultdict, deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +27,7 @@ from typing import TYPE_CHECKING
 from postmortem.core.errors import NotFoundError
 from postmortem.core.model import Problem
 from postmortem.readers import READERS
+from postmortem.readers._lines import looks_like_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -42,6 +45,7 @@ _TORCHRUN = re.compile(r"attempt_\d+/(?P<rank>\d+)/std(?:out|err)\.log$")
 _JOB = re.compile(r"(?<!\d)(?P<job>\d{4,10})(?:_(?P<array>\d+))?(?!\d)")
 _STANDARD_TABLES = {"metrics", "results", "progress", "history", "log", "train", "val", "valid", "test", "training", "validation", "scalars"}
 _TABLES = {"csv", "jsonl"}
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +91,13 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
     problems: list[Problem] = []
     seen: set[Path] = set()
     for root in paths:
-        if not root.exists():
-            raise NotFoundError(f"{root}: no such file or folder")
-        if root.is_file():
+        try:
+            mode = root.stat().st_mode
+        except OSError as error:
+            raise NotFoundError(f"{root}: {'no such file or folder' if error.errno == errno.ENOENT else error.strerror}") from error
+        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+            raise NotFoundError(f"{root}: is {kind_of(mode)}, not a file or folder; write it to a file first")
+        if stat.S_ISREG(mode):
             claimed = _claim(root, problems, explicit=True)
             found = [RunFiles(root.name, root, [Part(root, claimed, stream=str(root))])] if claimed else []
         else:
@@ -120,34 +128,49 @@ def _below(root: Path, problems: list[Problem]) -> list[RunFiles]:
 
 
 def _files(root: Path, problems: list[Problem]) -> Iterator[Path]:
-    """Files below root in a stable order; links to folders are followed once, after everything real."""
-    visited: set[str] = set()
-    pending = [str(root)]
-    links: list[str] = []
+    """Regular files below root in a stable order; links to folders are followed once, after everything real.
+
+    What is named like a log and cannot be read (a pipe, a device, a link that leads nowhere) becomes a Problem.
+    """
+    visited: set[tuple[int, int]] = set()
+    pending = deque([str(root)])
+    links: deque[str] = deque()
     while pending or links:
-        top = pending.pop(0) if pending else links.pop(0)
-        real = os.path.realpath(top)
-        if real in visited:
-            continue
-        visited.add(real)
+        top = (pending or links).popleft()
         try:
+            status = os.stat(top)
+            if (status.st_dev, status.st_ino) in visited:
+                continue
+            visited.add((status.st_dev, status.st_ino))
             entries = sorted(os.scandir(top), key=lambda e: e.name)
         except OSError as error:
             problems.append(Problem(path=top, what=f"cannot be listed: {error.strerror}", lost="the folder"))
             continue
         for entry in entries:
-            if entry.is_dir(follow_symlinks=True):
+            try:
+                mode = entry.stat().st_mode
+            except OSError as error:  # a link that leads nowhere or in a circle, or a file that is gone by now
+                mode, why = 0, f"cannot be opened: {error.strerror}"
+            else:
+                why = f"is {kind_of(mode)}, not a file"
+            if stat.S_ISDIR(mode):
                 if entry.name not in _SKIPPED_FOLDERS and not entry.name.startswith("."):
                     (links if entry.is_symlink() else pending).append(entry.path)
-            elif entry.is_file():
+            elif stat.S_ISREG(mode):
                 yield Path(entry.path)
+            elif _looks_like_a_log(Path(entry.path)) and not _of_wandb_itself(Path(entry.path)):
+                problems.append(Problem(path=entry.path, what=why, lost="the file"))
+
+
+def kind_of(mode: int) -> str:
+    """What a path is that is neither file nor folder, in words."""
+    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+    return next((words for is_one, words in kinds if is_one(mode)), "something else")
 
 
 def _claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> type[Reader] | None:
-    if path.name.startswith("debug") and path.parent.name == "wandb":
-        return None  # a link to W&B's own log
-    if path.name.startswith("debug") and path.parent.name == "logs" and _WANDB_RUN.fullmatch(path.parent.parent.name):
-        return None  # W&B's own log
+    if _of_wandb_itself(path):
+        return None
     if path.name == "requirements.txt":
         return None  # versions, not numbers
     try:
@@ -158,9 +181,24 @@ def _claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> ty
             problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
         return None
     found = next((r for r in READERS if r.claims(path, head)), None)
-    if found is None and explicit:
-        problems.append(Problem(path=str(path), what="no reader knows this kind of file", lost="the file"))
+    if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
+        problems.append(Problem(path=str(path), what=_why_unknown(head), lost="the file"))
     return found
+
+
+def _why_unknown(head: bytes) -> str:
+    if not head:
+        return "the file is empty"
+    if not head.strip(b"\0"):
+        return "nothing but zero bytes, as a crashed machine leaves them"
+    packed = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
+    return f"packed with {packed}: unpack it first" if packed else "no reader knows this kind of file"
+
+
+def _of_wandb_itself(path: Path) -> bool:
+    """Whether `path` is W&B's own log (about its upload, not the training), or a link to it."""
+    inside_run = path.parent.name == "logs" and _WANDB_RUN.fullmatch(path.parent.parent.name)
+    return path.name.startswith("debug") and bool(inside_run or path.parent.name == "wandb")
 
 
 def _looks_like_a_log(path: Path) -> bool:

@@ -127,6 +127,60 @@ def test_closed_pipe_is_no_error(tmp_path):
     assert result.stderr == ""
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="redirections of a POSIX shell")
+@pytest.mark.parametrize(
+    ("redirection", "code", "told"),
+    [(">&-", 0, ""), ("2>&-", 0, ""), (">&- 2>&-", 0, ""), (">/dev/full", 2, "No space left on device"), ("2>/dev/full", 0, "")],
+)
+def test_output_that_goes_nowhere(redirection, code, told):
+    """A closed stdout or stderr is no error, a full disk is one; neither is a traceback."""
+    result = subprocess.run(f"{sys.executable} -m postmortem rules {redirection}", shell=True, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr.count("\n")) == (code, 1 if told else 0)
+    assert told in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="redirections of a POSIX shell")
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_an_error_that_nobody_can_be_told(redirection):
+    """The exit code says it where stderr is closed or full."""
+    assert subprocess.run(f"{sys.executable} -m postmortem scan /nowhere {redirection}", shell=True, check=False).returncode == 2
+
+
+def test_a_fault_of_postmortem_is_one_line(postmortem, monkeypatch):
+    """An unexpected exception ends in one line that says where, and in exit code 2: 1 would mean findings."""
+    monkeypatch.setitem(COMMANDS, "doctor", ("os:nothing", ""))
+    called = postmortem("doctor")
+    assert (called.code, called.err.count("\n")) == (2, 1)
+    assert "AttributeError" in called.err
+    assert "main.py:" in called.err
+
+
+def test_names_cannot_steer_the_terminal(postmortem, tmp_path):
+    """A path with escape codes and line ends is told in one line without them."""
+    called = postmortem("scan", tmp_path / "a\x1b[31m\nb")
+    assert (called.code, called.err.count("\n"), "\x1b" in called.err) == (2, 1, False)
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_no_colour_where_none_is_wanted(postmortem, tmp_path, monkeypatch, variable, value):
+    """NO_COLOR and a dumb terminal get no escape codes."""
+    (tmp_path / "train.out").write_text("".join(f"step={i} loss={1 / (i + 1):.4f}\n" for i in range(50)))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert "\x1b" in postmortem("scan", tmp_path).out
+    monkeypatch.setenv(variable, value)
+    assert "\x1b" not in postmortem("scan", tmp_path).out
+
+
+def test_show_and_baseline_of_nothing(postmortem, tmp_path):
+    """An empty folder is no run: to show it or to compare with it is exit code 2."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "train.out").write_text("".join(f"step={i} loss={1 / (i + 1):.4f}\n" for i in range(50)))
+    for called in (postmortem("show", tmp_path / "empty"), postmortem("scan", tmp_path, "--baseline", tmp_path / "empty")):
+        assert (called.code, called.out, called.err.count("\n")) == (2, "", 1)
+
+
 @pytest.mark.skipif(shutil.which("su") is None, reason="needs a second user")
 def test_unreadable_file(postmortem, tmp_path, monkeypatch):
     """A file that may not be opened is named; the scan goes on and is not "clean"."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -75,6 +78,50 @@ def test_a_linked_folder_is_followed_once(tmp_path):
     (root / "loop").symlink_to(root)
     found, _ = discover([root])
     assert len(found) == 1
+
+
+def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
+    """Pipes, links that lead nowhere or in a circle, packed logs, logs of zero bytes alone: never opened, never dropped in silence."""
+    os.mkfifo(tmp_path / "job.out")
+    (tmp_path / "gone.log").symlink_to("nowhere.log")
+    (tmp_path / "circle.log").symlink_to("circle.log")
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "old.log").write_bytes(gzip.compress(b"step=1 loss=2.0\n" * 100))
+    (tmp_path / "crashed.log").write_bytes(bytes(5000))
+    (tmp_path / "empty.err").touch()
+    (tmp_path / "train.csv").write_text("step,loss\n1,2.0\n2,1.5\n")
+    found, problems = discover([tmp_path])
+    assert len(found) == 1
+    assert {Path(p.path).name: p.what for p in problems} == {
+        "job.out": "is a named pipe, not a file",
+        "gone.log": "cannot be opened: No such file or directory",
+        "circle.log": f"cannot be opened: {os.strerror(errno.ELOOP)}",
+        "old.log": "packed with gzip: unpack it first",
+        "crashed.log": "nothing but zero bytes, as a crashed machine leaves them",
+    }
+    assert all(p.lost for p in problems)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "circle", "long"])
+def test_a_path_that_is_neither_file_nor_folder(tmp_path, kind):
+    """A pipe is not waited for; a link in a circle or a name that is too long is an error that says so."""
+    path = tmp_path / ("x" * 300 if kind == "long" else "train.log")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "circle":
+        path.symlink_to(path.name)
+    words = {"pipe": "named pipe", "circle": os.strerror(errno.ELOOP), "long": os.strerror(errno.ENAMETOOLONG)}
+    with pytest.raises(NotFoundError, match=words[kind]):
+        discover([path])
+
+
+def test_a_very_deep_folder(tmp_path):
+    """A log 400 folders down is found in no time that is worth telling."""
+    deep = tmp_path.joinpath(*["d"] * 400)
+    deep.mkdir(parents=True)
+    (deep / "train.csv").write_text("step,loss\n1,2.0\n")
+    found, problems = discover([tmp_path])
+    assert (len(found), problems) == (1, [])
 
 
 def test_out_and_err_are_one_run(tmp_path):
