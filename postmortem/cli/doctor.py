@@ -14,7 +14,7 @@ from postmortem.diagnoses import CAUSES
 from postmortem.readers import READERS
 from postmortem.reporters import REPORTERS
 
-_NEEDED = ("numpy", "pandas", "matplotlib", "tensorboard", "protobuf", "click", "rich")
+_NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "google-crc32c", "click", "rich")
 _EXTRAS = {"torch": "replay", "safetensors": "replay", "wandb": "wandb"}
 
 
