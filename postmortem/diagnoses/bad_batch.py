@@ -40,18 +40,30 @@ class BadBatch:
         others = consequences(findings, root)
         if alone:
             others = [f for f in others if f.step == root.step and f.name.endswith("spike")]
+        batch = _batch(root)
         rest = f"; {rate.tag} did not rise" if rate is not None and not rate.rising else ""
         return tell(
             view,
             "bad-batch",
             root,
             others,
-            summary=f"Out of a calm training, the batch of step {root.step} {'stood out' if back else 'broke it'}: {root.message}.",
-            evidence_for=[f"loss and gradient norm were calm up to the step before{rest}", *(f.message for f in others[:2])],
+            summary=f"Out of a calm training, {batch} {'stood out' if back else 'broke it'}: {root.message}.",
+            evidence_for=[
+                f"loss and gradient norm were calm up to the {'step' if batch.startswith('the') else 'row'} before{rest}",
+                *(f.message for f in others[:2]),
+            ],
             against=["an operation at the edge of its range, on weights that were near it anyway, looks the same in a log"],
             disprove=["the replay of the step with the batch before is broken too"],
             advice=[
-                f"look at the samples of step {root.step}: non-finite or extreme values, empty or very long samples, labels out of range",
+                f"look at the samples of {batch.partition(' of ')[2]}: non-finite or extreme values, empty or very long samples, labels out of range",
                 *filter(None, [clip(view, root.step)] if back else []),
             ],
         )
+
+
+def _batch(root: Finding) -> str:
+    """Which batch: of the step, or where only every k-th step is logged, one of those since the last good row."""
+    before = root.evidence.get("last_finite_step")
+    if isinstance(before, int) and root.step is not None and root.step - before > 1:
+        return f"a batch of steps {before + 1} to {root.step}"
+    return f"the batch of step {root.step}"

@@ -35,3 +35,15 @@ def test_gradients_that_explode_in_one_calm_step_point_at_its_batch(story, cours
     told = story(course(grad_norm=times(200, 3000), loss=times(200, 3000))).diagnosis
     assert told.name == "exploding-gradients"
     assert told.next[0].startswith("look at the samples of step 200")
+
+
+def test_where_every_tenth_step_is_logged_one_of_ten_batches_is_meant(story, course):
+    """A story about a batch names no step that the log cannot tell."""
+    broken = {"loss": lambda x: np.where(T >= 200, np.nan, x), "grad_norm": lambda x: np.where(T >= 200, np.nan, x)}
+    sparse = {
+        tag: (10 * step, value) for tag, value in course(**broken).items() for step, value in [value if isinstance(value, tuple) else (T, value)]
+    }
+    told = story(sparse).diagnosis
+    assert told.name == "bad-batch"
+    assert "a batch of steps 1991 to 2000 broke it" in told.summary
+    assert any(line.startswith("look at the samples of steps 1991 to 2000: ") for line in told.next)
