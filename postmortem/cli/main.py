@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
@@ -74,6 +75,8 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits; `args` defaults to those of the process."""
     _open_streams()
+    if not sys.warnoptions:  # what libraries warn of is about their callers, not about the runs
+        warnings.simplefilter("ignore")
     try:
         code = cli.main(args=list(args) if args is not None else None, prog_name="postmortem", standalone_mode=False)
         sys.stdout.flush()

@@ -178,7 +178,7 @@ def _step_in_json(path: Path) -> int | None:
     return step_in(content)
 
 
-def _number(value: Any) -> Any:
+def plain_number(value: Any) -> Any:
     """A tensor or numpy scalar as the number in it; anything else as it is."""
     if getattr(value, "is_meta", False):  # a tensor whose bytes were not read
         return None
@@ -190,9 +190,8 @@ def step_in(content: object) -> int | None:
     if not isinstance(content, dict):
         return None
     for key in STEP_KEYS:
-        value = content.get(key)
-        value = _number(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value):
+        value = plain_number(content.get(key))
+        if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer()):
             return int(value)
     for key in ("state", "trainer_state", "train_state", "training_state", "meta", "metadata", "progress", "client_state"):
         if isinstance(content.get(key), dict) and (nested := step_in(content[key])) is not None:

@@ -23,7 +23,7 @@ from torch import _weights_only_unpickler as restricted
 from postmortem.core.model import Problem
 from postmortem.readers._checkpoints import is_weights
 from postmortem.replay import dcp
-from postmortem.replay.saved import step_in_content
+from postmortem.replay.saved import shards_named, step_in_content
 from postmortem.replay.unpickling import UnreadableCheckpoint, is_zip, safe_globals, why_unreadable
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def layout(path: Path) -> Layout:
     for file in files:
         prefix = "" if len(files) == 1 or file.suffix == ".safetensors" else file.name.partition(".")[0] + "."
         contents[file.stem] = _guarded(found, file, lambda file=file, prefix=prefix: _file(file, prefix, found))
-    if path.is_dir() and not files:
-        found.problems.append(Problem(path=str(path), what="no saved weights in this folder"))
+    if not found.pieces and not found.problems:
+        found.problems.append(Problem(path=str(path), what="no saved weights in this folder" if path.is_dir() else "no tensors in it"))
     if path.is_dir():
         for extra in sorted(path.glob("*.json")):
             contents.setdefault(extra.stem, _json(extra))
@@ -99,8 +99,7 @@ def _json(path: Path) -> Any:
 
 def _missing_shards(folder: Path, files: list[Path], found: Layout) -> list[Path]:
     for index in folder.glob("*.index.json"):
-        content = _json(index)
-        named = set(content.get("weight_map", {}).values()) if isinstance(content, dict) else set()
+        named = set(shards_named(_json(index)))
         there = {f.name for f in files}
         found.problems += [
             Problem(path=str(folder / n), what=f"missing: {index.name} names this file", lost="its weights") for n in sorted(named - there)
@@ -177,6 +176,8 @@ def _zip(f: BinaryIO, base: int, size: int) -> tuple[Any, dict[int, int]]:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in records:
             raise ValueError("a zip archive without data.pkl: no torch checkpoint")
+        if records["data.pkl"].compress_type != zipfile.ZIP_STORED:  # torch never packs it: a few bytes could unpack to gigabytes
+            raise ValueError("record data.pkl is compressed: no torch checkpoint")
         content = _unpickle(io.BytesIO(archive.read(records["data.pkl"])), storages)
         if size <= _CRC_LIMIT:
             _check_sums(archive, whole)
@@ -239,6 +240,8 @@ def _safetensors(path: Path, prefix: str, found: Layout) -> dict[str, Any]:
                 Problem(path=str(path), offset=0, what=f"truncated or corrupt: its header is {length} bytes long, the file {size}", lost="the file")
             )
         header = json.loads(f.read(length))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no table of tensors")
     content: dict[str, Any] = header.pop("__metadata__", {})
     end = 8 + length + max((info["data_offsets"][1] for info in header.values()), default=0)
     if end != size:
@@ -247,6 +250,8 @@ def _safetensors(path: Path, prefix: str, found: Layout) -> dict[str, Any]:
     for name, info in header.items():
         start, stop = info["data_offsets"]
         dtype, shape = _SAFETENSORS.get(info["dtype"], torch.uint8), tuple(info["shape"])
+        if not 0 <= start <= stop <= size - 8 - length or min(shape, default=0) < 0:
+            raise ValueError(f"the header places {name}, of shape {shape}, at bytes {start} to {stop}")
         if stop - start != math.prod(shape) * dtype.itemsize and info["dtype"] in _SAFETENSORS:
             raise ValueError(f"the header gives {name} {stop - start} bytes for shape {shape}")
         found.pieces.append(Piece(prefix + name, shape, dtype, path, 8 + length + start, stop - start))

@@ -8,14 +8,16 @@ their index and small JSON parsed. Formats: torch zip and legacy files (``weight
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from postmortem.core.errors import MissingExtra
 from postmortem.core.model import Problem
-from postmortem.readers._checkpoints import is_weights, step_in, step_of
+from postmortem.readers._checkpoints import is_weights, plain_number, step_in, step_of
 from postmortem.replay import dcp
 from postmortem.replay.unpickling import UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
 
@@ -66,8 +68,8 @@ def _optimizer_count(content: Any, depth: int = 3) -> int | None:
     if not isinstance(content, (dict, list)) or depth < 0:
         return None
     if isinstance(content, dict) and isinstance(content.get("state"), dict) and "param_groups" in content:
-        counts = [int(s["step"]) for s in content["state"].values() if isinstance(s, dict) and isinstance(s.get("step"), (int, float, torch.Tensor))]
-        return max(counts, default=None)
+        counts = [plain_number(s.get("step")) for s in content["state"].values() if isinstance(s, dict)]
+        return max((int(n) for n in counts if isinstance(n, (int, float)) and math.isfinite(n)), default=None)
     inner = content.values() if isinstance(content, dict) else content
     return next((n for n in (_optimizer_count(v, depth - 1) for v in inner) if n is not None), None)
 
@@ -87,7 +89,7 @@ def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str
     for name in names:
         if name.endswith(".index.json"):
             index = _read_json(folder / name, problems)
-            files = sorted(set((index or {}).get("weight_map", {}).values()))
+            files = shards_named(index)
             shards.update(files)
             content[name.split(".")[0]] = _read_shards(folder, files, trust, problems)
     for name in names:
@@ -106,13 +108,25 @@ def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str
     return content
 
 
+def shards_named(index: Any) -> list[str]:
+    """The files that an index of shards names. Names that lead out of the folder are none, nor is what is no name."""
+    weights = index.get("weight_map") if isinstance(index, dict) else None
+    names = {name for name in weights.values() if isinstance(name, str)} if isinstance(weights, dict) else set()
+    return sorted(name for name in names if name and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts)
+
+
 def _read_shards(folder: Path, files: list[str], trust: bool, problems: list[Problem]) -> dict[str, Any]:
     joined: dict[str, Any] = {}
     for name in files:
         try:
-            joined.update(read_file(folder / name, trust=trust))
+            shard = read_file(folder / name, trust=trust)
         except UnreadableCheckpoint as error:
             problems.append(error.problem)
+            continue
+        if isinstance(shard, dict):
+            joined.update(shard)
+        else:
+            problems.append(Problem(path=str(folder / name), what=f"no shard: it holds a {type(shard).__name__}, not named tensors", lost="the file"))
     return joined
 
 

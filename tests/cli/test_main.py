@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -153,6 +154,14 @@ def test_a_fault_of_postmortem_is_one_line(postmortem, monkeypatch):
     assert (called.code, called.err.count("\n")) == (2, 1)
     assert "AttributeError" in called.err
     assert "main.py:" in called.err
+
+
+def test_what_libraries_warn_of_is_not_told(python, tmp_path):
+    """A pickle of another protocol makes torch warn: the command says what it found, and nothing else."""
+    pytest.importorskip("torch")
+    (tmp_path / "step_1.pt").write_bytes(pickle.dumps({"a": 1}, protocol=4))
+    result = python("-m", "postmortem", "checkpoints", str(tmp_path))
+    assert (result.returncode, result.stderr) == (1, "")
 
 
 def test_names_cannot_steer_the_terminal(postmortem, tmp_path):

@@ -112,3 +112,15 @@ def test_step_in_nested_state() -> None:
     assert step_in({"state": {"step": 90}}) == 90
     assert step_in({"step": True, "epoch": 3}) is None
     assert step_in([1]) is None
+
+
+@pytest.mark.parametrize(
+    "text", ['{"step": NaN}', '{"step": Infinity}', '{"step": 1.5}', '{"step": true}', '{"step": [1]}', "[" * 50_000, '{"step": ' + "9" * 5000 + "}"]
+)
+def test_a_state_file_that_tells_no_step(tmp_path, text):
+    """A step that is no whole number, or JSON that cannot be read, costs the step alone."""
+    folder = tmp_path / "checkpoint-last"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "trainer_state.json").write_text(text)
+    assert [c.step for c in find_checkpoints(tmp_path)] == [None]

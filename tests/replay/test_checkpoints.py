@@ -8,6 +8,7 @@ import os
 import random
 import tracemalloc
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -315,3 +316,71 @@ def test_optimizer_state_by_name(tmp_path: Path) -> None:
     fresh = torch.optim.Adam(model.parameters())
     load_saved(StepRunner(TrainStep(model, fresh, None)), read_saved(tmp_path / "x.pt"))
     assert torch.equal(fresh.state[model[2].weight]["exp_avg"], optimizer.state[model[2].weight]["exp_avg"])
+
+
+def _safetensors(header: Any, data: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        [1, 2],
+        {},
+        {"w": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}},
+        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}, "v": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
+        {"w": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}},
+        {"w": {"dtype": 3, "shape": "a", "data_offsets": [0]}},
+    ],
+)
+def test_a_safetensors_header_that_lies(tmp_path, header):
+    """Offsets outside the data, shapes that do not fit them, no table at all: unreadable, with a reason."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(_safetensors(header, bytes(4)))
+    seen = health(path)
+    assert seen.finite is None
+    assert seen.problems[0].what
+
+
+def test_a_packed_pickle_is_not_unpacked(tmp_path):
+    """A small archive whose pickle would unpack to a gigabyte: torch never packs it, so it is refused unread."""
+    path = tmp_path / "model.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", bytes(50_000_000))
+    tracemalloc.start()
+    seen = health(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "compressed" in seen.problems[0].what
+    assert peak < 10_000_000
+
+
+@pytest.mark.parametrize("index", [[], {"weight_map": []}, {"weight_map": {"a": "../outside.bin", "b": 1, "c": "/outside.bin", "d": None}}])
+def test_an_index_that_names_no_shards_of_its_folder(tmp_path, index):
+    """What leads out of the folder, or is no name, is not opened; the folder has no weights then."""
+    torch.save({"w": torch.ones(1)}, tmp_path / "outside.bin")
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    assert health(folder).finite is None
+    saved = read_saved(folder)
+    assert saved.content["pytorch_model"] == {}
+
+
+def test_a_shard_that_holds_no_table(tmp_path):
+    """A shard that is a list is named as a problem; the others are read."""
+    torch.save([1], tmp_path / "a.bin")
+    torch.save({"w": torch.ones(1)}, tmp_path / "b.bin")
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"v": "a.bin", "w": "b.bin"}}))
+    saved = read_saved(tmp_path)
+    assert list(saved.content["pytorch_model"]) == ["w"]
+    assert "no shard" in saved.problems[0].what
+
+
+@pytest.mark.parametrize("step", [float("nan"), float("inf"), torch.ones(2), "x"])
+def test_a_count_of_the_optimizer_that_is_no_number(tmp_path, step):
+    """An optimizer whose count is NaN or no number at all tells no step."""
+    path = tmp_path / "weights.pt"
+    torch.save({"optimizer": {"state": {0: {"step": step}}, "param_groups": []}, "w": torch.ones(1)}, path)
+    assert read_saved(path).step is None
