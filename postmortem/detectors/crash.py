@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from postmortem.core.model import Finding
 from postmortem.detectors import detector
 from postmortem.detectors._base import BaseDetector
+from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,20 +52,23 @@ class Crash(BaseDetector):
         for event in view.events:
             if event.severity == "error":
                 same[event.file, event.kind, re.sub(r"0x[0-9a-f]+|\d+", "#", event.message)].append(event)
-        for kind, events in _told_once(list(same.values()))[: self.options.most]:
+        crashes = _told_once(list(same.values()))[: self.options.most]
+        caused = any(not _is_consequence(kind) for kind, _ in crashes)
+        for kind, events in crashes:
             first = events[0]
             ranks = sorted({e.rank for e in events if e.rank is not None})
             where = f", line {first.line} of {first.file.rsplit('/', 1)[-1]}" if first.line is not None else ""
             who = "" if not ranks else f" on rank {ranks[0]}" if len(ranks) == 1 else f" on {len(ranks)} ranks, {first.rank} first"
             exception = first.fields.get("exception") or first.fields.get("class") or kind
             survived = view.run.ended == "completed"
+            follows = caused and _is_consequence(kind)
             text = first.message.splitlines()[0] if first.message else exception
             causes = [str(cause) for cause in first.fields.get("causes") or []]
             text += f" (caused by {causes[0].splitlines()[0]})" if causes else ""
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if survived else "error",
+                severity="info" if survived or follows else "error",
                 message=f"{kind}{who}{where}: {text}" + (" (the run went on and completed)" if survived else ""),
                 rank=first.rank,
                 step=first.step,
@@ -81,6 +85,11 @@ class Crash(BaseDetector):
                     "frame": first.fields.get("frame"),
                 },
             )
+
+
+def _is_consequence(kind: str) -> bool:
+    """Whether a signature speaks of the failure of another process: `info` beside a crash that does not."""
+    return kind in CATALOGUE and CATALOGUE[kind].role in ("victim", "wrapper")
 
 
 def _told_once(groups: list[list[Event]]) -> list[tuple[str, list[Event]]]:

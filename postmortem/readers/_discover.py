@@ -330,7 +330,8 @@ def _join_the_only_run(claimed: list[_Claimed]) -> None:
         here = [c for c in claimed if c.home == folder]
         below = [c for c in claimed if folder in c.home.parents]
         one_each = len({c.key for c in here}) == 1 == len({(c.home, c.key) for c in below})
-        if one_each and all(c.kind == "text" for c in here) and any(c.kind != "text" for c in below):
+        of_a_run = any(c.kind != "text" or _TORCHRUN.search(c.path.as_posix()) for c in below)
+        if one_each and of_a_run and all(c.kind == "text" for c in here):
             for c in (*here, *below):
                 c.home, c.key = folder, ""
 

@@ -61,3 +61,15 @@ def test_a_signature_that_sends_the_reader_on_gives_the_advice_itself(tmp_path: 
     assert not any(line.startswith("See ") for line in run.diagnosis.next)
     assert "The NaN terms are the suspects." in run.diagnosis.next
     assert len(run.diagnosis.next) > 3
+
+
+def test_the_crash_of_another_rank_in_its_own_file_is_the_root(tmp_path: Path) -> None:
+    """A closed connection on rank 0 is a consequence of the exception on rank 1, also where each has its own file."""
+    closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:10163. This is typically caused by a remote worker crashing."
+    for rank, message in ((0, closed), (1, "RuntimeError: bad shard: expected 16 features, got 12")):
+        raised = f'Traceback (most recent call last):\n  File "train.py", line 1{rank}, in <module>\n    step()\n{message}\n'
+        (tmp_path / f"rank{rank}.log").write_text(f"step 10 loss 0.9\nstep 11 loss 0.8\n{raised}")
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert "bad shard" in run.diagnosis.summary
+    assert [f.rank for f in run.findings if f.name == "crash" and f.severity == "error"] == [1]

@@ -247,3 +247,9 @@ def test_two_loggers_of_one_lightning_trainer_are_one_run(tmp_path):
     assert layout(tmp_path / "both", table, event) == {"both": [table, event]}
     assert len(layout(tmp_path / "unlike", table, event)) == 2
     assert len(layout(tmp_path / "tables", table, table.replace("_0", "_1"))) == 2
+
+
+def test_the_text_of_a_launcher_and_the_logs_of_its_ranks_are_one_run(tmp_path):
+    """What torchrun printed belongs to the run whose ranks it redirected into a folder below."""
+    ranks = [f"logs/none_ab12/attempt_0/{rank}/stderr.log" for rank in (0, 1)]
+    assert layout(tmp_path / "job7", "job.err", *ranks) == {"job7": ["job.err", *ranks]}
