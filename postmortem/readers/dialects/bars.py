@@ -24,8 +24,8 @@ class Bars(Dialect):
 
     Format: tqdm.std.tqdm.format_meter. The position is n of total, in an epoch where the description names one
     (Lightning counts epochs from 0). Rates, times and the percentage are no metrics; a `global_step` in the
-    postfix is rounded to 3 digits and not used. Bars of evaluations and of data preparation say nothing about
-    the training step.
+    postfix is rounded to 3 digits and not used. A bar of Lightning at 0 shows what the epoch before left. Bars of
+    evaluations and of data preparation say nothing about the training step.
     """
 
     name = "tqdm"
@@ -63,6 +63,8 @@ class Bars(Dialect):
         if "sanity" in words:
             return Record()
         if frame["end"] == "," and (postfix := mine(text, frame.end(), demand=False)):
+            if frame["n"] == "0" and "v_num=" in text:
+                return Record()  # Lightning resets its bar for the next epoch: old description, old values
             record.values += [v for v in postfix.values if v.tag not in _DROPPED]
         if described := mine(description, demand=False):
             record.values += described.values
