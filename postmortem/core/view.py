@@ -6,6 +6,7 @@ sources counts once. The frame keeps everything.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 
     from postmortem.core.model import Event
     from postmortem.core.timeline import Restart, Run, Stream
+
+
+_MANY = 64
+"""Series of one role in the other sources up to which each is compared; where there are more (one per layer), those of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,15 +130,39 @@ def _survives(step: NDArray[np.int64], segment: NDArray[np.int16]) -> NDArray[np
 
 def _merged(found: list[Series]) -> list[Series]:
     """Joins the same quantity read from several sources: the most precise source, and what only another one saw."""
-    kept: list[Series] = []
+    kept = _Kept()
     for series in found:
-        for i, other in enumerate(kept):
-            if same_quantity(other, series):
-                kept[i] = _join(other, series)
-                break
+        place = next((i for i in kept.candidates(series) if same_quantity(kept.series[i], series)), None)
+        if place is None:
+            kept.add(series)
         else:
-            kept.append(series)
-    return kept
+            kept.series[place] = _join(kept.series[place], series)
+    return kept.series
+
+
+class _Kept:
+    """Series, found again by what `same_quantity` asks first: a log may hold a hundred thousand of them."""
+
+    def __init__(self) -> None:
+        self.series: list[Series] = []
+        self._of_tag: dict[tuple[str, str], list[int]] = defaultdict(list)
+        self._of_source: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        self._of_end: dict[tuple[str, str], list[int]] = defaultdict(list)
+
+    def add(self, series: Series) -> None:
+        place = len(self.series)
+        self.series.append(series)
+        self._of_tag[series.source, series.tag].append(place)
+        self._of_source[series.role or series.tag][series.source].append(place)
+        self._of_end[series.role or series.tag, series.tag.rsplit("/", 1)[-1]].append(place)
+
+    def candidates(self, series: Series) -> list[int]:
+        """Places of series that may be the same quantity, in order; of one source it is the tag that tells."""
+        elsewhere = [places for source, places in self._of_source[series.role or series.tag].items() if source != series.source]
+        places = self._of_tag[series.source, series.tag]
+        if sum(map(len, elsewhere)) <= _MANY:
+            return sorted({*places, *(i for found in elsewhere for i in found)})
+        return sorted({*places, *self._of_end[series.role or series.tag, series.tag.rsplit("/", 1)[-1]]})
 
 
 def same_quantity(a: Series, b: Series) -> bool:

@@ -1,0 +1,36 @@
+"""What detectors see: one series per quantity, however many sources and tags there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from postmortem.core import view
+from postmortem.core.view import Series
+
+
+def series(tag: str, role: str | None, source: str, values: list[float], rank: int = -1) -> Series:
+    return Series(tag, role, rank, source, np.arange(len(values)), np.array(values, float), np.full(len(values), np.nan))
+
+
+def test_one_quantity_of_two_sources_is_one_series():
+    """The same loss from an event file and a log is one; what only the log saw is added; another loss stays apart."""
+    found = [
+        series("train/loss", "loss", "tensorboard", [3, 2, 1]),
+        series("loss", "loss", "text", [3, 2, 1, 0.5]),
+        series("loss_b", "loss", "text", [9, 9, 9]),
+    ]
+    merged = view._merged(found)
+    assert [(s.tag, s.value.tolist()) for s in merged] == [("train/loss", [3, 2, 1, 0.5]), ("loss_b", [9, 9, 9])]
+
+
+@pytest.mark.parametrize("sources", [1, 2])
+def test_thousands_of_tags_are_not_compared_pair_by_pair(monkeypatch, sources):
+    """The work grows with the number of series, not with its square: a norm per layer, or a new tag in every line."""
+    asked = []
+    plain = view.same_quantity
+    monkeypatch.setattr(view, "same_quantity", lambda a, b: asked.append(None) or plain(a, b))
+    found = [series(f"{s}/layer{i}", "layer_grad_norm", f"source{s}", [i, i + 1.0]) for s in range(sources) for i in range(3000)]
+    found += [series(f"key{i}", None, "text", [1.0]) for i in range(3000)]
+    assert len(view._merged(found)) == 6000
+    assert len(asked) < 3 * len(found)
