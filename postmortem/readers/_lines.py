@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-BLOCK = 8 << 20
+BLOCK = 4 << 20
 LONGEST_LINE = 64 << 20
 """A line without any end is cut here, so that memory stays bounded."""
 

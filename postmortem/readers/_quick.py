@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.readers._miner import POSITIONS, position
-from postmortem.readers._steps import NO_STEP, ROW
+from postmortem.readers._track import NO_STEP, ROW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.readers._rows import Ordered, Rows
-    from postmortem.readers._steps import Track
+    from postmortem.readers._track import Track
 
 _PAIR = re.compile(
     rb"\b([A-Za-z_][\w/.@]*+)[\"']?( ?[:=] ?| )([-+]?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?|nan|NaN|-?inf)(?=[\s,|;:%)\]}]|[a-zA-Z]{1,3}\b)"

@@ -8,7 +8,7 @@ import numpy as np
 
 from postmortem.readers._lines import text_of
 from postmortem.readers._miner import LONGEST_ROW
-from postmortem.readers._steps import ROW
+from postmortem.readers._track import FIELDS, ROW
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.readers._lines import Block
+    from postmortem.readers._track import Track
 
 _PAD = b"\n" * 4096
 
@@ -104,14 +105,14 @@ class Ordered:
 
     def __init__(self, n: int) -> None:
         self.n = n
-        self.groups: list[tuple[NDArray[np.intp], NDArray[Any], NDArray[np.int32], NDArray[np.float64]]] = []
+        self.groups: list[tuple[NDArray[np.intp], dict[str, Any], NDArray[np.int32], list[Any]]] = []
         self._done: list[tuple[NDArray[np.intp], NDArray[Any], NDArray[np.int32], NDArray[np.float64]]] = []
         self._single: list[tuple[int, Any]] = []
         self._codes: list[int] = []
         self._values: list[float] = []
 
-    def put(self, at: NDArray[np.intp], rows: NDArray[Any], codes: NDArray[np.int32], values: NDArray[np.float64]) -> None:
-        """n records of the same k tags: codes int32[k], values float64[n, k]."""
+    def put(self, at: NDArray[np.intp], rows: dict[str, Any], codes: NDArray[np.int32], values: list[Any]) -> None:
+        """n records of the same k tags: fields of `ROW` and k values, each an array of n or one for all; codes int32[k]."""
         self.groups.append((at, rows, codes, values))
 
     def add(self, at: int, row: Any, codes: Sequence[int], values: Sequence[float]) -> None:
@@ -131,36 +132,41 @@ class Ordered:
         self._done.append((at, rows, np.array(self._codes, np.int32), np.array(self._values, np.float64)))
         self._single, self._codes, self._values = [], [], []
 
-    def joined(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float64]]:
-        """All records as `ROW`, and the codes and numbers of their values."""
+    def into(self, track: Track) -> None:
+        """Puts all records at the end of the track."""
         self._flush()
-        at, rows, single_codes, single_values = (np.concatenate(part) for part in zip(*self._done, strict=True))
-        if not self.groups:
-            return rows, single_codes, single_values
+        at, rows, codes, values = (np.concatenate(part) for part in zip(*self._done, strict=True))
         counts = rows["count"].astype(np.int64)
-        records = np.bincount(at, minlength=self.n)
-        values = np.bincount(at, weights=counts, minlength=self.n).astype(np.int64)
-        for group, found, _, _ in self.groups:
-            records[group] = 1
-            values[group] = found["count"]
-        record_at, value_at = np.cumsum(records) - records, np.cumsum(values) - values
-        out = np.empty(int(records.sum()), ROW)
-        codes, numbers = np.empty(int(values.sum()), np.int32), np.empty(int(values.sum()), np.float64)
+        n_records, n_values = np.zeros(self.n, np.int64), np.zeros(self.n, np.int64)
+        if len(at):
+            n_records += np.bincount(at, minlength=self.n)
+            n_values += np.bincount(at, weights=counts, minlength=self.n).astype(np.int64)
+        for group, _, tags, _ in self.groups:
+            n_records[group] = 1
+            n_values[group] = len(tags)
+        record_at, value_at = np.cumsum(n_records), np.cumsum(n_values)
+        fields, all_codes, numbers = track.room(int(record_at[-1]) if self.n else 0, int(value_at[-1]) if self.n else 0)
+        record_at -= n_records
+        value_at -= n_values
         for group, found, tags, cells in self.groups:
-            out[record_at[group]] = found
-            base = value_at[group]
-            for k in range(cells.shape[1]):
-                codes[base + k] = tags[k]
-                numbers[base + k] = cells[:, k]
+            where = record_at[group]
+            for name in FIELDS:
+                fields[name][where] = found[name]
+            where = value_at[group]
+            for tag, cell in zip(tags.tolist(), cells, strict=True):
+                all_codes[where] = tag
+                numbers[where] = cell
+                where += 1
         if len(at):
             first = np.searchsorted(at, at)
-            out[record_at[at] + np.arange(len(at)) - first] = rows
+            where = record_at[at] + np.arange(len(at)) - first
+            for name in FIELDS:
+                fields[name][where] = rows[name]
             before = np.cumsum(counts) - counts
             owner = np.repeat(np.arange(len(at)), counts)
             where = value_at[at][owner] + np.arange(len(owner)) - before[first][owner]
-            codes[where] = single_codes
-            numbers[where] = single_values
-        return out, codes, numbers
+            all_codes[where] = codes
+            numbers[where] = values
 
 
 class Alarms:

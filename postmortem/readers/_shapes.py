@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from postmortem.readers._miner import number
-from postmortem.readers._steps import NO_STEP, ROW, held
+from postmortem.readers._track import FIELDS, NO_STEP, ROW, held
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -297,12 +297,11 @@ class Layout:
             same &= ((words & self.names) == self.wanted).all(axis=1)
         return same
 
-    def read(self, words: NDArray[np.uint64]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-        """All n rows, as uint64[n, w] with a spare word behind -> (`ROW`[n], values float64[n, k])."""
+    def read(self, words: NDArray[np.uint64]) -> tuple[dict[str, Any], list[Any]]:
+        """All n rows, as uint64[n, w] with a spare word behind -> the fields of `ROW`, and the values: arrays of n, or what all n share."""
         t = self.template
         columns = _Columns(words, self.row, self.runs)
-        rows = np.empty(len(words), ROW)
-        rows[:] = t.row
+        rows: dict[str, Any] = dict(zip(FIELDS, t.row.tolist(), strict=True))
         if t.step is not None:
             rows["step"] = np.clip(columns.number(t.step), -(2.0**62), 2.0**62).astype(np.int64)
         for name, counted in (("total", t.total), ("epochs", t.epochs)):
@@ -316,10 +315,7 @@ class Layout:
             rows["rank"] = np.where(rank < 32768, rank, -1).astype(np.int16)
         if t.clock is not None:
             rows["wall_time"] = columns.seconds(t.clock, t.year)
-        values = np.empty((len(words), len(t.values)))
-        for i, place in enumerate(t.values):
-            values[:, i] = t.fixed[i] if i in t.fixed else columns.number(place)
-        return rows, values
+        return rows, [t.fixed[i] if i in t.fixed else columns.number(place) for i, place in enumerate(t.values)]
 
 
 class _Columns:

@@ -7,7 +7,6 @@ over the whole file at once, because one line cannot tell whether its counter st
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,129 +14,17 @@ import numpy as np
 
 from postmortem.core.reading import Points
 from postmortem.core.roles import role_of
-from postmortem.readers._miner import HELD_OUT
+from postmortem.readers._track import BAR, EVALUATION, FRACTIONAL, HELD, HELD_BARE, MAYBE, NO_STEP, SAMPLES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-    from postmortem.readers.dialects import Record
+    from postmortem.readers._track import Table, Track
 
-NO_STEP = np.iinfo(np.int64).min
-EVALUATION, BAR, WITHIN, SAMPLES, FRACTIONAL = 1, 2, 4, 8, 16
-"""Flags of a row; WITHIN: its step is a position that may start again in every epoch."""
-MAYBE, HELD, HELD_BARE = "\x00", "\x01", "\x02"
-"""In front of a tag. MAYBE: NaN if earlier rows printed the tag, else nothing. HELD: an evaluation's value, followed
-by its split word; it is put before the tag where the value would pass for the training's (a loss, or a tag
-that training rows print, too); HELD_BARE: only where training rows print it."""
-
-ROW = np.dtype(
-    [
-        ("line", np.uint32),
-        ("rank", np.int16),
-        ("wall_time", np.float64),
-        ("step", np.int64),
-        ("total", np.int32),
-        ("epoch", np.float64),
-        ("epochs", np.int32),
-        ("level", np.int8),
-        ("base", np.int8),
-        ("flags", np.uint8),
-        ("dialect", np.uint8),
-        ("count", np.uint16),
-    ]
-)
-
-
-class Track:
-    """Everything that rows said, in order: one `ROW` each, and their values behind one another."""
-
-    def __init__(self) -> None:
-        self.tags: dict[str, int] = {}
-        self._rows: list[NDArray[Any]] = []
-        self._codes: list[NDArray[np.int32]] = []
-        self._values: list[NDArray[np.float64]] = []
-        self._pending: list[tuple[Any, ...]] = []
-        self._pending_codes: list[int] = []
-        self._pending_values: list[float] = []
-
-    def code(self, tag: str) -> int:
-        return self.tags.setdefault(tag, len(self.tags))
-
-    def add(self, record: Record, line: int, rank: int, wall_time: float, dialect: int) -> None:
-        values = record.values[:60_000]
-        self._pending.append(row_of(record, line, rank, wall_time, dialect, len(values) + len(record.absent)))
-        for value in values:
-            self._pending_codes.append(self.code(stored(value.tag, record)))
-            self._pending_values.append(value.number)
-        for tag in record.absent:
-            self._pending_codes.append(self.code(MAYBE + tag))
-            self._pending_values.append(np.nan)
-
-    def flush(self) -> None:
-        if self._pending:
-            self._rows.append(np.array(self._pending, ROW))
-            self._codes.append(np.array(self._pending_codes, np.int32))
-            self._values.append(np.array(self._pending_values, np.float64))
-            self._pending, self._pending_codes, self._pending_values = [], [], []
-
-    def extend(self, rows: NDArray[Any], codes: NDArray[np.int32], values: NDArray[np.float64]) -> None:
-        """Whole arrays: rows of dtype `ROW`, and the codes and numbers of their values in the same order."""
-        self.flush()
-        self._rows.append(rows)
-        self._codes.append(codes)
-        self._values.append(values)
-
-    def release(self) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.float64]]:
-        """Hands out everything as one array each, and forgets it; a part at a time, for these are large."""
-        self.flush()
-        rows = np.concatenate(self._rows) if self._rows else np.empty(0, ROW)
-        self._rows = []
-        codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
-        self._codes = []
-        values = np.concatenate(self._values) if self._values else np.empty(0, np.float64)
-        self._values = []
-        return rows, codes, values
-
-
-def stored(tag: str, record: Record) -> str:
-    """The tag as the track keeps it: marked where it was measured on held-out data and does not say so."""
-    if record.split.lower() in HELD_OUT and not HELD_OUT & set(re.split(r"[\W_]+", tag.lower())):
-        return f"{HELD_BARE if record.own_names else HELD}{record.split}{HELD}{tag}"
-    return tag
-
-
-def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int, count: int) -> tuple[Any, ...]:
-    """A record as one `ROW`."""
-    flags = EVALUATION * record.evaluation | BAR * record.bar | SAMPLES * record.samples
-    flags |= FRACTIONAL * (record.fractional or (record.epoch is not None and record.epoch != record.epoch // 1))
-    step, total = NO_STEP, record.total
-    if record.step is not None and (record.level > 1 or record.n is None):
-        step = held(record.step)
-        if record.level == 1:
-            flags |= WITHIN
-    elif record.n is not None:
-        step = held(record.n)
-        if record.level < 4:
-            flags |= WITHIN
-    return (
-        line,
-        rank if -1 <= rank < 32768 else -1,
-        wall_time,
-        step,
-        -1 if total is None or not 0 < total < 2**31 else int(total),
-        np.nan if record.epoch is None else record.epoch,
-        -1 if record.epochs is None or not 0 < record.epochs < 2**31 else int(record.epochs),
-        record.level,
-        -1 if record.base is None else record.base,
-        flags,
-        dialect,
-        count,
-    )
-
-
-def held(step: float) -> int:
-    """A printed step inside int64."""
-    return int(max(-(2.0**62), min(2.0**62, step)))
+_AT_ONCE = 1 << 19
+"""About so many values are sorted at once."""
 
 
 @dataclass(slots=True)
@@ -164,55 +51,96 @@ def resolve(track: Track) -> Resolved:
         return Resolved(Points.empty(), rows["line"], rows["rank"], rows["step"], "row")
     codes, tags = _held_out(codes, tags)
     rows["epoch"][~(np.abs(rows["epoch"]) < 2.0**40)] = np.nan  # of a damaged line
+    cells = _Cells(rows["count"])
     keep_row = _last_states(rows)
     step, exact = _global_steps(rows, keep_row, notes)
     step, exact = _from_bars(rows, step, exact, notes)
     has_steps = bool((exact & (rows["count"] > 0)).any() or exact.sum() > 1)
-    owner = np.repeat(np.arange(len(rows), dtype=np.int32), rows["count"])
-    keep = keep_row[owner]
+    keep = np.ones(len(codes), bool)
+    keep[cells.of(np.flatnonzero(~keep_row))] = False
     axis = "step"
+    epoch = _carried_epoch(rows)
     if has_steps:
         step, at_row = _carried(rows, step, exact)
-        epoch = _carried_epoch(rows)
-        early = (step == NO_STEP) & (epoch == np.floor(epoch))  # an evaluation before the first step
+        whole = epoch == np.floor(epoch)
+        early = np.flatnonzero((step == NO_STEP) & whole)  # an evaluation before the first step
         step[early] = epoch[early].astype(np.int64)
-        stray = (step == NO_STEP)[owner]
-        _count(skipped, "numbers printed before the first step", stray & keep)
-        keep &= ~stray
-        keep &= _plausible(rows, codes, owner, exact, keep, tags, step, epoch == np.floor(epoch), skipped)
+        stray = cells.of(np.flatnonzero(step == NO_STEP))
+        _drop(stray, keep, skipped, "numbers printed before the first step")
+        _drop(_implausible(rows, codes, cells, exact, keep, tags, step, whole), keep, skipped, "numbers outside the training loop")
     else:
         at_row = np.full(len(rows), NO_STEP)
-        epoch = _carried_epoch(rows)
         whole = ~np.isnan(epoch) & (epoch == np.floor(epoch))
         if (whole & (rows["count"] > 0)).any() and not (~whole & ~np.isnan(epoch)).any():
             axis = "epoch"
             step = np.where(whole, epoch, 0).astype(np.int64)
             step = np.where(whole, step, NO_STEP)
             at_row = step
-            keep &= (step != NO_STEP)[owner]
+            keep[cells.of(np.flatnonzero(step == NO_STEP))] = False
             notes.append("no step is printed: the epoch stands for it")
-        elif (counter := _counter(rows, owner, codes, values, keep, tags)) is not None:
+        elif (counter := _counter(rows, cells.owner(), codes, values, keep, tags)) is not None:
             step, at_row = _carried(rows, counter, counter != NO_STEP)
-            keep &= (step != NO_STEP)[owner]
+            keep[cells.of(np.flatnonzero(step == NO_STEP))] = False
             notes.append("no step is named: a number that rises from row to row stands for it")
         else:
             axis = "row"
             keep &= _repeated(codes, keep, tags, skipped)
-            step = _cycles(owner, codes, keep, len(rows))
+            step = _cycles(cells.owner(), codes, keep, len(rows))
             if keep.any():
                 notes.append("no step is printed: the order of lines stands for it")
     keep, codes, tags = _maybe(codes, keep, tags, notes)
     if axis != "row":
-        keep &= ~_again(rows, owner, codes, values, step, keep, tags, skipped)
+        keep &= ~_again(rows, cells, codes, values, step, keep, tags, skipped)
+    line, rank, wall_time, count = rows["line"], rows["rank"], rows["wall_time"], rows["count"]
+    del rows, epoch, exact
     if not keep.all():
-        owner, codes, values = owner[keep], codes[keep], values[keep]
-    line, rank, wall_time = (np.ascontiguousarray(rows[name]) for name in ("line", "rank", "wall_time"))
-    del rows, keep
-    there = np.bincount(codes, minlength=len(tags)) > 0
+        count = count - np.bincount(cells.owner_of(np.flatnonzero(~keep)), minlength=len(count))
+        codes = codes[keep]
+        values = values[keep]
+    del keep, cells
+    there = np.zeros(len(tags), bool)
+    there[codes] = True
     if not there.all():
         codes = (np.cumsum(there) - 1).astype(np.int32)[codes]
-    points = Points([t for t, used in zip(tags, there, strict=True) if used], codes, step[owner], values, wall_time[owner], rank[owner])
+    tags = [t for t, used in zip(tags, there, strict=True) if used]
+    points = Points(tags, codes, np.repeat(step, count), values, np.repeat(wall_time, count), np.repeat(rank, count))
     return Resolved(points, line, rank, at_row, axis, notes, skipped)
+
+
+class _Cells:
+    """Which values are which row's: row i has `count[i]` of them, behind those of the rows before."""
+
+    def __init__(self, count: NDArray[np.uint16]) -> None:
+        self.count = count
+        self.end = np.cumsum(count, dtype=np.int64)
+        if len(count) and self.end[-1] < 2**31:
+            self.end = self.end.astype(np.int32)
+
+    def of(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Indices of the values of these rows."""
+        if not len(rows):
+            return np.empty(0, np.intp)
+        count = self.count[rows]
+        behind = np.cumsum(count, dtype=self.end.dtype)
+        index = np.repeat(self.end[rows] - behind, count)
+        index += np.arange(len(index), dtype=index.dtype)
+        return index
+
+    def owner_of(self, values: NDArray[Any]) -> NDArray[np.intp]:
+        """The rows of values, by their indices."""
+        found: NDArray[np.intp] = np.searchsorted(self.end, values, side="right")
+        return found
+
+    def owner(self) -> NDArray[np.int32]:
+        """The row of every value."""
+        return np.repeat(np.arange(len(self.count), dtype=np.int32), self.count)
+
+
+def _drop(values: NDArray[Any], keep: NDArray[np.bool_], skipped: dict[str, int], what: str) -> None:
+    """Leaves out these values and counts those that were not left out yet."""
+    if n := int(keep[values].sum()):
+        skipped[what] = skipped.get(what, 0) + n
+        keep[values] = False
 
 
 def _count(skipped: dict[str, int], what: str, mask: NDArray[np.bool_]) -> None:
@@ -220,7 +148,7 @@ def _count(skipped: dict[str, int], what: str, mask: NDArray[np.bool_]) -> None:
         skipped[what] = skipped.get(what, 0) + n
 
 
-def _last_states(rows: NDArray[Any]) -> NDArray[np.bool_]:
+def _last_states(rows: Table) -> NDArray[np.bool_]:
     """False for states of a bar that the next state of the same bar at the same position replaces."""
     keep = np.ones(len(rows), bool)
     bars = np.flatnonzero(rows["flags"] & BAR)
@@ -234,9 +162,12 @@ def _last_states(rows: NDArray[Any]) -> NDArray[np.bool_]:
     return keep
 
 
-def _carried_epoch(rows: NDArray[Any]) -> NDArray[np.float64]:
+def _carried_epoch(rows: Table) -> NDArray[np.float64]:
     """The epoch of a row, or of the header row (an epoch and nothing else) before it on its rank."""
-    epoch = rows["epoch"].copy()
+    epoch: NDArray[np.float64] = rows["epoch"]
+    if np.isnan(epoch).all():
+        return epoch
+    epoch = epoch.copy()
     header = ~np.isnan(epoch) & (rows["count"] == 0) & (rows["flags"] & BAR == 0) & (rows["step"] == NO_STEP)
     if header.any():
         for rank in np.unique(rows["rank"]):
@@ -250,7 +181,7 @@ def _carried_epoch(rows: NDArray[Any]) -> NDArray[np.float64]:
     return epoch
 
 
-def _global_steps(rows: NDArray[Any], keep: NDArray[np.bool_], notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _global_steps(rows: Table, keep: NDArray[np.bool_], notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Steps that rows name, positions within an epoch made global -> (step, whether the row names one)."""
     step = rows["step"].copy()
     flags = rows["flags"]
@@ -258,6 +189,8 @@ def _global_steps(rows: NDArray[Any], keep: NDArray[np.bool_], notes: list[str])
     exact = (step != NO_STEP) & ~held_out
     epoch = _carried_epoch(rows)
     within = exact & ~np.isnan(epoch) & (rows["level"] < 4)
+    if not within.any():
+        return step, exact
     lengths: dict[int, tuple[float, float]] = {}
     family = rows["dialect"].astype(np.int64) * 64 + rows["level"].astype(np.int64) * 4 + (rows["total"] > 0) * 2 + ((flags & BAR) > 0)
     for kind in np.unique(family[within]):
@@ -280,7 +213,7 @@ def _global_steps(rows: NDArray[Any], keep: NDArray[np.bool_], notes: list[str])
     return step, exact
 
 
-def _base(rows: NDArray[Any], epoch: NDArray[np.float64]) -> float:
+def _base(rows: Table, epoch: NDArray[np.float64]) -> float:
     told = rows["base"][rows["base"] >= 0]
     if len(told):
         return float(told[0])
@@ -290,7 +223,7 @@ def _base(rows: NDArray[Any], epoch: NDArray[np.float64]) -> float:
     return 1.0 if (rows["epochs"] > 0).any() else 0.0
 
 
-def _starts_again(rows: NDArray[Any], epoch: NDArray[np.float64], n: NDArray[np.float64], base: float) -> bool:
+def _starts_again(rows: Table, epoch: NDArray[np.float64], n: NDArray[np.float64], base: float) -> bool:
     """Whether the counter counts within an epoch: it falls where the epoch rises."""
     order = np.argsort(rows["rank"], kind="stable")
     e, k, rank = epoch[order], n[order], rows["rank"][order]
@@ -315,7 +248,7 @@ def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:
 
 
 def _evaluations(
-    rows: NDArray[Any],
+    rows: Table,
     epoch: NDArray[np.float64],
     held_out: NDArray[np.bool_],
     step: NDArray[np.int64],
@@ -337,15 +270,15 @@ def _evaluations(
     exact[mine] = True
 
 
-def _from_bars(
-    rows: NDArray[Any], step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def _from_bars(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Rows with a fraction of an epoch between states of a bar (transformers' Trainer).
 
     The state before may lag, the one after may belong to the next print. The epoch, rounded as printed, times
     the steps of an epoch decides; these are the ones for which most rows agree with a neighbouring state.
     """
     flags = rows["flags"]
+    if not (flags & BAR).any():
+        return step, exact
     plain = (flags & BAR) == 0
     asking = np.flatnonzero(~exact & plain & (rows["count"] > 0) & ((flags & FRACTIONAL) > 0))
     bars = np.flatnonzero(((flags & BAR) > 0) & (rows["count"] == 0) & (rows["total"] > 1) & np.isnan(rows["epoch"]))
@@ -403,7 +336,7 @@ def _rounding(epoch: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 * 10.0 ** (np.floor(np.log10(np.maximum(epoch, 1e-9))) - 3)
 
 
-def _carried(rows: NDArray[Any], step: NDArray[np.int64], exact: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _carried(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows without a step get the last one of their rank, else of any -> (step, the step known at each row)."""
     at_row = np.full(len(rows), NO_STEP)
     index = np.arange(len(rows))
@@ -423,39 +356,42 @@ def _carried(rows: NDArray[Any], step: NDArray[np.int64], exact: NDArray[np.bool
     return np.where(exact, step, at_row), at_row
 
 
-def _plausible(
-    rows: NDArray[Any],
+def _implausible(
+    rows: Table,
     codes: NDArray[np.int32],
-    owner: NDArray[np.int32],
+    cells: _Cells,
     exact: NDArray[np.bool_],
     keep: NDArray[np.bool_],
     tags: list[str],
     step: NDArray[np.int64],
     placed: NDArray[np.bool_],
-    skipped: dict[str, int],
-) -> NDArray[np.bool_]:
-    """Values of rows without a step count where their tag is a known quantity or comes back.
+) -> NDArray[Any]:
+    """Indices of values that are no metrics, of rows without a step: there a tag has to be a known quantity or come back.
 
     Between the last step of an attempt and the first of the next stands the configuration of the new one:
     there only tags count that are printed elsewhere between steps, too.
     """
     filled = rows["count"] > 0
-    own_row = exact | placed
+    loose_rows = np.flatnonzero(~exact & ~placed & filled)
     named = np.flatnonzero(exact & filled)
-    if not (~own_row & filled).any() or not len(named):
-        return np.ones(len(codes), bool)
-    own = own_row[owner]
-    loose = ~own & keep
-    following = np.cumsum(exact & filled)  # how many named rows there are up to each row: where the next stands among them
+    if not len(loose_rows) or not len(named):
+        return np.empty(0, np.int64)
+    following = np.searchsorted(named, loose_rows, side="right")
     ahead = np.where(following < len(named), step[named[np.minimum(following, len(named) - 1)]], np.iinfo(np.int64).max)
-    gap = (ahead < step)[owner]
-    here = np.bincount(codes[loose & ~gap], minlength=len(tags))
-    stepped = np.bincount(codes[own & keep], minlength=len(tags)) > 0
+    gap = np.repeat(ahead < step[loose_rows], rows["count"][loose_rows])
+    loose = cells.of(loose_rows)
+    gap, loose = gap[keep[loose]], loose[keep[loose]]
+    here = np.bincount(codes[loose[~gap]], minlength=len(tags))
     known = np.array([n > 0 and role_of(t) is not None for t, n in zip(tags, here.tolist(), strict=True)], bool)
-    fine = (here >= 3) | (known & (here > 0)) | (stepped & (here > 0))
-    ok = own | fine[codes]
-    _count(skipped, "numbers outside the training loop", loose & ~ok)
-    return ok
+    fine = (here >= 3) | known
+    if ((here > 0) & ~fine).any():
+        own = keep.copy()
+        own[loose] = False
+        stepped = np.zeros(len(tags), bool)
+        stepped[codes[own]] = True
+        fine |= (here > 0) & stepped
+    foreign: NDArray[Any] = loose[~fine[codes[loose]]]
+    return foreign
 
 
 def _repeated(codes: NDArray[np.int32], keep: NDArray[np.bool_], tags: list[str], skipped: dict[str, int]) -> NDArray[np.bool_]:
@@ -478,7 +414,7 @@ def _repeated(codes: NDArray[np.int32], keep: NDArray[np.bool_], tags: list[str]
 
 
 def _counter(
-    rows: NDArray[Any], owner: NDArray[np.int32], codes: NDArray[np.int32], values: NDArray[np.float64], keep: NDArray[np.bool_], tags: list[str]
+    rows: Table, owner: NDArray[np.int32], codes: NDArray[np.int32], values: NDArray[np.float64], keep: NDArray[np.bool_], tags: list[str]
 ) -> NDArray[np.int64] | None:
     """The step of each row by an unknown whole number that rises in almost every row; None where there is none."""
     if not keep.any():
@@ -559,8 +495,8 @@ def _maybe(
 
 
 def _again(
-    rows: NDArray[Any],
-    owner: NDArray[np.int32],
+    rows: Table,
+    cells: _Cells,
     codes: NDArray[np.int32],
     values: NDArray[np.float64],
     step: NDArray[np.int64],
@@ -571,29 +507,29 @@ def _again(
     """True for values that repeat the one before of the same tag and rank: the same step and number, perhaps rounded, or carried over by a bar."""
     again = np.zeros(len(codes), bool)
     flags = rows["flags"]
-    index = np.flatnonzero(keep & _beside_its_like(rows, step)[owner])
-    if len(index):
-        order, same = _by_tag(rows, owner, codes, index, len(tags))
-        a, b = order[:-1][same], order[1:][same]
-        once = (step[owner[a]] == step[owner[b]]) & (owner[a] != owner[b])
-        a, b = a[once], b[once]
-        repeated = b[_equal(values[a], values[b]) | _rounded(values[a], values[b])]
-        again[repeated] = True
-        if n := len(repeated):
-            skipped["repeated prints of the same number"] = n
+    beside = np.flatnonzero(_beside_its_like(rows, step))
+    repeated = 0
+    for a, b, of_a, of_b in _pairs_by_tag(rows["rank"], codes, cells, cells.of(beside), keep, len(tags)):
+        once = np.flatnonzero((step[of_a] == step[of_b]) & (of_a != of_b))
+        x, y = values[a[once]], values[b[once]]
+        found = b[once[_equal(x, y) | _rounded(x, y)]]
+        again[found] = True
+        repeated += len(found)
+    if repeated:
+        skipped["repeated prints of the same number"] = repeated
     if (flags & BAR).any():
         slow = np.array([_carried_over(t) for t in tags], bool)
-        index = np.flatnonzero(keep & slow[codes])
-        order, same = _by_tag(rows, owner, codes, index, len(tags))
-        a, b = order[:-1][same], order[1:][same]
-        over = b[((flags[owner[b]] & BAR) > 0) & _equal(values[a], values[b]) & ~again[b]]
-        again[over] = True
-        if n := len(over):
-            skipped["carried-over values of a bar"] = n
+        carried = 0
+        for a, b, _, of_b in _pairs_by_tag(rows["rank"], codes, cells, np.flatnonzero(slow[codes]), keep, len(tags)):
+            found = b[((flags[of_b] & BAR) > 0) & _equal(values[a], values[b]) & ~again[b]]
+            again[found] = True
+            carried += len(found)
+        if carried:
+            skipped["carried-over values of a bar"] = carried
     return again
 
 
-def _beside_its_like(rows: NDArray[Any], step: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _beside_its_like(rows: Table, step: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Rows whose neighbour, among the rows of their rank that have values, is of the same step."""
     out = np.zeros(len(rows), bool)
     index = np.flatnonzero(rows["count"])
@@ -607,26 +543,29 @@ def _beside_its_like(rows: NDArray[Any], step: NDArray[np.int64]) -> NDArray[np.
     return out
 
 
-def _by_tag(
-    rows: NDArray[Any], owner: NDArray[np.int32], codes: NDArray[np.int32], index: NDArray[np.intp], n_tags: int
-) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Values sorted by tag and rank, in their order within -> (the values, whether the next one is of the same tag and rank)."""
-    ranks, rank = _ranks(rows["rank"])
-    small = n_tags * len(ranks) < 65_536
-    kind: Any = np.uint16 if small else np.int64  # numpy sorts short ones by counting, and they are a quarter of the size
-    key = codes[index].astype(kind) * kind(len(ranks)) + rank.astype(kind)[owner[index]]
-    index = index.astype(np.int32) if len(codes) < 2**31 else index
-    sort = np.argsort(key, kind="stable")
-    key = key[sort]
-    return index[sort], key[1:] == key[:-1]
+def _pairs_by_tag(
+    rank: NDArray[np.int16], codes: NDArray[np.int32], cells: _Cells, index: NDArray[Any], keep: NDArray[np.bool_], n_tags: int
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], NDArray[np.intp]]]:
+    """The kept ones of some values, in pairs that follow one another in their tag and rank, some tags at a time.
 
-
-def _ranks(rank: NDArray[np.int16]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The ranks there are, and for each row which of them."""
-    there = np.zeros(65_536, bool)
-    there[rank.astype(np.int64) + 1] = True
-    found = np.flatnonzero(there) - 1
-    return found, (np.cumsum(there) - 1)[rank.astype(np.int64) + 1]
+    `index` says which values. Yields (the earlier, the later, the row of either).
+    """
+    code = codes[index]
+    turn = (np.cumsum(np.bincount(code, minlength=n_tags)) // _AT_ONCE).astype(np.uint16)
+    turns = turn[code] if n_tags else code
+    for t in np.flatnonzero(np.bincount(turn)):
+        mine = index[turns == t] if turn[-1] else index
+        mine = mine[keep[mine]]
+        owner = cells.owner_of(mine)
+        tag, rank_ = codes[mine], rank[owner]
+        order = np.argsort(rank_, kind="stable") if len(rank_) and (rank_ != rank_[0]).any() else None
+        # numpy sorts short numbers by counting
+        by_tag = np.argsort((tag if order is None else tag[order]).astype(np.uint16 if n_tags < 65_536 else np.int32), kind="stable")
+        order = by_tag if order is None else order[by_tag]
+        tag, rank_ = tag[order], rank_[order]
+        same = np.flatnonzero((tag[1:] == tag[:-1]) & (rank_[1:] == rank_[:-1]))
+        mine, owner = mine[order], owner[order]
+        yield mine[same], mine[same + 1], owner[same], owner[same + 1]
 
 
 def _equal(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:

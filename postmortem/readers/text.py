@@ -24,8 +24,9 @@ from postmortem.readers._prefix import labelled, peel
 from postmortem.readers._quick import read_quickly
 from postmortem.readers._rows import Alarms, Ordered, Rows
 from postmortem.readers._shapes import LONGEST, RUN, Layout, Parsed, Template, fold, hashes, learn, read_one
-from postmortem.readers._steps import MAYBE, NO_STEP, Track, resolve, row_of, stored
+from postmortem.readers._steps import resolve
 from postmortem.readers._tables import ColumnTable
+from postmortem.readers._track import MAYBE, NO_STEP, Track, row_of, stored
 from postmortem.readers.dialects import DIALECTS, Record, Row
 from postmortem.signatures import CATALOGUE
 
@@ -157,7 +158,9 @@ class _File:
 
     def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
         """Reads the numbers of each block and hands its lines on to the search for events."""
+        size = max(self.path.stat().st_size, 1)
         for i, block in enumerate(lines):
+            self.track.share = min(1.0, (block.offset + len(block.data)) / size)
             if i == 0:
                 self._look(block)
             yield from self._block(block)
@@ -179,7 +182,7 @@ class _File:
         slow = self._by_layout(rows, out) if self.fast else rows.filled
         seen = self._one_by_one(rows, slow, out)
         self._note_times(rows)
-        self.track.extend(*out.joined())
+        out.into(self.track)
         yield from self._for_events(rows, seen)
 
     def _by_layout(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:

@@ -1,0 +1,155 @@
+"""What the rows of a log said, as columns: one entry per row that said something, and the numbers of all rows behind one another."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.readers._miner import HELD_OUT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.readers.dialects import Record
+
+NO_STEP = np.iinfo(np.int64).min
+EVALUATION, BAR, WITHIN, SAMPLES, FRACTIONAL = 1, 2, 4, 8, 16
+"""Flags of a row; WITHIN: its step is a position that may start again in every epoch."""
+MAYBE, HELD, HELD_BARE = "\x00", "\x01", "\x02"
+"""In front of a tag. MAYBE: NaN if earlier rows printed the tag, else nothing. HELD: an evaluation's value, followed
+by its split word; it is put before the tag where the value would pass for the training's (a loss, or a tag
+that training rows print, too); HELD_BARE: only where training rows print it."""
+
+ROW = np.dtype(
+    [
+        ("line", np.uint32),
+        ("rank", np.int16),
+        ("wall_time", np.float64),
+        ("step", np.int64),
+        ("total", np.int32),
+        ("epoch", np.float64),
+        ("epochs", np.int32),
+        ("level", np.int8),
+        ("base", np.int8),
+        ("flags", np.uint8),
+        ("dialect", np.uint8),
+        ("count", np.uint16),
+    ]
+)
+FIELDS: tuple[str, ...] = ROW.names or ()
+
+
+_AHEAD = 1 << 24
+
+
+class _Growing:
+    """An array that grows at its end. Space is asked for ahead, which costs nothing until it is written, so it is hardly ever moved."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._data: NDArray[Any] = np.empty(0, dtype)
+        self._size = 0
+
+    def room(self, n: int, share: float) -> NDArray[Any]:
+        """The next n cells, to be written; valid until the next call. `share`: how much of all there will be is here with them."""
+        need = self._size + n
+        if need > len(self._data):
+            space = max(need, min(int(need / share * 1.05), need + _AHEAD))
+            if self._size:
+                self._data.resize(space, refcheck=False)
+            else:
+                self._data = np.empty(space, self._data.dtype)
+        self._size = need
+        return self._data[need - n : need]
+
+    def done(self) -> NDArray[Any]:
+        self._data.resize(self._size, refcheck=False)
+        return self._data
+
+
+class Table:
+    """n rows as columns of the types of `ROW`; `rows[name]` is a column, `rows[indices]` are some of the rows."""
+
+    def __init__(self, columns: dict[str, NDArray[Any]], which: Any = None) -> None:
+        self._columns = columns
+        self._which = which
+
+    def __len__(self) -> int:
+        return len(self["line"])
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            column = self._columns[key]
+            return column if self._which is None else column[self._which]
+        return Table(self._columns, key if self._which is None else self._which[key])
+
+
+class Track:
+    """Everything that rows said, in order."""
+
+    def __init__(self) -> None:
+        self.tags: dict[str, int] = {}
+        self.share = 1.0
+        """How much of the file has been read, from above 0 to 1."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._columns = {name: _Growing(ROW[name]) for name in FIELDS}
+        self._codes = _Growing(np.int32)
+        self._values = _Growing(np.float64)
+
+    def code(self, tag: str) -> int:
+        return self.tags.setdefault(tag, len(self.tags))
+
+    def room(self, rows: int, values: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32], NDArray[np.float64]]:
+        """Space for so many more rows and values: columns by the names of `ROW`, codes, numbers; all to be written at once."""
+        columns = {name: column.room(rows, self.share) for name, column in self._columns.items()}
+        return columns, self._codes.room(values, self.share), self._values.room(values, self.share)
+
+    def release(self) -> tuple[Table, NDArray[np.int32], NDArray[np.float64]]:
+        """Hands out everything but the tags, and forgets it."""
+        found = Table({name: column.done() for name, column in self._columns.items()}), self._codes.done(), self._values.done()
+        self._forget()
+        return found
+
+
+def stored(tag: str, record: Record) -> str:
+    """The tag as the track keeps it: marked where it was measured on held-out data and does not say so."""
+    if record.split.lower() in HELD_OUT and not HELD_OUT & set(re.split(r"[\W_]+", tag.lower())):
+        return f"{HELD_BARE if record.own_names else HELD}{record.split}{HELD}{tag}"
+    return tag
+
+
+def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int, count: int) -> tuple[Any, ...]:
+    """A record as one `ROW`."""
+    flags = EVALUATION * record.evaluation | BAR * record.bar | SAMPLES * record.samples
+    flags |= FRACTIONAL * (record.fractional or (record.epoch is not None and record.epoch != record.epoch // 1))
+    step, total = NO_STEP, record.total
+    if record.step is not None and (record.level > 1 or record.n is None):
+        step = held(record.step)
+        if record.level == 1:
+            flags |= WITHIN
+    elif record.n is not None:
+        step = held(record.n)
+        if record.level < 4:
+            flags |= WITHIN
+    return (
+        line,
+        rank if -1 <= rank < 32768 else -1,
+        wall_time,
+        step,
+        -1 if total is None or not 0 < total < 2**31 else int(total),
+        np.nan if record.epoch is None else record.epoch,
+        -1 if record.epochs is None or not 0 < record.epochs < 2**31 else int(record.epochs),
+        record.level,
+        -1 if record.base is None else record.base,
+        flags,
+        dialect,
+        count,
+    )
+
+
+def held(step: float) -> int:
+    """A printed step inside int64."""
+    return int(max(-(2.0**62), min(2.0**62, step)))
