@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -106,7 +107,8 @@ def _location(file: str, line: int | None) -> dict[str, Any]:
 def _uri(file: str) -> str:
     """A relative path as a relative URI, an absolute one as file://; what no URI may hold is percent-encoded."""
     path = PurePath(file)
-    posix = quote(path.as_posix().encode("utf-8", "surrogateescape"), safe="/")
+    named = re.sub("[\\ud800-\\udc7f\\udd00-\\udfff]", "?", path.as_posix())  # no byte of a file name stands behind these surrogates
+    posix = quote(named.encode("utf-8", "surrogateescape"), safe="/")
     return f"file://{'' if posix.startswith('/') else '/'}{posix}" if path.is_absolute() else posix
 
 
