@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from postmortem.replay._tensors import storage_key
-from postmortem.replay.runner import NOTHING, Overrides, StepResult, StepRunner, nonfinite_names
+from postmortem.replay._tensors import exact_bits, storage_key
+from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner, nonfinite_names
 from postmortem.replay.state import tensors_in
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ class Traced:
     """The number of operators up to the last backward pass."""
     known: dict[int, tuple[str, str]] = field(default_factory=dict)
     """storage -> ("parameter" | "optimizer" | "batch", name)."""
+    raised: Exception | None = None
+    """The step raised this in the pass that `stage` names. The sources are then all that was not finite."""
     buffers: set[str] = field(default_factory=set)
     strides: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
     """Parameters whose gradient has other strides: name, gradient's, parameter's, source of the gradient."""
@@ -57,6 +59,8 @@ class Session:
         self.runner, self.before, self.batch, self.step = runner, before, batch, step
         self.runs = 0
         self.failure = ""
+        self.raised: type[Exception] | None = None
+        """What the step raises when it fails, where it does (known once it was traced)."""
         train_step = runner.train_step
         self._simple = train_step.accumulate == 1 and not isinstance(train_step.step, dict)
         """One forward and one backward pass: ending early leaves the operators before the end as they are."""
@@ -99,7 +103,7 @@ class Session:
             return found is not None and _STAGES.index(found) <= _STAGES.index(at)
         except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            return None
+            return True if type(error) is self.raised else None
 
     def plain(self) -> StepResult:
         self.runs += 1
@@ -113,6 +117,7 @@ class Session:
         if prepare is not None:
             prepare()
         out = Traced(tracer)
+        reached: Stage = "loss"
 
         def keep(batch: Any) -> Any:
             out.batch = batch
@@ -120,6 +125,8 @@ class Session:
             return batch
 
         def look(kind: Literal["loss", "grad"], tensors: dict[str, torch.Tensor]) -> None:
+            nonlocal reached
+            reached = "grad" if kind == "loss" else "param"
             with _disable_current_modes():
                 bad = {name: tensors[name] for name in nonfinite_names({n: t.detach() for n, t in tensors.items()})}
                 if kind == "loss":
@@ -145,10 +152,17 @@ class Session:
                 out.sources = [tracer.source(parameters[name]) for name in result.bad_params]
         except _Enough:
             pass
+        except ReplayError:
+            raise
+        except Exception as error:  # noqa: BLE001  (user code that refuses NaN, or torch's, may raise anything)
+            out.stage, out.raised, self.raised = reached, error, type(error)
         finally:
             self.runner.observe = None
         out.micro = max(0, out.micro - 1)
         out.known = self._known(out.batch)
+        if out.raised is not None:
+            outside = [*tensors_in(out.batch), *self.state_tensors().values()]
+            out.sources = [*tracer.hits, *(-storage_key(t) for t in outside if exact_bits(t))]
         out.buffers = set(self.state_tensors()) - set(self.runner.named_parameters())
         return out
 

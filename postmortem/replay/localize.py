@@ -18,7 +18,8 @@ from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
 from postmortem.replay._session import Session, Stage, Traced
 from postmortem.replay._tensors import NAN
 from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
-from postmortem.replay.runner import Overrides, ReplayError, StepRunner
+from postmortem.replay.recipe import describe
+from postmortem.replay.runner import Overrides, ReplayError, StepResult, StepRunner
 from postmortem.replay.samples import Samples, find_samples
 from postmortem.replay.state import preserved
 from postmortem.replay.trace import Tracer
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MANY_STEPS = 1_000_000
+_FURTHER = 100  # steps past the fault in which double precision has to stay finite
 
 
 def localize(
@@ -44,8 +46,9 @@ def localize(
     the repairs untried. runner, rolled: steps that were rolled forward already. device: where the reruns take place;
     by default where the model is.
 
-    Model, optimizer, random generators, hooks and flags are as before when it returns or raises. Raises ReplayError
-    where the step cannot be run as it is.
+    A step that raises because of a value that is not finite (an assertion, an argument check of torch.distributions) is
+    traced up to there. Model, optimizer, random generators, hooks and flags are as before when it returns or raises.
+    Raises ReplayError where the step cannot be run as it is.
     """
     runner = runner or StepRunner(train_step)
     if device is not None and torch.device(device).type != runner.device.type:
@@ -87,14 +90,28 @@ def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rollin
     batches = train_step.batches
     if batches is None:
         only = step if step is not None else train_step.first_step or 0
-        return rolling.roll(runner, only, only)
+        return _roll_to(runner, only, only)
     first = train_step.first_step or 0
     if step is not None:
-        return rolling.roll(runner, first, max(first, step))
+        return _roll_to(runner, first, max(first, step))
     if callable(batches):
         raise ReplayError("batches is a function of the step: say which step is the last to look at (step=)")
     known = getattr(batches, "__len__", None)
-    return rolling.roll(runner, first, first + (known() - 1 if known is not None else _MANY_STEPS))
+    return _roll_to(runner, first, first + (known() - 1 if known is not None else _MANY_STEPS))
+
+
+def _roll_to(runner: StepRunner, first: int, last: int) -> rolling.Roll:
+    """`rolling.roll`, in which a step that raises is the step at fault."""
+    start, done = runner.snapshot(), list[StepResult]()
+    try:
+        return rolling.roll(runner, first, last, watch=done.append)
+    except ReplayError:
+        raise
+    except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
+        try:
+            return rolling.roll_to_raise(runner, first, first + len(done), start, error)
+        except Exception as again:
+            raise ReplayError(describe(f"step {first + len(done)}", again)) from again
 
 
 @dataclass
@@ -130,12 +147,16 @@ class _Case:
         traced = self._trace()
         if traced.stage is None:
             return self._unstable(step)
+        if traced.raised is not None:
+            self.how.append(describe("the step", traced.raised))
         self.stage: Stage = traced.stage
         if roll.overflow is not None and self.session.fails(Overrides(loss_scale=1.0)) is False:
             return self._scaler(step, traced)
         if self.stage == "grad" and self.runner.scaler is not None and self.session.fails(Overrides(loss_scale=1.0)) is False:
             return self._scaler(step, traced)
         chosen, established = Confirm(self.session, self.samples, self.names, self._trace, self.how).choose(traced)
+        if traced.raised is not None and established != "cured":
+            raise ReplayError(describe(f"step {step}", traced.raised)) from traced.raised
         return self._finish(step, traced, chosen, established)
 
     def _batch(self, step: int) -> Any:
@@ -149,6 +170,8 @@ class _Case:
         return self.session.trace(Tracer(detail=set(suspects), repair=repair), prepare)
 
     def _unstable(self, step: int) -> Culprit:
+        if self.roll.raised is not None:
+            raise ReplayError(describe(f"step {step}", self.roll.raised)) from self.roll.raised
         again = self.session.plain().first_nonfinite
         if again is None:
             self.how.append("rerun from the same state with the same random numbers, the step is finite: not deterministic, or faulty hardware")
@@ -175,25 +198,36 @@ class _Case:
     def _divergence(self, step: int) -> Culprit | None:
         """The weights were driven off over several steps; cured where smaller steps from the start keep the loss at its level."""
         tried = [
-            Fix(name=name, cured=rolling.survives(self.runner, self.roll, overrides), how=f"{how}, from step {self.roll.first} on")
+            Fix(name=name, cured=self._survives(overrides), how=f"{how}, from step {self.roll.first} on")
             for name, overrides, how in (
                 ("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"),
                 ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"),
             )
         ]
         cured = any(f.cured for f in tried)
-        if not cured:
+        if not cured and not self._survives(Overrides(lr=0.0)):
             return None
         losses = [r.loss for r in self.roll.results]
-        precise = rolling.survives(self.runner, self.roll, Overrides(dtype="fp64"))
-        tried.append(Fix(name="fp64", cured=precise, how="all steps in double precision"))
+        double = Overrides(dtype="fp64")
+        known = getattr(self.runner.train_step.batches, "__len__", None)
+        end = None if self.roll.fault is None or known is None else min(self.roll.first + known() - 1, self.roll.last + _FURTHER)
+        precise = self._survives(double, end)  # gone is: finite to the end of the batches; where that is not known, at its level
+        tried.append(Fix(name="fp64", cured=precise and self._survives(double), how="all steps in double precision"))
         self.how.append(
             f"the loss leaves its level at step {self.roll.diverged_at} and goes from {losses[0]:.4g} to {losses[-1]:.4g}: no single operator's fault"
         )
+        if not cured:
+            self.how.append("with the weights held still it stays at its level; smaller steps or gradients do not hold it there")
         return Culprit(
             cause="divergence", phase="optimizer", step=step, precision_only=precise, fixes=tuple(tried) if self.fixes else (),
-            how=tuple(self.how), established="cured",
+            how=tuple(self.how), established="cured" if cured else "observed",
         )  # fmt: skip
+
+    def _survives(self, overrides: Overrides, until: int | None = None) -> bool:
+        try:
+            return rolling.survives(self.runner, self.roll, overrides, until=until)
+        except Exception:  # noqa: BLE001  (user code that refuses what is not finite, or that another precision does not suit)
+            return False
 
     def _far_off(self) -> bool:
         """Without any fault a growing loss is called a divergence only where the log did, or where it is a thousandfold."""

@@ -34,6 +34,8 @@ class Roll:
     before: State
     diverged_at: int | None = None
     ended: str | None = None
+    raised: Exception | None = None
+    """What the step at fault raised, where it did not come to its end (`roll_to_raise`)."""
 
     @property
     def last(self) -> int:
@@ -91,6 +93,16 @@ def roll(
     return done
 
 
+def roll_to_raise(runner: StepRunner, first: int, step: int, start: State, error: Exception) -> Roll:
+    """The roll of a run whose `step` raised `error` instead of coming to its end, from the state `start` before `first`."""
+    runner.restore(start)
+    done = roll(runner, first, step - 1) if step > first else Roll(first=first, start=start, before=start)
+    runner.draw(step)
+    done.results.append(StepResult(step=step, loss=math.nan, losses={}, first_nonfinite="loss"))
+    done.before, done.fault, done.overflow, done.raised = runner.snapshot(), step, None, error
+    return done
+
+
 def ceiling(losses: Sequence[float]) -> float:
     """Ten times the level at which these losses begin: above it a run has left its level."""
     head = [x for x in losses[: max(3, len(losses) // 10)] if math.isfinite(x)]
@@ -124,15 +136,16 @@ def leaves_level(losses: Sequence[float]) -> int | None:
     return left
 
 
-def survives(runner: StepRunner, done: Roll, overrides: Overrides = NOTHING) -> bool:
+def survives(runner: StepRunner, done: Roll, overrides: Overrides = NOTHING, *, until: int | None = None) -> bool:
     """Whether all steps of the roll, rerun from its start under `overrides`, stay finite and within ten times the level.
 
+    With `until` the steps up to that one are run, and only have to stay finite.
     Leaves the runner in whatever state that makes: restore one.
     """
     runner.restore(done.start)
-    limit = ceiling([r.loss for r in done.results if math.isfinite(r.loss)])
+    limit = ceiling([r.loss for r in done.results if math.isfinite(r.loss)]) if until is None else math.inf
     with runner.under(overrides):
-        for step in range(done.first, done.last + 1):
+        for step in range(done.first, (done.last if until is None else until) + 1):
             result = runner.run(runner.draw(step), step)
             if result.first_nonfinite in ("loss", "param") or (result.first_nonfinite == "grad" and not result.skipped) or result.loss > limit:
                 return False

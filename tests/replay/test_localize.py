@@ -99,7 +99,7 @@ def test_the_users_state_is_put_back() -> None:
 
 
 def test_the_users_state_is_put_back_after_an_exception() -> None:
-    """A step that raises raises out of localize, and leaves nothing changed."""
+    """A step that raises for reasons of its own is one ReplayError with the line that raised, and leaves nothing changed."""
     step = _failing()
 
     def raises(model: Any, batch: Any) -> Any:
@@ -108,7 +108,7 @@ def test_the_users_state_is_put_back_after_an_exception() -> None:
 
     step.step = raises
     before = _snapshot(step)
-    with pytest.raises(KeyError, match="no such column"):
+    with pytest.raises(ReplayError, match=r"step 0 raised KeyError: 'no such column' at test_localize.py"):
         localize(step)
     assert _equal(before, _snapshot(step))
 
