@@ -44,7 +44,7 @@ class SilentDeath(BaseDetector):
     What to try: dmesg and the job's accounting (sacct -j JOB --format=State,MaxRSS,ExitCode); the .err file of the job;
     run with nohup or under the scheduler.
 
-    Known false positives: early stopping that prints nothing; a run that is still going on.
+    Known false positives: early stopping that prints nothing; a run that is still going on or was not synced to its end.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -61,11 +61,10 @@ class SilentDeath(BaseDetector):
         if view.run.ended not in ("unknown", "cut") or view.last_step is None or any(e.severity == "error" for e in view.events):
             return
         plan = self._plan(view)
-        if plan is None:
+        if plan is None or plan[0] >= self.options.share * plan[1]:
+            yield from self._without_exit_record(view)
             return
         done, planned, unit = plan
-        if done >= self.options.share * planned:
-            return
         yield Finding(
             code=self.code,
             name=self.name,
@@ -74,6 +73,19 @@ class SilentDeath(BaseDetector):
             step=view.last_step,
             evidence={"done": done, "planned": planned, "unit": unit},
         )
+
+    def _without_exit_record(self, view: View) -> Iterator[Finding]:
+        """W&B writes an exit record at every end that Python sees, errors and Ctrl-C included."""
+        for reading in view.run.readings:
+            if reading.source == "wandb" and "exit_code" in reading.facts and reading.facts["exit_code"] is None:
+                yield Finding(
+                    code=self.code,
+                    name=self.name,
+                    severity=self.severity,
+                    message=f"the W&B file stops at step {view.last_step} without an exit record: the process was killed, or the file is not whole",
+                    step=view.last_step,
+                    evidence={"file": reading.path, "exit_code": None},
+                )
 
     def _plan(self, view: View) -> tuple[float, float, str] | None:
         facts = [r.facts for r in view.run.readings]
