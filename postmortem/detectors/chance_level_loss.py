@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.core.stats import noise
+from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 from postmortem.detectors._frozen import flat
@@ -64,7 +64,7 @@ class ChanceLevelLoss(BaseDetector):
             chance = math.log(k)
             if abs(level - chance) > max(self.options.tolerance * chance, min(0.02 * chance, 2 * noise(rest) / len(rest) ** 0.5)):
                 continue
-            away = np.flatnonzero(np.abs(series.value - chance) > max(0.05 * chance, 4 * noise(rest)))
+            away = np.flatnonzero(np.abs(centred_median(series.value, 5) - chance) > max(0.05 * chance, 4 * noise(rest)))
             at = min(int(away[-1]) + 1, len(series) - 1) if len(away) else 0
             if at > len(series) // 2:
                 continue

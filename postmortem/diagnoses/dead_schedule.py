@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses._story import consequences, has_errors, named, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
-    from postmortem.core.view import View
+    from postmortem.core.view import Series, View
 
 
 @diagnosis
@@ -25,7 +27,15 @@ class DeadSchedule:
         root = zero[0]
         still = [f for f in consequences(findings, root) if f.name in ("loss-plateau", "constant-metric")]
         total = max(1, view.last_step or 0)
-        factor = f"{total / max(1, root.step or 1):.2g}"
+        rate = next((s.finite for s in view.of("lr") if s.tag == root.tag), None)
+        if rate is not None and _in_steps(rate, root.step):
+            cure = (
+                "the learning rate was lowered in steps until nothing was left: set a floor (min_lr), wait longer before each (patience, step_size), "
+            )
+            cure += "or step the scheduler once per evaluation, not per batch"
+        else:
+            factor = f"{total / max(1, root.step or 1):.2g}"
+            cure = f"the scheduler runs {factor} times too fast: set its total steps to {total}, or step it once per optimizer step"
         return tell(
             view,
             "dead-schedule",
@@ -36,6 +46,13 @@ class DeadSchedule:
             evidence_for=[f.message for f in still[:2]],
             against=[] if still else ["no plateau of the loss was found"],
             disprove=["the schedule was meant to end there"],
-            advice=[f"the scheduler runs {factor} times too fast: set its total steps to {total}, or step it once per optimizer step"],
+            advice=[cure],
             replay=False,
         )
+
+
+def _in_steps(rate: Series, end: int | None) -> bool:
+    """Whether the rate fell in a few drops with level stretches between them (ReduceLROnPlateau, StepLR), not along a curve."""
+    before = rate.value[rate.step < end] if end is not None else rate.value
+    drops = int((np.diff(before) < 0).sum())
+    return len(before) >= 10 and 1 <= drops <= len(before) / 4
