@@ -148,10 +148,15 @@ class Ordered:
         fields, all_codes, numbers = track.room(int(record_at[-1]) if self.n else 0, int(value_at[-1]) if self.n else 0)
         record_at -= n_records
         value_at -= n_values
+        usual = max(self.groups, key=lambda g: len(g[0]))[1] if self.groups else {}
+        shared = {name: value for name, value in usual.items() if not isinstance(value, np.ndarray)}
+        for name, value in shared.items():
+            fields[name][:] = value
         for group, found, tags, cells in self.groups:
             where = record_at[group]
-            for name in FIELDS:
-                fields[name][where] = found[name]
+            for name, value in found.items():
+                if name not in shared or isinstance(value, np.ndarray) or (value != shared[name] and not np.isnan(value) & np.isnan(shared[name])):
+                    fields[name][where] = value
             where = value_at[group]
             for tag, cell in zip(tags.tolist(), cells, strict=True):
                 all_codes[where] = tag

@@ -268,11 +268,11 @@ def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:
 class Layout:
     """Rows of one skeleton and one length whose runs stand at the same columns.
 
-    `literal` uint64[w] are the bytes with zeros for digits; `runs` the columns of the runs of digits. `names` are
-    the bytes of digits that belong to names, and must be the same.
+    `literal` uint64[w] are the bytes with zeros for digits; `runs` the columns of the runs of digits. `names` are the
+    digits that belong to names and must be the same: (word, mask, the word under the mask).
     """
 
-    __slots__ = ("literal", "names", "row", "runs", "template", "wanted")
+    __slots__ = ("literal", "names", "row", "runs", "template")
 
     def __init__(self, template: Template, row: bytes, literal: NDArray[np.uint64]) -> None:
         self.template = template
@@ -285,17 +285,22 @@ class Layout:
         raw = np.frombuffer(row, np.uint8)
         mask = np.zeros(len(literal) * 8, np.uint8)
         mask[: len(row)] = np.where((raw >= 48) & (raw < 58) & ~inside, 255, 0)
-        self.names = mask.view("<u8") if mask.any() else None
         wanted = np.zeros(len(literal) * 8, np.uint8)
         wanted[: len(row)] = raw
-        self.wanted = wanted.view("<u8") & mask.view("<u8")
+        masks, bytes_ = mask.view("<u8"), wanted.view("<u8")
+        self.names = [(int(i), masks[i], bytes_[i] & masks[i]) for i in np.flatnonzero(masks)]
 
-    def fits(self, words: NDArray[np.uint64], folded: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which of the rows are of this layout."""
-        same: NDArray[np.bool_] = np.bitwise_or.reduce(folded ^ self.literal, axis=1) == 0
-        if self.names is not None:
-            same &= ((words & self.names) == self.wanted).all(axis=1)
+    def alike(self, folded: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of the folded rows have the bytes of this layout, whatever their digits."""
+        same = np.ones(len(folded), bool)
+        same[np.flatnonzero((folded != self.literal).ravel()) // len(self.literal)] = False  # many times as fast as all(axis=1)
         return same
+
+    def named(self, words: NDArray[np.uint64], which: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which of these rows, alike to the layout, have the digits of its names, too."""
+        for column, mask, wanted in self.names:
+            which = which & ((words[:, column] & mask) == wanted)
+        return which
 
     def read(self, words: NDArray[np.uint64]) -> tuple[dict[str, Any], list[Any]]:
         """All n rows, as uint64[n, w] with a spare word behind -> the fields of `ROW`, and the values: arrays of n, or what all n share."""

@@ -61,10 +61,12 @@ def resolve(track: Track) -> Resolved:
     axis = "step"
     epoch = _carried_epoch(rows)
     if has_steps:
-        step, at_row = _carried(rows, step, exact)
+        step = at_row = _carried(rows, step, exact)
         whole = epoch == np.floor(epoch)
         early = np.flatnonzero((step == NO_STEP) & whole)  # an evaluation before the first step
-        step[early] = epoch[early].astype(np.int64)
+        if len(early):
+            step = step.copy()
+            step[early] = epoch[early].astype(np.int64)
         stray = cells.of(np.flatnonzero(step == NO_STEP))
         _drop(stray, keep, skipped, "numbers printed before the first step")
         _drop(_implausible(rows, codes, cells, exact, keep, tags, step, whole), keep, skipped, "numbers outside the training loop")
@@ -79,7 +81,7 @@ def resolve(track: Track) -> Resolved:
             keep[cells.of(np.flatnonzero(step == NO_STEP))] = False
             notes.append("no step is printed: the epoch stands for it")
         elif (counter := _counter(rows, cells.owner(), codes, values, keep, tags)) is not None:
-            step, at_row = _carried(rows, counter, counter != NO_STEP)
+            step = at_row = _carried(rows, counter, counter != NO_STEP)
             keep[cells.of(np.flatnonzero(step == NO_STEP))] = False
             notes.append("no step is named: a number that rises from row to row stands for it")
         else:
@@ -336,24 +338,21 @@ def _rounding(epoch: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 * 10.0 ** (np.floor(np.log10(np.maximum(epoch, 1e-9))) - 3)
 
 
-def _carried(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows without a step get the last one of their rank, else of any -> (step, the step known at each row)."""
-    at_row = np.full(len(rows), NO_STEP)
-    index = np.arange(len(rows))
-    last = np.maximum.accumulate(np.where(exact, index, -1))
-    anyone = np.where(last >= 0, step[np.maximum(last, 0)], NO_STEP)
-    ranks = np.unique(rows["rank"])
-    if len(ranks) == 1:
-        at_row = anyone
-    else:
-        for rank in ranks:
-            mine = np.flatnonzero(rows["rank"] == rank)
-            if rank == -1 or not exact[mine].any():
-                at_row[mine] = anyone[mine]
-                continue
-            last = np.maximum.accumulate(np.where(exact[mine], np.arange(len(mine)), -1))
-            at_row[mine] = np.where(last >= 0, step[mine[np.maximum(last, 0)]], NO_STEP)
-    return np.where(exact, step, at_row), at_row
+def _carried(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The step of each row; those without one get the last one of their rank, else of any."""
+    step = step.copy()
+    asking = np.flatnonzero(~exact)
+    if not len(asking):
+        return step
+    rank = rows["rank"][asking]
+    for r in np.unique(rank):
+        mine = asking[rank == r]
+        named = np.flatnonzero(exact & (rows["rank"] == r)) if r != -1 else asking[:0]
+        if not len(named):
+            named = np.flatnonzero(exact)
+        before = np.searchsorted(named, mine)
+        step[mine] = np.where(before > 0, step[named[np.maximum(before - 1, 0)]], NO_STEP) if len(named) else NO_STEP
+    return step
 
 
 def _implausible(

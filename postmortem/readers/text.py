@@ -196,7 +196,7 @@ class _File:
             folded = fold(words, length)
             keys = hashes(folded)
             *common, rest = self._common(keys)
-            slow += [group[self._same_key(rows, group, same, length, int(keys[same[0]]), words, folded, out)] for same in common]
+            slow += [self._same_key(rows, group, same, length, int(keys[same[0]]), words, folded, out) for same in common]
             slow.append(group[rest])
         return np.sort(np.concatenate(slow))
 
@@ -228,35 +228,41 @@ class _File:
         folded: NDArray[np.uint64],
         out: Ordered,
     ) -> NDArray[np.intp]:
-        """Reads rows that are the same but for digits -> those that must be read one by one."""
+        """Reads the rows `mine` of the group, the same but for digits -> those rows that must be read one by one."""
         layouts = self.layouts.setdefault((length, key), [])
+        if len(mine) < len(words):
+            group, words, folded = group[mine], words[mine], folded[mine]
+        left = np.ones(len(group), bool)
         slow = []
         for turn in range(MOST_VARIANTS):
-            if not len(mine):
-                break
             if turn == len(layouts):
-                if len(mine) < FEW or self.n_layouts >= MOST_LAYOUTS:
+                if np.count_nonzero(left) < FEW or self.n_layouts >= MOST_LAYOUTS:
                     break
-                row = rows.bytes(int(group[mine[0]]))
-                layouts.append(Layout(self._template(row), row, folded[mine[0]].copy()))
+                first = int(np.argmax(left))
+                row = rows.bytes(int(group[first]))
+                layouts.append(Layout(self._template(row), row, folded[first].copy()))
                 self.n_layouts += 1
             layout = layouts[turn]
-            here = layout.fits(words[mine] if len(mine) < len(words) else words, folded[mine] if len(mine) < len(words) else folded)
-            taken = mine[here]
-            mine = mine[~here]
+            if turn == 0 or not np.array_equal(layout.literal, layouts[turn - 1].literal):
+                alike = layout.alike(folded)
+            here = layout.named(words, left & alike)
+            taken = np.flatnonzero(here)
+            left &= ~here
             template = layout.template
             if not template.pure or (template.row is not None and len(taken) < MANY):
-                slow.append(taken)
-                continue
-            where = group[taken]
-            if template.row is not None and len(taken):
-                found, values = layout.read(words[taken] if len(taken) < len(words) else words)
-                found["line"] = rows.line[where]
-                out.put(where, found, template.codes, values)
-            self._count(template, len(taken))
-            if template.hide:
-                rows.hidden[where] = True
-        return np.concatenate([*slow, mine])
+                slow.append(group[taken])
+            elif len(taken):
+                where = group[taken]
+                if template.row is not None:
+                    found, values = layout.read(words[taken] if len(taken) < len(words) else words)
+                    found["line"] = rows.line[where]
+                    out.put(where, found, template.codes, values)
+                self._count(template, len(taken))
+                if template.hide:
+                    rows.hidden[where] = True
+            if not left.any():
+                break
+        return np.concatenate([*slow, group[left]])
 
     def _template(self, row: bytes) -> Template:
         skeleton = RUN.sub(b"0", row)
