@@ -19,7 +19,7 @@ import errno
 import os
 import re
 import stat
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -113,8 +113,12 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
 def _below(root: Path, problems: list[Problem]) -> list[RunFiles]:
     claimed = [_Claimed(path, found, path.parent) for path in _files(root, problems) if (found := _claim(path, problems))]
     events = {c.path.parent: c.path for c in claimed if c.kind == "tensorboard"}
+    splits: dict[Path, set[Path]] = defaultdict(set)
+    for folder in events:
+        if folder.name.lower() in _SPLITS:
+            splits[folder.parent].add(folder)
     for c in claimed:
-        _find_home(c, events, root)
+        _find_home(c, events, splits, root)
     claimed = _newest_trainer_state(claimed)
     _join_lightning_loggers(claimed)
     _collapse(claimed, root)
@@ -205,7 +209,14 @@ def _looks_like_a_log(path: Path) -> bool:
     return "tfevents" in path.name or path.suffix in {".wandb", ".out", ".err", ".log", ".csv", ".jsonl"} or path.name == "trainer_state.json"
 
 
-def _find_home(c: _Claimed, events: dict[Path, Path], root: Path) -> None:
+def _by_home(claimed: list[_Claimed]) -> dict[Path, list[_Claimed]]:
+    homes: dict[Path, list[_Claimed]] = defaultdict(list)
+    for c in claimed:
+        homes[c.home].append(c)
+    return homes
+
+
+def _find_home(c: _Claimed, events: dict[Path, Path], splits: dict[Path, set[Path]], root: Path) -> None:
     folder = c.path.parent
     inside = (folder, *folder.parents)
     wandb_run = next((p for p in inside if p.parent.name == "wandb" and _WANDB_RUN.fullmatch(p.name)), None)
@@ -213,7 +224,7 @@ def _find_home(c: _Claimed, events: dict[Path, Path], root: Path) -> None:
     if wandb_run is not None:
         c.home = wandb_run
     elif c.kind == "tensorboard":
-        _home_of_events(c, events, root)
+        _home_of_events(c, events, splits, root)
     elif c.kind == "trainer_state" and re.fullmatch(r"checkpoint-\d+", folder.name):
         c.home = folder.parent
     elif torchrun:
@@ -222,7 +233,7 @@ def _find_home(c: _Claimed, events: dict[Path, Path], root: Path) -> None:
         c.home, c.rank = folder.parent, int(m[1])
 
 
-def _home_of_events(c: _Claimed, events: dict[Path, Path], root: Path) -> None:
+def _home_of_events(c: _Claimed, events: dict[Path, Path], splits: dict[Path, set[Path]], root: Path) -> None:
     folder = c.path.parent
     if folder == root:
         return
@@ -230,7 +241,7 @@ def _home_of_events(c: _Claimed, events: dict[Path, Path], root: Path) -> None:
     if parent_events is not None and _writer(parent_events) == _writer(c.path):
         c.home = folder.parent
         c.prefix = "" if _HPARAMS_FOLDER.fullmatch(folder.name) else folder.name
-    elif folder.name.lower() in _SPLITS and any(p.parent == folder.parent and p != folder and p.name.lower() in _SPLITS for p in events):
+    elif folder.name.lower() in _SPLITS and splits[folder.parent] - {folder}:
         c.home, c.prefix = folder.parent, folder.name
 
 
@@ -255,32 +266,34 @@ def _newest_trainer_state(claimed: list[_Claimed]) -> list[_Claimed]:
 def _collapse(claimed: list[_Claimed], root: Path) -> None:
     """A folder that holds one W&B run, one Lightning version or one folder of texts is the run itself."""
     for container in ("wandb", "lightning_logs", "logs", "log", "slurm", "vis_data"):
+        members = _by_home(claimed)
         children: dict[Path, set[Path]] = defaultdict(set)
-        for c in claimed:
-            if container in ("wandb", "lightning_logs", "vis_data") and c.home.parent.name == container:
-                children[c.home.parent].add(c.home)
-            elif c.home.name == container:
-                children[c.home].add(c.home)
+        for home in members:
+            if container in ("wandb", "lightning_logs", "vis_data") and home.parent.name == container:
+                children[home.parent].add(home)
+            elif home.name == container:
+                children[home].add(home)
         for folder, homes in children.items():
             owner = folder.parent
-            beside = [c for c in claimed if c.home == owner]
-            texts_only = all(c.kind == "text" for c in claimed if c.home in homes)
+            inside = [c for home in homes for c in members.get(home, ())]
+            beside = members.get(owner, [])
+            texts_only = all(c.kind == "text" for c in inside)
             joins = bool(beside) if texts_only else len(homes) == 1
             if folder == root or not joins or (texts_only and all(c.kind == "text" for c in beside)):
                 continue
-            for c in claimed:
-                if c.home in homes:
-                    c.home = owner
+            for c in inside:
+                c.home = owner
+            for home in homes:
+                members.pop(home, None)
+            members[owner] = [*beside, *inside]
 
 
 def _group_loose_files(claimed: list[_Claimed]) -> None:
     """Tells apart the runs of a folder that holds only texts, or only tables; ranks from file names."""
-    homes: dict[Path, list[_Claimed]] = defaultdict(list)
     for c in claimed:
-        homes[c.home].append(c)
         if c.rank < 0 and c.kind in {"text", *_TABLES} and (m := _RANK.search(c.path.stem)):
             c.rank = int(m["rank"])
-    for members in homes.values():
+    for members in _by_home(claimed).values():
         if all(c.kind in {"text", *_TABLES} for c in members):
             keys = {c.path: _key(c) for c in members}
             by_job: dict[str, str] = {}
@@ -326,12 +339,17 @@ def _join_trainer_folder(claimed: list[_Claimed]) -> None:
 
 def _join_the_only_run(claimed: list[_Claimed]) -> None:
     """Texts of one run that lie above the only other run of their folder are that run's output."""
-    for folder in sorted({c.home for c in claimed}, key=lambda home: len(home.parts), reverse=True):
-        here = [c for c in claimed if c.home == folder]
-        below = [c for c in claimed if folder in c.home.parents]
+    texts = {home: members for home, members in _by_home(claimed).items() if all(c.kind == "text" for c in members)}
+    under: dict[Path, list[_Claimed]] = defaultdict(list)
+    for c in claimed:
+        for folder in c.home.parents:
+            if folder in texts:
+                under[folder].append(c)
+    for folder in sorted(under, key=lambda home: len(home.parts), reverse=True):
+        here, below = texts[folder], under[folder]
         one_each = len({c.key for c in here}) == 1 == len({(c.home, c.key) for c in below})
         of_a_run = any(c.kind != "text" or _TORCHRUN.search(c.path.as_posix()) for c in below)
-        if one_each and of_a_run and all(c.kind == "text" for c in here):
+        if one_each and of_a_run:
             for c in (*here, *below):
                 c.home, c.key = folder, ""
 
@@ -377,7 +395,5 @@ def _written(c: _Claimed) -> tuple[int, int, str]:
 
 
 def _unique_names(runs: list[RunFiles]) -> list[RunFiles]:
-    names = [r.name for r in runs]
-    if len(set(names)) == len(names):
-        return runs
-    return [replace(r, name=str(r.path)) if names.count(r.name) > 1 else r for r in runs]
+    names = Counter(r.name for r in runs)
+    return [replace(r, name=str(r.path)) if names[r.name] > 1 else r for r in runs]

@@ -253,3 +253,18 @@ def test_the_text_of_a_launcher_and_the_logs_of_its_ranks_are_one_run(tmp_path):
     """What torchrun printed belongs to the run whose ranks it redirected into a folder below."""
     ranks = [f"logs/none_ab12/attempt_0/{rank}/stderr.log" for rank in (0, 1)]
     assert layout(tmp_path / "job7", "job.err", *ranks) == {"job7": ["job.err", *ranks]}
+
+
+def test_the_work_grows_with_the_number_of_folders(tmp_path, monkeypatch):
+    """A thousand runs are told apart without comparing each folder with every other."""
+    compared = []
+    plain = Path.__eq__
+    for i in range(300):
+        layout_of = tmp_path / f"exp{i}"
+        for split in ("train", "validation"):
+            (layout_of / split).mkdir(parents=True)
+            (layout_of / split / events(1700000100, i)).touch()
+    monkeypatch.setattr(Path, "__eq__", lambda a, b: compared.append(None) or plain(a, b))
+    found, _ = discover([tmp_path])
+    assert [len(run.parts) for run in found] == [2] * 300
+    assert len(compared) < 100 * 600
