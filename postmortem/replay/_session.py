@@ -148,8 +148,8 @@ class Session:
                 result = self.runner.run(self.batch, self.step, overrides=Overrides(batch=keep))
             if result.bad_params:
                 out.stage, out.names = "param", result.bad_params
-                parameters = self.runner.named_parameters()
-                out.sources = [tracer.source(parameters[name]) for name in result.bad_params]
+                tensors = self.state_tensors()
+                out.sources = [tracer.source(tensors[name]) for name in result.bad_params]
         except _Enough:
             pass
         except ReplayError:

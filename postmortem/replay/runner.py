@@ -106,6 +106,7 @@ class StepRunner:
         """Called with the named losses after each forward pass and with the gradients before they are clipped."""
         self._iterator: Iterator[Any] | None = None
         self._kept: dict[int, tuple[Any, Rng]] = {}
+        self._buffers: set[str] | None = None
         self._overrides = NOTHING
 
     def _make_scaler(self) -> Any:
@@ -133,6 +134,20 @@ class StepRunner:
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
         """Every parameter once; with several models its name begins with the model's."""
         return {(f"{key}.{name}" if key else name): p for key, model in self.models.items() for name, p in model.named_parameters()}
+
+    def _finite_buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers that are saved with the models and were finite before the first step: masks may hold -inf, statistics may not
+        turn NaN."""
+        found = {
+            ".".join(part for part in (key, path, name) if part): t
+            for key, model in self.models.items()
+            for path, module in model.named_modules()
+            for name, t in module._buffers.items()
+            if t is not None and name not in module._non_persistent_buffers_set
+        }
+        if self._buffers is None:
+            self._buffers = set(found) - set(nonfinite_names(found))
+        return {name: t for name, t in found.items() if name in self._buffers}
 
     # ---- batches
 
@@ -204,6 +219,7 @@ class StepRunner:
             batch = self._overrides.batch(batch)
         if self._overrides.dtype is not None and not self._only_autocast():
             batch = tensor_map(functools.partial(_to_dtype, dtype=_REAL[self._overrides.dtype]), batch)
+        self._finite_buffers()
         result = StepResult(step=step, loss=math.nan, losses={})
         result.scale = self.scaler.get_scale() if self.scaler is not None else 1.0
         result.lr = next((float(g["lr"]) for o in self._native_optimizers() for g in o.param_groups if "lr" in g), math.nan)
@@ -221,7 +237,7 @@ class StepRunner:
             for scheduler in self.schedulers:
                 takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
                 scheduler.step(result.loss) if takes_metric else scheduler.step()
-            result.bad_params = nonfinite_names(self.named_parameters())
+            result.bad_params = nonfinite_names(self.named_parameters() | self._finite_buffers())
         result.first_nonfinite = (
             "loss" if not all(map(math.isfinite, result.losses.values())) else "grad" if result.bad_grads else "param" if result.bad_params else None
         )
