@@ -47,7 +47,10 @@ class Prefilter:
 
     def lines_with(self, lines: Sequence[str]) -> list[int]:
         """Indices of the lines that hold one of the anchors, ascending. A line end counts as ``\\n`` in an anchor."""
-        data = "\n".join((*lines, "")).encode("utf-8", "replace")
+        return self.lines_in("\n".join((*lines, "")).encode("utf-8", "replace"))
+
+    def lines_in(self, data: bytes) -> list[int]:
+        """The same for lines that stand behind one another in UTF-8, each ended by ``\n``."""
         if len(data) < 4:
             return []
         windows: np.ndarray[tuple[int], np.dtype[np.uint32]] = np.ndarray(len(data) - 3, "<u4", data, strides=(1,))

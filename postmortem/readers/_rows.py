@@ -8,10 +8,11 @@ import numpy as np
 
 from postmortem.readers._lines import text_of
 from postmortem.readers._miner import LONGEST_ROW
+from postmortem.readers._scan import prefilter
 from postmortem.readers._track import FIELDS, ROW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,7 +26,7 @@ class Rows:
     """Rows of a block, in order; a row ends at a line feed, a carriage return or a hole of NULs.
 
     `start`, `length` (bytes) and `line` are int64[n]; `filled` are the rows that are not empty; `hidden` marks rows that the
-    search for events need not see.
+    search for events need not see; `redrawn`: some end otherwise than by a line feed.
     """
 
     def __init__(self, block: Block, longest: int) -> None:
@@ -36,8 +37,10 @@ class Rows:
         size = self.size + (not data.endswith(b"\n"))
         buffer = np.frombuffer(self.padded, np.uint8)[:size]
         ends = buffer == 10
+        self.redrawn = False
         for other in (b"\r", b"\0"):
             if other in data:
+                self.redrawn = True
                 ends |= buffer == other[0]
         end = np.flatnonzero(ends)
         self.start = np.empty(len(end), np.int64)
@@ -71,6 +74,17 @@ class Rows:
         wide = (length // 8 + 2) * 8
         cells = np.ndarray((len(self.padded) - wide,), f"V{wide}", self.padded, 0, (1,))
         return cells[self.start[rows]].view("<u8").reshape(len(rows), wide // 8)
+
+    def that_may_matter(self, which: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Those of the rows that hold something the search for events looks for."""
+        if not len(which):
+            return which
+        first, last = int(which[0]), int(which[-1])
+        if last - first == len(which) - 1 and not self.redrawn:
+            data = self.padded[int(self.start[first]) : int(self.start[last] + self.length[last]) + 1]
+        else:
+            data = b"\n".join([*(self.bytes(i) for i in which.tolist()), b""])
+        return which[np.array(prefilter().lines_in(data), np.intp)]
 
     def show_after(self, rows: NDArray[np.intp], near: int) -> None:
         """Shows everything within `near` bytes behind each of these rows."""
@@ -172,67 +186,3 @@ class Ordered:
             where = value_at[at][owner] + np.arange(len(owner)) - before[first][owner]
             all_codes[where] = codes
             numbers[where] = values
-
-
-class Alarms:
-    """Finds rows that contain one of many texts, by four characters of each, all rows at once."""
-
-    ALWAYS = (
-        "Traceback", "Error", "Exception", "Interrupt", "world", "WORLD", "rror:", "stopped:", "_runtime", "omplet", "inish", "done", "ended",
-        "DONE", "xits successfully", "Training time", "training time", "Final ", "exit", "Exit", "Killed", "slurm", "srun",
-    )  # fmt: skip
-    """What the search for events looks for beside the catalogue: headers, exceptions, ends."""
-
-    def __init__(self, texts: Iterable[str]) -> None:
-        self.texts: dict[bytes, list[bytes]] = {}
-        self.short: list[bytes] = []
-        for text in (*texts, *self.ALWAYS):
-            raw = text.encode()
-            if len(raw) < 4:
-                self.short.append(raw)
-                continue
-            gram = min((raw[i : i + 4] for i in range(len(raw) - 3)), key=_commonness)
-            self.texts.setdefault(gram, []).append(raw)
-        self.table = np.zeros(65_536, bool)
-        if self.texts:
-            self.table[_slots(np.frombuffer(b"".join(self.texts), "<u4"))] = True
-
-    def any_in(self, row: bytes) -> bool:
-        return any(t in row for t in self.short) or any(t in row for texts in self.texts.values() for t in texts)
-
-    def rows_with(self, rows: Rows, which: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of the rows that contain one of the texts."""
-        if not len(which):
-            return which
-        data = b"\n".join([rows.bytes(i) for i in which.tolist()]) + b"\n\n\n\n"
-        starts = np.cumsum(rows.length[which] + 1)
-        grams = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))
-        hits = np.flatnonzero(self.table[_slots(grams)])
-        found: set[int] = set()
-        owners = np.searchsorted(starts, hits, side="right")
-        for hit, owner in zip(hits.tolist(), owners.tolist(), strict=True):
-            if owner in found:
-                continue
-            texts = self.texts.get(data[hit : hit + 4])
-            if texts is not None:
-                row = rows.bytes(int(which[owner]))
-                if any(t in row for t in texts):
-                    found.add(owner)
-        for short in self.short:
-            at = data.find(short)
-            while at >= 0:
-                found.add(int(np.searchsorted(starts, at, side="right")))
-                at = data.find(short, at + 1)
-        return which[np.array(sorted(found), np.intp)]
-
-
-def _slots(grams: NDArray[np.uint32]) -> NDArray[np.uint16]:
-    return ((grams * np.uint32(2_654_435_761)) >> np.uint32(16)).astype(np.uint16)
-
-
-_LETTERS = {c: k for k, c in enumerate(b"zqjxkvbZQXJKVGYBHFWUPDMINLOCRTASE_:[](){}=/.,-0123456789wgyfmpducl hrsniotae"[::-1])}
-
-
-def _commonness(gram: bytes) -> int:
-    """How usual four characters are in logs, roughly: the sum over their letters."""
-    return -sum(_LETTERS.get(c, 80) for c in gram)

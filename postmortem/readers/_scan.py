@@ -46,7 +46,7 @@ _WORLD_ANCHORS = ("orld_size", "orld size", "WORLD_SIZE", "orldSize")
 
 
 @cache
-def _prefilter() -> Prefilter:
+def prefilter() -> Prefilter:
     """Finds every line that may matter: exceptions, what signatures look for, ends."""
     return Prefilter((*_EXCEPTIONS, *_WORLD_ANCHORS, *COMPLETED_ANCHORS, *CATALOGUE.anchors))
 
@@ -103,11 +103,11 @@ class Scanner:
         self._first = next((text.strip() for _, text in sample if text.strip()), "")[:500]
         if HEADER in self._first or len(self._first) < 8:
             self._first = ""
-        prefilter = _prefilter()
+        news = prefilter()
         lines_left = chain(sample, stream)
         while batch := list(islice(lines_left, _BATCH)):
             texts = [text for _, text in batch]
-            self._batch(batch, texts, set(prefilter.lines_with(texts)))
+            self._batch(batch, texts, set(news.lines_with(texts)))
             self._recent = (self._recent + texts)[-_BATCH:]
 
     def _batch(self, batch: list[tuple[int, str]], texts: list[str], hits: set[int]) -> None:

@@ -22,13 +22,13 @@ from postmortem.readers._lines import Lines, looks_like_text, text_of
 from postmortem.readers._miner import LONGEST_ROW, mine
 from postmortem.readers._prefix import labelled, peel
 from postmortem.readers._quick import read_quickly
-from postmortem.readers._rows import Alarms, Ordered, Rows
+from postmortem.readers._rows import Ordered, Rows
+from postmortem.readers._scan import prefilter
 from postmortem.readers._shapes import LONGEST, RUN, Layout, Parsed, Template, fold, hashes, learn, read_one
 from postmortem.readers._steps import resolve
 from postmortem.readers._tables import ColumnTable
 from postmortem.readers._track import MAYBE, NO_STEP, Track, row_of, stored
 from postmortem.readers.dialects import DIALECTS, Record, Row
-from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -101,7 +101,6 @@ class _File:
         self.read_quickly = 0
         self.skeletons: dict[bytes, Template] = {}
         self.met: set[bytes] = set()
-        self.alarms = Alarms(CATALOGUE.anchors)
         self.explained: Counter[str] = Counter()
         self.unexplained = 0
         self.labels = False
@@ -269,7 +268,7 @@ class _File:
         template = self.skeletons.get(skeleton)
         if template is None:
             template = learn(row, self._alone, self._rank_of, self.year)
-            template.hide = template.pure and not self.alarms.any_in(row)
+            template.hide = template.pure and not prefilter().lines_in(row + b"\n")
             if len(self.skeletons) < MOST_SKELETONS:
                 self.skeletons[skeleton] = template
         return template
@@ -390,7 +389,7 @@ class _File:
     def _for_events(self, rows: Rows, parsed: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
         """The lines that may matter for what went wrong: not the ones whose words cannot, unless they follow one that may."""
         if self.fast:
-            rows.show_after(self.alarms.rows_with(rows, parsed), NEAR)
+            rows.show_after(rows.that_may_matter(parsed), NEAR)
             if rows.block.first_line == 1:
                 rows.hidden[:600] = False
             rows.hidden[-20:] = False  # the end tells whether the log was cut
