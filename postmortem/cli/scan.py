@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
     from postmortem.core.model import Report
 
-_paths = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+
+class _Logs(click.Path):
+    """A path, but not the empty word that an unset shell variable leaves: as a path that would be this folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("an empty path (an unset variable?)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_paths = click.argument("paths", nargs=-1, required=True, type=_Logs(path_type=Path))
 _select = click.option(
     "--select", multiple=True, metavar="CODE|NAME", help="Only these findings: a code (NAN001), a prefix (NAN) or a name; may be repeated."
 )

@@ -38,8 +38,9 @@ class Registry(Generic[T]):
     of group `package`. A module that fails to import is remembered in `broken` and stops nothing.
     """
 
-    def __init__(self, package: str, key: Callable[[T], str]) -> None:
+    def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin") -> None:
         self.package = package
+        self.noun = noun
         self.key = key
         self._items: dict[str, T] = {}
         self._broken: list[Broken] = []
@@ -79,7 +80,7 @@ class Registry(Generic[T]):
     def __getitem__(self, key: str) -> T:
         self._load()
         if key not in self._items:
-            raise UsageError(f"{self.package}: no {key!r}{did_you_mean(key, self._items)}")
+            raise UsageError(f"no {self.noun} {key!r}{did_you_mean(key, self._items)}; there are {', '.join(sorted(self._items))}")
         return self._items[key]
 
     @property

@@ -33,7 +33,7 @@ class Render(Protocol):
     def __call__(self, report: Report, options: RenderOptions, /) -> str: ...
 
 
-REPORTERS: Registry[Render] = Registry("postmortem.reporters", key=lambda r: r.name)
+REPORTERS: Registry[Render] = Registry("postmortem.reporters", key=lambda r: r.name, noun="format")
 
 
 def reporter(name: str) -> Callable[[Callable[[Report, RenderOptions], str]], Callable[[Report, RenderOptions], str]]:

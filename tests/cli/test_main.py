@@ -226,3 +226,17 @@ def test_nan_in_an_unknown_tag_is_reported(postmortem, tmp_path):
     called = postmortem("scan", tmp_path, "--format", "json")
     findings = json.loads(called.out)["runs"][0]["findings"]
     assert [(f["tag"], f["step"]) for f in findings if f["name"] == "nan-onset"] == [("zorkmid", 70)]
+
+
+def test_an_empty_path_is_no_folder(postmortem):
+    """``postmortem scan "$UNSET"`` is an error, not a scan of the working directory."""
+    called = postmortem("scan", "")
+    assert called.code == 2
+    assert "empty path" in called.err
+
+
+def test_an_unknown_format_names_the_others(postmortem, sample_runs):
+    """--format junk is one line that lists the formats."""
+    called = postmortem("scan", sample_runs, "--format", "junk")
+    assert called.code == 2
+    assert called.err == "postmortem: no format 'junk'; there are github, html, json, jsonl, junit, markdown, sarif, text\n"
