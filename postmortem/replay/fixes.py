@@ -159,6 +159,21 @@ class AtLine(TorchFunctionMode):
         return args, kwargs
 
 
+class ContiguousAtLine(TorchFunctionMode):
+    """While active, the calls at this file and line see contiguous tensors, parameters as they are: `x.contiguous()` in the line."""
+
+    def __init__(self, file: str, line: int) -> None:
+        super().__init__()
+        self.file, self.line = file, line
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(isinstance(a, torch.Tensor) and not isinstance(a, torch.nn.Parameter) and not a.is_contiguous() for a in args):
+            frame = user_frame(sys._getframe(1))
+            if frame is not None and frame.f_lineno == self.line and frame.f_code.co_filename == self.file:
+                args = [a.contiguous() if type(a) is torch.Tensor else a for a in args]
+        return func(*args, **(kwargs or {}))
+
+
 def _backward(outputs: Any, gradients: Any = None) -> None:
     """`torch.autograd.backward`, by the engine itself: the public function would be intercepted once more."""
     of = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
@@ -171,14 +186,8 @@ def _backward(outputs: Any, gradients: Any = None) -> None:
 
 def suggested_line(file: str, span: tuple[int, int, int, int] | None, line: int, op: str, eps: float, signed: bool) -> str | None:
     """A unified diff of the user's line with the epsilon or clamp in it; None where the line is not understood."""
-    source = linecache.getlines(file)
-    if not source or line > len(source):
-        return None
-    try:
-        tree = ast.parse("".join(source))
-    except SyntaxError:
-        return None
-    operand = _operand(tree, span, line, op)
+    source, tree = _parsed(file)
+    operand = None if tree is None else _operand(tree, span, line, op)
     if operand is None or operand.lineno != operand.end_lineno:
         return None
     row = source[operand.lineno - 1].rstrip("\n")
@@ -195,8 +204,35 @@ def suggested_line(file: str, span: tuple[int, int, int, int] | None, line: int,
         new = f"({text} + {eps:g})"
     else:
         new = f"{kept}.clamp(min={eps:g})"
-    changed = (raw[:start] + new.encode() + raw[end:]).decode()
-    return f"--- {file}\n+++ {file}\n@@ -{operand.lineno} +{operand.lineno} @@\n-{row}\n+{changed}\n"
+    return _diff(file, operand.lineno, row, (raw[:start] + new.encode() + raw[end:]).decode())
+
+
+def contiguous_line(file: str, span: tuple[int, int, int, int] | None) -> str | None:
+    """A unified diff of the user's line in which the call at `span` is given its first argument as a contiguous tensor."""
+    source, tree = _parsed(file)
+    calls = [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args]
+    called = next((n for n in calls if (n.lineno, n.end_lineno, n.col_offset, n.end_col_offset) == span), None)
+    if called is None or called.args[0].lineno != called.args[0].end_lineno:
+        return None
+    given = called.args[0]
+    row = source[given.lineno - 1].rstrip("\n")
+    raw, start, end = row.encode(), given.col_offset, given.end_col_offset or given.col_offset
+    text = raw[start:end].decode()
+    kept = text if isinstance(given, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({text})"
+    return _diff(file, given.lineno, row, raw[:start].decode() + kept + ".contiguous()" + raw[end:].decode())
+
+
+def _parsed(file: str) -> tuple[list[str], ast.Module | None]:
+    """The lines of a file and what they mean; None where it is not there or not Python."""
+    source = linecache.getlines(file)
+    try:
+        return source, ast.parse("".join(source)) if source else None
+    except SyntaxError:
+        return source, None
+
+
+def _diff(file: str, line: int, old: str, new: str) -> str:
+    return f"--- {file}\n+++ {file}\n@@ -{line} +{line} @@\n-{old}\n+{new}\n"
 
 
 def _operand(tree: ast.Module, span: tuple[int, int, int, int] | None, line: int, op: str) -> ast.expr | None:

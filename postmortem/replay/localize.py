@@ -17,6 +17,7 @@ from postmortem.replay._confirm import Confirm
 from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
 from postmortem.replay._session import Session, Stage, Traced
 from postmortem.replay._tensors import NAN
+from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
 from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
 from postmortem.replay.recipe import describe
 from postmortem.replay.runner import Overrides, ReplayError, StepResult, StepRunner
@@ -188,12 +189,24 @@ class _Case:
         module = self._owner(name)
         op = canonical(place[0]) if place[0] else None
         file, line = (place[1].file, place[1].line) if place[1].file else (None, None)
+        self.how.append("everything is finite; the gradient that backward makes has other strides than the parameter (DDP copies it, and warns)")
+        contiguous = self._contiguous(name, file, line)
         return Culprit(
             cause="layout", phase="layout", module=module, op=op, file=file, line=line, code=_code(file, line), param=name, step=step,
             tensor={"grad_strides": list(grad), "param_strides": list(own)}, samples=None, precision_only=None,
-            how=("everything is finite; the gradient that backward makes has other strides than the parameter (DDP copies it, and warns)",),
-            established="observed",
+            how=tuple(self.how), established="cured" if contiguous else "observed",
+            suggestion=contiguous_line(file, place[1].span) if contiguous and file else None,
         )  # fmt: skip
+
+    def _contiguous(self, parameter: str, file: str | None, line: int | None) -> bool:
+        """Whether the gradient has the parameter's strides once what the calls at this line read is contiguous."""
+        if file is None or line is None:
+            return False
+        with ContiguousAtLine(file, line):
+            again = self.session.trace(Tracer(look=False))
+        cured = again.stage is None and parameter not in [name for name, *_ in again.strides]
+        self.how.append(f"with the tensors read at line {line} made contiguous, the strides {'agree' if cured else 'differ as before'}")
+        return cured
 
     def _divergence(self, step: int) -> Culprit | None:
         """The weights were driven off over several steps; cured where smaller steps from the start keep the loss at its level."""

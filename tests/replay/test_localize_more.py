@@ -258,3 +258,20 @@ def test_a_hook_that_changes_the_layout_of_a_gradient() -> None:
     culprit = _ask(lambda m, b: m(b["x"]).pow(2).mean(), {"x": _rows()}, model)
     assert (culprit.phase, culprit.param, culprit.code) == ("layout", "weight", "p.grad = p.grad.t().contiguous().t()")
     assert culprit.tensor == {"grad_strides": [1, 3], "param_strides": [4, 1]}
+
+
+class _Depthwise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(64, 64, 3, padding=1, groups=64, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.conv(x.permute(0, 3, 1, 2))
+
+
+def test_a_layout_fault_is_cured_by_a_contiguous_input() -> None:
+    """The line whose input makes the gradient's strides differ is run with a contiguous one, and shown so."""
+    culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": torch.randn(2, 6, 6, 64)}, _Depthwise())
+    assert (culprit.phase, culprit.param, culprit.established) == ("layout", "conv.weight", "cured")
+    assert culprit.suggestion is not None
+    assert "return self.conv(x.permute(0, 3, 1, 2).contiguous())" in culprit.suggestion
