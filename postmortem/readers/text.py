@@ -54,7 +54,7 @@ _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
 FEW, MANY = 4, 48
 """Fewer rows of one layout than these are not worth learning it, reading them by columns."""
 MOST_LAYOUTS, MOST_SKELETONS, MOST_TURNS, MOST_VARIANTS = 50_000, 20_000, 400, 64
-STRANGERS, SAMPLE, QUICK = 16_384, 256, 16_384
+STRANGERS, SAMPLE, QUICK, AT_ONCE = 8_192, 256, 65_536, 16_384
 """After so many rows in a row whose words no other row has, the next `QUICK` are read by a simple pattern, then `SAMPLE` properly."""
 NEAR = 32_768
 """Bytes behind a line that may matter in which every line is shown to the search for events."""
@@ -285,7 +285,7 @@ class _File:
         at = 0
         while at < len(which):
             if self.fast and self.strangers > STRANGERS and self.quick < QUICK:
-                chunk = which[at : at + QUICK]
+                chunk = which[at : at + AT_ONCE]
                 self.quick += len(chunk)
                 self.read_quickly += read_quickly(rows, chunk, self.track, out, len(self.dialects))
                 rows.hidden[chunk] = True
