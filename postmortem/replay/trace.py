@@ -58,6 +58,11 @@ def _written(info: OpInfo, args: Any, out: Any) -> list[torch.Tensor]:
     return _flat((out,), []) or _flat([args[i] for i in info.mutates if i < len(args)], [])
 
 
+def _total(t: torch.Tensor) -> torch.Tensor:
+    """The sum of a tensor's values, the usual kind of tensor first."""
+    return t.sum() if t.dtype == torch.float32 and t.layout == torch.strided and not t.is_nested else sum_of(values_of(t))
+
+
 def _odd_numbers(values: Iterable[Any]) -> list[float]:
     return [v for v in values if isinstance(v, float) and not math.isfinite(v)]
 
@@ -215,7 +220,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         if self.suspects and self.suspects[-1] == index:
             return
-        total = o.sum() if o.dtype == torch.float32 and o.layout == torch.strided and not o.is_nested else sum_of(values_of(o))
+        total = _total(o)
         if self._deferred:
             self._sums.append((index, total))
         elif not math.isfinite(total.item()):
@@ -252,7 +257,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """id(tensor) -> bits that it holds before an operator overwrites it; what the step made itself is known."""
         blind = self._deferred or (self._detail is not None and index not in self._detail)
         out = {}
-        written = {id(t) for t in _flat([args[i] for i in info.mutates if i < len(args)], [])}
+        alone = info.mutates == (0,) and isinstance(args[0], torch.Tensor)
+        written = (id(args[0]),) if alone else {id(t) for t in _flat([args[i] for i in info.mutates if i < len(args)], [])}
         for t, source in zip(tensors, sources, strict=True):
             if id(t) not in written:
                 continue
@@ -262,7 +268,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 hit = self.hits.get(source)
                 out[id(t)] = hit.out_bits if hit else 0
             else:
-                looks_fine = blind or t.is_meta or math.isfinite(sum_of(values_of(t)).item())
+                looks_fine = blind or t.is_meta or math.isfinite(_total(t).item())
                 out[id(t)] = 0 if looks_fine else exact_bits(t)
         return out
 
