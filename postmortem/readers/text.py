@@ -51,6 +51,7 @@ _GLUED = re.compile(
     r"(?<=[\d.\])])(?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch)\b[ :=#\[(]{0,3}\d|\{'[a-z])|(?<=\d)(?=\[(?:rank|default)\d)"
 )
 _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
+_ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 FEW, MANY = 4, 48
 """Fewer rows of one layout than these are not worth learning it, reading them by columns."""
 MOST_LAYOUTS, MOST_SKELETONS, MOST_TURNS, MOST_VARIANTS = 50_000, 20_000, 400, 64
@@ -101,6 +102,8 @@ class _File:
         self.read_quickly = 0
         self.skeletons: dict[bytes, Template] = {}
         self.met: set[bytes] = set()
+        self.timeless: set[bytes] = set()
+        """Rows, but for their digits, that name no time."""
         self.explained: Counter[str] = Counter()
         self.unexplained = 0
         self.labels = False
@@ -381,9 +384,15 @@ class _File:
 
     def _time_in(self, rows: Rows, which: NDArray[np.intp]) -> float:
         for i in which.tolist():
-            wall = peel(text_of(rows.bytes(i)[:400]), labels=self.labels, year=self.year)[1].wall_time
+            row = rows.bytes(i)[:400]
+            shape = row.translate(_ONE_DIGIT)
+            if shape in self.timeless:
+                continue
+            wall = peel(text_of(row), labels=self.labels, year=self.year)[1].wall_time
             if wall is not None:
                 return wall
+            if len(self.timeless) < MOST_SKELETONS:
+                self.timeless.add(shape)
         return float("nan")
 
     def _for_events(self, rows: Rows, parsed: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
