@@ -7,6 +7,7 @@ numbers count line feeds only.
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -54,7 +55,7 @@ class Lines:
             head = file.read(4)
             encoding = _encoding(head, self.path)
             file.seek(0)
-            chunks = _utf8(file, encoding) if encoding else iter(lambda: file.read(BLOCK), b"")
+            chunks = _utf8(_as_opened(file), encoding) if encoding else _as_opened(file)
             if encoding:
                 self.notes.append(f"read as {encoding}")
             yield from self._blocks(chunks)
@@ -141,9 +142,17 @@ def _encoding(head: bytes, path: Path) -> str | None:
     return None
 
 
-def _utf8(file: BinaryIO, encoding: str) -> Iterator[bytes]:
+def _as_opened(file: BinaryIO) -> Iterator[bytes]:
+    """The file in pieces, as long as it was when it was opened: a log that grows while it is read has an end all the same."""
+    left = os.fstat(file.fileno()).st_size
+    while left and (piece := file.read(min(BLOCK, left))):
+        left -= len(piece)
+        yield piece
+
+
+def _utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(encoding)("replace")
-    while chunk := file.read(BLOCK):
+    for chunk in pieces:
         yield decoder.decode(chunk).encode("utf-8", "replace")
     yield decoder.decode(b"", True).encode("utf-8", "replace")
 
