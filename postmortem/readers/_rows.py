@@ -9,7 +9,7 @@ import numpy as np
 from postmortem.readers._lines import text_of
 from postmortem.readers._miner import LONGEST_ROW
 from postmortem.readers._scan import prefilter
-from postmortem.readers._track import FIELDS, ROW
+from postmortem.readers._track import FIELDS, ROW, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -159,30 +159,46 @@ class Ordered:
             n_records[group] = 1
             n_values[group] = len(tags)
         record_at, value_at = np.cumsum(n_records), np.cumsum(n_values)
-        fields, all_codes, numbers = track.room(int(record_at[-1]) if self.n else 0, int(value_at[-1]) if self.n else 0)
+        size = int(record_at[-1]) if self.n else 0
+        all_codes, numbers = track.room(int(value_at[-1]) if self.n else 0)
         record_at -= n_records
         value_at -= n_values
-        usual = max(self.groups, key=lambda g: len(g[0]))[1] if self.groups else {}
-        shared = {name: value for name, value in usual.items() if not isinstance(value, np.ndarray)}
-        for name, value in shared.items():
-            fields[name][:] = value
-        for group, found, tags, cells in self.groups:
-            where = record_at[group]
-            for name, value in found.items():
-                if name not in shared or isinstance(value, np.ndarray) or (value != shared[name] and not np.isnan(value) & np.isnan(shared[name])):
-                    fields[name][where] = value
+        first = np.searchsorted(at, at)
+        single = record_at[at] + np.arange(len(at)) - first
+        places = [record_at[group] for group, *_ in self.groups]
+        for name in FIELDS:
+            parts = [(where, found[name]) for where, (_, found, *_) in zip(places, self.groups, strict=True)]
+            if len(at):
+                parts.append((single, rows[name]))
+            _put(track, name, size, parts)
+        for group, _, tags, cells in self.groups:
             where = value_at[group]
             for tag, cell in zip(tags.tolist(), cells, strict=True):
                 all_codes[where] = tag
                 numbers[where] = cell
                 where += 1
         if len(at):
-            first = np.searchsorted(at, at)
-            where = record_at[at] + np.arange(len(at)) - first
-            for name in FIELDS:
-                fields[name][where] = rows[name]
             before = np.cumsum(counts) - counts
             owner = np.repeat(np.arange(len(at)), counts)
             where = value_at[at][owner] + np.arange(len(owner)) - before[first][owner]
             all_codes[where] = codes
             numbers[where] = values
+
+
+def _put(track: Track, name: str, size: int, parts: list[tuple[NDArray[np.intp], Any]]) -> None:
+    """Puts parts of a column, each (where, its cells or the number that all of them hold), into the next `size` cells."""
+    if not parts:
+        return
+    usual = max((len(where), i) for i, (where, _) in enumerate(parts))[1]
+    common = parts[usual][1]
+    if isinstance(common, np.ndarray):
+        common = common.flat[0]
+    rest = [(where, cells) for where, cells in parts if isinstance(cells, np.ndarray) or not same(cells, common)]
+    if all(isinstance(cells, np.ndarray) and ((cells == common) | ((cells != cells) & (common != common))).all() for _, cells in rest):
+        track.fill(name, size, common)
+        return
+    column = track.column(name, size)
+    if len(rest) < len(parts):
+        column[:] = common
+    for where, cells in rest:
+        column[where] = cells

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from postmortem.readers._miner import number
-from postmortem.readers._track import FIELDS, NO_STEP, ROW, held
+from postmortem.readers._track import FIELDS, NO_STEP, ROW, held, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -231,12 +231,8 @@ def _agrees(template: Template, row: bytes, told: Parsed) -> bool:
         return False
     mine, values = read
     theirs = np.array([told.row], ROW)[0]
-    same = all(_same(mine[name], theirs[name]) for name in ROW.names or () if name != "line")
-    return same and told.codes == template.codes.tolist() and all(_same(a, b) for a, b in zip(values, told.values, strict=True))
-
-
-def _same(a: Any, b: Any) -> bool:
-    return bool(a == b or (a != a and b != b))
+    row_agrees = all(same(mine[name], theirs[name]) for name in FIELDS if name != "line")
+    return row_agrees and told.codes == template.codes.tolist() and all(same(a, b) for a, b in zip(values, told.values, strict=True))
 
 
 def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 1 << 19
 """About so many values are sorted at once."""
+_ROWS_AT_ONCE, _SLOTS = 1 << 16, 1 << 22
 
 
 @dataclass(slots=True)
@@ -50,7 +51,8 @@ def resolve(track: Track) -> Resolved:
     if not len(rows):
         return Resolved(Points.empty(), rows["line"], rows["rank"], rows["step"], "row")
     codes, tags = _held_out(codes, tags)
-    rows["epoch"][~(np.abs(rows["epoch"]) < 2.0**40)] = np.nan  # of a damaged line
+    if (far := np.abs(rows["epoch"]) >= 2.0**40).any():  # of a damaged line
+        rows = rows.with_column("epoch", np.where(far, np.nan, rows["epoch"]))
     cells = _Cells(rows["count"])
     keep_row = _last_states(rows)
     step, exact = _global_steps(rows, keep_row, notes)
@@ -506,9 +508,8 @@ def _again(
     """True for values that repeat the one before of the same tag and rank: the same step and number, perhaps rounded, or carried over by a bar."""
     again = np.zeros(len(codes), bool)
     flags = rows["flags"]
-    beside = np.flatnonzero(_beside_its_like(rows, step))
     repeated = 0
-    for a, b, of_a, of_b in _pairs_by_tag(rows["rank"], codes, cells, cells.of(beside), keep, len(tags)):
+    for a, b, of_a, of_b in _pairs_by_tag(rows["rank"], codes, cells, _twice_at_a_step(rows, step, codes, cells, len(tags)), keep, len(tags)):
         once = np.flatnonzero((step[of_a] == step[of_b]) & (of_a != of_b))
         x, y = values[a[once]], values[b[once]]
         found = b[once[_equal(x, y) | _rounded(x, y)]]
@@ -528,18 +529,29 @@ def _again(
     return again
 
 
-def _beside_its_like(rows: Table, step: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Rows whose neighbour, among the rows of their rank that have values, is of the same step."""
-    out = np.zeros(len(rows), bool)
+def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.int32], cells: _Cells, n_tags: int) -> NDArray[Any]:
+    """Indices of the values whose tag comes twice in rows of one rank and step that follow one another, and of a few more."""
     index = np.flatnonzero(rows["count"])
     rank = rows["rank"][index]
     if len(rank) and (rank != rank[0]).any():
         order = np.argsort(rank, kind="stable")
         index, rank = index[order], rank[order]
     at = step[index]
-    same = np.flatnonzero((rank[1:] == rank[:-1]) & (at[1:] == at[:-1]))
-    out[index[same]] = out[index[same + 1]] = True
-    return out
+    new = np.ones(len(index) + 1, bool)
+    new[1:-1] = (rank[1:] != rank[:-1]) | (at[1:] != at[:-1])
+    beside = ~(new[:-1] & new[1:])
+    group, index = np.cumsum(new[:-1])[beside], index[beside]
+    found: list[NDArray[Any]] = [index[:0]]
+    start = 0
+    while start < len(index):
+        last = group[min(start + _ROWS_AT_ONCE, len(index)) - 1]
+        end = int(np.searchsorted(group, last, side="right"))
+        some = cells.of(index[start:end])
+        slot = np.repeat(group[start:end] - group[start], cells.count[index[start:end]]) * n_tags + codes[some]
+        slot %= _SLOTS
+        found.append(some[np.bincount(slot)[slot] > 1])
+        start = end
+    return np.concatenate(found)
 
 
 def _pairs_by_tag(

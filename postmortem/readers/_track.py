@@ -45,27 +45,49 @@ _AHEAD = 1 << 24
 
 
 class _Growing:
-    """An array that grows at its end. Space is asked for ahead, which costs nothing until it is written, so it is hardly ever moved."""
+    """An array that grows at its end. While all its cells are the same number it is kept as that number alone.
+
+    Space is asked for ahead, which costs nothing until it is written, so it is hardly ever moved.
+    """
 
     def __init__(self, dtype: Any) -> None:
         self._data: NDArray[Any] = np.empty(0, dtype)
         self._size = 0
+        self._same: Any = None
 
     def room(self, n: int, share: float) -> NDArray[Any]:
         """The next n cells, to be written; valid until the next call. `share`: how much of all there will be is here with them."""
         need = self._size + n
         if need > len(self._data):
             space = max(need, min(int(need / share * 1.05), need + _AHEAD))
-            if self._size:
+            if self._size and self._same is None:
                 self._data.resize(space, refcheck=False)
             else:
                 self._data = np.empty(space, self._data.dtype)
+                self._data[: self._size] = 0 if self._same is None else self._same
+                self._same = None
         self._size = need
         return self._data[need - n : need]
 
+    def fill(self, n: int, value: Any, share: float) -> None:
+        """The next n cells all hold this number."""
+        if self._size == 0 or (self._same is not None and same(self._same, value)):
+            self._same = value
+            self._size += n
+        else:
+            self.room(n, share)[:] = value
+
     def done(self) -> NDArray[Any]:
+        """All cells; they cannot be written where they are one number."""
+        if self._same is not None:
+            return np.broadcast_to(np.array(self._same, self._data.dtype), self._size)
         self._data.resize(self._size, refcheck=False)
         return self._data
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two numbers are equal, or both NaN."""
+    return bool(a == b or (a != a and b != b))
 
 
 class Table:
@@ -77,6 +99,10 @@ class Table:
 
     def __len__(self) -> int:
         return len(self["line"])
+
+    def with_column(self, name: str, column: NDArray[Any]) -> Table:
+        """The same rows, one column replaced."""
+        return Table(self._columns | {name: column}, self._which)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
@@ -102,10 +128,17 @@ class Track:
     def code(self, tag: str) -> int:
         return self.tags.setdefault(tag, len(self.tags))
 
-    def room(self, rows: int, values: int) -> tuple[dict[str, NDArray[Any]], NDArray[np.int32], NDArray[np.float64]]:
-        """Space for so many more rows and values: columns by the names of `ROW`, codes, numbers; all to be written at once."""
-        columns = {name: column.room(rows, self.share) for name, column in self._columns.items()}
-        return columns, self._codes.room(values, self.share), self._values.room(values, self.share)
+    def column(self, name: str, n: int) -> NDArray[Any]:
+        """Space for n more cells of a column of `ROW`, to be written at once."""
+        return self._columns[name].room(n, self.share)
+
+    def fill(self, name: str, n: int, value: Any) -> None:
+        """The same number for n more cells of a column of `ROW`."""
+        self._columns[name].fill(n, value, self.share)
+
+    def room(self, n: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Space for n more values: codes and numbers, to be written at once."""
+        return self._codes.room(n, self.share), self._values.room(n, self.share)
 
     def release(self) -> tuple[Table, NDArray[np.int32], NDArray[np.float64]]:
         """Hands out everything but the tags, and forgets it."""

@@ -57,6 +57,8 @@ FEW, MANY = 4, 48
 MOST_LAYOUTS, MOST_SKELETONS, MOST_TURNS, MOST_VARIANTS = 50_000, 20_000, 400, 64
 STRANGERS, SAMPLE, QUICK, AT_ONCE = 8_192, 256, 65_536, 16_384
 """After so many rows in a row whose words no other row has, the next `QUICK` are read by a simple pattern, then `SAMPLE` properly."""
+_KEPT = 31 << 20
+"""Bytes; just below the largest threshold up to which glibc learns from what is freed (mallopt(3), M_MMAP_THRESHOLD)."""
 NEAR = 32_768
 """Bytes behind a line that may matter in which every line is shown to the search for events."""
 _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
@@ -116,6 +118,7 @@ class _File:
         self.active = list(enumerate(self.dialects))
 
     def read(self) -> Reading:
+        np.empty(_KEPT, np.uint8)  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
         lines = Lines(self.path)
         found = find_events(self._lines(lines), path=str(self.path), unterminated=lines.ends_open())
         resolved = resolve(self.track)
