@@ -21,22 +21,33 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
+    from numpy.typing import NDArray
+
 BLOCK = 4 << 20
+_SPARE = b"\n" * 4096
+"""Behind a block, so that words of any row may be read past its end; they also end a last line that has no end."""
 LONGEST_LINE = 64 << 20
 """A line without any end is cut here, so that memory stays bounded."""
 
 _MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
 """The cursor goes to another line, or the screen is cleared: what follows is a row of its own."""
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_NUL, _BACKSPACE, _LF, _CR, _ESC = 0, 8, 10, 13, 27
 _HOLES = re.compile(rb"\0+")
 _BACKSPACES = re.compile(rb"\x08+")
 
 
 @dataclass(slots=True)
 class Block:
-    """Whole lines: `data` is UTF-8 without control sequences; `first_line` is the number of its first line."""
+    """Whole lines of a log, as UTF-8 without control sequences.
+
+    `data` are `size` bytes and spare ones behind them; `end` int64[n] is where rows end: at a line feed, a carriage
+    return, a hole of NULs, or behind the last line of a file; `first_line` is the number of the first line.
+    """
 
     data: bytes
+    size: int
+    end: NDArray[np.intp]
     first_line: int
     offset: int
 
@@ -83,20 +94,36 @@ class Lines:
                 # a redrawn bar of gigabytes: its states are rows of their own, so it may be cut between two
                 data = b"".join(kept)
                 end = data.rfind(b"\r") + 1 or len(data)
-                yield self._block(data[:end], line, offset)
+                yield self._block(data[:end] + _SPARE, line, offset)
                 offset += end
                 kept, kept_size = [data[end:]], len(data) - end
                 continue
-            data = b"".join((*kept, chunk[:end]))
+            data = b"".join((*kept, memoryview(chunk)[:end], _SPARE))
+            block = self._block(data, line, offset)
+            line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
+            offset += kept_size + end
             kept, kept_size = [chunk[end:]], len(chunk) - end
-            yield self._block(data, line, offset)
-            line += int(np.count_nonzero(np.frombuffer(data, np.uint8) == 10))  # bytes.count takes four times as long
-            offset += len(data)
+            yield block
         if kept_size:
-            data = b"".join(kept)
-            yield self._block(data, line, offset)
+            yield self._block(b"".join((*kept, _SPARE)), line, offset)
 
     def _block(self, data: bytes, line: int, offset: int) -> Block:
+        """The block of these bytes and the spare ones behind them, cleaned of what is no text."""
+        size = len(data) - len(_SPARE)
+        at, control = _controls(data, size)
+        if control[_NUL] or control[_ESC] or control[_BACKSPACE] or (offset == 0 and data.startswith(codecs.BOM_UTF8)):
+            data = self._cleaned(data[:size], line, offset)
+            size = len(data)
+            data += _SPARE
+            at, control = _controls(data, size)
+        if control.sum() > control[_LF]:
+            what = np.frombuffer(data, np.uint8)[at]
+            at = at[(what == _LF) | (what == _CR) | (what == _NUL)]
+        if size and (not len(at) or at[-1] < size - 1):
+            at = np.append(at, size)
+        return Block(data, size, at, line, offset)
+
+    def _cleaned(self, data: bytes, line: int, offset: int) -> bytes:
         if b"\0" in data:
             start = data.index(b"\0")
             nuls = data.count(b"\0")
@@ -115,9 +142,14 @@ class Lines:
             data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
         if b"\x08" in data:
             data = _BACKSPACES.sub(_backspace, data)
-        if data.startswith(codecs.BOM_UTF8) and offset == 0:
-            data = data[3:]
-        return Block(data, line, offset)
+        return data.removeprefix(codecs.BOM_UTF8) if offset == 0 else data
+
+
+def _controls(data: bytes, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where control characters up to escape stand, tabs too, and how often each of them does."""
+    buffer = np.frombuffer(data, np.uint8, size)
+    at = np.flatnonzero(buffer <= _ESC)
+    return at, np.bincount(buffer[at], minlength=_ESC + 1)
 
 
 def _backspace(match: re.Match[bytes]) -> bytes:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from postmortem.readers._lines import Block
     from postmortem.readers._track import Track
 
-_PAD = b"\n" * 4096
-
 
 class Rows:
     """Rows of a block, in order; a row ends at a line feed, a carriage return or a hole of NULs.
@@ -29,28 +27,21 @@ class Rows:
     search for events need not see; `redrawn`: some end otherwise than by a line feed.
     """
 
-    def __init__(self, block: Block, longest: int) -> None:
+    def __init__(self, block: Block) -> None:
         self.block = block
-        data = block.data
-        self.size = len(data)
-        self.padded = data + (_PAD[: longest + 64] if data.endswith(b"\n") else b"\n" + _PAD[: longest + 64])
-        size = self.size + (not data.endswith(b"\n"))
-        buffer = np.frombuffer(self.padded, np.uint8)[:size]
-        ends = buffer == 10
-        self.redrawn = False
-        for other in (b"\r", b"\0"):
-            if other in data:
-                self.redrawn = True
-                ends |= buffer == other[0]
-        end = np.flatnonzero(ends)
+        self.size = block.size
+        self.padded = block.data
+        end = block.end
         self.start = np.empty(len(end), np.int64)
         self.start[:1] = 0
         self.start[1:] = end[:-1] + 1
         self.length = end - self.start
-        feeds = np.cumsum(buffer[end] == 10)
+        feed = np.frombuffer(block.data, np.uint8)[end] == 10
+        self.redrawn = not feed.all()
         self.line = np.empty(len(end), np.int64)
         self.line[:1] = block.first_line
-        self.line[1:] = block.first_line + feeds[:-1]
+        np.cumsum(feed[:-1], out=self.line[1:])
+        self.line[1:] += block.first_line
         self.filled = np.flatnonzero(self.length > 0)
         self.hidden = np.zeros(len(end), bool)
 

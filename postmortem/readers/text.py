@@ -114,7 +114,6 @@ class _File:
         self.last_time = np.nan
         self.job: str | None = None
         self.cut_rows = 0
-        self.longest = LONGEST
         self.active = list(enumerate(self.dialects))
 
     def read(self) -> Reading:
@@ -165,13 +164,13 @@ class _File:
         """Reads the numbers of each block and hands its lines on to the search for events."""
         size = max(self.path.stat().st_size, 1)
         for i, block in enumerate(lines):
-            self.track.share = min(1.0, (block.offset + len(block.data)) / size)
+            self.track.share = min(1.0, (block.offset + block.size) / size)
             if i == 0:
                 self._look(block)
             yield from self._block(block)
 
     def _look(self, block: Block) -> None:
-        head = block.data[:262_144]
+        head = block.data[: min(block.size, 262_144)]
         sample = [text_of(line) for line in head.split(b"\n", 400)[:400]]
         self.labels = labelled(sample)
         text = "\n".join(sample)
@@ -182,7 +181,7 @@ class _File:
         self.job = job[1] if job else None
 
     def _block(self, block: Block) -> Iterator[tuple[int, str]]:
-        rows = Rows(block, self.longest)
+        rows = Rows(block)
         out = Ordered(len(rows.start))
         slow = self._by_layout(rows, out) if self.fast else rows.filled
         seen = self._one_by_one(rows, slow, out)

@@ -13,7 +13,7 @@ def test_a_log_that_grows_while_it_is_read_has_an_end(tmp_path, monkeypatch):
     path.write_bytes(b"step 1 loss 0.5\n" * 20)
     read = 0
     for block in Lines(path):
-        read += len(block.data)
+        read += block.size
         with path.open("ab") as file:
             file.write(b"step 2 loss 0.4\n" * 20)
     assert read == 20 * 16
