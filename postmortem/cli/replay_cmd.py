@@ -86,7 +86,7 @@ def _verdict(c: Culprit) -> Iterator[str]:
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
     yield f"Culprit: {_CAUSES[c.cause]} ({c.cause}, phase {c.phase}, {c.established})"
-    place = [f"operator {c.op}" if c.op else "", "" if c.module is None else f"module {c.module}" if c.module else "outside any module"]
+    place = [f"operator {c.op}" if c.op else "", "" if c.module is None else f"module {c.module}" if c.module else "in no submodule"]
     place += [f"parameter {c.param}" if c.param else ""]
     if any(place):
         yield "  " + ", ".join(p for p in place if p)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")  # keys that say the step to come; the others the last one done
 _RUN_ON = 200  # steps to run past the fault, to see whether the log shows it as the replay does
-_UNLOGGED_LIMIT = 1000  # steps to roll where neither a log nor the user names a step
+_UNLOGGED_LIMIT = 1000  # steps to roll where no log vouches for them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def replay(
         target=str(target),
         recipe=str(found.path),
         checkpoint=str(path),
-        step=culprit.step if culprit.step is not None else aim.step,
+        step=culprit.step if culprit.step is not None or aim.step is None else min(aim.step, attempt.roll.last),
         fidelity=attempt.fidelity,
         culprit=culprit,
         fitted=tuple(attempt.account.fitted),
@@ -162,10 +162,14 @@ def _as_one_line() -> Iterator[None]:
 
 def _one_line(what: str, error: Exception) -> ReplayError | None:
     """The ReplayError for what the user's code raised or for memory that ran out; None where it is a fault of ours."""
+    return _out_of_memory(what, error) or (ReplayError(describe(what, error)) if user_frames(error) else None)
+
+
+def _out_of_memory(what: str, error: Exception) -> ReplayError | None:
     text = str(error)
     if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in text or "not enough memory" in text:
         return ReplayError(f"{what} ran out of memory: try a smaller batch in the recipe{', or --device cpu' if 'CUDA' in text else ''}")
-    return ReplayError(describe(what, error)) if user_frames(error) else None
+    return None
 
 
 class _Replay:
@@ -185,6 +189,7 @@ class _Replay:
         self.recipe, self.path, self.device, self.view, self.aim = recipe, path, device, view, aim
         self.config, self.trust, self.progress = config, trust, progress
         self.skipped_first = False
+        self.log_ends = view.last_step if view is not None else None
         self.checkpoints = list(view.run.checkpoints) if view is not None else []
 
     # ---- rolling
@@ -206,6 +211,8 @@ class _Replay:
         if len(firsts) > 1 and best.fidelity.ok:
             best.account.fitted.append(f"first step after the checkpoint: {best.first}, as the logged losses decide")
         if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
+            if self.aim.asked is not None:
+                raise ReplayError(f"step {self.aim.asked} lies before the checkpoint {self.path.name}, by the logged losses: choose an earlier one")
             raise ReplayError(f"{self.path} is of the last step there is: no step after it can be replayed and compared with the log")
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
@@ -247,6 +254,8 @@ class _Replay:
         until = self.aim.step
         single = runner.train_step.batches is None
         last = first if single else until + self.aim.beyond if until is not None else first + _UNLOGGED_LIMIT - 1
+        if self.log_ends is not None and not single:
+            last = min(last, max(self.log_ends, first) + _UNLOGGED_LIMIT)
         losses: dict[str | None, list[LoggedLoss]] = {}
         results: list[StepResult] = []
         checkpoint = str(self.path)
@@ -271,19 +280,22 @@ class _Replay:
         except ReplayError:
             raise
         except Exception as error:
-            if (said := _one_line(f"step {first + len(results)} of the replay", error)) is None:
-                raise
-            raise said from error
+            raise (_one_line(f"the batch of step {first + len(results)}", error) or error) from error
+        if done.raised is not None and ((said := _out_of_memory(f"step {done.last} of the replay", done.raised)) or not user_frames(done.raised)):
+            raise (said or done.raised) from done.raised
+        if done.raised is not None and self.progress is not None:
+            self.progress(len(results) + 1, last - first + 1, done.results[-1])
         if not final and done.fault is None and done.last < last and done.ended is None:
             done.ended = _ABANDONED
         further = self.run_on(runner, done)
-        fidelity = compare([*done.results, *further], losses, checkpoint=checkpoint, first_step=first)
+        came_to_end = done.results if done.raised is None else done.results[:-1]
+        fidelity = compare([*came_to_end, *further], losses, checkpoint=checkpoint, first_step=first)
         return _Attempt(runner, account, done, fidelity, first)
 
     def run_on(self, runner: StepRunner, done: Roll) -> list[StepResult]:
         """The steps between the fault and the step at which the log shows it, for what they say of fidelity."""
         until = self.aim.step
-        if self.view is None or until is None or done.fault is None:
+        if self.view is None or until is None or done.fault is None or done.raised is not None:
             return []
         results: list[StepResult] = []
         for step in range(done.fault + 1, min(until, done.fault + _RUN_ON) + 1):
@@ -316,9 +328,11 @@ class _Replay:
         """(culprit, whether the run could be judged)."""
         done, runner, fidelity = attempt.roll, attempt.runner, attempt.fidelity
         how = [f"rolled forward from {self.path.name}, steps {done.first} to {done.last}"]
+        how += self.other_than_asked(done)
         if fidelity.compared:
             how.append(fidelity.note)
-        if done.ended and self.aim.step is not None and done.fault is None and done.last < self.aim.step:
+        wanted = min([s for s in (self.aim.step, self.log_ends) if s is not None], default=done.last)
+        if done.ended and done.fault is None and done.last < wanted:
             raise ReplayError(done.ended)
         fault = done.fault if done.fault is not None else done.overflow if self.aim.failed else None
         distrust = bool(fidelity.compared) and not fidelity.ok
@@ -329,7 +343,8 @@ class _Replay:
         if fault is None:
             return self.not_reproduced(attempt, how, fix) if self.aim.nonfinite else self.nothing_found(attempt, how, distrust)
         if distrust and not self.where_the_log_has_it(attempt, fault):
-            how.append(f"the replay fails at step {fault}, the log does not: it is not the run that is replayed, so nothing is blamed")
+            raised = "" if done.raised is None else f" ({describe('it', done.raised)})"
+            how.append(f"the replay fails at step {fault}{raised}, the log does not: it is not the run that is replayed, so nothing is blamed")
             return Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(how)), False
         again = repeat.run_again(runner, done, fault)
         how.append(again.said)
@@ -337,6 +352,20 @@ class _Replay:
             return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True
         found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
         return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust
+
+    def other_than_asked(self, done: Roll) -> list[str]:
+        """What is to be said where the step that was asked for is not the one that was looked at, or not in the log."""
+        asked, fault = self.aim.asked, done.fault
+        if asked is None:
+            return []
+        beyond = self.log_ends is not None and asked > self.log_ends
+        said = f"step {asked} lies beyond the log, which ends at step {self.log_ends}" if beyond else f"step {asked} was asked for"
+        if fault is not None and fault < asked:
+            return [f"{said}: step {fault} comes before it and is the first at fault"]
+        if done.last < asked:
+            why = ", where the batches end" if done.ended else ""
+            return [f"{said}: replayed up to step {done.last} instead{why}"]
+        return [f"{said}: nothing vouches for the steps after that"] if beyond else []
 
     def where_the_log_has_it(self, attempt: _Attempt, fault: int) -> bool:
         """Whether the fault lies where the log turns non-finite: then it is the same one, although the losses before differ (noise
@@ -352,7 +381,7 @@ class _Replay:
         if distrust:
             how.append("no fault appeared, and the replay does not follow the log: it says nothing about the run")
         else:
-            how.append("every loss, gradient and parameter stayed finite")
+            how.append(f"every loss, gradient and parameter stayed finite, up to step {attempt.roll.last}")
         found = Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how), established="inferred" if distrust else "observed")
         return found, not distrust
 

@@ -19,8 +19,8 @@ from postmortem.replay._session import Session, Stage, Traced
 from postmortem.replay._tensors import NAN
 from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
 from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
-from postmortem.replay.recipe import describe
-from postmortem.replay.runner import Overrides, ReplayError, StepResult, StepRunner
+from postmortem.replay.recipe import call_user, describe
+from postmortem.replay.runner import Overrides, ReplayError, StepRunner
 from postmortem.replay.samples import Samples, find_samples
 from postmortem.replay.state import preserved
 from postmortem.replay.trace import Tracer
@@ -58,7 +58,7 @@ def localize(
     with preserved(runner.models.values()), warnings.catch_warnings(), _eager(runner) as compiled:
         warnings.simplefilter("ignore")
         try:
-            found = _Case(runner, rolled or _roll(runner, train_step, step), fixes, rolled is not None).culprit()
+            found = _Case(runner, rolled or call_user("the batches", _roll, runner, train_step, step), fixes, rolled is not None).culprit()
         finally:
             runner.observe = None
             runner.restore(origin)
@@ -91,28 +91,14 @@ def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rollin
     batches = train_step.batches
     if batches is None:
         only = step if step is not None else train_step.first_step or 0
-        return _roll_to(runner, only, only)
+        return rolling.roll(runner, only, only)
     first = train_step.first_step or 0
     if step is not None:
-        return _roll_to(runner, first, max(first, step))
+        return rolling.roll(runner, first, max(first, step))
     if callable(batches):
         raise ReplayError("batches is a function of the step: say which step is the last to look at (step=)")
     known = getattr(batches, "__len__", None)
-    return _roll_to(runner, first, first + (known() - 1 if known is not None else _MANY_STEPS))
-
-
-def _roll_to(runner: StepRunner, first: int, last: int) -> rolling.Roll:
-    """`rolling.roll`, in which a step that raises is the step at fault."""
-    start, done = runner.snapshot(), list[StepResult]()
-    try:
-        return rolling.roll(runner, first, last, watch=done.append)
-    except ReplayError:
-        raise
-    except Exception as error:  # noqa: BLE001  (the user's code may raise anything)
-        try:
-            return rolling.roll_to_raise(runner, first, first + len(done), start, error)
-        except Exception as again:
-            raise ReplayError(describe(f"step {first + len(done)}", again)) from again
+    return rolling.roll(runner, first, first + (known() - 1 if known is not None else _MANY_STEPS))
 
 
 @dataclass

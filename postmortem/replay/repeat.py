@@ -11,7 +11,7 @@ import torch
 
 if TYPE_CHECKING:
     from postmortem.replay.rolling import Roll
-    from postmortem.replay.runner import StepResult, StepRunner
+    from postmortem.replay.runner import StepRunner
 
 _VIEWS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -36,11 +36,7 @@ def checksum(runner: StepRunner) -> tuple[int, ...]:
 
 def run_again(runner: StepRunner, done: Roll, step: int) -> Again:
     """Runs `step` twice from the state before it and compares loss, gradient norm and every parameter, bit by bit."""
-    results = []
-    for _ in range(2):
-        runner.restore(done.before)
-        result = runner.run(runner.again(step), step)
-        results.append((_bits(result), checksum(runner), result.first_nonfinite))
+    results = [_once(runner, done, step) for _ in range(2)]
     if results[0] == results[1]:
         if results[0][2] is None:
             return Again("run again from the same state, the step stays finite: a transient fault, of the hardware or of a race", True, True)
@@ -51,19 +47,26 @@ def run_again(runner: StepRunner, done: Roll, step: int) -> Again:
     return Again(f"run twice from the same state, the step gives different bits{named}", False, gone)
 
 
-def _bits(result: StepResult) -> str:
-    return f"{result.losses!r} {result.grad_norm!r} {result.bad_grads!r}"
+def _once(runner: StepRunner, done: Roll, step: int) -> tuple[str, tuple[int, ...], str | None]:
+    """One run of the step: its numbers (or what it raised), the parameters after it, and where it went wrong."""
+    runner.restore(done.before)
+    try:
+        result = runner.run(runner.again(step), step)
+    except Exception as error:
+        if done.raised is None:
+            raise
+        return re.sub(r"0x[0-9a-f]+", "", f"{type(error).__name__}: {error}"), checksum(runner), "raised"
+    return f"{result.losses!r} {result.grad_norm!r} {result.bad_grads!r}", checksum(runner), result.first_nonfinite
 
 
 def _nondeterministic_ops(runner: StepRunner, done: Roll, step: int) -> list[str]:
     """Operators that torch itself says have no deterministic implementation, met while the step runs once more."""
     before, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    runner.restore(done.before)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.use_deterministic_algorithms(True, warn_only=True)
         try:
-            runner.run(runner.again(step), step)
+            _once(runner, done, step)
         finally:
             torch.use_deterministic_algorithms(before, warn_only=warn_only)
     names = [re.match(r"(\S+) does not have a deterministic implementation", str(w.message)) for w in caught]

@@ -35,7 +35,7 @@ class Roll:
     diverged_at: int | None = None
     ended: str | None = None
     raised: Exception | None = None
-    """What the step at fault raised, where it did not come to its end (`roll_to_raise`)."""
+    """What the step at fault raised, where it did not come to its end. Its result has no losses."""
 
     @property
     def last(self) -> int:
@@ -56,7 +56,8 @@ def roll(
     """Runs the steps `first`..`last` from the present state, up to the first fault (or, `past_fault`, all of them).
 
     `watch` sees every result and ends the roll by returning False. The runner is left behind the last step that
-    ran. Batches that end early end the roll (`ended` says so); ReplayError where not even the first could be had.
+    ran. A step that raises ends the roll as its fault (`raised`). Batches that end early end it too (`ended` says so);
+    ReplayError where not even the first could be had.
     """
     done = Roll(first=first, start=runner.snapshot(), before=runner.snapshot())
     spare: State | None = None  # `before`, held at the start of a row of skipped steps
@@ -71,7 +72,13 @@ def roll(
         settled = done.fault is not None
         if not settled:
             done.before = runner.snapshot(done.before)
-        result = runner.run(batch, step)
+        try:
+            result = runner.run(batch, step)
+        except ReplayError:
+            raise
+        except Exception as error:  # noqa: BLE001  (the user's code may raise anything, over a NaN for one)
+            done.raised = error
+            result = StepResult(step=step, loss=math.nan, losses={}, first_nonfinite="loss")
         done.results.append(result)
         if not settled and (result.first_nonfinite in ("loss", "param") or (result.first_nonfinite == "grad" and not result.skipped)):
             done.fault = step
@@ -81,7 +88,7 @@ def roll(
                 done.before, spare = spare if spare is not None else runner.snapshot(), done.before
         elif done.fault is None:
             done.overflow = None
-        if (watch is not None and watch(result) is False) or (done.fault is not None and not past_fault):
+        if done.raised is not None or (watch is not None and watch(result) is False) or (done.fault is not None and not past_fault):
             break
     if done.fault is not None:
         done.overflow = None
@@ -90,16 +97,6 @@ def roll(
     upto = done.results if done.fault is None else done.results[: done.fault - first]
     left = leaves_level([r.loss for r in upto])
     done.diverged_at = None if left is None else first + left
-    return done
-
-
-def roll_to_raise(runner: StepRunner, first: int, step: int, start: State, error: Exception) -> Roll:
-    """The roll of a run whose `step` raised `error` instead of coming to its end, from the state `start` before `first`."""
-    runner.restore(start)
-    done = roll(runner, first, step - 1) if step > first else Roll(first=first, start=start, before=start)
-    runner.draw(step)
-    done.results.append(StepResult(step=step, loss=math.nan, losses={}, first_nonfinite="loss"))
-    done.before, done.fault, done.overflow, done.raised = runner.snapshot(), step, None, error
     return done
 
 

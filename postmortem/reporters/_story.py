@@ -243,7 +243,7 @@ def culprit_lines(run: RunReport) -> list[str]:
         return []
     if c["phase"] == "none":
         return [f"none: {c['how'][-1] if c['how'] else c['cause']}"]
-    module = f"module {c['module']}" if c["module"] else "outside any module" if c["module"] is not None else ""
+    module = f"module {c['module']}" if c["module"] else "in no submodule" if c["module"] is not None else ""
     place = [f"operator {c['op']}" if c["op"] else "", module, f"parameter {c['param']}" if c["param"] else ""]
     lines = [f"{c['cause']}: {', '.join(p for p in place if p)}".removesuffix(": ")]
     if c["file"] and c["line"]:

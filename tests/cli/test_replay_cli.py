@@ -124,6 +124,46 @@ def test_repro(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert said.startswith("reproduced: not finite")
 
 
+ASKED = [
+    (11, 0, 11, "stayed finite, up to step 11"),
+    (15, 1, 12, "step 15 was asked for: step 12 comes before it and is the first at fault"),
+    (4000, 1, 12, "step 4000 lies beyond the log, which ends at step 15: step 12 comes before it and is the first at fault"),
+]
+
+
+@pytest.mark.parametrize(("asked", "code", "step", "said"), ASKED)
+def test_step_other_than_the_one_at_fault(run: Path, capsys: pytest.CaptureFixture[str], asked: int, code: int, step: int, said: str) -> None:
+    """A --step before the fault ends there; with one after it, or beyond the log, the answer is the fault, and one line says so."""
+    got, out, _ = call(capsys, "replay", run, "--checkpoint", run / "step_9.pt", "--step", asked, "--format", "json")
+    answer = json.loads(out)
+    assert (got, answer["step"]) == (code, step)
+    assert [line for line in answer["culprit"]["how"] if said in line]
+
+
+BEYOND = [
+    ("train.batch", "replayed up to step 1008 instead"),
+    (
+        "[train.batch(s) for s in range(5, 11)]",
+        "replayed up to step 10 instead, where the batches end",
+    ),
+]
+
+
+@pytest.mark.parametrize(("batches", "said"), BEYOND)
+def test_step_far_beyond_a_finite_log(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], batches: str, said: str) -> None:
+    """A --step that no log vouches for is not rolled to for ever: the line says where the replay ended instead."""
+    (tmp_path / "train.py").write_text(TRAIN.replace("if step == 12", "if step == 10**6"))
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change="pass").replace("batches=train.batch", f"batches={batches}"))
+    short = tmp_path / "short"
+    short.mkdir()
+    (short / "progress.csv").write_text("".join((run / "progress.csv").read_text().splitlines(keepends=True)[:10]))
+    (short / "step_4.pt").write_bytes((run / "step_4.pt").read_bytes())
+    code, out, _ = call(capsys, "replay", short, "--recipe", tmp_path / "recipe.py", "--step", 5000, "--format", "json")
+    answer = json.loads(out)
+    assert (code, answer["fidelity"]["compared"], answer["fidelity"]["ok"]) == (0, 4, True)
+    assert f"step 5000 lies beyond the log, which ends at step 8: {said}" in answer["culprit"]["how"]
+
+
 BAD = {
     "recipe raises": ("raise KeyError('lr')", [], "KeyError: 'lr' at recipe.py:7"),
     "wrong shapes": ("model = train.torch.nn.Linear(4, 1)", [], "weight is (1, 3) in the checkpoint and (1, 4) in the model"),
@@ -137,7 +177,7 @@ BAD = {
     "step raises": (
         "return TrainStep(model, optimizer, lambda m, x: 1 / 0, batches=train.batch)",
         [],
-        "step 10 of the replay raised ZeroDivisionError",
+        "step 10 raised ZeroDivisionError",
     ),
     "out of memory": (
         "return TrainStep(model, optimizer, lambda m, x: train.torch.empty(10**15), batches=train.batch)",
