@@ -50,7 +50,7 @@ def read_quickly(rows: Rows, which: NDArray[np.intp], track: Track, out: Ordered
             steps[at], levels[at] = min(int(digits), 2**62), level
     told = np.flatnonzero((counts > 0) | (steps != NO_STEP))
     found = np.zeros(len(told), ROW)
-    found["line"], found["rank"], found["wall_time"] = rows.line[which[told]], -1, np.nan
+    found["rank"], found["wall_time"] = -1, np.nan
     found["step"] = steps[told]
     found["total"] = found["epochs"] = found["base"] = -1
     found["epoch"], found["level"], found["dialect"], found["count"] = np.nan, 3, dialect, counts[told]

@@ -106,10 +106,11 @@ class Rows:
 
 
 class Ordered:
-    """Records of a block, put in by groups and handed out in the order of their rows."""
+    """Records of a block whose rows are on the lines int64[n], put in by groups and handed out in the order of their rows."""
 
-    def __init__(self, n: int) -> None:
-        self.n = n
+    def __init__(self, line: NDArray[np.int64]) -> None:
+        self.line = line
+        self.n = len(line)
         self.groups: list[tuple[NDArray[np.intp], dict[str, Any], NDArray[np.int32], list[Any]]] = []
         self._done: list[tuple[NDArray[np.intp], NDArray[Any], NDArray[np.int32], NDArray[np.float64]]] = []
         self._single: list[tuple[int, Any]] = []
@@ -117,7 +118,7 @@ class Ordered:
         self._values: list[float] = []
 
     def put(self, at: NDArray[np.intp], rows: dict[str, Any], codes: NDArray[np.int32], values: list[Any]) -> None:
-        """n records of the same k tags: fields of `ROW` and k values, each an array of n or one for all; codes int32[k]."""
+        """n records of the same k tags: fields of `ROW` (but for the line) and k values, each an array of n or one for all; codes int32[k]."""
         self.groups.append((at, rows, codes, values))
 
     def add(self, at: int, row: Any, codes: Sequence[int], values: Sequence[float]) -> None:
@@ -157,7 +158,8 @@ class Ordered:
         first = np.searchsorted(at, at)
         single = record_at[at] + np.arange(len(at)) - first
         places = [record_at[group] for group, *_ in self.groups]
-        for name in FIELDS:
+        track.column("line", size)[:] = np.repeat(self.line, n_records)
+        for name in FIELDS[1:]:
             parts = [(where, found[name]) for where, (_, found, *_) in zip(places, self.groups, strict=True)]
             if len(at):
                 parts.append((single, rows[name]))

@@ -3,9 +3,7 @@
 The *skeleton* of a row is its bytes with every run of digits replaced by one; its *layout* also keeps how long the
 runs are. A `Template` says, for a skeleton, which runs are values and which say where the training was. It is
 learned from one row by the dialects or the miner and kept only if it reproduces what they say about that row
-and about a second one with other digits. Rows of one layout are then read by columns, with numpy: eight digits
-are one multiplication, and a decimal number of up to 15 digits is an exact integer divided by an exact power
-of ten, so the result is the same double that float() gives.
+and about a second one with other digits. Rows of one layout are then read by columns (`_columns`).
 """
 
 from __future__ import annotations
@@ -17,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from postmortem.readers._columns import Columns, Place
 from postmortem.readers._miner import number
-from postmortem.readers._track import FIELDS, NO_STEP, ROW, held, same
+from postmortem.readers._track import FIELDS, ROW, held, same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,29 +33,12 @@ _NUMBERS = re.compile(rb"(?i)\d|\bnan\b|\binf")
 LONGEST = 2048
 """Rows longer than this are not worth a layout."""
 
-_ONES = np.uint64(0x0101010101010101)
-_ZEROS, _LOW, _CARRY, _HIGH = (np.uint64(k) * _ONES for k in (0x30, 0x7F, 0x76, 0x80))
-_PAIRS = np.uint64(0x000000FF000000FF)
-_NIBBLE = np.uint64(0x0F) * _ONES
 _MIX = np.random.default_rng(20).integers(1, 2**63, LONGEST // 8 + 2, np.uint64) * np.uint64(2) + np.uint64(1)
-_EXACT = 10.0 ** np.arange(23)
 _DATES = (
     re.compile(rb"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
     re.compile(rb"(?<!\d)(?P<M>\d\d)/(?P<D>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
     re.compile(rb"[A-Z](?P<MD>\d{4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
 )
-
-
-class Place(NamedTuple):
-    """Bytes of a row, counted from its runs of digits: `before` the start of run `first` to `after` the end of run `last`."""
-
-    first: int
-    before: int
-    last: int
-    after: int
-
-    def span(self, runs: Sequence[tuple[int, int]]) -> tuple[int, int]:
-        return runs[self.first][0] - self.before, runs[self.last][1] + self.after
 
 
 @dataclass(slots=True)
@@ -301,10 +283,10 @@ class Layout:
     def read(self, words: NDArray[np.uint64]) -> tuple[dict[str, Any], list[Any]]:
         """All n rows, as uint64[n, w] with a spare word behind -> the fields of `ROW`, and the values: arrays of n, or what all n share."""
         t = self.template
-        columns = _Columns(words, self.row, self.runs)
+        columns = Columns(words, self.row, self.runs)
         rows: dict[str, Any] = dict(zip(FIELDS, t.row.tolist(), strict=True))
         if t.step is not None:
-            rows["step"] = np.clip(columns.number(t.step), -(2.0**62), 2.0**62).astype(np.int64)
+            rows["step"] = columns.step(t.step)
         for name, counted in (("total", t.total), ("epochs", t.epochs)):
             if counted is not None:
                 count = columns.number(counted)
@@ -319,100 +301,17 @@ class Layout:
         return rows, [t.fixed[i] if i in t.fixed else columns.number(place) for i, place in enumerate(t.values)]
 
 
-class _Columns:
-    """Numbers of many rows of one layout."""
-
-    def __init__(self, words: NDArray[np.uint64], row: bytes, runs: list[tuple[int, int]]) -> None:
-        self.words = np.ascontiguousarray(words)
-        self.row = row
-        self.runs = runs
-        self.known: dict[tuple[int, int], NDArray[np.uint64]] = {}
-
-    def digits(self, start: int, end: int) -> NDArray[np.uint64]:
-        """The integer in the columns [start, end), at most 16 digits."""
-        if (start, end) in self.known:
-            return self.known[start, end]
-        if end - start > 8:
-            found = self.digits(start, end - 8) * np.uint64(10**8) + self.digits(end - 8, end)
-        else:
-            found = np.ndarray((len(self.words),), "<u8", self.words, start, (self.words.strides[0],)) & _NIBBLE
-            if end - start < 8:
-                found <<= np.uint64(8 * (8 - end + start))
-            found = found * np.uint64(10) + (found >> np.uint64(8))
-            low = np.uint64(0x000000FF000000FF)
-            found = (
-                ((found & low) * np.uint64(0x000F424000000064)) + (((found >> np.uint64(16)) & low) * np.uint64(0x0000271000000001))
-            ) >> np.uint64(32)
-        self.known[start, end] = found
-        return found
-
-    def number(self, place: Place) -> NDArray[np.float64]:
-        """The decimal number at a place, bit for bit what float() reads."""
-        start, end = place.span(self.runs)
-        text = self.row[start:end]
-        mantissa, _, power = text.lower().partition(b"e")
-        figures = sum(b"0"[0] <= c <= b"9"[0] for c in mantissa)
-        behind = len(mantissa) - mantissa.index(b".") - 1 if b"." in mantissa else 0
-        if figures > 15 or behind > 22 or len(power) > 4 or b"#" in text:
-            return self._by_float(start, end)
-        whole: NDArray[np.uint64] | None = None
-        inside = [r for r in self.runs[place.first : place.last + 1] if r[0] < start + len(mantissa)]
-        for a, b in inside:
-            run = self.digits(a, b)
-            whole = run if whole is None else whole * np.uint64(10 ** (b - a)) + run
-        assert whole is not None
-        value = whole.astype(np.float64)
-        if power:
-            exponent = self.digits(*self.runs[place.last]).astype(np.int64) * (-1 if power.startswith(b"-") else 1) - behind
-            size = np.minimum(np.abs(exponent), 22)
-            value = np.where(exponent < 0, value / _EXACT[size], value * _EXACT[size])
-            far = np.flatnonzero(np.abs(exponent) > 22)
-            if len(far):
-                value[far] = self._by_float(start, end, far)
-        elif behind:
-            value /= _EXACT[behind]
-        return -value if mantissa.startswith(b"-") else value
-
-    def _by_float(self, start: int, end: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
-        cells = self.words.view(np.uint8)[:, start:end] if rows is None else self.words[rows].view(np.uint8)[:, start:end]
-        return np.array([number(cell.tobytes().decode("ascii", "replace")) for cell in cells])
-
-    def seconds(self, parts: dict[str, int], year: int) -> NDArray[np.float64]:
-        n = {k: self.digits(*self.runs[i]).astype(np.int64) for k, i in parts.items()}
-        if "MD" in n:
-            n["M"], n["D"] = np.divmod(n["MD"], 100)
-        years = n.get("Y", np.full(len(self.words), year))
-        ok = (n["M"] >= 1) & (n["M"] <= 12) & (n["D"] >= 1) & (n["D"] <= 31) & (n["h"] < 24) & (n["m"] < 60) & (years >= 1970)
-        months = np.where(ok, (years - 1970) * 12 + n["M"] - 1, 0).astype("datetime64[M]")
-        whole = ((months.astype("datetime64[D]").astype(np.int64) + n["D"] - 1) * 24 + n["h"]) * 3600 + n["m"] * 60 + n["s"]
-        found = whole.astype(np.float64)
-        if "f" in n:
-            start, end = self.runs[parts["f"]]
-            found += n["f"] / _EXACT[end - start]
-        found[~ok] = np.nan
-        return found
-
-
 def fold(words: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
     """The rows uint64[n, w] with zeros for digits and for the bytes behind their `length`."""
-    t = words ^ _ZEROS
-    other = (t & _LOW) + _CARRY
-    other |= t
-    other &= _HIGH
-    other >>= np.uint64(7)
-    other *= np.uint64(255)
-    other &= words
-    whole, rest = divmod(length, 8)
-    if rest:
-        other[:, whole] &= np.uint64((1 << (8 * rest)) - 1)
-        whole += 1
-    other[:, whole:] = 0
-    return other
+    raw = words.view(np.uint8)
+    other = raw - np.uint8(48)
+    np.greater(other, 9, out=other.view(bool))
+    other *= raw
+    other[:, length:] = 0
+    return other.view(np.uint64)
 
 
 def hashes(folded: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One number per row; equal rows have equal ones, and equal ones are compared byte by byte."""
-    return folded @ _MIX[: folded.shape[1]]
-
-
-__all__ = ["LONGEST", "NO_STEP", "Layout", "Parsed", "Place", "Template", "fold", "hashes", "learn", "read_one", "runs_of"]
+    found: NDArray[np.uint64] = np.einsum("ij,j->i", folded, _MIX[: folded.shape[1]])
+    return found

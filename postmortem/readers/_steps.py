@@ -102,8 +102,7 @@ def resolve(track: Track) -> Resolved:
         codes = codes[keep]
         values = values[keep]
     del keep, cells
-    there = np.zeros(len(tags), bool)
-    there[codes] = True
+    there = np.bincount(codes, minlength=len(tags)) > 0
     if not there.all():
         codes = (np.cumsum(there) - 1).astype(np.int32)[codes]
     tags = [t for t, used in zip(tags, there, strict=True) if used]

@@ -182,7 +182,7 @@ class _File:
 
     def _block(self, block: Block) -> Iterator[tuple[int, str]]:
         rows = Rows(block)
-        out = Ordered(len(rows.start))
+        out = Ordered(rows.line)
         slow = self._by_layout(rows, out) if self.fast else rows.filled
         seen = self._one_by_one(rows, slow, out)
         self._note_times(rows)
@@ -235,7 +235,7 @@ class _File:
         """Reads the rows `mine` of the group, the same but for digits -> those rows that must be read one by one."""
         layouts = self.layouts.setdefault((length, key), [])
         if len(mine) < len(words):
-            group, words, folded = group[mine], words[mine], folded[mine]
+            group, words, folded = group[mine], words.take(mine, 0), folded.take(mine, 0)
         left = np.ones(len(group), bool)
         slow = []
         for turn in range(MOST_VARIANTS):
@@ -258,8 +258,7 @@ class _File:
             elif len(taken):
                 where = group[taken]
                 if template.row is not None:
-                    found, values = layout.read(words[taken] if len(taken) < len(words) else words)
-                    found["line"] = rows.line[where]
+                    found, values = layout.read(words.take(taken, 0) if len(taken) < len(words) else words)
                     out.put(where, found, template.codes, values)
                 self._count(template, len(taken))
                 if template.hide:
@@ -321,7 +320,6 @@ class _File:
                 if template is not None and template.pure:
                     if template.row is not None and (read := read_one(template, row)) is not None:
                         found, values = read
-                        found["line"] = rows.line[i]
                         out.add(i, found, template.codes.tolist(), values)
                     self._count(template, 1)
                     rows.hidden[i] = template.hide
