@@ -15,6 +15,7 @@ from postmortem.replay.state import tensor_map
 if TYPE_CHECKING:
     from postmortem.replay._candidates import Candidate
     from postmortem.replay._session import Session
+    from postmortem.replay.precision import Precision
     from postmortem.replay.samples import Samples
 
 LARGEST_INPUT = 1e4
@@ -23,10 +24,12 @@ _HALF = (torch.float16, torch.bfloat16)
 
 def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples: Samples, *, fixes: bool, how: list[str]) -> Culprit:
     """Tries the repairs, each on the whole step from the state before it."""
-    precise = session.fails(Overrides(dtype="fp64"))
+    precise, remark = session.in_precision("fp64")
     found = replace(found, precision_only=None if precise is None else not precise)
     if precise is None:
         how.append(f"not run in double precision: {session.failure}")
+    if precise and found.cause == "dtype-overflow" and session.fails(Overrides(dtype="fp64", casts_follow=True)) is False:
+        how.append("in double precision it happens as well, as the code casts to half precision; without these casts it does not")
     if not fixes:
         return replace(found, how=tuple(how))
     tried: list[Fix] = []
@@ -35,13 +38,17 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
         fails = session.fails(overrides)
         tried.append(Fix(name=name, cured=fails is False, how=what if fails is not None else f"{what}; could not be run: {session.failure}"))
 
+    def in_precision(name: Precision, what: str) -> None:
+        fails, remark = session.in_precision(name)
+        tried.append(Fix(name=name, cured=fails is False, how=what + remark))
+
     attempt("clip_grad", Overrides(clip=1.0), "gradient norm at most 1")
     attempt("lower_lr", Overrides(lr=0.01), "learning rate × 0.01")
     if _reduced(session):
-        attempt("fp32", Overrides(dtype="fp32"), "the whole step in single precision")
+        in_precision("fp32", "the whole step in single precision")
     if _reduced(session) and session.runner.train_step.autocast != "bf16":
-        attempt("bf16", Overrides(dtype="bf16"), "bfloat16 instead of half precision")
-    tried.append(Fix(name="fp64", cured=precise is False, how="the whole step in double precision"))
+        in_precision("bf16", "bfloat16 instead of half precision")
+    tried.append(Fix(name="fp64", cured=precise is False, how=f"the whole step in double precision{remark}"))
     if found.samples:
         attempt("drop_sample", Overrides(batch=samples.drop(found.samples)), f"without sample {', '.join(map(str, found.samples))}")
     attempt("sanitize_input", Overrides(batch=sanitized), "non-finite inputs set to 0, the rest clamped to ±1e4")

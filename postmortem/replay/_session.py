@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -10,20 +11,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from postmortem.replay._tensors import exact_bits, storage_key
-from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner, nonfinite_names
+from postmortem.replay._tensors import exact_bits, nonfinite_names, storage_key
+from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner
 from postmortem.replay.state import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from postmortem.replay.precision import Precision
     from postmortem.replay.state import State
     from postmortem.replay.trace import Tracer
 
 Stage = Literal["loss", "grad", "param"]
 _STAGES: tuple[Stage, ...] = ("loss", "grad", "param")
 _UNTIL: dict[str, Literal["loss", "grad", "step"]] = {"loss": "loss", "grad": "grad", "param": "step"}
+
+
+def _kind(error: Exception) -> tuple[Any, ...]:
+    """Class and innermost place of an exception: equal where a rerun fails as the step did."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return type(error), places[-1]
 
 
 class _Enough(Exception):
@@ -59,8 +67,8 @@ class Session:
         self.runner, self.before, self.batch, self.step = runner, before, batch, step
         self.runs = 0
         self.failure = ""
-        self.raised: type[Exception] | None = None
-        """What the step raises when it fails, where it does (known once it was traced)."""
+        self.raised: tuple[Any, ...] | None = None
+        """What the step raises when it fails, and where, if it does (known once it was traced)."""
         train_step = runner.train_step
         self._simple = train_step.accumulate == 1 and not isinstance(train_step.step, dict)
         """One forward and one backward pass: ending early leaves the operators before the end as they are."""
@@ -103,7 +111,20 @@ class Session:
             return found is not None and _STAGES.index(found) <= _STAGES.index(at)
         except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            return True if type(error) is self.raised else None
+            return True if _kind(error) == self.raised else None
+
+    def in_precision(self, dtype: Precision) -> tuple[bool | None, str]:
+        """Whether the step, as a whole in that precision, still fails (None: not run), and a remark.
+
+        Where casts in its code keep it from being run so, they follow.
+        """
+        fails = self.fails(Overrides(dtype=dtype))
+        if fails is not None:
+            return fails, ""
+        why = self.failure
+        fails = self.fails(Overrides(dtype=dtype, casts_follow=True))
+        self.failure = why
+        return fails, "; could not be run: " + why if fails is None else ", casts in the code to a narrower type left out"
 
     def plain(self) -> StepResult:
         self.runs += 1
@@ -155,7 +176,7 @@ class Session:
         except ReplayError:
             raise
         except Exception as error:  # noqa: BLE001  (user code that refuses NaN, or torch's, may raise anything)
-            out.stage, out.raised, self.raised = reached, error, type(error)
+            out.stage, out.raised, self.raised = reached, error, _kind(error)
         finally:
             self.runner.observe = None
         out.micro = max(0, out.micro - 1)

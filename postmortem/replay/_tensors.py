@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NAN, POS, NEG = 1, 2, 4
 INF = POS | NEG
@@ -93,3 +96,36 @@ def along(bad: torch.Tensor, dim: int) -> list[int]:
     """The indices in dimension `dim` of a mask at which it is true somewhere."""
     found: list[int] = bad.movedim(dim, 0).reshape(bad.shape[dim], -1).any(1).nonzero().flatten().tolist()
     return found
+
+
+def _dense(t: torch.Tensor) -> torch.Tensor:
+    """The values of a tensor as a real, dense one: what a norm can be taken of."""
+    t = t.detach()
+    if t.layout != torch.strided:
+        t = t.coalesce().values() if t.layout == torch.sparse_coo else t.values()
+    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+
+
+def _norms(tensors: Mapping[str, torch.Tensor], order: float) -> torch.Tensor:
+    """The norm of every tensor, float64[n]; integers and empty ones count as 0."""
+    by_device: dict[tuple[Any, Any], list[tuple[int, torch.Tensor]]] = {}
+    for i, t in enumerate(tensors.values()):
+        values = _dense(t)
+        if values.is_floating_point() and values.numel():
+            by_device.setdefault((values.device, values.dtype), []).append((i, values))
+    out = torch.zeros(len(tensors), dtype=torch.float64)
+    for group in by_device.values():
+        rows, values_of = zip(*group, strict=True)
+        out[list(rows)] = torch.stack(torch._foreach_norm(list(values_of), order)).to("cpu", torch.float64)
+    return out
+
+
+def total_norm(tensors: Mapping[str, torch.Tensor]) -> float:
+    """The 2-norm over all `tensors`: inf or NaN where one of them is, or where squares overflow."""
+    return float(_norms(tensors, 2.0).norm()) if tensors else 0.0
+
+
+def nonfinite_names(tensors: Mapping[str, torch.Tensor]) -> list[str]:
+    """Names of the tensors that hold an inf or NaN, in order."""
+    largest = _norms(tensors, math.inf)
+    return [name for name, ok in zip(tensors, torch.isfinite(largest).tolist(), strict=True) if not ok]

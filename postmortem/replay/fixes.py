@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd.graph import _engine_run_backward
-from torch.overrides import TorchFunctionMode
 
+from postmortem.replay._modes import StepMode
 from postmortem.replay._places import user_frame
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def singular(op: str | None) -> bool:
     return op in DOMAINS or op in ("div", "reciprocal", "addcdiv", "norm") or op in NORMS
 
 
-class AtLine(TorchFunctionMode):
+class AtLine(StepMode):
     """While active, the calls of operator `op` at this file and line see arguments kept `eps` away from its poles.
 
     That is what changing the line would do; autograd sees the changed call. `used` counts them.
@@ -102,19 +101,12 @@ class AtLine(TorchFunctionMode):
         self.file, self.line, self.op, self.eps, self.used = file, line, op, eps, 0
         self.signed = self.whole = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if func in (torch.Tensor.backward, torch.autograd.backward) and not any(kwargs.values()):
-            with self:  # else the mode is off in there: in hooks, custom Functions and recomputed blocks
-                return _backward(*args)
-        change = self._change(name)
-        if change is not None:
-            frame = user_frame(sys._getframe(1))
-            if frame is not None and frame.f_lineno == self.line and frame.f_code.co_filename == self.file:
-                self.used += 1
-                args, kwargs = change(list(args), dict(kwargs))
-        return func(*args, **kwargs)
+    def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        change = self._change(getattr(func, "__name__", ""))
+        if change is None or not _called_from(self.file, self.line):
+            return func, args, kwargs
+        self.used += 1
+        return func, *change(list(args), dict(kwargs))
 
     def _change(self, name: str) -> Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]] | None:
         if self.op in ("div", "reciprocal"):
@@ -159,26 +151,24 @@ class AtLine(TorchFunctionMode):
         return args, kwargs
 
 
-class ContiguousAtLine(TorchFunctionMode):
+class ContiguousAtLine(StepMode):
     """While active, the calls at this file and line see contiguous tensors, parameters as they are: `x.contiguous()` in the line."""
 
     def __init__(self, file: str, line: int) -> None:
         super().__init__()
         self.file, self.line = file, line
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(isinstance(a, torch.Tensor) and not isinstance(a, torch.nn.Parameter) and not a.is_contiguous() for a in args):
-            frame = user_frame(sys._getframe(1))
-            if frame is not None and frame.f_lineno == self.line and frame.f_code.co_filename == self.file:
-                args = [a.contiguous() if type(a) is torch.Tensor else a for a in args]
-        return func(*args, **(kwargs or {}))
+    def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        odd = any(isinstance(a, torch.Tensor) and not isinstance(a, torch.nn.Parameter) and not a.is_contiguous() for a in args)
+        if odd and _called_from(self.file, self.line):
+            args = tuple(a.contiguous() if type(a) is torch.Tensor else a for a in args)
+        return func, args, kwargs
 
 
-def _backward(outputs: Any, gradients: Any = None) -> None:
-    """`torch.autograd.backward`, by the engine itself: the public function would be intercepted once more."""
-    of = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
-    given = (torch.ones_like(of[0]),) if gradients is None else (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients)
-    _engine_run_backward(of, given, False, False, (), allow_unreachable=True, accumulate_grad=True)
+def _called_from(file: str, line: int) -> bool:
+    """Whether the call that a mode sees stands at this line of the user's code."""
+    frame = user_frame(sys._getframe(2))
+    return frame is not None and frame.f_lineno == line and frame.f_code.co_filename == file
 
 
 # ---- the line that this would make

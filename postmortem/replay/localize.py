@@ -226,7 +226,8 @@ class _Case:
         try:
             return rolling.survives(self.runner, self.roll, overrides, until=until)
         except Exception:  # noqa: BLE001  (user code that refuses what is not finite, or that another precision does not suit)
-            return False
+            follow = overrides.dtype is not None and not overrides.casts_follow
+            return follow and self._survives(replace(overrides, casts_follow=True), until)
 
     def _far_off(self) -> bool:
         """Without any fault a growing loss is called a divergence only where the log did, or where it is a thousandfold."""

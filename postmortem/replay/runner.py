@@ -22,16 +22,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from postmortem.core.errors import PostmortemError
+from postmortem.replay._tensors import nonfinite_names, total_norm
+from postmortem.replay.precision import DTYPES, CastsFollow, Precision, cast, cast_state
 from postmortem.replay.state import Rng, State, clone_tensor, tensor_map
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from postmortem.replay.model import TrainStep
-
-Precision = Literal["fp32", "fp64", "bf16"]
-_REAL = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
-_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
 class ReplayError(PostmortemError):
@@ -43,7 +41,8 @@ class Overrides:
     """What to change in a step, to see whether it cures it. The default changes nothing.
 
     clip: max_norm instead of the step's own. lr: factor on every learning rate. dtype: the whole step in that
-    precision (autocast off; with autocast, bf16 means autocast to bf16). loss_scale: the scaler's scale.
+    precision (autocast off; with autocast, bf16 means autocast to bf16); casts_follow: casts to a narrower one that
+    stand in the code, too. loss_scale: the scaler's scale.
     eps: the optimizers' eps, where theirs is smaller. batch: applied to the batch (to one micro-batch list under
     accumulation). fresh_optimizer: forget the optimizers' state.
     """
@@ -51,6 +50,7 @@ class Overrides:
     clip: float | None = None
     lr: float = 1.0
     dtype: Precision | None = None
+    casts_follow: bool = False
     loss_scale: float | None = None
     eps: float | None = None
     batch: Callable[[Any], Any] | None = None
@@ -197,7 +197,7 @@ class StepRunner:
             if overrides.loss_scale is not None and self.scaler is not None:
                 self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": overrides.loss_scale})
             if overrides.dtype is not None and not self._only_autocast():
-                self._cast(_REAL[overrides.dtype])
+                cast_state(self.models.values(), self._native_optimizers(), DTYPES[overrides.dtype])
                 if overrides.dtype == "fp64":
                     torch.set_default_dtype(torch.float64)
             yield
@@ -218,13 +218,14 @@ class StepRunner:
         if self._overrides.batch is not None:
             batch = self._overrides.batch(batch)
         if self._overrides.dtype is not None and not self._only_autocast():
-            batch = tensor_map(functools.partial(_to_dtype, dtype=_REAL[self._overrides.dtype]), batch)
+            batch = tensor_map(functools.partial(cast, dtype=DTYPES[self._overrides.dtype]), batch)
         self._finite_buffers()
         result = StepResult(step=step, loss=math.nan, losses={})
         result.scale = self.scaler.get_scale() if self.scaler is not None else 1.0
         result.lr = next((float(g["lr"]) for o in self._native_optimizers() for g in o.param_groups if "lr" in g), math.nan)
         norms: list[float] = []
-        with torch.enable_grad():
+        casts = CastsFollow(DTYPES[self._overrides.dtype]) if self._overrides.casts_follow and self._overrides.dtype else nullcontext()
+        with torch.enable_grad(), casts:
             for names, function in self._sub_steps():
                 norm = self._sub_step(names, function, batch, result, until)
                 if norm is not None:
@@ -315,7 +316,7 @@ class StepRunner:
         kind: str | None = self.train_step.autocast
         if self._overrides.dtype is not None:
             kind = "bf16" if self._only_autocast() else None
-        return torch.autocast(self.device.type, dtype=_REAL[kind]) if kind else nullcontext()
+        return torch.autocast(self.device.type, dtype=DTYPES[kind]) if kind else nullcontext()
 
     def _only_autocast(self) -> bool:
         """bf16 in a step with autocast is autocast to bf16, not a model in bf16."""
@@ -348,66 +349,8 @@ class StepRunner:
             for group, values in saved:
                 group.update(values)
 
-    def _cast(self, dtype: torch.dtype) -> None:
-        """Parameters, buffers, plain tensor attributes and optimizer state in `dtype` (complex ones in its complex twin)."""
-        modules = [m for model in self.models.values() for m in model.modules()]
-        with torch.no_grad():
-            for m in modules:
-                for t in m._parameters.values():
-                    if t is not None:
-                        t.grad = None
-                        t.data = _to_dtype(t.data, dtype)
-                for table in (m._buffers, vars(m)):
-                    for name, value in list(table.items()):
-                        if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and value.is_leaf:
-                            table[name] = _to_dtype(value, dtype)
-            for optimizer in self._native_optimizers():
-                for state in optimizer.state.values():
-                    for key, value in list(state.items()):
-                        if isinstance(value, torch.Tensor) and key != "step":
-                            state[key] = _to_dtype(value, dtype)
-
-
-def _to_dtype(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    if t.is_complex():
-        return t.to(_COMPLEX.get(dtype, t.dtype))
-    return t.detach().to(dtype).requires_grad_(t.requires_grad) if t.is_floating_point() else t
-
 
 def found_inf(scaler: Any, optimizer: Any) -> bool:
     """Whether `unscale_` met a non-finite gradient, so that the scaler will skip this optimizer's step."""
     flags = scaler._per_optimizer_states[id(optimizer)].get("found_inf_per_device", {})
     return any(bool(flag.item()) for flag in flags.values())
-
-
-def _dense(t: torch.Tensor) -> torch.Tensor:
-    """The values of a tensor as a real, dense one: what a norm can be taken of."""
-    t = t.detach()
-    if t.layout != torch.strided:
-        t = t.coalesce().values() if t.layout == torch.sparse_coo else t.values()
-    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
-
-
-def _norms(tensors: Mapping[str, torch.Tensor], order: float) -> torch.Tensor:
-    """The norm of every tensor, float64[n]; integers and empty ones count as 0."""
-    by_device: dict[tuple[Any, Any], list[tuple[int, torch.Tensor]]] = {}
-    for i, t in enumerate(tensors.values()):
-        values = _dense(t)
-        if values.is_floating_point() and values.numel():
-            by_device.setdefault((values.device, values.dtype), []).append((i, values))
-    out = torch.zeros(len(tensors), dtype=torch.float64)
-    for group in by_device.values():
-        rows, values_of = zip(*group, strict=True)
-        out[list(rows)] = torch.stack(torch._foreach_norm(list(values_of), order)).to("cpu", torch.float64)
-    return out
-
-
-def total_norm(tensors: Mapping[str, torch.Tensor]) -> float:
-    """The 2-norm over all `tensors`: inf or NaN where one of them is, or where squares overflow."""
-    return float(_norms(tensors, 2.0).norm()) if tensors else 0.0
-
-
-def nonfinite_names(tensors: Mapping[str, torch.Tensor]) -> list[str]:
-    """Names of the tensors that hold an inf or NaN, in order."""
-    largest = _norms(tensors, math.inf)
-    return [name for name, ok in zip(tensors, torch.isfinite(largest).tolist(), strict=True) if not ok]

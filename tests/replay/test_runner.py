@@ -11,9 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay._tensors import nonfinite_names, total_norm  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.rolling import leaves_level, roll, survives  # noqa: E402
-from postmortem.replay.runner import Overrides, ReplayError, StepRunner, nonfinite_names, total_norm  # noqa: E402
+from postmortem.replay.runner import Overrides, ReplayError, StepRunner  # noqa: E402
 from postmortem.replay.state import preserved  # noqa: E402
 
 nn = torch.nn

@@ -1,0 +1,69 @@
+"""A step in another precision than its own: its state cast, and the casts that its code names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from postmortem.replay._modes import StepMode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Precision = Literal["fp32", "fp64", "bf16"]
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+_COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
+
+
+def cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`t` in the real type `dtype`, a complex one in its complex twin, integers as they are."""
+    if t.is_complex():
+        return t.to(_COMPLEX.get(dtype, t.dtype))
+    return t.detach().to(dtype).requires_grad_(t.requires_grad) if t.is_floating_point() else t
+
+
+def cast_state(models: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer], dtype: torch.dtype) -> None:
+    """Parameters, buffers, plain tensor attributes and optimizer state in `dtype`; gradients are dropped."""
+    with torch.no_grad():
+        for m in (m for model in models for m in model.modules()):
+            for t in m._parameters.values():
+                if t is not None:
+                    t.grad = None
+                    t.data = cast(t.data, dtype)
+            for table in (m._buffers, vars(m)):
+                for name, value in list(table.items()):
+                    if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and value.is_leaf:
+                        table[name] = cast(value, dtype)
+        for optimizer in optimizers:
+            for state in optimizer.state.values():
+                for key, value in list(state.items()):
+                    if isinstance(value, torch.Tensor) and key != "step":
+                        state[key] = cast(value, dtype)
+
+
+_ORDER = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # a smaller float is a quantisation that is meant
+_CASTS = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "cfloat": torch.complex64}
+
+
+class CastsFollow(StepMode):
+    """While active, what the code casts to, or makes in, a floating type narrower than `dtype` is of `dtype`.
+
+    For steps rerun in another precision than the one that their code names (`x.half()`, `dtype=torch.float32`).
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        narrower = _ORDER[: _ORDER.index(dtype)] if dtype != torch.bfloat16 else (torch.float16,)
+        self._instead: dict[Any, torch.dtype] = dict.fromkeys(narrower, dtype)
+        if dtype == torch.float64:
+            self._instead[torch.complex64] = torch.complex128
+
+    def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        named = _CASTS.get(getattr(func, "__name__", ""))
+        if named in self._instead:
+            return torch.Tensor.to, (args[0], self._instead[named]), kwargs
+        if any(isinstance(a, torch.dtype) for a in (*args, *kwargs.values())):
+            args = tuple(self._instead.get(a, a) if isinstance(a, torch.dtype) else a for a in args)
+            kwargs = {k: self._instead.get(v, v) if isinstance(v, torch.dtype) else v for k, v in kwargs.items()}
+        return func, args, kwargs
