@@ -157,7 +157,7 @@ def _is_victim(failure: Failure, root: Failure) -> bool:
 def _ended(root: Failure) -> Ended:
     if root.signature.id == "slurm-cancelled":
         reason = str(root.fields.get("reason", ""))
-        if "PREEMPT" in reason:
+        if "PREEMPT" in reason or "REQUEUE" in reason:
             return "preempted"
         return "crashed" if reason else "interrupted"
     if root.signature.id == "sigterm":

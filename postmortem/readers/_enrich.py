@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from postmortem.readers._occurrences import Failure, Occurrence
-from postmortem.readers._tracebacks import Frame
+from postmortem.readers._tracebacks import Frame, exception_of
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
@@ -18,6 +18,12 @@ _FAULT = re.compile(r'^\s*File "([^"]{1,500})", line (\d{1,9}) in (\S{1,200})', 
 _FAILED = re.compile(
     r"rank {0,9}: (?P<rank>\d{1,6}) \(local_rank: (?P<local_rank>\d{1,6})\)\s{0,3}exitcode {0,9}: (?P<exitcode>-?\d{1,6}) \(pid: (?P<pid>\d{1,9})\)"
 )
+_QUOTED = re.compile(
+    r"^ {2}rank {0,9}: (?P<rank>\d{1,6}) \(.{0,60}\n {2}exitcode.{0,200}\n(?: {2}\w.{0,300}\n){0,3}"
+    r" {2}traceback : Traceback \(most recent call last\):\n(?: {4}.{0,1000}\n){1,200} {2}(?P<title>\S.{0,2000})$",
+    re.MULTILINE,
+)
+"""The traceback that a program decorated with `record` leaves in torchelastic's table."""
 _DIED_OF = {-9: "host-kill", -11: "segv", -7: "dl-bus-shm"}
 
 
@@ -111,10 +117,27 @@ def _table(failures: list[Failure], table: Failure, text: str, ranks: set[int]) 
             if failure.first.rank is None:
                 failure.first.rank = row["rank"]
                 failure.ranks = [row["rank"]]
+    for quoted in _QUOTED.finditer(text):
+        _quoted(failures, table, quoted, text)
     for row in rows:
         died_of = _DIED_OF.get(row["exitcode"])
         if died_of in CATALOGUE and died_of is not None and row["pid"] not in known:
             failures.append(_derived(died_of, table, f"rank {row['rank']} ended with exit code {row['exitcode']}", dict(row), row["rank"]))
+
+
+def _quoted(failures: list[Failure], table: Failure, quoted: re.Match[str], text: str) -> None:
+    """The exception that the table quotes, unless the rank printed it itself."""
+    named = exception_of(quoted["title"], strict=False)
+    found = CATALOGUE.match(quoted["title"], exception=True)
+    if named is None or found is None:
+        return
+    rank, kind = int(quoted["rank"]), found[0].id
+    if any(f.signature.id == kind and (not f.ranks or rank in f.ranks) for f in failures):
+        return
+    fields = {**found[1], "exception": named[0].rpartition(".")[2], "exception_class": named[0], "exception_message": named[1]}
+    failure = _derived(kind, table, quoted["title"], fields, rank)
+    failure.first.line += text.count("\n", 0, quoted.start("title"))
+    failures.append(failure)
 
 
 def _derived(kind: str, source: Failure, message: str, fields: dict[str, Any], rank: int | None) -> Failure:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.readers._ending import judge
 from postmortem.readers._enrich import enrich
-from postmortem.readers._occurrences import fold
+from postmortem.readers._occurrences import fold, soften
 from postmortem.readers._scan import Scanner
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     """
     scanner = Scanner()
     scanner.read(lines)
-    failures = fold(scanner.close(), scanner.more)
+    occurrences = scanner.close()
+    soften(occurrences)
+    failures = fold(occurrences, scanner.more)
     enrich(failures, scanner.ranks, scanner.world_size)
     ended = judge(
         failures, scanner.progress, scanner.ordinary, scanner.completion(), attempts=scanner.attempt, cut=unterminated and scanner.last_is_cut()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _VARIES = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?")
 _LONGEST_MESSAGE = 1000
+_AS_WARNING = re.compile(r"\b(?:User|Runtime|Future|Deprecation|PendingDeprecation|Resource|Possible\w{1,20}|Lightning\w{0,20})Warning: ")
 _FLUSHED = 8192
 """Bytes that a process may still write from its buffer after it failed: less than this is not "it went on"."""
 
@@ -91,6 +92,18 @@ class Failure:
         )
 
 
+def soften(occurrences: Iterable[Occurrence]) -> None:
+    """Lowers what cannot have ended the run: exceptions that Python ignored, and failures that a library only warns of."""
+    ignored: dict[int | None, int] = {}
+    for seen in sorted(occurrences, key=lambda o: o.first_line):
+        if seen.signature.id == "exception-ignored":
+            ignored[seen.rank] = seen.line
+        elif seen.exception and 0 <= seen.first_line - ignored.get(seen.rank, -10) <= 2:
+            seen.severity = "info"
+        elif seen.severity == "error" and not seen.exception and _AS_WARNING.search(seen.message):
+            seen.severity = "warning"
+
+
 def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], int]) -> list[Failure]:
     """Joins what says the same, on any rank, into one failure each; order of first appearance.
 
@@ -117,6 +130,8 @@ def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], in
             seen.first_line = min(seen.first_line, known.first.first_line)
             known.first = seen
         known.fields = seen.fields | known.fields
+        if known.first.rank is None and "pid" in seen.signature.same:
+            known.first.rank = seen.rank
         if seen.rank is not None and seen.rank not in known.ranks:
             known.ranks.append(seen.rank)
     for key, count in more.items():

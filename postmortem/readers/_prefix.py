@@ -60,10 +60,10 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("[", r"\[\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?"),  # mpirun -tag-output: [job,rank]
     ("[", r"\[[Rr]ank[ _-]?(?P<rank>\d{1,6})\](?: ?:)? ?"),  # torch's excepthook, c10d, DeepSpeed
     ("[", r"\[[A-Za-z_]+(?P<local_rank>\d{1,4})\]: ?"),  # torchrun --tee: role name and local rank
-    # C++ logging of torch: severity, month and day, no year
+    # C++ logging of torch: severity, month (one digit up to September) and day, no year
     (
         "[",
-        r"\[(?P<glog>[IWEF])(?:(?P<month>\d\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}))? (?P<logger>[\w./\-]{1,120}:\d+)\] ?",
+        r"\[(?P<glog>[IWEF])(?:(?P<month>\d?\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}))? (?P<logger>[\w./\-]{1,120}:\d+)\] ?",
     ),
     # absl and torch's Python logging: I0316 10:34:38.268212 140096538502976 file.py:408]
     (
@@ -71,6 +71,8 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         r"(?P<glog>[IWEFC])(?P<month>\d\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}) +\d+ (?P<logger>[\w./\-<>]{1,120}:\d+)\] ?"
         r"(?:\[\d+/\d+(?:_\d+)?\] ?)?",
     ),
+    # vLLM: level, day without a year, source
+    ("IWEDC", _LEVEL + r" (?P<month>\d\d)-(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d) (?:\[)?" + _SOURCE + r"\] ?"),
     # C++ logging of TensorFlow before its clock is set: seconds since the epoch
     ("IWEF", r"(?P<glog>[IWEF])0000 00:00:(?P<epoch>\d{9,11}\.\d{1,9}) +\d+ (?P<logger>[\w./\-]{1,120}:\d+)\] ?"),
     ("(", r"\((?:[A-Za-z_][\w.<>]{0,60} )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.\-:]{1,60}))?\) ?"),  # Ray

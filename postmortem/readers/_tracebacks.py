@@ -60,6 +60,8 @@ class Block:
     link: str = ""
     level: str | None = None
     had_header: bool = True
+    indent: int = 0
+    """Blanks before its last line, where a program printed a traceback inside of something else."""
 
     @property
     def text(self) -> str:
@@ -211,9 +213,14 @@ class TracebackReader:
         block = self._open
         assert block is not None
         bare = text.lstrip(" |+") if text[:1] == " " and text.lstrip()[:1] in ("|", "+") else text
+        depth = len(text) - len(text.lstrip(" "))
+        if block.indent and depth == block.indent and block.frames:
+            bare = text[depth:]
         frame = _FRAME.match(text)
         if frame is not None:
             self._foreign = 0
+            if not block.frames:
+                block.indent = max(depth - 2, 0)
             block.frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
             del block.frames[:-1000]
         elif text[:1].isspace() and bare is text:
@@ -253,7 +260,7 @@ class TracebackReader:
             self._outer = block
             self._start(number, text, level)
             return []
-        if HEADER in text:
+        if HEADER in text and not (self.in_table and stripped.startswith("traceback :")):
             done = self._finish()
             self._start(number, text, level)
             return done
@@ -261,7 +268,8 @@ class TracebackReader:
             block.more.append(text)
             self._blank = 0
             return []
-        if _FRAME.match(text) and not prefixed and _USER_CODE not in block.more:
+        quoted = self.in_table and text.startswith("    ")
+        if _FRAME.match(text) and not prefixed and not quoted and _USER_CODE not in block.more:
             done = self._finish()  # frames of another process that writes into the same file
             self._start(number, text, level)
             assert self._open is not None

@@ -241,7 +241,10 @@ ENDINGS = [
     (steps(3) + failed("KeyboardInterrupt"), "interrupted"),
     (steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO TIME LIMIT ***\n", "time-limit"),
     (steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO PREEMPTION ***\n", "preempted"),
+    (steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO JOB REQUEUE ***\n", "preempted"),
     (steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 ***\n", "interrupted"),
+    (steps(3) + "command terminated with exit code 137\n", "killed"),
+    (steps(3) + "[2]    4711 segmentation fault (core dumped)  python train.py\n", "crashed"),
     (steps(3) + "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n", "out-of-memory"),
     (steps(3) + "srun: error: node003: task 5: Out Of Memory\n", "out-of-memory"),
     (steps(3) + "/var/spool/slurmd/job7/slurm_script: line 12: 4711 Killed                  python train.py\n", "killed"),
@@ -430,3 +433,49 @@ def test_a_rank_that_left_without_a_word_is_named_by_the_launcher(scan: Scan) ->
     assert kinds(reading) == {"gloo-closed": "info", "elastic-child-failed": "error"}
     assert one(reading, "elastic-child-failed").rank == 1
     assert one(reading, "gloo-closed").fields["victim_of"]["rank"] == 1
+
+
+def test_an_ignored_exception_ends_nothing(scan: Scan) -> None:
+    """What Python calls ignored is a note; the same exception without that word is an error."""
+    text = "Training finished, saved to out\nException ignored in: <function Loader.__del__ at 0x7f>\n"
+    (note,) = [e for e in scan(steps(9) + text + failed("AssertionError: can only test a child process")).events if e.kind != "exception-ignored"]
+    assert note.severity == "info"
+    assert kinds(scan(steps(9) + failed("AssertionError: can only test a child process")))["generic-exception"] == "error"
+
+
+def test_what_a_library_warns_of_is_no_error(scan: Scan) -> None:
+    """The words of a failure inside a Python warning are a warning."""
+    text = "/opt/conv.py:4: UserWarning: Plan failed with a cudnnException: cudnn_status: CUDNN_STATUS_NOT_SUPPORTED (Triggered internally)\n"
+    assert kinds(scan(text + steps(9))) == {"cudnn": "warning"}
+    assert scan(text + steps(9)).ended is None
+
+
+def test_the_table_quotes_the_exception_of_a_decorated_program(scan: Scan) -> None:
+    """The traceback inside torchelastic's table is the failure, at its line and with its rank, if the rank printed none itself."""
+    quoted = "".join(
+        f"{line}\n"
+        for line in (
+            "  traceback : Traceback (most recent call last):",
+            '    File "/opt/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 347, in wrapper',
+            "      return f(*args, **kwargs)",
+            '    File "/home/me/train.py", line 9, in main',
+            "  IndexError: index out of range in self",
+            "  ",
+        )
+    )
+    text = steps(3) + table(2, 1, {0: -15})
+    head, _, end = text.rpartition("  traceback : To enable")
+    text = head + quoted + end.partition("\n")[2]
+    event = one(scan(text), "index-oob-cpu")
+    assert (event.rank, event.severity, event.fields["exception"]) == (2, "error", "IndexError")
+    assert event.line == text.split("\n").index("  IndexError: index out of range in self") + 1
+    assert one(scan(text), "elastic-child-failed").severity == "info"
+    printed = scan(failed("IndexError: index out of range in self", 2) + text)
+    assert [e.kind for e in printed.events].count("index-oob-cpu") == 1
+
+
+def test_a_signal_with_and_without_a_rank_is_one_event(scan: Scan) -> None:
+    """The process that says its number, and mpirun that says its rank, mean the same death."""
+    text = "[n4:123] Signal: Segmentation fault (11)\nmpirun noticed that process rank 5 with PID 123 on node n4 exited on signal 11 (Segmentation fault).\n"
+    event = one(scan(steps(3) + text), "segv")
+    assert (event.rank, event.line) == (5, 4)

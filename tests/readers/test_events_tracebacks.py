@@ -262,3 +262,11 @@ def test_events_are_plain_json(scan: Scan) -> None:
 
     for event in scan(PLAIN).events:
         check(event.fields)
+
+
+def test_a_traceback_inside_of_something_else(scan: Scan) -> None:
+    """All its lines are indented by the same blanks more: the last of them is still its exception."""
+    text = "".join(f"    {line}\n" for line in PLAIN.splitlines()[1:])
+    event = only(scan("worker 3 said:\n" + text + "worker 3 is gone\n"))
+    assert (event.kind, event.line) == ("mat-shapes", 10)
+    assert event.fields["frame"]["line"] == 12

@@ -37,6 +37,8 @@ FORMS = [
     ("[INFO|2026-11-20 12:00:01] file.py:45 >> text", "text", {"level": "INFO"}),
     ("[INFO|trainer.py:1740] 2022-11-20 12:00:01,000 >> text", "text", {"logger": "trainer.py:1740"}),
     (" [2026-11-20 12:01:13.000000] iteration       10/     150 |", "iteration       10/     150 |", {"wall_time": 1795176073.0}),
+    ("[rank7]:[E419 10:42:28.858931807 ProcessGroupNCCL.cpp:616] [Rank 7] text", "text", {"rank": 7, "level": "ERROR"}),
+    ("ERROR 06-25 15:28:30 worker_base.py:148] text", "text", {"level": "ERROR", "logger": "worker_base.py:148"}),
     ("E0000 00:00:1742121287.5      46 cuda_blas.cc:1418] text", "text", {"wall_time": 1742121287.5, "level": "ERROR"}),
     ("[13/09/24 21:48:46] INFO   text", "text", {"level": "INFO", "wall_time": None}),
     ("10/27/2022 09:53:49 - INFO - torch.distributed - text", "text", {"wall_time": 1666864429.0, "logger": "torch.distributed"}),
