@@ -53,20 +53,24 @@ class Columns:
     def _digits(self, start: int, n: int) -> NDArray[Any]:
         """The first digit is the lowest byte: neighbours are joined to pairs, pairs to fours, fours to eights."""
         width = 1 if n == 1 else 2 if n == 2 else 4 if n <= 4 else 8
-        word = np.dtype(f"<u{width}").type
-        found = np.ndarray((len(self.words),), word, self.words, start, (self.words.strides[0],)) & word(0x0F0F0F0F0F0F0F0F >> (64 - 8 * width))
+        word: Any = np.dtype(f"<u{width}").type
+        text = np.ndarray((len(self.words),), word, self.words, start, (self.words.strides[0],))
+        found: NDArray[Any] = text & word(0x0F0F0F0F0F0F0F0F >> (64 - 8 * width))
         if n < width:
             found <<= word(8 * (width - n))
-        if width == 1:
-            return found
-        found = found * word(10) + (found >> word(8))
+        if width > 1:
+            found = found * word(10) + (found >> word(8))
         if width == 2:
-            return found & word(0xFF)
+            found &= word(0xFF)
         if width == 4:
             found &= word(0x00FF00FF)
-            return (found * word(100) + (found >> word(16))) & word(0xFFFF)
-        low = word(0x000000FF000000FF)
-        return ((found & low) * word(0x000F424000000064) + ((found >> word(16)) & low) * word(0x0000271000000001)) >> word(32)
+            found = found * word(100) + (found >> word(16))
+            found &= word(0xFFFF)
+        if width == 8:
+            low = word(0x000000FF000000FF)
+            found = (found & low) * word(0x000F424000000064) + ((found >> word(16)) & low) * word(0x0000271000000001)
+            found >>= word(32)
+        return found
 
     def number(self, place: Place) -> NDArray[np.float64]:
         """The decimal number at a place, bit for bit what float() reads."""

@@ -127,10 +127,10 @@ class Ordered:
         self._codes += codes
         self._values += values
 
-    def add_all(self, at: NDArray[np.intp], rows: NDArray[Any], codes: NDArray[np.int32], values: Sequence[float]) -> None:
+    def add_all(self, at: NDArray[np.intp], rows: NDArray[Any], codes: NDArray[np.int32], values: NDArray[np.float64]) -> None:
         """Records of any tags, their values behind one another."""
         self._flush()
-        self._done.append((at, rows, codes, np.array(values, np.float64)))
+        self._done.append((at, rows, codes, values))
 
     def _flush(self) -> None:
         at = np.array([i for i, _ in self._single], np.intp)

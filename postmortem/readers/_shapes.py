@@ -33,6 +33,9 @@ _NUMBERS = re.compile(rb"(?i)\d|\bnan\b|\binf")
 LONGEST = 2048
 """Rows longer than this are not worth a layout."""
 
+FEW = 4
+"""Fewer rows of one layout than these are not worth learning it."""
+MOST_TURNS = 400
 _MIX = np.random.default_rng(20).integers(1, 2**63, LONGEST // 8 + 2, np.uint64) * np.uint64(2) + np.uint64(1)
 _DATES = (
     re.compile(rb"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
@@ -315,3 +318,20 @@ def hashes(folded: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One number per row; equal rows have equal ones, and equal ones are compared byte by byte."""
     found: NDArray[np.uint64] = np.einsum("ij,j->i", folded, _MIX[: folded.shape[1]])
     return found
+
+
+def equal_keys(keys: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
+    """Positions of equal keys, group by group where a key is common; what is left comes last."""
+    found: list[NDArray[np.intp]] = []
+    left = np.arange(len(keys))
+    while len(left) >= FEW and len(found) < 12:
+        here = keys[left] == keys[left[0]]
+        found.append(left[here])
+        left = left[~here]
+    if len(left) >= FEW:
+        left = left[np.argsort(keys[left], kind="stable")]
+        cuts = np.flatnonzero(keys[left][1:] != keys[left][:-1]) + 1
+        groups = np.split(left, cuts) if len(cuts) < MOST_TURNS or len(left) > 3 * len(cuts) else [left]
+        found += [g for g in groups if len(g) >= FEW and len(groups) > 1]
+        left = np.concatenate([g for g in groups if len(g) < FEW or len(groups) == 1] or [left[:0]])
+    return [*found, left]

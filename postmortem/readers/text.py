@@ -21,10 +21,10 @@ from postmortem.readers._events import find_events
 from postmortem.readers._lines import Lines, looks_like_text, text_of
 from postmortem.readers._miner import LONGEST_ROW, mine
 from postmortem.readers._prefix import labelled, peel
-from postmortem.readers._quick import read_quickly
+from postmortem.readers._quick import Quick
 from postmortem.readers._rows import Ordered, Rows
 from postmortem.readers._scan import prefilter
-from postmortem.readers._shapes import LONGEST, RUN, Layout, Parsed, Template, fold, hashes, learn, read_one
+from postmortem.readers._shapes import FEW, LONGEST, RUN, Layout, Parsed, Template, equal_keys, fold, hashes, learn, read_one
 from postmortem.readers._steps import resolve
 from postmortem.readers._tables import ColumnTable
 from postmortem.readers._track import MAYBE, NO_STEP, Track, row_of, stored
@@ -51,11 +51,12 @@ _GLUED = re.compile(
     r"(?<=[\d.\])])(?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch)\b[ :=#\[(]{0,3}\d|\{'[a-z])|(?<=\d)(?=\[(?:rank|default)\d)"
 )
 _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
+_CLOCK = re.compile(rb"\d\d:\d\d")
 _ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
-FEW, MANY = 4, 48
-"""Fewer rows of one layout than these are not worth learning it, reading them by columns."""
-MOST_LAYOUTS, MOST_SKELETONS, MOST_TURNS, MOST_VARIANTS = 50_000, 20_000, 400, 64
-STRANGERS, SAMPLE, QUICK, AT_ONCE = 8_192, 256, 65_536, 16_384
+MANY = 48
+"""Fewer rows of one layout than these are not worth reading by columns."""
+MOST_LAYOUTS, MOST_SKELETONS, MOST_VARIANTS = 50_000, 20_000, 64
+STRANGERS, SAMPLE, QUICK, AT_ONCE = 4_096, 256, 131_072, 65_536
 """After so many rows in a row whose words no other row has, the next `QUICK` are read by a simple pattern, then `SAMPLE` properly."""
 _KEPT = 31 << 20
 """Bytes; just below the largest threshold up to which glibc learns from what is freed (mallopt(3), M_MMAP_THRESHOLD)."""
@@ -102,6 +103,7 @@ class _File:
         self.strangers = 0
         self.quick = 0
         self.read_quickly = 0
+        self.quick_way = Quick(self.track, len(self.dialects))
         self.skeletons: dict[bytes, Template] = {}
         self.met: set[bytes] = set()
         self.timeless: set[bytes] = set()
@@ -199,27 +201,10 @@ class _File:
             words = rows.words(group, length)
             folded = fold(words, length)
             keys = hashes(folded)
-            *common, rest = self._common(keys)
+            *common, rest = equal_keys(keys)
             slow += [self._same_key(rows, group, same, length, int(keys[same[0]]), words, folded, out) for same in common]
             slow.append(group[rest])
         return np.sort(np.concatenate(slow))
-
-    @staticmethod
-    def _common(keys: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
-        """Positions of equal keys, group by group where a key is common; what is left comes last."""
-        found: list[NDArray[np.intp]] = []
-        left = np.arange(len(keys))
-        while len(left) >= FEW and len(found) < 12:
-            here = keys[left] == keys[left[0]]
-            found.append(left[here])
-            left = left[~here]
-        if len(left) >= FEW:
-            left = left[np.argsort(keys[left], kind="stable")]
-            cuts = np.flatnonzero(keys[left][1:] != keys[left][:-1]) + 1
-            groups = np.split(left, cuts) if len(cuts) < MOST_TURNS or len(left) > 3 * len(cuts) else [left]
-            found += [g for g in groups if len(g) >= FEW and len(groups) > 1]
-            left = np.concatenate([g for g in groups if len(g) < FEW or len(groups) == 1] or [left[:0]])
-        return [*found, left]
 
     def _same_key(
         self,
@@ -291,7 +276,7 @@ class _File:
             if self.fast and self.strangers > STRANGERS and self.quick < QUICK:
                 chunk = which[at : at + AT_ONCE]
                 self.quick += len(chunk)
-                self.read_quickly += read_quickly(rows, chunk, self.track, out, len(self.dialects))
+                self.read_quickly += self.quick_way.read(rows, chunk, out)
                 rows.hidden[chunk] = True
             else:
                 chunk = which[at : at + SAMPLE]
@@ -384,6 +369,9 @@ class _File:
 
     def _time_in(self, rows: Rows, which: NDArray[np.intp]) -> float:
         for i in which.tolist():
+            start = int(rows.start[i])
+            if not _CLOCK.search(rows.padded, start, start + min(int(rows.length[i]), 400)):
+                continue
             row = rows.bytes(i)[:400]
             shape = row.translate(_ONE_DIGIT)
             if shape in self.timeless:
