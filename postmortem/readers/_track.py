@@ -111,6 +111,35 @@ class Table:
         return Table(self._columns, key if self._which is None else self._which[key])
 
 
+class Cells:
+    """Which values are which row's: row i has `count[i]` of them, behind those of the rows before."""
+
+    def __init__(self, count: NDArray[np.uint16]) -> None:
+        self.count = count
+        self.end = np.cumsum(count, dtype=np.int64)
+        if len(count) and self.end[-1] < 2**31:
+            self.end = self.end.astype(np.int32)
+
+    def of(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+        """Indices of the values of these rows."""
+        if not len(rows):
+            return np.empty(0, np.intp)
+        count = self.count[rows]
+        behind = np.cumsum(count, dtype=self.end.dtype)
+        index = np.repeat(self.end[rows] - behind, count)
+        index += np.arange(len(index), dtype=index.dtype)
+        return index
+
+    def owner_of(self, values: NDArray[Any]) -> NDArray[np.intp]:
+        """The rows of values, by their indices."""
+        found: NDArray[np.intp] = np.searchsorted(self.end, values, side="right")
+        return found
+
+    def owner(self) -> NDArray[np.int32]:
+        """The row of every value."""
+        return np.repeat(np.arange(len(self.count), dtype=np.int32), self.count)
+
+
 class Track:
     """Everything that rows said, in order."""
 
