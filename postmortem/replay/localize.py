@@ -21,7 +21,8 @@ from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
 from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
 from postmortem.replay.recipe import call_user, describe
 from postmortem.replay.runner import Overrides, ReplayError, StepRunner
-from postmortem.replay.samples import Samples, find_samples
+from postmortem.replay.samples import Samples
+from postmortem.replay.search import find_samples
 from postmortem.replay.state import preserved
 from postmortem.replay.trace import Tracer
 
@@ -305,7 +306,8 @@ class _Case:
         merged = [sorted(set(itertools.chain(*guesses)))] if len(guesses) > 1 else []
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
         budget = 36 if self.stage == "loss" else 16  # up to the loss is a third of a step
-        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage), budget)
+        odd = s.odd(self.session.batch)
+        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage), budget, odd=odd)
 
     def _outlier(self, samples: list[int] | None) -> bool:
         """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""

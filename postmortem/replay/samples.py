@@ -120,6 +120,31 @@ class Samples:
                 self._each(micro, look)
         return sorted(found)
 
+    def odd(self, batch: Any) -> list[list[int]]:
+        """Samples that stand out in the batch itself: not finite; far beyond the others' range; zero where the others are not."""
+
+        largest: list[list[torch.Tensor]] = []  # of each micro-batch, of each of its tensors, by sample
+        for micro in batch if self._micro is not None else [batch]:
+            here: list[torch.Tensor] = []
+
+            def look(t: torch.Tensor, dim: int, here: list[torch.Tensor] = here) -> torch.Tensor:
+                if t.numel():
+                    rows = t.detach().movedim(dim, 0)
+                    here.append((rows.abs() if rows.is_complex() else rows).double().abs().reshape(len(rows), -1).amax(1))
+                return t
+
+            self._each(micro, look)
+            largest.append(here)
+        found: list[set[int]] = [set(), set(), set()]
+        for parts in zip(*largest, strict=False):
+            of = torch.cat(parts)
+            good = of[torch.isfinite(of)]
+            middle = good.median() if len(good) else of.new_zeros(())
+            for kind, odd in zip(found, (~torch.isfinite(of), of > 100 * middle, of == 0), strict=True):
+                if middle > 0 or kind is found[0]:
+                    kind.update(odd.nonzero().flatten().tolist())
+        return [sorted(kind) for kind in found if 0 < len(kind) <= self.size // 2]
+
     def guesses(self, shape: Sequence[int], rows: Mapping[int, list[int]], micro: int = 0) -> Iterator[list[int]]:
         """Samples that the bad positions of a tensor may belong to, the likeliest reading first."""
         n, offset = self.rows, micro * self.rows
@@ -129,104 +154,3 @@ class Samples:
         if shape and n > 1 and 0 in rows and shape[0] > n and shape[0] % n == 0:
             yield sorted({offset + i // (shape[0] // n) for i in rows[0]})
             yield sorted({offset + i % n for i in rows[0]})
-
-
-def find_samples(
-    size: int, guesses: Sequence[list[int]], fails: Callable[[Callable[[Samples], Any]], bool | None], budget: int = 16
-) -> tuple[list[int] | None, str]:
-    """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
-
-    At most about `budget` reruns are made. `fails(make)` runs the step on the batch that `make(samples)` transforms and
-    says whether it still fails, None where it could not be run.
-    """
-    left = budget
-
-    def run(make: Callable[[Samples], Any]) -> bool | None:
-        nonlocal left
-        left -= 1
-        return fails(make)
-
-    every = range(size)
-    for guess in guesses:
-        rest = [i for i in every if i not in guess]
-        if not guess or not rest:
-            continue
-        healthy = rest[0]
-        cured = run(lambda s, g=guess, h=healthy: s.replace(g, h)) is False  # type: ignore[misc]
-        if not cured and run(lambda s, g=guess: s.drop(g)) is False:  # type: ignore[misc]
-            return guess, "read at the culprit; without them the step is fine"
-        if not cured:
-            continue
-        if len(guess) == 1:
-            return guess, "read at the culprit; replaced by a healthy sample, the step is fine"
-        if len(guess) <= 4:
-            alone = [i for i in guess if run(lambda s, g=guess, h=healthy, i=i: s.replace([x for x in g if x != i], h))]  # type: ignore[misc]
-            if alone and alone != guess and run(lambda s, a=alone, h=healthy: s.replace(a, h)) is False:  # type: ignore[misc]
-                return alone, "read at the culprit; each of them alone makes the step fail, none of the others does"
-        return guess, "read at the culprit; replaced by a healthy sample, the step is fine"
-    if size < 2:
-        return None, "a batch of one"
-    probes = sorted({0, size // 2, size - 1})
-    alone = [i for i in probes if run(lambda s, i=i: s.only([i]))]  # type: ignore[misc]
-    if len(alone) == len(probes):
-        if run(lambda s: s.drop(range(size // 2, size))) and run(lambda s: s.drop(range(size // 2))):
-            return None, "each sample that was tried alone makes the step fail"
-        return _together(size, run, lambda: left)
-    healthy = next(i for i in probes if i not in alone)
-    bad: list[int] = []
-    todo = [([i for i in every if i != healthy], True)]
-    while todo:
-        part, sure = todo.pop()
-        if left <= 0:
-            return None, "not narrowed down within the number of reruns allowed"
-        inside = set(part)
-        if not sure and not run(lambda s, p=inside, h=healthy: s.replace([i for i in every if i not in p], h)):  # type: ignore[misc]
-            continue
-        if len(part) == 1:
-            bad += part
-            continue
-        half = len(part) // 2
-        head = set(part[:half])
-        fails_there = run(lambda s, p=head, h=healthy: s.replace([i for i in every if i not in p], h))  # type: ignore[misc]
-        todo.append((part[half:], not fails_there))  # a part that fails although its first half does not fails by its second
-        if fails_there:
-            todo.append((part[:half], True))
-    bad.sort()
-    if bad and len(bad) < size - 1 and run(lambda s: s.replace(bad, healthy)) is False:
-        for i in bad if 1 < len(bad) <= 4 else ():  # copies of a healthy sample may have made one look bad
-            fewer = [b for b in bad if b != i]
-            if fewer and left > 0 and run(lambda s, f=fewer: s.replace(f, healthy)) is False:  # type: ignore[misc]
-                bad = fewer
-        return bad, "found by halving the batch"
-    return _together(size, run, lambda: left, healthy)
-
-
-def _together(
-    size: int, run: Callable[[Callable[[Samples], Any]], bool | None], left: Callable[[], int], healthy: int | None = None
-) -> tuple[list[int] | None, str]:
-    """A smallest set of samples that fails together and without which the step is fine, by leaving others out.
-
-    Delta debugging (Zeller and Hildebrandt 2002). The others become copies of the `healthy` sample; where none is known
-    they are dropped: the fault may lie between samples, where copies would make new ones.
-    """
-
-    def without(out: Collection[int]) -> Callable[[Samples], Any]:
-        return lambda s: s.drop(out) if healthy is None else s.replace(out, healthy)
-
-    def fails(kept: list[int]) -> bool:
-        return bool(run(without([i for i in range(size) if i not in kept])))
-
-    kept, parts = list(range(size)), 2
-    while len(kept) > 2 and left() > 0:
-        length = -(-len(kept) // parts)
-        rests = [kept[:i] + kept[i + length :] for i in range(0, len(kept), length)]
-        smaller = next((rest for rest in rests if left() > 0 and fails(rest)), None)
-        if smaller is not None:
-            kept, parts = smaller, max(2, min(parts - 1, len(smaller)))
-        elif parts >= len(kept):
-            break
-        else:
-            parts = min(len(kept), 2 * parts)
-    if len(kept) < size and left() > -2 and run(without(kept)) is False:
-        return kept, "only together do they make the step fail; found by leaving others out"
-    return None, "no sample in particular"

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from postmortem.replay.fixes import suggested_line  # noqa: E402
 from postmortem.replay.localize import localize  # noqa: E402
 from postmortem.replay.model import Culprit, TrainStep  # noqa: E402
-from postmortem.replay.samples import Samples, find_samples  # noqa: E402
+from postmortem.replay.samples import Samples  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,32 +196,6 @@ def test_replacing_reaches_across_micro_batches() -> None:
     samples = Samples(_train_step(accumulate=2), batch)
     assert [m["x"].tolist() for m in samples.replace([3], 0)(batch)] == [[0, 1], [2, 0]]
     assert [m["x"].tolist() for m in samples.drop([1])(batch)] == [[0], [2, 3]]
-
-
-@pytest.mark.parametrize(("size", "bad"), [(128, {7, 100}), (64, {0}), (33, {32}), (16, {3, 4, 5})])
-def test_bad_samples_are_found_by_halving(size: int, bad: set[int]) -> None:
-    """Without any hint the bad samples of a large batch are found in a number of reruns that grows with its logarithm."""
-    batch = {"x": torch.arange(size)}
-    samples = Samples(_train_step(), batch)
-    runs = 0
-
-    def fails(make: Any) -> bool:
-        nonlocal runs
-        runs += 1
-        return bool(bad & set(make(samples)(batch)["x"].tolist()))
-
-    found, _ = find_samples(size, [], fails, budget=60)
-    assert set(found or []) == bad
-    assert runs <= 8 + 2 * len(bad) * size.bit_length()
-
-
-def test_all_samples_bad_is_no_sample() -> None:
-    """Where every sample fails alone, none is named, after a handful of reruns."""
-    batch = {"x": torch.arange(50)}
-    samples = Samples(_train_step(), batch)
-    found, why = find_samples(50, [list(range(50))], lambda make: make(samples) is not None, budget=20)
-    assert found is None
-    assert "alone" in why
 
 
 @pytest.mark.parametrize(

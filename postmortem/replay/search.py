@@ -1,0 +1,185 @@
+"""Which samples are at fault, in few reruns: guesses are confirmed; what nothing points at is found by group testing.
+
+Binary splitting finds d bad samples among n in about d log2(n / d) + d reruns (Du and Hwang, Combinatorial Group Testing). In
+a large batch a group is run as a small batch, which costs its share; the set found is then confirmed on the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from typing import Any
+
+    from postmortem.replay.samples import Samples
+
+    Make = Callable[[Samples], Any]
+
+_LARGE = 16  # batches from this size on are searched by smaller ones
+_FEW = 8  # a small batch is filled up to this many samples: batch statistics need some
+_LEAST = 0.2  # what a rerun costs however small the batch
+
+Answer = tuple[list[int] | None, str]
+
+
+def find_samples(
+    size: int, guesses: Sequence[list[int]], fails: Callable[[Make], bool | None], budget: float = 16, *, odd: Sequence[list[int]] = ()
+) -> Answer:
+    """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
+
+    Reruns that cost about as much as `budget` reruns of the whole batch are made. `fails(make)` runs the step on the batch that
+    `make(samples)` transforms and says whether it still fails, None where it could not be run. `guesses` were read
+    at the culprit, `odd` are samples that stand out in the batch.
+    """
+    search = _Search(size, fails, budget)
+    return search.guessed(guesses) or search.standing_out(odd) or search.by_groups()
+
+
+class _Search:
+    def __init__(self, size: int, fails: Callable[[Make], bool | None], budget: float) -> None:
+        self.size, self.fails, self.left = size, fails, float(budget)
+
+    # ---- reruns
+
+    def run(self, make: Make, share: float = 1.0) -> bool | None:
+        self.left -= max(share, _LEAST)
+        return self.fails(make)
+
+    def replaced(self, bad: Collection[int], healthy: int) -> bool | None:
+        return self.run(lambda s: s.replace(bad, healthy))
+
+    def without(self, out: Collection[int]) -> bool | None:
+        return self.run(lambda s: s.drop(out), 1 - len(out) / self.size)
+
+    def only(self, kept: Collection[int]) -> bool | None:
+        return self.without([i for i in range(self.size) if i not in kept])
+
+    def rest(self, samples: Collection[int]) -> list[int]:
+        inside = set(samples)
+        return [i for i in range(self.size) if i not in inside]
+
+    # ---- what points at samples
+
+    def guessed(self, guesses: Sequence[list[int]]) -> Answer | None:
+        for guess in guesses:
+            rest = self.rest(guess)
+            if not guess or not rest:
+                continue
+            cured = self.replaced(guess, rest[0]) is False
+            if not cured and self.without(guess) is False:
+                return guess, "read at the culprit; without them the step is fine"
+            if not cured:
+                continue
+            if 1 < len(guess) <= 4:
+                alone = [i for i in guess if self.replaced([x for x in guess if x != i], rest[0])]
+                if alone and alone != guess and self.replaced(alone, rest[0]) is False:
+                    return alone, "read at the culprit; each of them alone makes the step fail, none of the others does"
+            return guess, "read at the culprit; replaced by a healthy sample, the step is fine"
+        return None
+
+    def standing_out(self, odd: Sequence[list[int]]) -> Answer | None:
+        for group in odd:
+            rest = self.rest(group)
+            if self.replaced(group, rest[0]) is not False:
+                continue
+            bad = group if len(group) == 1 else self.split(group, rest)
+            if bad != group and not (bad and self.proven(bad, rest[0])):
+                bad = group
+            return bad, "they stand out in the batch; replaced by a healthy sample, the step is fine"
+        return None
+
+    # ---- group testing
+
+    def by_groups(self) -> Answer:
+        size = self.size
+        if size < 2:
+            return None, "a batch of one"
+        probes = sorted({0, size // 2, size - 1})
+        alone = [i for i in probes if self.run(lambda s, i=i: s.only([i]))]  # type: ignore[misc]
+        if len(alone) == len(probes):
+            if self.without(range(size // 2, size)) and self.without(range(size // 2)):
+                return None, "each sample that was tried alone makes the step fail"
+            return self.together()
+        healthy = [i for i in probes if i not in alone]
+        for small in (True, False) if size >= _LARGE else (False,):
+            bad = self.split(self.rest(healthy[:1]), healthy, small=small)
+            if bad and len(bad) < size - 1 and self.proven(bad, healthy[0]):
+                return self.fewer(bad, healthy[0]), "found by halving the batch"
+            if self.left <= 0:
+                return None, "not narrowed down within the number of reruns allowed"
+        return self.together(healthy[0])
+
+    def split(self, samples: list[int], healthy: Sequence[int], *, small: bool | None = None) -> list[int] | None:
+        """The bad ones of `samples`, which fail together; None where the budget does not suffice.
+
+        A group is run with copies of a healthy sample for all others, or, `small`, as a batch of its own, filled up with
+        healthy samples.
+        """
+        small = self.size >= _LARGE if small is None else small
+        fine = list(healthy)
+
+        def fails(group: list[int]) -> bool:
+            nonlocal small
+            found = self.only({*group, *fine[: max(0, _FEW - len(group))]}) if small else None
+            if found is None:  # a batch of another size may not run
+                small = False
+                found = self.replaced(self.rest(group), fine[0])
+            if found is False:
+                fine.extend(group)
+            return bool(found)
+
+        bad: list[int] = []
+        todo = [(samples, True)]
+        while todo:
+            part, sure = todo.pop()
+            if self.left <= 0:
+                return None
+            if not sure and not fails(part):
+                continue
+            if len(part) == 1:
+                bad += part
+                continue
+            half = len(part) // 2
+            first = fails(part[:half])
+            todo.append((part[half:], not first))  # a part that fails although its first half does not fails by its second
+            if first:
+                todo.append((part[:half], True))
+        return sorted(bad)
+
+    def proven(self, bad: list[int], healthy: int) -> bool:
+        """Whether the step is fine without these samples and fails with no others: groups may fail only together."""
+        return self.replaced(bad, healthy) is False and self.replaced(self.rest(bad), healthy) is True
+
+    def fewer(self, bad: list[int], healthy: int) -> list[int]:
+        """`bad` without those that only copies of a healthy sample made look bad."""
+        for i in bad if 1 < len(bad) <= 4 else ():
+            without = [b for b in bad if b != i]
+            if without and self.left > 0 and self.replaced(without, healthy) is False:
+                bad = without
+        return bad
+
+    def together(self, healthy: int | None = None) -> Answer:
+        """A smallest set of samples that fails together and without which the step is fine, by leaving others out.
+
+        Delta debugging (Zeller and Hildebrandt 2002). The others become copies of the `healthy` sample; where none is known
+        they are dropped: the fault may lie between samples, where copies would make new ones.
+        """
+
+        def without(out: list[int]) -> bool | None:
+            return self.without(out) if healthy is None else self.replaced(out, healthy)
+
+        kept, parts = list(range(self.size)), 2
+        while len(kept) > 2 and self.left > 0:
+            length = -(-len(kept) // parts)
+            rests = [kept[:i] + kept[i + length :] for i in range(0, len(kept), length)]
+            smaller = next((rest for rest in rests if self.left > 0 and without(self.rest(rest))), None)
+            if smaller is not None:
+                kept, parts = smaller, max(2, min(parts - 1, len(smaller)))
+            elif parts >= len(kept):
+                break
+            else:
+                parts = min(len(kept), 2 * parts)
+        if len(kept) < self.size and self.left > -2 and without(kept) is False:
+            return kept, "only together do they make the step fail; found by leaving others out"
+        return None, "no sample in particular"

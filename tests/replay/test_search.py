@@ -1,0 +1,139 @@
+"""The samples at fault, from what points at them or by group testing, within the reruns allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from postmortem.replay.localize import localize  # noqa: E402
+from postmortem.replay.model import TrainStep  # noqa: E402
+from postmortem.replay.samples import Samples  # noqa: E402
+from postmortem.replay.search import find_samples  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize(("size", "bad"), [(128, {7, 100}), (64, {0}), (33, {32}), (16, {3, 4, 5})])
+def test_bad_samples_are_found_by_halving(size: int, bad: set[int]) -> None:
+    """Without any hint the bad samples of a large batch are found in a number of reruns that grows with its logarithm."""
+    batch = {"x": torch.arange(size)}
+    samples = Samples(TrainStep(None, None, None), batch)
+    runs = 0
+
+    def fails(make: Any) -> bool:
+        nonlocal runs
+        runs += 1
+        return bool(bad & set(make(samples)(batch)["x"].tolist()))
+
+    found, _ = find_samples(size, [], fails, budget=60)
+    assert set(found or []) == bad
+    assert runs <= 8 + 2 * len(bad) * size.bit_length()
+
+
+def test_all_samples_bad_is_no_sample() -> None:
+    """Where every sample fails alone, none is named, after a handful of reruns."""
+    batch = {"x": torch.arange(50)}
+    samples = Samples(TrainStep(None, None, None), batch)
+    found, why = find_samples(50, [list(range(50))], lambda make: make(samples) is not None, budget=20)
+    assert found is None
+    assert "alone" in why
+
+
+@pytest.mark.parametrize("budget", [16, 36])
+def test_several_bad_samples_of_a_large_batch(budget: int) -> None:
+    """Five of 256: the set is found by small batches, whose whole cost stays within the budget, and nothing else is named."""
+    bad = {3, 90, 91, 200, 255}
+    batch = {"x": torch.arange(256)}
+    samples, ran = Samples(TrainStep(None, None, None), batch), 0
+
+    def fails(make: Any) -> bool:
+        nonlocal ran
+        rows = make(samples)(batch)["x"].tolist()
+        ran += len(rows)
+        return bool(bad & set(rows))
+
+    found, how = find_samples(256, [], fails, budget)
+    assert set(found or []) == bad
+    assert "halving" in how
+    assert ran <= budget * 256
+
+
+def test_batches_of_another_size_that_do_not_run() -> None:
+    """A step with the size of its batch written into it is searched by replacing."""
+    bad = {20}
+    batch = {"x": torch.arange(40)}
+    samples = Samples(TrainStep(None, None, None), batch)
+
+    def fails(make: Any) -> bool | None:
+        rows = make(samples)(batch)["x"].tolist()
+        return None if len(rows) != 40 else bool(bad & set(rows))
+
+    assert find_samples(40, [], fails, 36)[0] == [20]
+
+
+def test_too_many_bad_samples_for_the_budget() -> None:
+    """Where the reruns do not suffice no sample is named, which is said."""
+    batch = {"x": torch.arange(256)}
+    samples, bad = Samples(TrainStep(None, None, None), batch), set(range(1, 255, 3))
+    found, how = find_samples(256, [], lambda make: bool(bad & set(make(samples)(batch)["x"].tolist())), 16)
+    assert found is None
+    assert "number of reruns" in how
+
+
+def test_a_set_that_fails_only_together() -> None:
+    """Of a pair neither fails alone: both are named, not the half that the search ends with."""
+    batch = {"x": torch.arange(24)}
+    samples = Samples(TrainStep(None, None, None), batch)
+    found, how = find_samples(24, [], lambda make: {5, 17} <= set(make(samples)(batch)["x"].tolist()), 36)
+    assert found == [5, 17]
+    assert "together" in how
+
+
+def test_samples_that_stand_out() -> None:
+    """Not finite, far beyond the others, zero where the others are not; of tensors of any type, across micro-batches."""
+    x = torch.ones(8, 3)
+    x[1, 2], x[6, 0] = float("nan"), -1e6
+    length = torch.tensor([2, 3, 1, 0, 5, 2, 2, 1])
+    whole = {"x": x, "length": length, "keep": length > 0}
+    assert Samples(TrainStep(None, None, None), whole).odd(whole) == [[1], [6], [3]]
+    halves = [{"x": x[:4], "length": length[:4]}, {"x": x[4:], "length": length[4:]}]
+    assert Samples(TrainStep(None, None, None, accumulate=2), halves).odd(halves) == [[1], [6], [3]]
+
+
+class Packed(nn.Module):
+    """Works on all tokens of a batch in one row, so that no operator has a dimension of samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+
+    def forward(self, ids: Any, keep: Any) -> Any:
+        tokens = self.embed(ids)[keep]
+        return tokens / (tokens - self.embed.weight[0]).norm(dim=-1, keepdim=True)  # the norm's derivative, and 0 / 0, at token 0
+
+
+@pytest.mark.parametrize("stage", ["forward", "backward"])
+def test_packed_tokens_of_a_large_batch(stage: str) -> None:
+    """Where the operator at fault has no rows of samples, the five samples with the odd token are found."""
+    torch.manual_seed(0)
+    ids = torch.randint(1, 50, (256, 6))
+    bad = (7, 60, 61, 130, 254)
+    ids[list(bad), 2] = 0
+    keep = torch.rand(256, 6) < 0.8
+    keep[:, 2] = True
+    model = Packed()
+
+    def step(m: Any, b: Any) -> Any:
+        if stage == "forward":
+            return F.relu(m(b["ids"], b["keep"])).mean()
+        tokens = m.embed(b["ids"])[b["keep"]]
+        return ((tokens - m.embed.weight[0].detach()) ** 2).sum(-1).sqrt().mean()
+
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, {"ids": ids, "keep": keep}))
+    assert (found.phase, found.samples) == (stage, bad)
