@@ -35,7 +35,7 @@ def carried_epoch(rows: Table) -> NDArray[np.float64]:
 
 def global_steps(rows: Table, keep: NDArray[np.bool_], notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Steps that rows name, positions within an epoch made global -> (step, whether the row names one)."""
-    step = rows["step"].copy()
+    step = rows["step"]
     flags = rows["flags"]
     held_out = (flags & EVALUATION) > 0
     exact = (step != NO_STEP) & ~held_out
@@ -43,7 +43,7 @@ def global_steps(rows: Table, keep: NDArray[np.bool_], notes: list[str]) -> tupl
     within = exact & ~np.isnan(epoch) & (rows["level"] < 4)
     if not within.any():
         return step, exact
-    lengths: dict[int, tuple[float, float]] = {}
+    step = step.copy()
     family = rows["dialect"].astype(np.int64) * 64 + rows["level"].astype(np.int64) * 4 + (rows["total"] > 0) * 2 + ((flags & BAR) > 0)
     for kind in np.unique(family[within]):
         mine = np.flatnonzero(within & (family == kind))
@@ -60,7 +60,6 @@ def global_steps(rows: Table, keep: NDArray[np.bool_], notes: list[str]) -> tupl
             notes.append("steps count samples, as printed")
         step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
         main = float(np.median(length))
-        lengths[int(rows["dialect"][mine[0]])] = (base, main)
         _evaluations(rows, epoch, held_out, step, exact, base, main, int(rows["dialect"][mine[0]]))
     return step, exact
 
@@ -174,8 +173,8 @@ def from_bars(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], no
     found = np.where(sure, computed, np.where(fits_prev, prev, np.where(fits_next, following, computed)))
     # a summary is printed with the last step
     found = np.clip(found, 0, total)
+    step, exact = step.copy(), exact.copy()
     step[asking] = found.astype(np.int64)
-    exact = exact.copy()
     exact[asking] = True
     notes.append(f"steps from the bar of {total} and the printed epoch, {length:g} steps each")
     return step, exact

@@ -16,7 +16,7 @@ from postmortem.core.reading import Points
 from postmortem.core.roles import role_of
 from postmortem.readers._epochs import carried_epoch, from_bars, global_steps
 from postmortem.readers._repeats import again, last_states
-from postmortem.readers._track import HELD, HELD_BARE, MAYBE, NO_STEP, Cells
+from postmortem.readers._track import HELD, HELD_BARE, MAYBE, NO_STEP, Cells, spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +60,7 @@ def resolve(track: Track) -> Resolved:
     epoch = carried_epoch(rows)
     if has_steps:
         step = at_row = _carried(rows, step, exact)
-        whole = epoch == np.floor(epoch)
+        whole = _whole(epoch)
         early = np.flatnonzero((step == NO_STEP) & whole)  # an evaluation before the first step
         if len(early):
             step = step.copy()
@@ -70,7 +70,7 @@ def resolve(track: Track) -> Resolved:
         _drop(_implausible(rows, codes, cells, exact, keep, tags, step, whole), keep, skipped, "numbers outside the training loop")
     else:
         at_row = np.full(len(rows), NO_STEP)
-        whole = ~np.isnan(epoch) & (epoch == np.floor(epoch))
+        whole = _whole(epoch)
         if (whole & (rows["count"] > 0)).any() and not (~whole & ~np.isnan(epoch)).any():
             axis = "epoch"
             step = np.where(whole, epoch, 0).astype(np.int64)
@@ -102,8 +102,17 @@ def resolve(track: Track) -> Resolved:
     if not there.all():
         codes = (np.cumsum(there) - 1).astype(np.int32)[codes]
     tags = [t for t, used in zip(tags, there, strict=True) if used]
-    points = Points(tags, codes, np.repeat(step, count), values, np.repeat(wall_time, count), np.repeat(rank, count))
+    n = len(codes)
+    points = Points(tags, codes, spread(step, count, n), values, spread(wall_time, count, n), spread(rank, count, n))
     return Resolved(points, line, rank, at_row, axis, notes, skipped)
+
+
+def _whole(epoch: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Where an epoch is known and has no fraction."""
+    whole = np.zeros(len(epoch), bool)
+    known = np.flatnonzero(~np.isnan(epoch))
+    whole[known] = epoch[known] == np.floor(epoch[known])
+    return whole
 
 
 def _drop(values: NDArray[Any], keep: NDArray[np.bool_], skipped: dict[str, int], what: str) -> None:
@@ -120,10 +129,10 @@ def _count(skipped: dict[str, int], what: str, mask: NDArray[np.bool_]) -> None:
 
 def _carried(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The step of each row; those without one get the last one of their rank, else of any."""
-    step = step.copy()
     asking = np.flatnonzero(~exact)
     if not len(asking):
         return step
+    step = step.copy()
     rank = rows["rank"][asking]
     for r in np.unique(rank):
         mine = asking[rank == r]

@@ -42,6 +42,7 @@ FIELDS: tuple[str, ...] = ROW.names or ()
 
 
 _AHEAD = 1 << 24
+_PIECE = 1 << 16
 
 
 class _Growing:
@@ -116,9 +117,7 @@ class Cells:
 
     def __init__(self, count: NDArray[np.uint16]) -> None:
         self.count = count
-        self.end = np.cumsum(count, dtype=np.int64)
-        if len(count) and self.end[-1] < 2**31:
-            self.end = self.end.astype(np.int32)
+        self.end = np.cumsum(count, dtype=np.int32 if count.sum(dtype=np.int64) < 2**31 else np.int64)
 
     def of(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         """Indices of the values of these rows."""
@@ -138,6 +137,17 @@ class Cells:
     def owner(self) -> NDArray[np.int32]:
         """The row of every value."""
         return np.repeat(np.arange(len(self.count), dtype=np.int32), self.count)
+
+
+def spread(column: NDArray[Any], count: NDArray[Any], size: int) -> NDArray[Any]:
+    """Each cell of the column `count` times, `size` in all; in pieces, as repeat() makes wide integers of the counts."""
+    out = np.empty(size, column.dtype)
+    at = 0
+    for start in range(0, len(column), _PIECE):
+        piece = np.repeat(column[start : start + _PIECE], count[start : start + _PIECE])
+        out[at : at + len(piece)] = piece
+        at += len(piece)
+    return out
 
 
 class Track:
