@@ -16,7 +16,7 @@ _FUNCTORCH = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "fun
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
 USER, LIBRARY, MODULE_CALL, CHECKPOINT, STOP = range(5)
-_codes: dict[CodeType, int] = {}
+kinds: dict[CodeType, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +62,9 @@ def _classify(code: CodeType) -> int:
 
 def kind_of(code: CodeType) -> int:
     """USER, LIBRARY, MODULE_CALL (a module calls its forward), CHECKPOINT, or STOP (what is outside is not the step)."""
-    kind = _codes.get(code)
+    kind = kinds.get(code)
     if kind is None:
-        kind = _codes[code] = _classify(code)
+        kind = kinds[code] = _classify(code)
     return kind
 
 

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from postmortem.replay._births import births
 from postmortem.replay._operators import WRITES_OVER, OpInfo, info_of, infos
-from postmortem.replay._places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of
+from postmortem.replay._places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of, kinds
 from postmortem.replay._records import Birth, Hit, TensorView
 from postmortem.replay._tensors import INF, NAN, exact_bits, has_rows, rows_of, shape_of, statistics, storage_key, sum_of, values_of
 
@@ -199,7 +199,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if info.mutates and key in writer:
                 self.rewrites[index] = writer[key]
             writer[key] = index
-            if not info.unset:
+            if not info.unset and o.dtype in _INEXACT:
                 self._check(o, index)
         if self.suspects and self.suspects[-1] == index:
             self._record(index, info, args, kwargs, backward, tensors, sources, earlier, outputs)
@@ -212,7 +212,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._repair[index](values_of(o))
 
     def _check(self, o: torch.Tensor, index: int) -> None:
-        if o.dtype not in _INEXACT or o.is_meta:
+        if o.is_meta:
             return
         if self._detail is not None:
             if index in self._detail and (not self.suspects or self.suspects[-1] != index):
@@ -235,10 +235,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _frame(self) -> tuple[CodeType | None, int, int, torch.nn.Module | None]:
         """The innermost frame of the user, and the module that it works for."""
         frame: FrameType | None = sys._getframe(2)
-        deeper = recomputing = False
+        deeper, known = False, kinds
         while frame is not None:
             code = frame.f_code
-            kind = kind_of(code)
+            kind = known.get(code)
+            if kind is None:
+                kind = kind_of(code)
             if kind == USER:
                 module = self._stack[-1] if self._stack else None
                 if not deeper and code.co_argcount and code.co_varnames[0] == "self" and code.co_name != "forward":
@@ -248,8 +250,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return code, frame.f_lineno, frame.f_lasti, module
             if kind == STOP:
                 break
-            deeper = deeper or kind == MODULE_CALL
-            recomputing = recomputing or kind == CHECKPOINT
+            if kind == MODULE_CALL:
+                deeper = True
             frame = frame.f_back
         return None, 0, 0, self._stack[-1] if self._stack else None
 
@@ -257,11 +259,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """id(tensor) -> bits that it holds before an operator overwrites it; what the step made itself is known."""
         blind = self._deferred or (self._detail is not None and index not in self._detail)
         out = {}
-        alone = info.mutates == (0,) and isinstance(args[0], torch.Tensor)
-        written = (id(args[0]),) if alone else {id(t) for t in _flat([args[i] for i in info.mutates if i < len(args)], [])}
-        for t, source in zip(tensors, sources, strict=True):
-            if id(t) not in written:
-                continue
+        if info.mutates == (0,) and isinstance(args[0], torch.Tensor):
+            overwritten = [(args[0], sources[0])]
+        else:
+            written = {id(t) for t in _flat([args[i] for i in info.mutates if i < len(args)], [])}
+            overwritten = [(t, source) for t, source in zip(tensors, sources, strict=True) if id(t) in written]
+        for t, source in overwritten:
             if info.name in WRITES_OVER or not (t.is_floating_point() or t.is_complex()):
                 out[id(t)] = 0
             elif source >= 0:
