@@ -59,7 +59,7 @@ def read_metadata(folder: Path) -> Any:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The checkpoint as the nested dict that was saved; tensors are joined from their chunks, on the CPU."""
+    """The checkpoint as the nested dict that was saved, lists included; tensors are joined from their chunks, on the CPU."""
     metadata = read_metadata(folder)
     content: dict[str, Any] = {}
     for name, kind in metadata.state_dict_metadata.items():
@@ -73,7 +73,7 @@ def read(folder: Path) -> dict[str, Any]:
         else:
             value = load_chunk(folder, parts[0][1]) if parts else None
         _place(content, (metadata.planner_data or {}).get(name, (name,)), value)
-    return content
+    return {key: _with_lists(inner) for key, inner in content.items()}
 
 
 def load_chunk(folder: Path, where: Any) -> Any:
@@ -91,7 +91,15 @@ def load_chunk(folder: Path, where: Any) -> Any:
 
 
 def _place(content: dict[str, Any], where: Any, value: Any) -> None:
-    """Puts `value` at a path of keys; list indices become keys of a dict."""
+    """Puts `value` at a path of keys."""
     for key in where[:-1]:
         content = content.setdefault(key, {})
     content[where[-1]] = value
+
+
+def _with_lists(value: Any) -> Any:
+    """Dicts whose keys are numbers as the lists they were: in a path, keys of dicts are always text."""
+    if not isinstance(value, dict):
+        return value
+    inner = {key: _with_lists(v) for key, v in value.items()}
+    return [inner[i] for i in sorted(inner)] if inner and all(isinstance(key, int) for key in inner) else inner

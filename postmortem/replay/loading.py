@@ -6,6 +6,7 @@ names deciding where several fit. The account says what fitted, from where, and 
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def load_saved(runner: StepRunner, saved: Saved) -> Account:
         _load_model(key, model, saved, account)
     _load_parts(account, saved.content, "optimizer", runner.optimizers, _is_optimizer, _load_optimizer(runner))
     schedulers = {"" if len(runner.schedulers) == 1 else str(i): s for i, s in enumerate(runner.schedulers)}
-    _load_parts(account, saved.content, "scheduler", schedulers, _is_scheduler, lambda s, state: s.load_state_dict(state))
+    _load_parts(account, saved.content, "scheduler", schedulers, _is_scheduler, _load_scheduler)
     if runner.scaler is not None:
         _load_parts(account, saved.content, "scaler", {"": runner.scaler}, _is_scaler, lambda s, state: s.load_state_dict(state))
     names = account.rng.names()
@@ -248,11 +249,30 @@ def _load_parts(
             account.unfitted.append(f"{label}: the checkpoint has none; it starts fresh")
             continue
         where, state = max(enumerate(outer), key=lambda e: (_named(e[1][0], key), e[0] == i, -e[0]))[1]
+        before = copy.deepcopy(part.state_dict())
         try:
             load(part, state)
             account.fitted.append(f"{label}: from {'.'.join(where) or 'the file itself'}")
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
             account.unfitted.append(f"{label}: {'.'.join(where)} does not fit: {' '.join(str(error).split())[:200]}; it starts fresh")
+            part.load_state_dict(before)  # it may have taken a part of it
+
+
+_BY_GROUP = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs")  # lists with one entry per group of the optimizer
+
+
+def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
+    """ValueError where the state is of a scheduler of another kind or of another optimizer: torch itself would take it."""
+    own = scheduler.state_dict()
+    for key in _BY_GROUP:
+        mine, other = own.get(key), state.get(key)
+        if isinstance(mine, list) and key in state and (not isinstance(other, list) or len(other) != len(mine)):
+            given = f"{len(other)} parameter groups" if isinstance(other, list) else f"{key} {other!r}"
+            raise ValueError(f"it is for {given}, the recipe's optimizer has {len(mine)}")
+    missing = sorted(k for k in own.keys() - state.keys() if not k.startswith("_"))
+    if missing:
+        raise ValueError(f"it is of another kind of scheduler than the recipe's {type(scheduler).__name__}: it has no {', '.join(missing[:3])}")
+    scheduler.load_state_dict(state)
 
 
 def _load_optimizer(runner: StepRunner) -> Callable[[Any, Any], None]:
@@ -261,6 +281,7 @@ def _load_optimizer(runner: StepRunner) -> Callable[[Any, Any], None]:
     def load(optimizer: Any, state: dict[str, Any]) -> None:
         if isinstance(optimizer, torch.optim.Optimizer):
             state = _by_index(optimizer, state, names)
+            _check_groups(optimizer, state)
             _check_shapes(optimizer, state)
         optimizer.load_state_dict(state)
 
@@ -282,6 +303,21 @@ def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: di
             start += len(own["params"])
         groups = made
     return {**saved, "state": state, "param_groups": groups}
+
+
+_SETTINGS = {"lr", "betas", "eps", "momentum", "alpha", "dampening", "lr_decay", "lambd", "rho", "etas", "step_sizes"}
+
+
+def _check_groups(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
+    """ValueError where the saved state is of another kind of optimizer, or has other groups."""
+    own, given = optimizer.param_groups, saved["param_groups"]
+    missing = sorted((_SETTINGS & own[0].keys()) - given[0].keys()) if own and given else []
+    if missing:
+        raise ValueError(f"it is of another kind of optimizer than the recipe's {type(optimizer).__name__}: it has no {', '.join(missing)}")
+    counts = [[len(g["params"]) for g in groups] for groups in (given, own)]
+    if counts[0] != counts[1]:
+        said = [f"{len(c)} group{'s' * (len(c) > 1)} of {', '.join(map(str, c))} parameters" for c in counts]
+        raise ValueError(f"it has {said[0]}, the recipe's optimizer {said[1]}: give the recipe the run's groups, in their order")
 
 
 def _check_shapes(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:

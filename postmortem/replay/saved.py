@@ -93,8 +93,8 @@ def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str
             shards.update(files)
             content[name.split(".")[0]] = _read_shards(folder, files, trust, problems)
     for name in names:
-        if name in shards or name.endswith(".index.json"):
-            continue
+        if name in shards or name.endswith(".index.json") or (name == "training_args.bin" and not trust):
+            continue  # the arguments of transformers' Trainer hold no state, and a pickle that runs code
         stem = name.rpartition(".")[0]
         if is_weights(name) or name.endswith((".pt", ".pth", ".bin")):
             try:
