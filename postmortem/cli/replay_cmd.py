@@ -60,7 +60,7 @@ def text(result: ReplayResult) -> Iterator[str]:
     yield f"Fidelity: {'good' if result.fidelity.ok else 'NOT GOOD' if result.fidelity.compared else 'unknown'}. {result.fidelity.note}"
     yield from (f"  ! {note}" for note in result.notes)
     yield "How this was established:"
-    yield from (f"  - {line}" for line in c.how)
+    yield from (f"  - {line}" for line in c.how if line != result.fidelity.note)
     yield "What the checkpoint gave:"
     yield from (f"  + {line}" for line in result.fitted)
     yield from (f"  - {line}" for line in result.unfitted)
@@ -142,9 +142,11 @@ def _fixes(c: Culprit) -> Iterator[str]:
         return
     yield ""
     yield "Fixes that were tried on it:"
-    width = max(len(f.name) for f in c.fixes)
-    for f in sorted(c.fixes, key=lambda f: not f.cured):
-        yield f"  {'cures   ' if f.cured else 'no      '} {f.name:{width}}  {f.how}"
+    tried = [(f.name, f.cured, f.how) for f in c.fixes]
+    tried += [("fresh state", c.fresh_state, "the optimizer's state forgotten")] if c.fresh_state is not None else []
+    width = max(len(name) for name, *_ in tried)
+    for name, cured, how in sorted(tried, key=lambda row: not row[1]):
+        yield f"  {'cures   ' if cured else 'no      '} {name:{width}}  {how}"
     if c.suggestion:
         yield ""
         yield "A change of that line that cured the step:"

@@ -11,9 +11,8 @@ import numpy as np
 
 from postmortem.readers._checkpoints import find_checkpoints, step_of
 from postmortem.replay.health import inspect
+from postmortem.replay.layout import layout
 from postmortem.replay.runner import ReplayError
-from postmortem.replay.saved import read_saved
-from postmortem.replay.unpickling import UnreadableCheckpoint
 
 if TYPE_CHECKING:
     from postmortem.core.model import Checkpoint, Finding, RunReport
@@ -32,13 +31,15 @@ _FAR = 1000  # steps to follow a divergence that never turns non-finite
 class Aim:
     """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
     named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite. `beyond`: steps to go on
-    after it, where a run crashed before it could log the step at fault."""
+    after it, where a run crashed before it could log the step at fault. `masked`: from this step on the log shows numbers
+    in place of losses that were not finite."""
 
     step: int | None
     asked: int | None = None
     failed: bool = False
     nonfinite: bool = False
     beyond: int = 0
+    masked: int | None = None
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
@@ -47,12 +48,14 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
     failed = report is not None and report.verdict == "failed"
     roles = view.run.roles if view is not None else {}
     bad = [f for f in findings if f.name in _NONFINITE and f.severity == "error" and roles.get(f.tag or "") not in _NOT_OF_A_STEP]
+    losses = [f for f in bad if roles.get(f.tag or "") == "loss" and f.name != "masked-nonfinite"]
+    gradients = [f for f in bad if f.name == "nonfinite-gradient" or roles.get(f.tag or "") == "grad_norm"]
+    replaced = [f for f in findings if f.name == "masked-nonfinite"]
+    masked = min(_steps([*replaced, *gradients])) if replaced else None
     if asked is not None:
-        return Aim(asked, asked, failed or asked is not None, any(f.step == asked for f in bad))
-    losses = [f for f in bad if roles.get(f.tag or "") == "loss"]
-    if losses or bad:
-        step = min(_steps(losses)) if losses else max(_steps(bad))
-        return Aim(step, None, True, True)
+        return Aim(asked, asked, True, any(f.step == asked for f in bad), masked=masked)
+    if bad:
+        return Aim(min(_steps(losses or gradients)) if losses or gradients else max(_steps(bad)), None, True, True, masked=masked)
     growing = [f for f in findings if f.name in _GROWING]
     last = view.last_step if view is not None else None
     if growing:
@@ -98,10 +101,7 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
 
 def _with_step(checkpoint: Checkpoint) -> Checkpoint:
     """A checkpoint whose name tells no step (``last.pt``, ``epoch_3.pt``), with the one that its content says."""
-    try:
-        return replace(checkpoint, step=read_saved(Path(checkpoint.path)).step)
-    except UnreadableCheckpoint:
-        return checkpoint  # it is reported where it is chosen
+    return replace(checkpoint, step=layout(Path(checkpoint.path)).step)
 
 
 def _given(path: Path, aim: Aim, good: str | None) -> Path:

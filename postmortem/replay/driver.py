@@ -263,7 +263,7 @@ class _Replay:
         def watch(result: StepResult) -> bool:
             results.append(result)
             if len(results) == 1:
-                losses.update(logged_losses(self.view, runner.train_step.logged, list(result.losses)))
+                losses.update(self.logged(runner, result))
             if len(results) == 1 and Rng.capture().same(untouched):
                 account.unfitted = [line for line in account.unfitted if line != NO_RANDOM_STATE]
             if self.progress is not None:
@@ -291,6 +291,10 @@ class _Replay:
         came_to_end = done.results if done.raised is None else done.results[:-1]
         fidelity = compare([*came_to_end, *further], losses, checkpoint=checkpoint, first_step=first)
         return _Attempt(runner, account, done, fidelity, first)
+
+    def logged(self, runner: StepRunner, result: StepResult) -> dict[str | None, list[LoggedLoss]]:
+        """The logged tags of the losses of a step."""
+        return logged_losses(self.view, runner.train_step.logged, list(result.losses), until=self.aim.masked)
 
     def run_on(self, runner: StepRunner, done: Roll) -> list[StepResult]:
         """The steps between the fault and the step at which the log shows it, for what they say of fidelity."""
@@ -373,7 +377,7 @@ class _Replay:
         until = self.aim.step
         if until is None or not self.aim.nonfinite:
             return False
-        losses = logged_losses(self.view, attempt.runner.train_step.logged, list(attempt.roll.results[0].losses))
+        losses = self.logged(attempt.runner, attempt.roll.results[0])
         finite = [s for found in losses.values() for loss in found for s in loss.values if s < until]
         return max(finite, default=attempt.first) <= fault <= until
 
@@ -400,8 +404,7 @@ class _Replay:
                 return replace(found, how=(*how, *found.how)), judged
             self.path = good
         before = [r for r in attempt.roll.results if r.step != self.aim.step]
-        names = list(attempt.roll.results[0].losses) if attempt.roll.results else ["loss"]
-        earlier = compare(before, logged_losses(self.view, attempt.runner.train_step.logged, names))
+        earlier = compare(before, self.logged(attempt.runner, attempt.roll.results[0]) if attempt.roll.results else {})
         if not earlier.ok:
             return self.nothing_found(attempt, how, distrust=True)
         how.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,9 @@ SAME_RUN = 1e-3
 or thread count round differently, and that grows with the steps; a wrong batch, state or learning rate changes the loss by far more."""
 SAME_STATE = 1e-5
 """The same for the first loss that is compared, where rounding has not had the time to grow: a state one step off shows here."""
+
+SAME_MEAN = 1e-6
+"""The same for means over steps, which trainers add up in single precision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,13 @@ class LoggedLoss:
     digits: Digits
     mean: bool = False
 
+    def before(self, step: int) -> LoggedLoss:
+        return replace(self, values={s: v for s, v in self.values.items() if s < step})
+
+    def same(self, logged: float, replayed: float) -> bool:
+        """Whether they are equal as the log shows them; a mean depends on the order of its terms, too."""
+        return self.digits.same(logged, replayed) or (self.mean and math.isclose(logged, replayed, rel_tol=SAME_MEAN))
+
     def pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
         """(step, logged, replayed) where both exist; `name` None is the step's whole loss."""
         got = {r.step: r.loss if name is None else r.losses[name] for r in results if name is None or name in r.losses}
@@ -90,13 +100,20 @@ class LoggedLoss:
         return found
 
 
-def logged_losses(view: View | None, logged: str | Mapping[str, str] | None, names: Sequence[str]) -> dict[str | None, list[LoggedLoss]]:
-    """For each loss that a step returns (None: their sum) the tags that may hold it.
+def logged_losses(
+    view: View | None, logged: str | Mapping[str, str] | None, names: Sequence[str], *, until: int | None = None
+) -> dict[str | None, list[LoggedLoss]]:
+    """For each loss that a step returns (None: their sum) the tags that may hold it, with the values before step `until`.
 
     `logged` is the recipe's word for it: a tag, or {loss name: tag}. ReplayError where the log has no such tag.
     """
     if view is None:
         return {}
+    found = _by_loss(view, logged, names)
+    return found if until is None else {name: [loss.before(until) for loss in losses] for name, losses in found.items()}
+
+
+def _by_loss(view: View, logged: str | Mapping[str, str] | None, names: Sequence[str]) -> dict[str | None, list[LoggedLoss]]:
     single = list(names) == ["loss"]
     if isinstance(logged, str):
         return {(names[0] if len(names) == 1 else None): _candidates(_tagged(view, logged))}
@@ -152,9 +169,9 @@ class _Score:
 
 def _score(candidate: LoggedLoss, results: Sequence[StepResult], name: str | None) -> _Score:
     pairs = candidate.pairs(results, name)
-    wrong = [step for step, a, b in pairs if not candidate.digits.same(a, b)]
+    wrong = [step for step, a, b in pairs if not candidate.same(a, b)]
     finite = [(a, b) for _, a, b in pairs if math.isfinite(a) and math.isfinite(b)]
-    errors = [0.0 if candidate.digits.same(a, b) else abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in finite]
+    errors = [0.0 if candidate.same(a, b) else abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in finite]
     differs = any(math.isfinite(a) != math.isfinite(b) for _, a, b in pairs)
     return _Score(
         len(pairs) - len(wrong), len(pairs), max(errors, default=0.0), next(iter(errors), 0.0), min(wrong, default=None), differs, candidate
