@@ -23,7 +23,7 @@ from postmortem.diagnoses import CAUSES
 from postmortem.diagnoses._engine import diagnose
 from postmortem.readers import READERS
 from postmortem.readers._assemble import read_run
-from postmortem.readers._checkpoints import find_checkpoints, is_checkpoint
+from postmortem.readers._checkpoints import by_epochs, find_checkpoints, is_checkpoint, named_step
 from postmortem.readers._discover import RunFiles, discover
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 _LOOK_BACK = 8
 """Checkpoints that a scan of a failed run opens unasked: as far back as this, and none larger than _LOOK_BYTES."""
 _LOOK_BYTES = 4 * 2**30
+_ENDINGS = ("crash", "hang", "silent-death")  # their step is the last one that the log has, which was still fine
 _OPTIMIZER_STATE = re.compile(r"optim|exp_avg|momentum_buffer|(^|[./])state[./]", re.IGNORECASE)
 
 
@@ -132,9 +133,10 @@ def judge(run: Run, config: Config | None = None, *, detectors: list[Any] | None
     view = View(run)
     detectors = _detectors(config) if detectors is None else detectors
     findings, checked, not_checked = _detect(view, detectors)
-    onset = min((f.step for f in findings if f.severity == "error" and f.step is not None), default=None)
+    onset = min((f.step for f in findings if f.severity == "error" and f.step is not None and f.name not in _ENDINGS), default=None)
     failed = any(f.severity == "error" for f in findings)
-    if run.checkpoints and (failed or look_into_checkpoints) and _look_into(run, onset, every=look_into_checkpoints):
+    run.checkpoints = by_epochs(run.checkpoints, view.last_step) if run.checkpoints else run.checkpoints
+    if run.checkpoints and (failed or look_into_checkpoints) and _look_into(run, onset, view.last_step, every=look_into_checkpoints):
         findings, checked, not_checked = _detect(view, detectors)
     findings.sort(key=lambda f: _gravest_first(f, run))
     numbered = tuple(replace(f, id=f"f{i}") for i, f in enumerate(findings, 1))
@@ -180,7 +182,7 @@ def _detect(view: View, detectors: list[Any]) -> tuple[list[Finding], list[str],
     return findings, checked, not_checked
 
 
-def _look_into(run: Run, onset: int | None, *, every: bool) -> bool:
+def _look_into(run: Run, onset: int | None, last: int | None, *, every: bool) -> bool:
     """Opens saved weights from the newest back to the first good one from before `onset`, all of them where `every`.
 
     False where none was opened: torch is not installed, or they are larger than what a scan opens unasked.
@@ -191,6 +193,7 @@ def _look_into(run: Run, onset: int | None, *, every: bool) -> bool:
         return False
     from postmortem.replay.health import inspect
 
+    _ask_for_steps(run, last)
     looked = 0
     newest_first = sorted(run.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True)
     for checkpoint in newest_first:
@@ -206,6 +209,21 @@ def _look_into(run: Run, onset: int | None, *, every: bool) -> bool:
         if not every and health.finite and (onset is None or (step is not None and step < onset)):
             break
     return looked > 0
+
+
+def _ask_for_steps(run: Run, last: int | None) -> None:
+    """Lets checkpoints whose names tell no step for sure (``last.pt``, ``model_3.pt``) say theirs; no weights are read.
+
+    One far beyond the log's `last` step counts something else than the log: the name's is kept.
+    """
+    from postmortem.replay.layout import layout
+
+    for i, c in enumerate(run.checkpoints):
+        if named_step(Path(c.path)) is None and _size(c.path) <= _LOOK_BYTES:
+            step = layout(Path(c.path)).step
+            alike = step is not None and (c.step is None or last is None or step <= 2 * last)
+            run.checkpoints[i] = replace(c, step=step if alike else c.step)
+    run.checkpoints.sort(key=lambda c: (c.step is None, c.step or 0, c.path))
 
 
 def _name_parameters(run: Run) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ _FOLLOWS = (
     "chance-level-loss",
     "loss-scale-collapse",
 )
-_ABOUT_NUMBERS = re.compile(r"\bnan\b|\binf(inite|inity)?\b|non-?finite|overflow|cholesky|singular|svd|probability tensor|device-side assert", re.I)
+ABOUT_NUMBERS = re.compile(r"\bnan\b|\binf(inite|inity)?\b|non-?finite|overflow|cholesky|singular|svd|probability tensor|device-side assert", re.I)
 
 
 def named(findings: Iterable[Finding], *names: str) -> list[Finding]:
@@ -58,7 +59,7 @@ def consequences(findings: Iterable[Finding], root: Finding) -> list[Finding]:
         if f is root:
             continue
         after = root.step is None or f.step is None or f.step >= root.step
-        about = f.name == "crash" and bool(_ABOUT_NUMBERS.search(f.message))
+        about = f.name == "crash" and bool(ABOUT_NUMBERS.search(f.message))
         if after and (f.name in _FOLLOWS or about):
             found.append(f)
     return sorted(found, key=lambda f: (f.step is None, f.step or 0))
@@ -212,22 +213,26 @@ def tell(
     replay: bool = True,
     good_before: int | None = None,
     good: int | None = None,
+    unlogged: bool = False,
 ) -> Diagnosis:
     """A story with its last good step and checkpoint, from before `good_before` (default: the root's step) unless `good`
     says it.
 
-    `replay` puts the command that reruns the root's step in front of the advice.
+    `replay` puts the command that reruns the root's step in front of the advice. `unlogged`: the fault came after the
+    last row of the log, so that every finite checkpoint is from before it and the replay has to find the step.
     """
-    good = last_good_step(view, root.step if good_before is None else good_before) if good is None else good
+    if good is None:
+        good = last_good_step(view, None if unlogged else root.step if good_before is None else good_before)
     sudden = root.name in _NONFINITE and root.step is not None and good_before is None and not _logged_between(view, good, root.step)
-    checkpoint = last_good_checkpoint(view, good, root.step if sudden else None)
+    checkpoint = last_good_checkpoint(view, good, sys.maxsize if unlogged else root.step if sudden else None)
     steps = list(advice)
     if replay and root.step is not None:
+        step = None if unlogged else root.step
         if checkpoint is not None:
-            steps.insert(0, replay_command(view, root.step, checkpoint))
+            steps.insert(0, replay_command(view, step, checkpoint))
         else:
             where = f"from step {good} or before" if good is not None else "from before it"
-            steps.append(f"save checkpoints: with weights {where}, `{replay_command(view, root.step, None)}` names the operation and the samples")
+            steps.append(f"save checkpoints: with weights {where}, `{replay_command(view, step, None)}` names the operation and the samples")
     elif checkpoint is not None:
         steps.append(f"resume from {checkpoint.path} (step {checkpoint.step}, the newest before the fault)")
     return Diagnosis(

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import named, tell
+from postmortem.diagnoses._story import ABOUT_NUMBERS, named, tell
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
@@ -46,14 +47,15 @@ class Crash:
                 *([f"what would confirm it: {known.evidence}"] if known is not None and known.evidence else []),
                 f"postmortem explain {root.evidence.get('kind', root.code)}",
             ],
-            replay=False,
+            replay=bool(ABOUT_NUMBERS.search(root.message)),
+            unlogged=True,
         )
 
 
 def _fixes(signature: Signature) -> Iterator[str]:
-    """What a signature advises; where it sends the reader to another one ("See nan-metric; …"), what that one advises."""
+    """What a signature advises; where it sends the reader to another one ("See nan-metric: …"), what that one advises."""
     for fix in signature.fixes:
-        other, _, rest = fix.removeprefix("See ").rstrip(".").partition("; ")
+        other, rest = (*re.split("[:;] ", fix.removeprefix("See ").rstrip("."), maxsplit=1), "")[:2]
         if fix.startswith("See ") and other in CATALOGUE and other != signature.id:
             yield from CATALOGUE[other].fixes
             if rest:

@@ -7,9 +7,11 @@ DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.model import Checkpoint
@@ -50,6 +52,7 @@ _NAMED_STEP = re.compile(
 )
 _LAST_NUMBER = re.compile(r"(?:^|[_\-=])(\d{1,12})(k?)(?![a-z\d.=])", re.I)
 _EPOCH = re.compile(r"epochs?[_\-=]?\d+|(?:^|[_\-])ep?\d+|v\d+(?:\.\d+)*$", re.I)
+_EPOCH_NUMBER = re.compile(r"(?:epochs?|(?:^|[_\-])ep)[_\-=]?(\d{1,9})", re.I)
 _MAX_ENTRIES, _MAX_DEPTH, _MAX_JSON = 20_000, 4, 64 * 2**20
 
 
@@ -166,6 +169,28 @@ def step_in_name(stem: str) -> int | None:
         numbers = list(_LAST_NUMBER.finditer(_EPOCH.sub("", stem)))
         match = numbers[-1] if numbers and len(numbers[-1].group(1)) < 10 else None
     return None if match is None else int(match.group(1)) * (1000 if match.group(2) else 1)
+
+
+def named_step(path: Path) -> int | None:
+    """The step of a checkpoint whose name or JSON file says that it is one: not of ``model_3.pt``, which may count epochs."""
+    stem = path.name if path.is_dir() else _stem(path.name)
+    return step_of(path) if _NAMED_STEP.search(stem) or step_in_name(stem) is None else None
+
+
+def by_epochs(checkpoints: list[Checkpoint], last_step: int | None) -> list[Checkpoint]:
+    """The checkpoints, those named by their epoch with that as their step where the log counts epochs as well.
+
+    It does where the newest epoch saved is the log's `last_step`, give or take what lies between two savings.
+    """
+    epochs = {c.path: int(m.group(1)) for c in checkpoints if c.step is None and (m := _EPOCH_NUMBER.search(os.path.basename(c.path)))}
+    counts = sorted(set(epochs.values()))
+    if last_step is None or not counts:
+        return checkpoints
+    between = max([b - a for a, b in itertools.pairwise(counts)], default=counts[-1] + 1)
+    if not counts[-1] - 1 <= last_step <= counts[-1] + between:
+        return checkpoints
+    placed = [replace(c, step=epochs.get(c.path, c.step)) for c in checkpoints]
+    return sorted(placed, key=lambda c: (c.step is None, c.step or 0, c.path))
 
 
 def _step_in_json(path: Path) -> int | None:
