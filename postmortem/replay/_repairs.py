@@ -14,7 +14,7 @@ from postmortem.replay.state import tensor_map
 
 if TYPE_CHECKING:
     from postmortem.replay._candidates import Candidate
-    from postmortem.replay._session import Session
+    from postmortem.replay._session import Session, Stage
     from postmortem.replay.precision import Precision
     from postmortem.replay.samples import Samples
 
@@ -22,8 +22,8 @@ LARGEST_INPUT = 1e4
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples: Samples, *, fixes: bool, how: list[str]) -> Culprit:
-    """Tries the repairs, each on the whole step from the state before it."""
+def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples: Samples, *, stage: Stage, fixes: bool, how: list[str]) -> Culprit:
+    """Tries the repairs, each on the whole step from the state before it. `stage`: where the step first went wrong."""
     precise, remark = session.in_precision("fp64")
     found = replace(found, precision_only=None if precise is None else not precise)
     if precise is None:
@@ -54,9 +54,11 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
     attempt("sanitize_input", Overrides(batch=sanitized), "non-finite inputs set to 0, the rest clamped to ±1e4")
     if session.runner.scaler is not None:
         attempt("loss_scale", Overrides(loss_scale=1.0), "loss scale 1")
-    if found.phase == "optimizer" or (c is not None and c.outside is not None and c.outside[0] == "optimizer"):
-        fresh = session.fails(Overrides(fresh_optimizer=True)) is False
-        how.append(f"started with fresh optimizer state, the step {'is fine' if fresh else 'fails as well'}")
+    fresh = None
+    session.runner.restore(session.before)
+    if session.optimizer_tensors():
+        fails = session.fails(Overrides(fresh_optimizer=True)) if stage == "param" else True  # loss and gradients do not depend on it
+        fresh = None if fails is None else not fails
     if found.phase == "optimizer" and found.line is None:
         attempt("eps", Overrides(eps=1e-4), "optimizer eps at least 1e-4")
     suggestion = (
@@ -64,7 +66,7 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
         if found.line is not None and c is not None and c.op and found.phase in ("forward", "backward", "optimizer")
         else None
     )
-    return replace(found, fixes=tuple(tried), how=tuple(how), suggestion=suggestion)
+    return replace(found, fixes=tuple(tried), how=tuple(how), suggestion=suggestion, fresh_state=fresh)
 
 
 def _reduced(session: Session) -> bool:

@@ -220,6 +220,7 @@ class _Case:
             self.how.append("with the weights held still it stays at its level; smaller steps or gradients do not hold it there")
         return Culprit(
             cause="divergence", phase="optimizer", step=step, precision_only=precise, fixes=tuple(tried) if self.fixes else (),
+            fresh_state=self._survives_afresh() if self.fixes else None,
             how=tuple(self.how), established="cured" if cured else "observed",
         )  # fmt: skip
 
@@ -229,6 +230,11 @@ class _Case:
         except Exception:  # noqa: BLE001  (user code that refuses what is not finite, or that another precision does not suit)
             follow = overrides.dtype is not None and not overrides.casts_follow
             return follow and self._survives(replace(overrides, casts_follow=True), until)
+
+    def _survives_afresh(self) -> bool | None:
+        self.runner.restore(self.roll.start)
+        has_state = any(getattr(optimizer, "state", None) for optimizer in self.runner.optimizers.values())
+        return self._survives(Overrides(fresh_optimizer=True)) if has_state else None
 
     def _far_off(self) -> bool:
         """Without any fault a growing loss is called a divergence only where the log did, or where it is a thousandfold."""
@@ -319,7 +325,7 @@ class _Case:
         return self.session.fails(Overrides(batch=sanitized)) is False
 
     def _repaired(self, found: Culprit, c: Candidate | None) -> Culprit:
-        tried = with_repairs(found, c, self.session, self.samples, fixes=self.fixes, how=self.how)
+        tried = with_repairs(found, c, self.session, self.samples, stage=self.stage, fixes=self.fixes, how=self.how)
         return replace(tried, how=tuple(self.how))
 
 

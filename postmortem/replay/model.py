@@ -128,3 +128,5 @@ class Culprit:
     established: Established = "inferred"
     suggestion: str | None = None
     """A one-line repair of `code`, as a unified diff, where one was tried and cured the step."""
+    fresh_state: bool | None = None
+    """Whether forgetting the optimizer's state cures the step, as a fix does; None where it was not tried or there is none."""

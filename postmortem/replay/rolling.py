@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass, field
@@ -112,8 +113,8 @@ def ceiling(losses: Sequence[float]) -> float:
 def leaves_level(losses: Sequence[float]) -> int | None:
     """The index from which on the loss has left its level for good, growing over at least two steps; else None.
 
-    Left is: ten times the level of the first steps, or ten times everything before and growing on. One jump at the very end
-    counts only where it is a thousandfold (the weights were thrown away by the update before it).
+    Left is: ten times the level of the first steps, or ten times everything before and growing on. One jump counts only
+    where it is a thousandfold (the weights were thrown away by the update before it).
     """
     n = len(losses)
     if not n or not all(map(math.isfinite, losses)):
@@ -121,9 +122,11 @@ def leaves_level(losses: Sequence[float]) -> int | None:
     limit = ceiling(losses)
     above = [x > limit for x in losses]
     crossed = next((i for i in range(n, 0, -1) if not above[i - 1]), 0)
+    lowest_after = list(itertools.accumulate(reversed(losses), min))[::-1]
     highest, apart = abs(losses[0]), n
     for i in range(1, n):
-        if all(x > 10 * highest for x in losses[i:]) and losses[-1] > 10 * losses[i]:
+        lowest = lowest_after[i]
+        if lowest > 10 * highest and (losses[-1] > 10 * losses[i] or lowest > 1000 * highest):
             apart = i
             break
         highest = max(highest, abs(losses[i]))
@@ -140,7 +143,8 @@ def survives(runner: StepRunner, done: Roll, overrides: Overrides = NOTHING, *, 
     Leaves the runner in whatever state that makes: restore one.
     """
     runner.restore(done.start)
-    limit = ceiling([r.loss for r in done.results if math.isfinite(r.loss)]) if until is None else math.inf
+    level = done.results if done.diverged_at is None else done.results[: done.diverged_at - done.first]
+    limit = ceiling([r.loss for r in level if math.isfinite(r.loss)]) if until is None else math.inf
     with runner.under(overrides):
         for step in range(done.first, (done.last if until is None else until) + 1):
             result = runner.run(runner.draw(step), step)

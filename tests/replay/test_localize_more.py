@@ -173,11 +173,29 @@ def test_a_bad_optimizer_state_is_a_bad_state() -> None:
     optimizer.state[model.weight]["exp_avg"][0, 1] = float("nan")
     culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, model, optimizer)
     assert (culprit.phase, culprit.cause, culprit.param) == ("parameters", "bad-parameter", "weight")
-    assert any("fresh optimizer state, the step is fine" in line for line in culprit.how)
+    assert culprit.fresh_state is True
+    faulty = _ask(lambda m, b: (0 * m(b["x"]).mean()).log(), {"x": _rows()}, model, optimizer)
+    assert (faulty.op, faulty.fresh_state) == ("log", False)  # the loss does not depend on it
+    assert _ask(lambda m, b: (0 * m(b["x"]).mean()).log(), {"x": _rows()}, model).fresh_state is None  # plain SGD has no state
 
 
 def _train_step(**fields: Any) -> TrainStep:
     return TrainStep(None, None, None, **fields)
+
+
+def test_a_divergence_that_began_in_the_optimizers_state() -> None:
+    """Second moments that were lost while the first were kept throw the weights far off: fresh state is reported to cure."""
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.999, 0.9))
+    batches = [{"x": torch.randn(8, 4), "y": torch.zeros(8, 1)} for _ in range(12)]
+    (model(batches[0]["x"]) ** 2).mean().backward()
+    optimizer.step()
+    for state in optimizer.state.values():
+        state["exp_avg"].fill_(30.0)
+        state["exp_avg_sq"].zero_()
+    culprit = localize(TrainStep(model, optimizer, lambda m, b: ((m(b["x"]) - b["y"]) ** 2).mean(), batches=batches))
+    assert (culprit.cause, culprit.fresh_state) == ("divergence", True)
 
 
 def test_samples_are_taken_along_their_own_dimension() -> None:
