@@ -41,14 +41,14 @@ ROW = np.dtype(
 FIELDS: tuple[str, ...] = ROW.names or ()
 
 
-_AHEAD = 1 << 24
+_AHEAD = 1 << 27
 _PIECE = 1 << 16
 
 
 class _Growing:
     """An array that grows at its end. While all its cells are the same number it is kept as that number alone.
 
-    Space is asked for ahead, which costs nothing until it is written, so it is hardly ever moved.
+    Space is asked for ahead, which costs nothing until it is written; resize() writes what it adds, so it is hardly ever needed.
     """
 
     def __init__(self, dtype: Any) -> None:

@@ -425,9 +425,9 @@ def _rank(prefix: Prefix, record: Record) -> int:
 
 def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
     """Each event with the last step that its rank, or else anyone, had printed before it."""
-    if not len(resolved.line):
+    known = resolved.step != NO_STEP
+    if not events or not known.any():
         return events
-    known = np.flatnonzero(resolved.step != NO_STEP)
     lines, steps, ranks = resolved.line[known], resolved.step[known], resolved.rank[known]
     dated = []
     for event in events:
