@@ -1,11 +1,13 @@
 """Speed and memory of looking into a checkpoint, against one plain pass over the file.
 
-    python benchmarks/checkpoints.py [--mib 1024] [--dtype float32|bfloat16] [--folder DIR]
+    python benchmarks/checkpoints.py [--mib 1024] [--dtype float32 bfloat16 ...] [--safetensors] [--previous] [--folder DIR]
 
-Writes a checkpoint of the given size (torch zip, unless --safetensors), then in fresh processes: reads it once in pieces of
-1 MiB and does nothing with them (the plain pass), and looks into it. Prints both speeds, their ratio and the peak memory
-above that of an imported torch. On a busy machine only the ratio of CPU times means something. The file is in the page
-cache in both, so the ratio is the worst case: from a disk both are slower.
+Writes a checkpoint of the given size (torch zip, unless --safetensors), then, by turns in one fresh process, reads it in
+pieces of 1 MiB with one thread and does nothing with them (the plain pass), and looks into it. With --previous, two
+checkpoints: both are read plainly, and one is compared with the other. The plain pass reads into pages of its own, the
+best case: some processors copy at half the speed into a Python `bytearray`, which begins 16 bytes into a page.
+Prints the best time of each and the peak memory above that of an imported torch. The file is in the page cache, so the
+ratio is the worst case: from a disk both are slower. On a busy machine only the ratio of CPU times means something.
 """
 
 from __future__ import annotations
@@ -17,67 +19,82 @@ import sys
 import tempfile
 from pathlib import Path
 
-PLAIN = """
-import sys, time
-buffer = bytearray(2**20)
-best = cpu = 1e9
-for _ in range(5):
-    started, used = time.perf_counter(), time.process_time()
-    with open(sys.argv[1], "rb", buffering=0) as f:
-        while f.readinto(buffer):
-            pass
-    best, cpu = min(best, time.perf_counter() - started), min(cpu, time.process_time() - used)
-print(best, cpu)
-"""
 LOOK = """
-import json, resource, sys, time
+import json, mmap, resource, sys, time
 from pathlib import Path
 import torch
 from postmortem.replay.health import health
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before, best, cpu = peak(), 1e9, 1e9
-for _ in range(5):
-    started, used = time.perf_counter(), time.process_time()
-    found = health(Path(sys.argv[1]))
-    best, cpu = min(best, time.perf_counter() - started), min(cpu, time.process_time() - used)
-assert found.finite, found.problems
-print(json.dumps([best, cpu, before, peak()]))
+
+paths = [Path(p) for p in sys.argv[1:]]
+buffer = mmap.mmap(-1, 2**20)
+
+def plain():
+    for path in paths:
+        with path.open("rb", buffering=0) as f:
+            while f.readinto(buffer):
+                pass
+
+def look():
+    found = health(*paths)
+    assert found.finite, found.problems
+    assert len(paths) == 1 or all(t.change for t in found.tensors), found.tensors
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+best = {plain: (1e9, 1e9), look: (1e9, 1e9)}
+before = peak()
+for _ in range(7):
+    for work in best:
+        started, used = time.perf_counter(), time.process_time()
+        work()
+        spent = time.perf_counter() - started, time.process_time() - used
+        best[work] = tuple(map(min, best[work], spent))
+print(json.dumps([*best[plain], *best[look], before, peak()]))
 """
 MAKE = """
 import sys, torch
-path, mib, dtype, safe = sys.argv[1], int(sys.argv[2]), getattr(torch, sys.argv[3]), sys.argv[4] == "1"
+mib, dtype, paths = int(sys.argv[1]), getattr(torch, sys.argv[2]), sys.argv[3:]
 n = 16
-state = {f"layers.{i}.weight": torch.randn(mib * 2**20 // n // dtype.itemsize).to(dtype) for i in range(n)}
-if safe:
-    from safetensors.torch import save_file
-    save_file(state, path)
-else:
-    torch.save({"model": state, "step": 1}, path)
+for path in paths:
+    state = {f"layers.{i}.weight": torch.randn(mib * 2**20 // n // dtype.itemsize).to(dtype) for i in range(n)}
+    if path.endswith(".safetensors"):
+        from safetensors.torch import save_file
+        save_file(state, path)
+    else:
+        torch.save({"model": state, "step": 1}, path)
 """
 
 
 def run(code: str, *args: object) -> str:
-    return subprocess.run([sys.executable, "-c", code, *map(str, args)], check=True, capture_output=True, text=True).stdout
+    return subprocess.run([sys.executable, "-c", code, *map(str, args)], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def measure(dtype: str, a: argparse.Namespace) -> None:
+    with tempfile.TemporaryDirectory(dir=a.folder) as folder:
+        names = ["new", "old"] if a.previous else ["new"]
+        paths = [Path(folder) / (name + (".safetensors" if a.safetensors else ".pt")) for name in names]
+        run(MAKE, a.mib, dtype, *paths)
+        plain, plain_cpu, look, look_cpu, before, peak = json.loads(run(LOOK, *paths))
+    gib = len(paths) * a.mib / 1024
+    compared = ", compared with another one" if a.previous else ""
+    print(f"{a.mib} MiB of {dtype}, {'safetensors' if a.safetensors else 'torch zip'}{compared}")
+    print(f"  plain pass    {plain:7.3f} s  {gib / plain:6.2f} GiB/s, CPU {plain_cpu:.3f} s")
+    print(f"  looked into   {look:7.3f} s  {gib / look:6.2f} GiB/s, CPU {look_cpu:.3f} s")
+    print(f"  ratio of speeds {plain / look:.2f} by the clock (bar 0.50), {plain_cpu / look_cpu:.2f} by CPU time")
+    print(f"  peak memory   {peak:.0f} MiB, of which torch itself {before:.0f} MiB: {peak - before:.0f} MiB for the file")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16", "float16"])
     parser.add_argument("--safetensors", action="store_true")
-    parser.add_argument("--folder", type=Path, default=None, help="where to write the file")
+    parser.add_argument("--previous", action="store_true", help="compare with a checkpoint before")
+    parser.add_argument("--folder", type=Path, default=None, help="where to write the files")
     a = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=a.folder) as folder:
-        path = Path(folder) / ("x.safetensors" if a.safetensors else "x.pt")
-        run(MAKE, path, a.mib, a.dtype, int(a.safetensors))
-        plain, plain_cpu = map(float, run(PLAIN, path).split())
-        look, look_cpu, before, peak = json.loads(run(LOOK, path))
-    gib = a.mib / 1024
-    print(f"{a.mib} MiB of {a.dtype}, {'safetensors' if a.safetensors else 'torch zip'}")
-    print(f"  plain pass    {plain:7.3f} s  {gib / plain:6.2f} GiB/s, CPU {plain_cpu:.3f} s")
-    print(f"  looked into   {look:7.3f} s  {gib / look:6.2f} GiB/s, CPU {look_cpu:.3f} s")
-    print(f"  ratio of speeds {plain / look:.2f} by the clock, {plain_cpu / look_cpu:.2f} by CPU time (bar 0.50)")
-    print(f"  peak memory   {peak:.0f} MiB, of which torch itself {before:.0f} MiB: {peak - before:.0f} MiB for the file")
+    for dtype in a.dtype:
+        measure(dtype, a)
 
 
 if __name__ == "__main__":

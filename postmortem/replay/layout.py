@@ -40,7 +40,7 @@ _SAFETENSORS = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tensor, or a chunk of one: `nbytes` bytes of `dtype` from `offset` on in `path`."""
+    """A tensor, or a chunk of a sharded one that begins at index `start`: `nbytes` bytes of `dtype` from `offset` on in `path`."""
 
     name: str
     shape: tuple[int, ...]
@@ -48,6 +48,7 @@ class Piece:
     path: Path
     offset: int
     nbytes: int
+    start: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -278,5 +279,5 @@ def _dcp(folder: Path, found: Layout) -> int | None:
             content, places = _zip(f, where.offset, where.length)
         for _, t in _tensors(content, (index.fqn,)):
             place = places[t.untyped_storage()._cdata] + int(t.storage_offset()) * t.element_size()
-            found.pieces.append(Piece(index.fqn, tuple(t.shape), t.dtype, path, place, t.numel() * t.element_size()))
+            found.pieces.append(Piece(index.fqn, tuple(t.shape), t.dtype, path, place, t.numel() * t.element_size(), tuple(index.offset or ())))
     return found.step if found.step is not None else step_in_content(None, folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import tracemalloc
@@ -200,6 +201,111 @@ def test_unusual_tensors(tmp_path: Path) -> None:
     assert found["huge"].norm == pytest.approx(2e30, rel=1e-6)
     assert "int" not in found
     assert "empty" in found or layout(tmp_path / "x.pt").pieces
+
+
+EIGHT_BITS = [dtype for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz") if (dtype := getattr(torch, name, None))]
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e25])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, *EIGHT_BITS])
+def test_numbers_of_every_type(tmp_path: Path, dtype: torch.dtype, scale: float) -> None:
+    """Norm, largest value and counts by kind over several chunks agree with torch in float64, whatever the type and scale."""
+    torch.manual_seed(0)
+    values = torch.randn(2_500_001) * (scale if dtype in (torch.float32, torch.float64, torch.bfloat16) else 1.0)
+    values[::7] *= -0.0
+    saved = torch.complex(values, -values).to(dtype) if dtype.is_complex else values.to(dtype)
+    path = tmp_path / "x.pt"
+    torch.save({"good": saved}, path)
+    exact = (torch.view_as_real(saved) if dtype.is_complex else saved).double().flatten()
+    (good,) = health(path).tensors
+    assert good.norm == pytest.approx(float(exact.norm()), rel=1e-4)
+    assert (good.max_abs, good.nonfinite) == (float(exact.abs().max()), 0)
+    if dtype.is_complex:
+        return
+    spoilt = saved.float()
+    spoilt[[5, 1_500_000, 2_500_000]] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+    spoilt = spoilt.to(dtype)
+    torch.save({"bad": spoilt}, path)
+    exact = spoilt.double()
+    finite = exact[exact.isfinite()]
+    (bad,) = health(path).tensors
+    assert (bad.nan, bad.posinf, bad.neginf) == (int(exact.isnan().sum()), int(exact.isposinf().sum()), int(exact.isneginf().sum()))
+    assert bad.norm == pytest.approx(float(finite.norm()), rel=1e-4)
+    assert bad.max_abs == float(finite.abs().max())
+
+
+@pytest.mark.parametrize("values", [[1e-45, -2e-45], [1e-20, 3e-20], [-0.0, 0.0], [3e38, -3e38], [-2.0], [1e-300, 1e-299], [1e300, -1e300]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_norms_whose_squares_leave_the_range(tmp_path: Path, dtype: torch.dtype, values: list[float]) -> None:
+    """Second moments of 1e-20 and weights of 1e38 have a norm, though their squares are zero or infinite in their type."""
+    tensor = torch.tensor(values, dtype=torch.float64).clamp(-3e38, 3e38).to(dtype) if dtype != torch.float64 else torch.tensor(values, dtype=dtype)
+    torch.save({"w": tensor}, tmp_path / "x.pt")
+    (seen,) = health(tmp_path / "x.pt").tensors
+    assert seen.norm == pytest.approx(math.hypot(*tensor.tolist()), rel=1e-6)
+    assert seen.max_abs == max(map(abs, tensor.tolist()))
+
+
+@pytest.mark.parametrize("at", [1, 2, 3, 7, 8, 12, 36])
+def test_tensors_at_odd_offsets(tmp_path: Path, at: int) -> None:
+    """Where in a file a tensor begins, even between two of its numbers, changes nothing."""
+    tensor = torch.randn(300_000)
+    header = {"w": {"dtype": "F32", "shape": [300_000], "data_offsets": [0, 1_200_000]}}
+    text = json.dumps(header)
+    text += " " * ((at - 8 - len(text)) % 64)
+    (tmp_path / "x.safetensors").write_bytes(len(text).to_bytes(8, "little") + text.encode() + tensor.numpy().tobytes())
+    (seen,) = health(tmp_path / "x.safetensors").tensors
+    assert (seen.norm, seen.max_abs) == (pytest.approx(float(tensor.double().norm()), rel=1e-5), float(tensor.abs().max()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, *EIGHT_BITS])
+def test_change_of_every_type(tmp_path: Path, dtype: torch.dtype) -> None:
+    """The change over several chunks agrees with torch in float64; what is not finite in either is left out."""
+    torch.manual_seed(0)
+    kind = torch.complex64 if dtype.is_complex else torch.float32
+    old, step = torch.randn(1_300_001, dtype=kind).to(dtype), torch.randn(1_300_001, dtype=kind)
+    new = (old.to(kind) + 0.1 * step).to(dtype)
+    old[3], new[1_200_000] = torch.nan, torch.nan
+    torch.save({"w": old, "still": old}, tmp_path / "1.pt")
+    torch.save({"w": new, "still": old}, tmp_path / "2.pt")
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    difference, before = (torch.nan_to_num(t, 0.0).norm() for t in (new.to(wide) - old.to(wide), old.to(wide)))
+    changes = {t.name: t.change for t in health(tmp_path / "2.pt", tmp_path / "1.pt").tensors}
+    assert changes == {"w": pytest.approx(float(difference / before), rel=1e-4), "still": 0.0}
+
+
+def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors that can no longer be read are a problem that names the file and the place; the others are looked at."""
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.ones(1000), "b": torch.ones(9 * 2**20)}, path)
+
+    def cut(found: Path) -> Any:
+        pieces = layout(found)
+        os.truncate(found, 20 * 2**20)
+        return pieces
+
+    monkeypatch.setattr("postmortem.replay.health.layout", cut)
+    found = health(path)
+    assert [t.name for t in found.tensors] == ["a"]
+    assert [(p.path, p.offset, p.what) for p in found.problems] == [(str(path), 20 * 2**20, "truncated while it was read")]
+    assert found.finite is None
+    torch.save({"a": torch.ones(1000)}, path)
+    monkeypatch.setattr("postmortem.replay.health.layout", lambda found: (layout(found), found.unlink())[0])
+    assert "cannot be read: No such file" in health(path).problems[0].what
+
+
+def test_chunks_of_a_sharded_tensor_are_compared_with_their_own(tmp_path: Path) -> None:
+    """A chunk is compared with the chunk at the same place in the tensor, in whatever order the files name them."""
+    from postmortem.replay.health import _scan
+    from postmortem.replay.layout import Layout, Piece
+
+    values = np.concatenate([np.full(4, 1.0), np.full(4, 2.0)]).astype(np.float32)
+    pieces = []
+    for name, data in (("new", values), ("old", values)):
+        (tmp_path / name).write_bytes(data.tobytes())
+        pieces.append([Piece("w", (4,), torch.float32, tmp_path / name, 16 * i, 16, (4 * i,)) for i in range(2)])
+    new, old = pieces
+    (seen,) = _scan(Layout(new), {("w", p.start): p for p in reversed(old)})
+    assert (seen.change, seen.numel, seen.norm) == (0.0, 8, pytest.approx(float(np.linalg.norm(values))))
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:

@@ -1,0 +1,175 @@
+"""One chunk of a saved tensor: read, and reduced while it lies in the cache.
+
+A chunk is read so that it lies within a cache line as it does in the file: where the two differ, as they do for most
+tensors of a safetensors file, some processors copy at a sixth of the speed. Files are read, not mapped: one that is
+cut while it is looked at must end in a message, and touching a mapped page that is gone would end the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import mmap
+import os
+import struct
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from postmortem.core.model import Problem
+from postmortem.replay.unpickling import UnreadableCheckpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Values = NDArray[np.floating[Any]]
+
+CHUNK = 2**20  # smaller reads are slower, larger ones leave the cache
+_LINE = 64  # bytes of a cache line
+_TINY = 1e-24  # float32 squares of which less than this is left may have underflowed
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+
+
+@dataclass(slots=True)
+class Sums:
+    """What is known of one chunk, or of several: `largest` and `norm` are over the finite values, `changed` is the norm
+    of the difference to the checkpoint before, `before` the norm of that one."""
+
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    largest: float = 0.0
+    norm: float = 0.0
+    changed: float = 0.0
+    before: float = 0.0
+
+    def add(self, other: Sums) -> None:
+        self.nan += other.nan
+        self.posinf += other.posinf
+        self.neginf += other.neginf
+        self.largest = max(self.largest, other.largest)
+        self.norm = math.hypot(self.norm, other.norm)
+        self.changed = math.hypot(self.changed, other.changed)
+        self.before = math.hypot(self.before, other.before)
+
+
+class Buffers(threading.local):
+    """What each thread reads two chunks into, on pages of their own, and what it widens 16-bit numbers into."""
+
+    def __init__(self) -> None:
+        self.raw = [np.frombuffer(mmap.mmap(-1, CHUNK + _LINE), np.uint8) for _ in range(2)]
+        self.wide = [np.empty(CHUNK // 2, np.float32) for _ in range(2)]
+
+
+class Files:
+    """Files opened when they are first read, and closed together."""
+
+    def __init__(self) -> None:
+        self._handles: dict[Path, int] = {}
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+
+    def read(self, path: Path, offset: int, nbytes: int, itemsize: int, raw: Bytes) -> Bytes:
+        """uint8[nbytes], which lies in `raw`. UnreadableCheckpoint where the file ends before, or its disk gives an error."""
+        start = offset % _LINE if offset % itemsize == 0 else 0
+        data, done = raw[start : start + nbytes], 0
+        try:
+            if path not in self._handles:
+                self._handles[path] = os.open(path, os.O_RDONLY)
+            while done < nbytes:
+                got = os.preadv(self._handles[path], [memoryview(data)[done:]], offset + done)
+                if not got:
+                    raise _unreadable(path, "truncated while it was read", offset + done)
+                done += got
+        except OSError as error:
+            raise _unreadable(path, f"cannot be read: {error.strerror}", offset + done) from error
+        return data
+
+
+def _unreadable(path: Path, what: str, offset: int) -> UnreadableCheckpoint:
+    return UnreadableCheckpoint(Problem(path=str(path), what=what, offset=offset, lost="the tensors there"))
+
+
+def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
+    """The real numbers in `data`, as float32 or float64, and what is known of them. 16-bit ones are widened into `wide`."""
+    dtype = dtype.to_real()
+    if dtype in _NUMPY:
+        values: Values = data.view(_NUMPY[dtype])
+    elif dtype.itemsize == 2:
+        values = wide[: len(data) // 2]
+        torch.from_numpy(values).copy_(torch.from_numpy(data).view(dtype))
+    else:
+        values = _table(dtype)[data]
+    largest = _LARGEST[dtype](data) if dtype in _LARGEST else _largest(values)
+    if math.isfinite(largest):
+        return values, Sums(largest=largest, norm=_norm(values) if largest else 0.0)
+    finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    infinite = np.isinf(values)
+    above = int(np.count_nonzero(values[infinite] > 0))
+    below = int(np.count_nonzero(infinite)) - above
+    return values, Sums(int(np.count_nonzero(np.isnan(values))), above, below, _largest(finite), _norm(finite))
+
+
+def compare(values: Values, data: Bytes, dtype: torch.dtype, wide: Values, sums: Sums) -> None:
+    """Adds to `sums` how far `values`, which are lost in it, are from those in `data`."""
+    other, before = look(data, dtype, wide)
+    sums.before = before.norm
+    sums.changed = _norm(np.subtract(values, other, out=values))
+
+
+def _largest(values: Values) -> float:
+    """The largest magnitude; NaN or infinite where any value is."""
+    return max(float(values.max()), -float(values.min()))
+
+
+def _norm(values: Values) -> float:
+    """The euclidean norm of the finite values, whatever their scale."""
+    squares = float(np.dot(values, values))
+    if _TINY < squares < math.inf:
+        return math.sqrt(squares)
+    if not values.any():
+        return 0.0
+    finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    scale = _largest(finite)
+    finite /= scale or 1.0
+    return scale * math.sqrt(np.dot(finite, finite))
+
+
+def _largest_of_16_bits(widened: Callable[[int], float]) -> Callable[[Bytes], float]:
+    """The largest magnitude of 16-bit numbers: without their sign they are in the order of their bits."""
+
+    def largest(data: Bytes) -> float:
+        positive, negative = int(data.view(np.int16).max()), int(data.view(np.uint16).max()) & 0x7FFF
+        return widened(max(positive, negative))
+
+    return largest
+
+
+def _float16(bits: int) -> float:
+    return float(struct.unpack("<e", struct.pack("<H", bits))[0])
+
+
+def _bfloat16(bits: int) -> float:
+    """A bfloat16 is the upper half of a float32."""
+    return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
+
+
+_LARGEST = {torch.float16: _largest_of_16_bits(_float16), torch.bfloat16: _largest_of_16_bits(_bfloat16)}
+
+
+@functools.cache
+def _table(dtype: torch.dtype) -> Values:
+    """float32[256]: what each byte stands for in an 8-bit type."""
+    return torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()
