@@ -29,7 +29,7 @@ ROLES = (
 )
 
 _HELD_OUT = r"(?:val|valid|validation|eval|evaluation|dev|test|held_?out)"
-_SPLIT = re.compile(rf"(?:^|[\s/_.:\-]){_HELD_OUT}(?:$|[\s/_.:\-\d])|^{_HELD_OUT}(?=loss|acc)")
+_SPLIT = re.compile(rf"(?:^|[\s/_.:\-]){_HELD_OUT}(?:$|[\s/_.:\-\d])|^{_HELD_OUT}(?=loss|acc)|验证|测试")
 _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     (role, re.compile(pattern))
     for role, pattern in (
@@ -42,7 +42,7 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
             "layer_grad_norm",
             r"(grad(ient)?s?[\s_\-/.]*(2\.0_|l2_?)?norm|gnorm|grads?/)[\s_\-/.].+|.+[\s_\-/.](grad(ient)?s?[\s_\-/.]*(l2_?)?norm|gnorm)$",
         ),
-        ("lr", r"(^|[\s/_.\-])(lr|learning[\s_\-]*rate)([\s/_.\-]*\w{0,12})?$|^lr[\s\-/_.]"),
+        ("lr", r"(^|[\s/_.\-])(lr|learning[\s_\-]*rate)([\s/_.\-]*\w{0,12})?$|^lr[\s\-/_.]|^l\.r\.?$|学习率|lernrate"),
         (
             "data_time",
             r"(data|load(ing|er)?|fetch|batch[\s_]*load|input|iter)[\s_\-/]*(load(ing)?[\s_]*)?(time|wait|ms|sec(onds)?|s)$|time[\s_\-/]*data|(^|/)data$|dataload(er|ing)?",
@@ -62,13 +62,13 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("perplexity", r"perplexity|(^|[\s/_])ppl($|[\s/_])"),
         (
             "accuracy",
-            r"(^|[\s/_.\-])(acc(uracy)?|top[\s_\-]?\d|acc@\d|f1|auc|auroc|mean_token_accuracy|map|miou|iou|bleu|dice|psnr|ssim|r2|recall|precision|exact_match)($|[\s/_.\-\d@])|accuracy",
+            r"(^|[\s/_.\-])(acc(uracy)?|top[\s_\-]?\d|acc@\d|f1|auc|auroc|mean_token_accuracy|map|miou|iou|bleu|dice|psnr|ssim|r2|recall|precision|exact_match)($|[\s/_.\-\d@])|accuracy|准确率|正确率|exactitude|genauigkeit",
         ),
         ("reward", r"(^|[\s/_.\-])(rewards?|returns?|ep_rew_mean|episodic_return|score|success_rate)($|[\s/_.\-])"),
         ("epoch", r"^(\w+/)?epochs?(_float|_frac)?$"),
         (
             "loss",
-            r"(^|[\s/_.\-\d])(loss|nll|ce|bce|mse|mae|cross[\s_\-]?entropy|crossentropyloss|elbo|kl|objective|cost|tel|trl)($|[\s/_.\-(\d])|loss(es)?($|[\s/_.\-(\d])|crossentropyloss",
+            r"(^|[\s/_.\-\d])(loss|nll|ce|bce|mse|mae|cross[\s_\-]?entropy|crossentropyloss|elbo|kl|objective|cost|tel|trl)($|[\s/_.\-(\d])|loss(es)?($|[\s/_.\-(\d])|crossentropyloss|logloss|损失|損失|(^|[\s_])(perte|verlust)($|[\s_])",
         ),
     )
 )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
-from functools import lru_cache
 
 from postmortem.core.roles import role_of
-from postmortem.readers.dialects import GLOBAL, ITERATION, LOCAL, STEP, Record, Value
+from postmortem.readers._names import Named, letters, name_of
+from postmortem.readers._positions import HELD_OUT, POSITIONS, SPLITS, position
+from postmortem.readers.dialects import GLOBAL, LOCAL, STEP, Record, Value
 
 LONGEST_ROW = 65_536
 """Characters of one row that are looked at; what is behind is counted by the reader."""
@@ -30,78 +30,32 @@ _JUNK = (
     r"|\d++(?::\d\d)++(?:\.\d++)?|\d++\.\d++(?:\.\w++)++|0x[0-9a-fA-F]++"  # clocks, versions and addresses, hex
     r"|\d++(?:-\d++)++(?![\w.])"
 )
-_TOKEN = re.compile(
-    r"(?<![\w@.$\-+/\\])(?:"
-    rf"(?P<junk>{_JUNK})(?![\w])"
-    r"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![\w/]|\.\d)"
-    rf"|(?P<nonfinite>{NONFINITE})(?:%|(?![\w/\-.]))"
-    rf"|(?P<number>{NUMBER})(?:(?P<unit> ?(?:{_UNIT}))(?!\w)|(?![\w])|(?=(?:step|iter|epoch|Step|Iter|Epoch|STEP|\[)))"
-    r")"
-)
-_PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
-_DELIMITER = re.compile(
-    r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
-    r"|[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s"
-)
-_DRESSING = re.compile(r"(?:device|dtype|grad_fn|requires_grad)=[^,)]{0,60}|\b[\w.]{0,20}(?:tensor|Tensor|float|int|array)\w{0,3}\(")
-_PLAIN = frozenset("'\"=\\")
-_ABSENT = re.compile(r"[:=]\s?['\"]?(?i:none|null|n/a|nil|true|false|--)(?=\W)")
-_KEY = re.compile(r"""(['"])([^'"]{1,120})\1\s*$""")
-_WRAPPER = re.compile(r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?\w{0,8}(?:float|int|array|Array)\w{0,3})\($")
-_NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
-_STOP_WORDS = {
-    "and",
-    "with",
-    "the",
-    "at",
-    "a",
-    "is",
-    "of",
-    "for",
-    "in",
-    "on",
-    "to",
-    "has",
-    "was",
-    "are",
-    "then",
-    "now",
-    "current",
-    "avg:",
-    "=>",
-    "->",
-    "got",
-}
-_WORD = re.compile(r"[^\W\d_]")
-SPLITS = {
-    "train", "training", "trn", "val", "valid", "validation", "validate", "validating", "eval", "evaluation", "evaluating",
-    "test", "testing", "dev", "heldout",
-}  # fmt: skip
-HELD_OUT = SPLITS - {"train", "training", "trn"}
 
-POSITIONS: dict[str, tuple[str, int]] = {}
-for _field, _level, _names in (
-    ("step", GLOBAL,
-     "global_step globalstep global_steps num_updates current_steps total_timesteps optimizer_step optimizer_steps global_iter "
-     "global_iteration opt_step gstep glob_step update_step trainer_global_step training_step"),
-    ("step", ITERATION, "iteration iterations iter iters itr training_iteration update updates num_iter timestep timesteps"),
-    ("step", STEP, "step steps stp train_step training_steps cur_step current_step step_num episode episodes round rounds generation game"),
-    ("step", LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index"),
-    ("epoch", 0, "epoch epochs ep current_epoch cur_epoch epoch_num epoch_idx"),
-    ("rank", 0, "rank local_rank global_rank worker_rank proc"),
-    ("time", 0, "timestamp _timestamp ts created asctime unix_time"),
-    ("", 0,
-     "eta remaining remaining_time elapsed_time percentage progress total_steps max_steps max_epochs num_epochs total_epochs v_num "
-     "version pid port seed world_size micro_step "
-            "line lineno id job_id gpu_id device num_workers node total_iters eta_seconds percent pct date"),
-):  # fmt: skip
-    for _name in _names.split():
-        POSITIONS[_name] = (_field, _level)
-_NOT_A_POSITION = {
-    "max", "total", "num", "number", "warmup", "save", "eval", "log", "logging", "per", "every", "each", "of", "n", "best", "last", "accum",
-    "accumulation", "grad", "gradient", "skipped", "inner", "time", "patience", "decay", "limit", "until",
-}  # fmt: skip
-_WITH_A_POSITION = SPLITS | {"current", "cur", "curr", "global", "trainer", "this", "at", "after", "on", "in", "results", "result", "metrics"}
+
+def _tokens(word: str) -> re.Pattern[str]:
+    """Numbers that are no part of a word; `word` is a class of characters."""
+    return re.compile(
+        rf"(?<![{word}@.$\-+/\\])(?:"
+        rf"(?P<junk>{_JUNK})(?![{word}])"
+        rf"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![{word}/]|\.\d)"
+        rf"|(?P<nonfinite>{NONFINITE})(?:%|(?![{word}/\-.]))"
+        rf"|(?P<number>{NUMBER})(?:(?P<unit>(?=[%/\w])(?:{_UNIT})(?!\w)| (?=[%/A-Za-zµ])(?:{_UNIT})(?!\w)(?!\s*+\d))"
+        rf"|(?![{word}])|(?=(?:step|iter|epoch|Step|Iter|Epoch|STEP|\[)))"
+        r")"
+    )
+
+
+_TOKEN, _TOKEN_CJK = _tokens(r"\w"), _tokens("A-Za-z0-9_")
+_CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af\uff00-\uff60]")
+_NARROW = {0xFF1A: ":", 0xFF0C: ",", 0xFF1D: "=", 0xFF08: "(", 0xFF09: ")", 0xFF05: "%", 0x3000: " "}
+"""Wide punctuation of East Asian texts, sign for sign."""
+_ORDINAL = re.compile(r"\s*+(?:个)?(?:(?P<epoch>轮|[Ee]poch)|(?P<step>步|次迭代|[Ss]tep))")
+_PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
+_GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
+_TIMES = {"ms", "us", "µs", "ns", "s", "sec", "secs", "min", "h", "hr", "hrs"}
+_DECIMAL_COMMA = re.compile(r"(?:0,\d++|\d++,(?:\d\d?|\d{4,}+))(?![\d,\]])")
+_REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
+_NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
 _SHORT = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s*[:#=]?\s*\[?\s*(\d{1,7})\s*/\s*(\d{1,7})\b")
 _INERT = re.compile(
@@ -124,98 +78,6 @@ def number(text: str) -> float:
         return float(low)
 
 
-@lru_cache(maxsize=65_536)
-def position(name: str) -> tuple[str, int] | None:
-    """What a name says about where training is: (field, trust), ("", 0) for words that are no metric, None for a metric."""
-    key = re.sub(r"[^a-z0-9_]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
-    found = POSITIONS.get(key)
-    if found is None and "_" in key:
-        first, _, last = key.rpartition("_")
-        words = set(first.split("_"))
-        if last in ("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode") and not words & _NOT_A_POSITION and "/" not in name:
-            known = words <= _WITH_A_POSITION
-            found = POSITIONS[last] if known or (" " in name and last == "epoch") else None
-        elif key.endswith("num_updates"):
-            found = POSITIONS["num_updates"]
-        elif key.endswith("_global_step") or key == "trainer_global_step":
-            found = POSITIONS["global_step"]
-    return found
-
-
-@dataclass(slots=True)
-class _Named:
-    name: str
-    strong: bool
-    """A sign stands between name and number, so the name is one."""
-    clean: bool
-    """The name fills the text since the number before."""
-    words: int
-    leftover: int
-    """Letters between the number before and the name."""
-    split: str
-
-
-@lru_cache(maxsize=65_536)
-def _named(gap: str) -> _Named | None:
-    """The name that the text in front of a number gives it; None where that ends in none."""
-    tail = gap.rstrip(" \t'\"[(")
-    while match := _WRAPPER.search(tail + "("):
-        tail = tail[: match.start()].rstrip(" \t'\"[(")
-    if tail.endswith(("->", "=>")):
-        tail, strong = tail[:-2], True
-    elif tail.endswith("..."):
-        tail = tail.rstrip(". ")
-        strong = role_of(tail.rpartition("  ")[2]) is not None
-        if not strong:
-            return None
-    elif tail[-1:] in ("=", ":", "≈", "~"):
-        tail, strong = tail.rstrip("=:≈~ "), True
-    else:
-        strong = False
-    tail = tail.rstrip(" \t")
-    if strong and tail[-1:] in "'\"" and (key := _KEY.search(tail[-130:])):
-        return _Named(key[2], True, True, 1, 0, "")
-    unit = ""
-    if tail.endswith(")") and (k := tail.rfind("(", -24)) > 0:
-        tail, unit = tail[:k].rstrip(), (" " if tail[k - 1] == " " else "") + tail[k:]
-    tail = tail[-120:]
-    cut = 0
-    split = ""
-    for match in _DELIMITER.finditer(tail):
-        if match.end() < len(tail):
-            word = tail[cut : match.start()].strip("[]({ *#=-\t").lower().removesuffix(" set").removesuffix(" error").removesuffix(" results")
-            if word in SPLITS:
-                split = tail[cut : match.start()].strip("[]({ *#=-\t").split(" ")[0]
-            cut = match.end()
-    name = tail[cut:].strip().lstrip("([*#'\"-. )]:")
-    words = name.split()
-    while words and words[0].lower() in _STOP_WORDS:
-        words.pop(0)
-    while words and not strong and words[-1] in ("=", ":", "is", "of", "at"):
-        words.pop()
-    name = " ".join(words) + unit
-    if (
-        not words
-        or not _PLAIN.isdisjoint(name)
-        or "..." in name
-        or len(words) > 6
-        or not _WORD.search(name[:40])
-        or name[0].isdigit()
-        or name.endswith((".py", ".cpp", ".cu", ".cc", ".h"))
-    ):
-        return None
-    told = max((m.end() for m in _ABSENT.finditer(gap)), default=0)  # "acc: None" is a pair, too
-    leftover = _letters(gap[told:]) - sum(map(str.isalpha, name))
-    return _Named(name, strong, leftover <= len(split), len(words), max(0, leftover - len(split)), split)
-
-
-def _letters(text: str) -> int:
-    """Letters of a text, without the words that Python puts around a tensor's number."""
-    if "(" in text or "=" in text:
-        text = _DRESSING.sub("", text)
-    return sum(map(str.isalpha, text))
-
-
 def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     """Values and position of the row text[start:], or None where it has no named number.
 
@@ -225,6 +87,9 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         return None
     if len(text) > LONGEST_ROW:
         text = text[:LONGEST_ROW]
+    token = _TOKEN
+    if not text.isascii() and _CJK.search(text):
+        text, token = text.translate(_NARROW), _TOKEN_CJK
     record = Record()
     end = start
     covered = leftover = 0
@@ -233,68 +98,89 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     nested = "{" in text
     split = ""
     fraction_free = True
-    for match in _TOKEN.finditer(text, start):
-        # after rejected words ("nan") the text in front may be long; no name is
-        gap = text[max(end, match.start() - (200 if match["nonfinite"] else 2000)) : match.start()]
-        if match.start() < end:
+    opening = False
+    """Whether the position stands in brackets at the beginning of the row."""
+    for match in token.finditer(text, start):
+        begin, stop = match.span()
+        if begin < end:
             continue  # inside a percentage that was taken already
+        kind = match.lastgroup
+        # after rejected words ("nan") the text in front may be long; no name is
+        gap = text[max(end, begin - (200 if kind == "nonfinite" else 2000)) : begin]
         if nested and ("{" in gap or "}" in gap):
             _walk(gap, path)
-        if match["junk"]:
-            leftover += _letters(gap) // 2
-            end = match.end()
+        if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", stop) and letters(gap)):  # "output #0: accuracy = 0.9"
+            leftover += letters(gap) // 2
+            end = stop
             continue
-        named = _named(gap) if gap else None
-        if match["a"]:
+        if token is not _TOKEN and gap.rstrip().endswith("第") and (ordinal := _ORDINAL.match(text, stop)):
+            _place(record, POSITIONS["epoch" if ordinal["epoch"] else "step"], match["number"] or "", match.span("number"), "")
+            end = ordinal.end()
+            continue
+        named = name_of(gap) if gap else None
+        if kind == "b":
+            bracketed = gap.strip() == "("
+            if bracketed and record.values:
+                end = stop  # "Acc: 50.0% (155/310)": what the share was made of
+                continue
             end = _fraction(record, match, text, named, fraction_free)
             if named is not None:
                 covered += len(named.name)
                 leftover += named.leftover
+            opening = opening or (bracketed and fraction_free and record.n is not None and text.startswith(")", end))
             fraction_free = fraction_free and record.n is None
             continue
-        raw = match["nonfinite"] or match["number"]
-        if match["nonfinite"] and (
+        span = match.span("nonfinite" if kind == "nonfinite" else "number")
+        raw = text[span[0] : span[1]]
+        if kind == "nonfinite" and (
             named is None
             or not (named.strong or role_of(named.name) is not None)
-            or (text[match.end() : match.end() + 2].strip()[:1].isalpha() and not named.strong and _sentence(text, match.end()))
+            or (text[stop : stop + 2].strip()[:1].isalpha() and not named.strong and _sentence(text, stop))
         ):
             continue  # the word, as in "number of nan iterations"
         if named is None:
-            if (record.values and gap.strip() in ("", "(")) or gap.lstrip().startswith(")"):
-                end = match.end()
-                continue
-            _unnamed(record, match, text, gap)
-            leftover += _letters(gap)
-            end = match.end()
+            if not ((record.values and gap.strip() in ("", "(")) or gap.lstrip().startswith(")")):
+                _unnamed(record, match, text, gap)
+                leftover += letters(gap)
+            end = stop
             continue
         if "(" in gap and record.values and gap.lstrip().startswith("(") and ")" not in gap:
-            end = match.end()  # "loss 1.23 (avg 1.30)": its mean, not a value of its own
+            end = stop  # "loss 1.23 (avg 1.30)": its mean, not a value of its own
             continue
+        unit = match["unit"].strip() if kind == "unit" else ""
         where = position(named.name)
-        if where is not None and where[0] == "step" and "." in raw and not raw.endswith(".0") and where[1] < GLOBAL:
-            where = None  # a timer: "forward: 103.30 | step: 7.03"
-        span = match.span("nonfinite") if match["nonfinite"] else match.span("number")
+        if where is not None and where[0] == "step":
+            if unit in ("k", "K", "M"):  # "step 1.5k"
+                raw = f"{number(raw) * _SUFFIX[unit]:.0f}"
+                record.once = True
+            elif unit in _TIMES or ("." in raw and not raw.endswith(".0") and where[1] < GLOBAL):
+                where = None  # a timer: "forward: 103.30 | step: 7.03"
         split = named.split or split
         if where is not None:
             covered += len(named.name)
             leftover += named.leftover
-            _place(record, where, raw, span, named)
-            end = match.end()
+            _place(record, where, raw, span, named.name)
+            end = stop
             continue
-        unit = (match["unit"] or "").strip()
         if "..." in gap and raw.isdigit():
             continue  # a listing of settings
         if not named.strong and not named.clean and role_of(named.name) is None:
-            leftover += _letters(gap)
-            end = match.end()
+            leftover += letters(gap)
+            end = stop
             continue
         tag = "/".join((*path, named.name)) if path and named.strong else named.name
+        if "[" in gap and (group := _GROUP.search(gap)) and any(v.tag == tag for v in record.values):
+            tag = f"{group[1]}/{tag}"  # "loss[loss=1, …], tot_loss[loss=2, …]"
         factor = _SUFFIX.get(unit, 1.0)
         if factor != 1.0 and role_of(tag) == "memory":
             factor = 1.0
         value = Value(tag, number(raw) * factor if factor != 1.0 else number(raw), *(span if factor == 1.0 else (-1, -1)))
-        end = match.end()
+        end = stop
         follows = text[end : end + 1]
+        if follows == "," and raw.isdigit() and role_of(tag) and (comma := _DECIMAL_COMMA.match(text, begin)):
+            value, end = Value(tag, float(comma[0].replace(",", "."))), comma.end()  # "Verlust: 0,75"
+            follows = text[end : end + 1]
+            record.once = True
         if named.strong or (role_of(tag) is not None and named.words <= 4):
             record.values.append(value)
             covered += len(named.name)
@@ -304,7 +190,11 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
             covered += len(named.name)
             record.values.append(value)
         else:
-            leftover += _letters(gap)
+            leftover += letters(gap)
+    if record.n is not None and opening and record.step is not None:
+        record.rank, record.n, record.total = int(record.n), None, None  # "(0/4) Epoch 1, batch 50": of so many ranks
+        record.at["rank"] = record.at.pop("n")
+        record.at.pop("total", None)
     if record.split == "":
         record.split = split
     leftover += sum(map(str.isalpha, text[end : end + 400]))
@@ -319,13 +209,26 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         return None  # a dump of many results, one after the other
     known = placed or any(role_of(v.tag) is not None for v in record.values)
     if demand and covered * (2 if placed else 1 if known else 0.3) < leftover:
+        if (found_reversed := _reversed(text, start)) is not None:
+            return found_reversed
         if found := _EPOCH_ANYWHERE.search(text, start):
             return Record(epoch=float(found[1]), epochs=float(found[2]), at={"epoch": found.span(1), "epochs": found.span(2)})
         return None
     if not record.values and not placed:
-        return None
+        return _reversed(text, start) if demand else None
     _inherit_split(record, text)
     return record
+
+
+def _reversed(text: str, start: int) -> Record | None:
+    """Rows with the names behind the numbers: ``100: 1.52, 1.61 avg loss, 0.001 rate, 2.3 seconds`` (darknet)."""
+    head = re.match(r"\s*+(\d{1,15})[:)]\s", text[start:])
+    pairs = [_REVERSED.match(part) for part in text[start + head.end() : 2000].split(", ")] if head else []
+    found = [pair for pair in pairs if pair is not None]
+    if head is None or len(found) < 2 or not any(role_of(pair["name"]) for pair in found):
+        return None
+    values = [Value(pair["name"], number(pair["value"])) for pair in found]
+    return Record(values, step=float(head[1]), level=STEP, once=True)
 
 
 def _sentence(text: str, end: int) -> bool:
@@ -342,7 +245,7 @@ def _walk(gap: str, path: list[str]) -> None:
             path.pop()
 
 
-def _fraction(record: Record, match: re.Match[str], text: str, named: _Named | None, free: bool) -> int:
+def _fraction(record: Record, match: re.Match[str], text: str, named: Named | None, free: bool) -> int:
     """Takes ``12/100``: an epoch, a step of a known total, a position, or a count of hits -> where to go on."""
     n, total = float(match["a"]), float(match["b"]) if match["b"] != "?" else None
     percent = _PERCENT.match(text, match.end())
@@ -404,7 +307,7 @@ def _unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
         record.at["epoch"], record.at["n"] = record.at.pop("step"), match.span("number")
 
 
-def _place(record: Record, where: tuple[str, int], raw: str, span: tuple[int, int], named: _Named) -> None:
+def _place(record: Record, where: tuple[str, int], raw: str, span: tuple[int, int], name: str) -> None:
     kind, level = where
     value = number(raw)
     if value != value or abs(value) == float("inf"):
@@ -421,7 +324,7 @@ def _place(record: Record, where: tuple[str, int], raw: str, span: tuple[int, in
     elif kind == "step" and level > record.level and "e" not in raw.lower() and value == int(value):
         record.step, record.level = value, level
         record.at["step"] = span
-    first = named.name.split(" ")[0]
+    first = name.split(" ")[0]
     if kind in ("step", "epoch") and first.lower() in HELD_OUT:
         record.split = first
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.readers._columns import Columns, Place
-from postmortem.readers._miner import POSITIONS, number, position
+from postmortem.readers._miner import number
+from postmortem.readers._positions import POSITIONS, position
 from postmortem.readers._shapes import equal_keys, fold, hashes
 from postmortem.readers._track import NO_STEP, ROW
 

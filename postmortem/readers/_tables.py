@@ -6,7 +6,8 @@ import re
 from typing import ClassVar
 
 from postmortem.core.roles import role_of
-from postmortem.readers._miner import NONFINITE, NUMBER, number, position
+from postmortem.readers._miner import NONFINITE, NUMBER, number
+from postmortem.readers._positions import SPLITS, position
 from postmortem.readers.dialects import Dialect, Record, Row, Value
 
 _SCALE = {"K": 1e3, "M": 1e6, "B": 1e9}
@@ -16,31 +17,43 @@ _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,
 class ColumnTable(Dialect):
     """Rows under a header that names the columns: fastai, nerfstudio, PrettyTable, CSV on the terminal, hand-made tables.
 
-    Columns are separated by two or more blanks, tabs, bars, or commas. A column named like a step or an epoch is the position.
+    Columns are separated by two or more blanks, tabs, bars, or commas, or by single blanks where every name is one word. A column
+    named like a step or an epoch is the position. A header of split words (``Training | Validation``) names the columns of rows that begin
+    with the metric.
     """
 
     name = "table"
     priority = 60
     content: ClassVar[re.Pattern[str] | None] = re.compile(
         rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?(?:\s\s|\t|,|\s*+[|│┃])"  # a cell and its end
+        rf"|\s*+(?:{NUMBER}\s++){{3}}"  # cells between single blanks
         r"|(?=[^\d]*+$)(?=(?:[^,|\t]*+[,|\t]){2}|(?:.*?\S\s\s+){2})(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"  # names between separators
+        r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
+        rf"|[A-Za-z_][\w./@\-]*+\s++\|\s*+(?:{NUMBER}|{NONFINITE}|N/A)\s*+\|"
     )
     _name = re.compile(r"(?!.*(?:^|[ (:=])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?[%)]?(?: |$))[A-Za-z_#∇][\w ./@()%#\-\[\]|]{0,40}$")
 
     def __init__(self) -> None:
         self.header: dict[int, tuple[str, list[str]]] = {}
+        self.splits: dict[int, list[str]] = {}
 
     def parse(self, row: Row) -> Record | None:
         text = row.text.strip()
+        if "|" in text and (record := self._by_split(row, text)) is not None:
+            return record
         header = self.header.get(row.rank)
         if header is not None and (text[:1].isdigit() or text[:1] in "|│┃-.n"):
             sign, names = header
             cells = _cells(text, sign)
+            if len(cells) != len(names) and sign == "  ":  # wide columns that touch
+                names, cells = " ".join(names).split(), text.split()
             if len(cells) == len(names):
                 record = self._row(row.text, names, cells)
                 if record is not None:
                     return record
-        for sign in ("|", ",", "  "):
+        for sign in ("|", ",", "  ", " "):
+            if sign == " " and ("  " not in text or len(text.split()) < 5):
+                continue
             if sign in text or (sign == "  " and "\t" in text):
                 names = _cells(text, sign)
                 if (
@@ -53,11 +66,24 @@ class ColumnTable(Dialect):
                     return Record()
         return None
 
+    def _by_split(self, row: Row, text: str) -> Record | None:
+        """A header of split words, or a row below one: the metric's name, then its value in each split."""
+        cells = [c.strip() for c in text.split("|")]
+        if len(cells) >= 2 and all(c.lower() in SPLITS for c in cells):
+            self.splits[row.rank] = cells
+            return Record()
+        splits = self.splits.get(row.rank, [])
+        if len(cells) != len(splits) + 1 or not splits or self._name.match(cells[0]) is None:
+            return None
+        found = [(split, _CELL.match(cell)) for split, cell in zip(splits, cells[1:], strict=True)]
+        values = [Value(f"{split} {cells[0]}", number(match["value"])) for split, match in found if match is not None]
+        return Record(values) if values else None
+
     @staticmethod
     def _metrics(names: list[str]) -> bool:
         """At least one known quantity and one position, or two known quantities; no file listing, no table of layers."""
         known = sum(role_of(_clean(n)) is not None for n in names)
-        places = sum((position(_clean(n)) or ("", 0))[0] in ("step", "epoch") for n in names)
+        places = sum((position(_clean(n, "#" in names)) or ("", 0))[0] in ("step", "epoch") for n in names)
         return known >= 2 or (known >= 1 and places >= 1)
 
     @staticmethod
@@ -65,7 +91,7 @@ class ColumnTable(Dialect):
         record = Record()
         numbers = 0
         for name, cell in zip(names, cells, strict=True):
-            name = _clean(name)
+            name = _clean(name, "#" in names)
             match = _CELL.match(cell)
             where = position(name)
             if match is None:
@@ -91,6 +117,8 @@ class ColumnTable(Dialect):
 
 
 def _cells(text: str, sign: str) -> list[str]:
+    if sign == " ":
+        return text.split()
     if sign == "  ":
         return [c.strip() for c in re.split(r"\s{2,}|\t", text.strip())]
     return (
@@ -100,6 +128,8 @@ def _cells(text: str, sign: str) -> list[str]:
     )
 
 
-def _clean(name: str) -> str:
-    """``Step (% Done)`` is the step."""
+def _clean(name: str, counted: bool = False) -> str:
+    """``Step (% Done)`` is the step. With a column ``#`` (`counted`) that is the step, and ``E`` the epoch (spaCy)."""
+    if counted and name in ("#", "E"):
+        return "step" if name == "#" else "epoch"
     return re.sub(r"\s*\(%[^)]*\)$", "", name)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postmortem.readers._miner import HELD_OUT
+from postmortem.readers._positions import HELD_OUT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -47,6 +47,15 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         ),
         [("train_loss", 1, 1.5), ("train_loss", 12, 12.5), ("val_loss", 5, 1.25), ("val_loss", 9, 2.25)],
     ),
+    "a bar with a counter of its own": (
+        "\n".join(f"Epoch #{e}: 801it [00:20, 480.12it/s, env_step={800 * e}, loss={e}.500, rew={e}.00]" for e in range(1, 5)),
+        [("loss", 1600, 2.5), ("rew", 3200, 4.0)],
+    ),
+    "wrapped dict": (
+        "".join(f"{{'loss': {i}.5,\n 'note': 'x, y',\n 'step': {i},\n 'acc': 0.{i}}}\nresting\n" for i in range(10, 15))
+        + '{\n  "loss": 2.5,\n  "step": 20\n}\n',
+        [("loss", 10, 10.5), ("acc", 14, 0.14), ("loss", 20, 2.5)],
+    ),
     "fairseq": (
         "2026-11-20 12:12:10 | INFO | train_inner | epoch 001:   100 / 1250 loss=9.252, num_updates=100, lr=5e-05\n"
         "2026-11-20 14:38:10 | INFO | train | epoch 001 | loss 7.912 | num_updates 1249 | lr 6.245e-04\n"

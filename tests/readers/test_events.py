@@ -476,6 +476,6 @@ def test_the_table_quotes_the_exception_of_a_decorated_program(scan: Scan) -> No
 
 def test_a_signal_with_and_without_a_rank_is_one_event(scan: Scan) -> None:
     """The process that says its number, and mpirun that says its rank, mean the same death."""
-    text = "[n4:123] Signal: Segmentation fault (11)\nmpirun noticed that process rank 5 with PID 123 on node n4 exited on signal 11 (Segmentation fault).\n"
+    text = "[n4:123] Signal: Segmentation fault (11)\nmpirun noticed that process rank 5 with PID 123 on node n4 exited on signal 11 (Segm.).\n"
     event = one(scan(steps(3) + text), "segv")
     assert (event.rank, event.line) == (5, 4)

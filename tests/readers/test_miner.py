@@ -1,6 +1,8 @@
 """The general miner on print styles that no dialect describes.
 
 `data/styles.json` was written before the miner was tuned on it: 22 of its 30 styles (52 of 67 expectations) were then read right.
+`data/styles_more.json` holds lines of our own in the manners of 17 more programs; of 60 styles like these (other lines, 133
+expectations) 37 (88) were right at first contact.
 """
 
 from __future__ import annotations
@@ -12,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postmortem.readers._miner import LONGEST_ROW, mine, number, position
+from postmortem.readers._miner import LONGEST_ROW, mine, number
+from postmortem.readers._positions import position
 from postmortem.readers.text import read_text
 
 if TYPE_CHECKING:
     from postmortem.core.reading import Reading
 
-STYLES = json.loads((Path(__file__).parent / "data" / "styles.json").read_text())
+STYLES = [s for name in ("styles.json", "styles_more.json") for s in json.loads((Path(__file__).parent / "data" / name).read_text("utf-8"))]
 
 
 def values_of(reading: Reading, tag: str) -> list[tuple[int, float, int]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from postmortem.readers._miner import HELD_OUT, mine
-from postmortem.readers.dialects import LOCAL, Dialect, Record, Row, Value, dialect
+from postmortem.readers._miner import mine
+from postmortem.readers._positions import HELD_OUT
+from postmortem.readers.dialects import GLOBAL, LOCAL, Dialect, Record, Row, Value, dialect
 
 _FRAME = re.compile(
     r"(?P<n>\d{1,15})(?P<unit>[kMG]?)/(?P<total>\d{1,15}|\?)[kMG]? "
@@ -23,9 +24,9 @@ class Bars(Dialect):
     """tqdm: ``desc:  42%|████▏     | 42/100 [00:12<00:17,  3.40it/s, loss=0.41, lr=1e-5]``.
 
     Format: tqdm.std.tqdm.format_meter. The position is n of total, in an epoch where the description names one
-    (Lightning counts epochs from 0). Rates, times and the percentage are no metrics; a `global_step` in the
-    postfix is rounded to 3 digits and not used. A bar of Lightning at 0 shows what the epoch before left. Bars of
-    evaluations and of data preparation say nothing about the training step.
+    (Lightning counts epochs from 0). Rates, times and the percentage are no metrics; a `global_step` in the postfix is
+    rounded to 3 digits and not used, other global counters (`env_step`) are. A bar of Lightning at 0 shows what the epoch
+    before left. Bars of evaluations and of data preparation say nothing about the training step.
     """
 
     name = "tqdm"
@@ -66,6 +67,9 @@ class Bars(Dialect):
             if frame["n"] == "0" and "v_num=" in text:
                 return Record()  # Lightning resets its bar for the next epoch: old description, old values
             record.values += [v for v in postfix.values if v.tag not in _DROPPED]
+            if postfix.level == GLOBAL and postfix.step is not None and "global_step" not in text:
+                record.step, record.level, record.n, record.total = postfix.step, GLOBAL, None, None
+                record.at = {k: v for k, v in record.at.items() if k not in ("n", "total")} | {"step": postfix.at["step"]}
         if described := mine(description, demand=False):
             record.values += described.values
         if record.evaluation:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from postmortem.readers._miner import NONFINITE, NUMBER, SPLITS, mine, number
+from postmortem.readers._miner import LONGEST_ROW, NONFINITE, NUMBER, mine, number
+from postmortem.readers._positions import SPLITS
 from postmortem.readers.dialects import GLOBAL, Dialect, Record, Row, Value, dialect
 
 _REACH = 5
@@ -107,6 +108,46 @@ class Rllib(Dialect):
             return Record(done, step=number(match["value"]), level=GLOBAL)
         self.values.append(Value("/".join([*(k for _, k in self.path), match["key"]]), number(match["value"])))
         return Record()
+
+
+@dialect
+class WrappedDict(Dialect):
+    """A Python dict or JSON object over several lines (pprint, json.dumps with indent).
+
+    It is read when it closes, for the step may stand last.
+    """
+
+    name = "wrapped dict"
+    priority = 26
+    _key = r"['\"][\w ./@\-]{1,80}['\"]: [^{}]*+"
+    content: ClassVar[re.Pattern[str] | None] = re.compile(rf"\s*+(?:[{{}}]\s*+$|\{{{_key}$)|\s++{_key}\}}?,?\s*+$")
+    _opens = re.compile(rf"\s*+\{{(?:\s*+|{_key}(?<=[, ]))$")
+    _goes_on = re.compile(rf"\s++{_key}(?P<closed>\}})?,?\s*+$")
+
+    def __init__(self) -> None:
+        self.open: dict[int, tuple[int, str]] = {}
+
+    def parse(self, row: Row) -> Record | None:
+        line, text = self.open.pop(row.rank, (-2, ""))
+        if text and row.line - line == 1 and len(text) < LONGEST_ROW:
+            goes_on = self._goes_on.match(row.text)
+            if goes_on is not None and not goes_on["closed"]:
+                self.open[row.rank] = (row.line, text + " " + row.text.strip())
+                return Record()
+            if goes_on is not None or row.text.strip() == "}":
+                return self._whole(text + " " + row.text.strip())
+        if self._opens.match(row.text):
+            self.open[row.rank] = (row.line, row.text.strip())
+            return Record()
+        return None
+
+    @staticmethod
+    def _whole(text: str) -> Record | None:
+        """The dict on one line; its places in the text are no places in a row."""
+        record = mine(text, demand=False)
+        if record is not None:
+            record.at, record.values = {}, [v._replace(start=-1, end=-1) for v in record.values]
+        return record
 
 
 @dialect
