@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from postmortem.replay._operators import FRESH, MAKERS
+from postmortem.replay._operators import ABSORBERS, FRESH, MAKERS
 from postmortem.replay._records import Birth, Hit
 from postmortem.replay._tensors import INF, NAN, NEG, POS
 
@@ -49,7 +49,7 @@ def births(trace: Tracer, sources: Iterable[int]) -> list[Birth]:
         elif not bad:
             constant = not out & NAN and (bool(hit.constants) or hit.name in FRESH or hit.name in MAKERS)
             found[index, None] = Birth(hit, bits=out, constant=constant)
-        elif out & NAN and not any(t.bits & NAN for t in bad):
+        elif (hit.name in ABSORBERS and not out & NAN) or (out & NAN and not any(t.bits & NAN for t in bad)):
             found[index, None] = Birth(hit, bits=out, from_inf=True)
     return [found[k] for k in sorted(found, key=lambda k: (k[0], k[1] is None))]
 

@@ -7,6 +7,8 @@ from typing import Any
 
 WRITES_OVER = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_"}
 FRESH = {"lift_fresh", "lift_fresh_copy", "lift"}
+ABSORBERS = {"logsumexp", "logaddexp", "logcumsumexp", "amax", "amin", "max", "min", "aminmax", "maximum", "minimum", "fmax", "fmin"}
+"""Operators that masks of infinities are made for: they come out finite unless everything is masked."""
 MAKERS = {"full", "full_like", "fill", "fill_", "new_full", "scalar_tensor", "masked_fill", "masked_fill_", "constant_pad_nd"}
 
 

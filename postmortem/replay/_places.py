@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -39,6 +41,21 @@ class Where:
             return None
         found = list(self.code.co_positions())[self.lasti // 2]
         return None if None in found else (found[0], found[1], found[2], found[3])  # type: ignore[return-value]
+
+
+    @property
+    def called(self) -> str | None:
+        """The name of the function that the expression calls; None where it is no call on one line."""
+        span = self.span
+        if span is None or self.file is None or span[0] != span[1]:
+            return None
+        text = linecache.getline(self.file, span[0]).encode()[span[2] : span[3]].decode(errors="replace")
+        try:
+            node = ast.parse(text, mode="eval").body
+        except SyntaxError:
+            return None
+        function = node.func if isinstance(node, ast.Call) else None
+        return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else None
 
 
 NOWHERE = Where(None, 0, 0, None)

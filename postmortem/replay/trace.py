@@ -29,7 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from postmortem.replay._births import births
-from postmortem.replay._operators import WRITES_OVER, OpInfo, info_of, infos
+from postmortem.replay._operators import ABSORBERS, WRITES_OVER, OpInfo, info_of, infos
 from postmortem.replay._places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of, kinds
 from postmortem.replay._records import Birth, Hit, TensorView
 from postmortem.replay._tensors import INF, NAN, exact_bits, has_rows, rows_of, shape_of, statistics, storage_key, sum_of, values_of
@@ -316,7 +316,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             seen |= t.bits
         if not seen & NAN:
             new = NAN if hit.out_bits & NAN else INF
-            if not (seen and not hit.out_bits & NAN):
+            if not seen or hit.out_bits & NAN or hit.name in ABSORBERS:
                 self._describe(hit, new, tensors, changed, outputs)
 
     def _describe(self, hit: Hit, new: int, tensors: list[torch.Tensor], changed: dict[int, int], outputs: list[torch.Tensor]) -> None:
