@@ -89,7 +89,7 @@ class Files:
             if path not in self._handles:
                 self._handles[path] = os.open(path, os.O_RDONLY)
             while done < nbytes:
-                got = os.preadv(self._handles[path], [memoryview(data)[done:]], offset + done)
+                got = os.preadv(self._handles[path], [data.data[done:]], offset + done)
                 if not got:
                     raise _unreadable(path, "truncated while it was read", offset + done)
                 done += got
@@ -120,6 +120,15 @@ def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
     above = int(np.count_nonzero(values[infinite] > 0))
     below = int(np.count_nonzero(infinite)) - above
     return values, Sums(int(np.count_nonzero(np.isnan(values))), above, below, _largest(finite), _norm(finite))
+
+
+def look_at_bytes(data: Bytes, dtype: torch.dtype) -> Sums:
+    """As `look`, for the 8-bit types: how often each of the 256 occurs says everything."""
+    counts, table = torch.bincount(torch.from_numpy(data), minlength=256).numpy(), _table(dtype).astype(np.float64)
+    nan, posinf, neginf = (int(counts[which].sum()) for which in (np.isnan(table), np.isposinf(table), np.isneginf(table)))
+    there = np.isfinite(table) & (counts > 0)
+    largest = float(np.abs(table[there]).max(initial=0.0))
+    return Sums(nan, posinf, neginf, largest, norm=math.sqrt(counts[there] @ table[there] ** 2))
 
 
 def compare(values: Values, data: Bytes, dtype: torch.dtype, wide: Values, sums: Sums) -> None:

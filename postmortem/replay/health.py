@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from postmortem.core.model import Problem
-from postmortem.replay._chunks import CHUNK, Buffers, Files, Sums, compare, look
+from postmortem.replay._chunks import CHUNK, Buffers, Files, Sums, compare, look, look_at_bytes
 from postmortem.replay.layout import Layout, Piece, layout
 from postmortem.replay.unpickling import UnreadableCheckpoint
 
@@ -118,23 +118,11 @@ class _Span:
 def _scan(found: Layout, before: dict[tuple[str, tuple[int, ...]], Piece]) -> list[TensorHealth]:
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in found.pieces:
-        if p.dtype.is_floating_point or p.dtype.is_complex:
+        packed = str(p.dtype).endswith("_x2")  # two 4-bit numbers in a byte, which are never NaN or infinite
+        if (p.dtype.is_floating_point or p.dtype.is_complex) and not packed:
             groups[p.path, p.offset, p.nbytes].append(p)
     places = [_Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()]
-    batches = _batches(places)
-    workers = max(1, min(8, (os.cpu_count() or 1) + 1, len(batches)))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(workers) as pool:
-            for batch, seen in zip(batches, pool.map(functools.partial(_look, Buffers()), batches), strict=True):
-                for span, what in zip(batch, seen, strict=True):
-                    if isinstance(what, Problem):
-                        span.place.problem = span.place.problem or what
-                    else:
-                        span.place.sums.add(what)
-    finally:
-        torch.set_num_threads(threads)
+    _look_at(places)
     found.problems += {place.problem.path: place.problem for place in reversed(places) if place.problem}.values()
     return list(_joined(place for place in places if not place.problem))
 
@@ -142,6 +130,24 @@ def _scan(found: Layout, before: dict[tuple[str, tuple[int, ...]], Piece]) -> li
 def _same(piece: Piece, old: Piece | None) -> Piece | None:
     """`old`, where the two can be compared number by number."""
     return old if old is not None and (old.nbytes, old.dtype) == (piece.nbytes, piece.dtype) else None
+
+
+def _look_at(places: list[_Place]) -> None:
+    """Fills `sums` of every place, or `problem` where it cannot be read."""
+    batches = _batches(places)
+    workers = max(1, min(8, (os.cpu_count() or 1) + 1, len(batches)))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            for batch, seen in zip(batches, pool.map(functools.partial(_batch, Buffers()), batches), strict=True):
+                for span, what in zip(batch, seen, strict=True):
+                    if isinstance(what, Problem):
+                        span.place.problem = span.place.problem or what
+                    else:
+                        span.place.sums.add(what)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _batches(places: list[_Place]) -> list[list[_Span]]:
@@ -160,7 +166,7 @@ def _batches(places: list[_Place]) -> list[list[_Span]]:
     return batches
 
 
-def _look(buffers: Buffers, batch: list[_Span]) -> list[Sums | Problem]:
+def _batch(buffers: Buffers, batch: list[_Span]) -> list[Sums | Problem]:
     """What is known of each span, or why it cannot be read."""
     seen: list[Sums | Problem] = []
     with Files() as files, np.errstate(all="ignore"):
@@ -178,6 +184,9 @@ def _span(buffers: Buffers, files: Files, span: _Span) -> Sums:
     for start in range(span.start, span.stop, CHUNK):
         nbytes = min(CHUNK, span.stop - start)
         data = files.read(piece.path, piece.offset + start, nbytes, piece.dtype.itemsize, buffers.raw[0])
+        if old is None and piece.dtype.itemsize == 1:
+            total.add(look_at_bytes(data, piece.dtype))
+            continue
         values, sums = look(data, piece.dtype, buffers.wide[0])
         if old is not None:
             data = files.read(old.path, old.offset + start, nbytes, old.dtype.itemsize, buffers.raw[1])
