@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BITS = 20
+_PIECE = 1 << 16
+"""Windows hashed at a time: their hashes stay in the cache."""
 _MULTIPLIER = np.uint32(2654435761)
 _COMMON = {letter: 26 - i for i, letter in enumerate(b" etaoinsrlhdcumpfgwybvkxjqz")} | dict.fromkeys(b"0123456789:,.=[]()'|/", 18)
 """How common a byte is in logs; what is not listed (capitals, punctuation) is rare."""
@@ -55,7 +57,8 @@ class Prefilter:
         if len(data) < 4:
             return []
         windows: NDArray[np.uint32] = np.ndarray(len(data) - 3, "<u4", data, strides=(1,))
-        hits = np.flatnonzero(self._known[_hash(windows)])
+        pieces = range(0, len(windows), _PIECE)
+        hits = np.concatenate([np.flatnonzero(self._known[_hash(windows[a : a + _PIECE])]) + a for a in pieces])
         hits = hits[np.argsort(windows[hits], kind="stable")]
         borders = np.flatnonzero(windows[hits[1:]] != windows[hits[:-1]]) + 1
         raw = np.frombuffer(data, np.uint8)

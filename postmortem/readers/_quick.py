@@ -17,7 +17,7 @@ from postmortem.readers._columns import Columns, Place
 from postmortem.readers._miner import number
 from postmortem.readers._positions import POSITIONS, position
 from postmortem.readers._shapes import equal_keys, fold, hashes
-from postmortem.readers._track import NO_STEP, ROW
+from postmortem.readers._track import MOST_TAGS, NO_STEP, OTHERS, ROW
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,6 +38,8 @@ _KNOWN = re.compile("loss|acc|lr|norm|ppl|err|reward|score|perplex|time|tok|mem|
 _LONGEST_NUMBER, _LONGEST_NAME = 24, 32
 _SLOTS = 16
 _NOTHING = -1
+_LOOKED_AT = 4096
+"""Unknown names of some rows that are looked at one by one once there are too many names."""
 
 
 def _between() -> dict[int, bool]:
@@ -129,18 +131,24 @@ class Quick:
         while len(odd):
             for i in odd[:some].tolist():
                 code[i] = self._code_of(data[int(start[i]) : int(start[i] + length[i])], bool(bare[i]))
-                if length[i] <= _LONGEST_NAME and self._key[slot[i]] == 0:
+                if length[i] <= _LONGEST_NAME:
                     self._key[slot[i]], self._code[slot[i]] = key[i], code[i]
             odd = odd[some:]
+            if some > _LOOKED_AT and self._track.full():
+                code[odd] = self._track.code(OTHERS)
+                break
             code[odd] = self._code[slot[odd]]
             odd = odd[(self._key[slot[odd]] != key[odd]) | (length[odd] > _LONGEST_NAME)]
             some *= 4
         return code
 
     def _code_of(self, run: bytes, bare: bool) -> int:
-        if (run, bare) not in self._codes:
-            self._codes[run, bare] = self._meaning(run, bare)
-        return self._codes[run, bare]
+        code = self._codes.get((run, bare))
+        if code is None:
+            code = self._meaning(run, bare)
+            if len(self._codes) < 2 * MOST_TAGS:
+                self._codes[run, bare] = code
+        return code
 
     def _meaning(self, run: bytes, bare: bool) -> int:
         found = _NAME.search(run)

@@ -15,12 +15,14 @@ import numpy as np
 from postmortem.core.reading import Points
 from postmortem.core.roles import role_of
 from postmortem.readers._epochs import carried_epoch, from_bars, global_steps
+from postmortem.readers._plan import planned
 from postmortem.readers._repeats import again, last_states
-from postmortem.readers._track import HELD, HELD_BARE, MAYBE, NO_STEP, Cells, spread
+from postmortem.readers._track import HELD, HELD_BARE, MAYBE, MOST_TAGS, NO_STEP, OTHERS, Cells, spread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from postmortem.readers._plan import Announcements
     from postmortem.readers._track import Table, Track
 
 
@@ -36,10 +38,15 @@ class Resolved:
     axis: str = "step"
     notes: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    """How long the training was to be, and how far it came; see `_plan.planned`."""
 
 
-def resolve(track: Track) -> Resolved:
-    """Gives every value its step; drops repeated states of bars and what was printed before the training began."""
+def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
+    """Gives every value its step; drops repeated states of bars and what was printed before the training began.
+
+    `announced` is what the text says of the length of the training.
+    """
     rows, codes, values = track.release()
     tags = list(track.tags)
     notes: list[str] = []
@@ -56,6 +63,8 @@ def resolve(track: Track) -> Resolved:
     has_steps = bool((exact & (rows["count"] > 0)).any() or exact.sum() > 1)
     keep = np.ones(len(codes), bool)
     keep[cells.of(np.flatnonzero(~keep_row))] = False
+    if OTHERS in track.tags:
+        _drop(np.flatnonzero(codes == tags.index(OTHERS)), keep, skipped, f"numbers under any but the first {MOST_TAGS} names")
     axis = "step"
     epoch = carried_epoch(rows)
     if has_steps:
@@ -91,6 +100,7 @@ def resolve(track: Track) -> Resolved:
     keep, codes, tags = _maybe(codes, keep, tags, notes)
     if axis != "row":
         keep &= ~again(rows, cells, codes, values, step, keep, tags, skipped)
+    plan = planned(rows, at_row if axis == "step" else np.full(len(rows), NO_STEP), epoch, keep_row, announced)
     line, rank, wall_time, count = rows["line"], rows["rank"], rows["wall_time"], rows["count"]
     del rows, epoch, exact
     if not keep.all():
@@ -104,7 +114,7 @@ def resolve(track: Track) -> Resolved:
     tags = [t for t, used in zip(tags, there, strict=True) if used]
     n = len(codes)
     points = Points(tags, codes, spread(step, count, n), values, spread(wall_time, count, n), spread(rank, count, n))
-    return Resolved(points, line, rank, at_row, axis, notes, skipped)
+    return Resolved(points, line, rank, at_row, axis, notes, skipped, plan)
 
 
 def _whole(epoch: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -207,13 +217,14 @@ def _counter(
     """The step of each row by an unknown whole number that rises in almost every row; None where there is none."""
     if not keep.any():
         return None
-    most = int(np.bincount(codes[keep]).max())
+    count = np.bincount(codes[keep], minlength=len(tags))
     first = np.ones(len(codes), bool)
     first[1:] = owner[1:] != owner[:-1]  # it stands first in its row
-    for code in np.unique(codes[keep & first]):
+    leads = np.bincount(codes[keep & first], minlength=len(tags)) > 0
+    for code in np.flatnonzero(leads & (count >= max(4, 0.9 * count.max()))).tolist():
         mine = np.flatnonzero(keep & (codes == code))
         v = values[mine]
-        if len(v) < max(4, 0.9 * most) or role_of(tags[code]) is not None or not np.isfinite(v).all() or (v != np.floor(v)).any():
+        if role_of(tags[code]) is not None or not np.isfinite(v).all() or (v != np.floor(v)).any():
             continue
         if (np.abs(v) < 2**53).all() and (np.diff(v) > 0).mean() > 0.9 and not (np.diff(v) == 0).any():
             step = np.full(len(rows), NO_STEP)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from postmortem.readers._lines import Lines
 from postmortem.readers._quick import Quick
 from postmortem.readers._rows import Ordered, Rows
-from postmortem.readers._track import NO_STEP, Track
+from postmortem.readers._track import NO_STEP, OTHERS, Track
 
 _PAIR = re.compile(
     r"(?<![\w/.@])([A-Za-z_][\w/.@]*+)[\"']?(?: ?[:=] ?| )"
@@ -86,3 +86,15 @@ def test_finds_what_the_pattern_finds(tmp_path_factory, words):
         if not bare or known.search(match[1].lower()):
             expected.append((match[1], float(match[2])))
     np.testing.assert_equal(found, expected)
+
+
+def test_names_without_end_are_bounded(tmp_path, monkeypatch):
+    """Where every number has a name of its own only the first names are taken, the others are counted, and known ones go on."""
+    monkeypatch.setattr("postmortem.readers._track.MOST_TAGS", 50)
+    monkeypatch.setattr("postmortem.readers._quick._LOOKED_AT", 100)
+    found, steps = read(tmp_path, "".join(f"step {i}: loss={i}.5 name{i}x={i}\n" for i in range(5000)))
+    tags = {tag for tag, _ in found}
+    assert len(tags) == 51
+    assert [v for tag, v in found if tag == "loss"] == [i + 0.5 for i in range(5000)]
+    assert steps == list(range(5000))
+    assert sum(tag == OTHERS for tag, _ in found) == 5000 - 49
