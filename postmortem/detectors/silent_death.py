@@ -36,7 +36,8 @@ class SilentDeath(BaseDetector):
     Why it matters: a process killed from outside (host memory, node failure, scancel, power) leaves no traceback.
 
     How: the number of steps or epochs that the log, the progress bar or the configuration announces, against the last one
-    logged; W&B files that end without an exit record. Less than `share` of the plan done is a silent death.
+    logged; W&B files that end without an exit record. Less than `share` of the plan done is a silent death. A counter that starts
+    again in every epoch is a share of an epoch; one that is printed every 50 steps is at its end when fewer than that are left.
 
     Typical causes: the kernel's out-of-memory killer, a preempted or failed node, a lost connection to the terminal,
     a full disk.
@@ -44,7 +45,8 @@ class SilentDeath(BaseDetector):
     What to try: dmesg and the job's accounting (sacct -j JOB --format=State,MaxRSS,ExitCode); the .err file of the job;
     run with nohup or under the scheduler.
 
-    Known false positives: early stopping that prints nothing; a run that is still going on or was not synced to its end.
+    Known false positives: early stopping that prints nothing; a run that is still going on or was not synced to its end; an excerpt of
+    a log.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,7 @@ class SilentDeath(BaseDetector):
             code=self.code,
             name=self.name,
             severity=self.severity,
-            message=f"the log stops at {unit} {done:g} of {planned:g} and nothing says why",
+            message=f"the log stops {_where(done, planned, unit)} and nothing says why",
             step=view.last_step,
             evidence={"done": done, "planned": planned, "unit": unit},
         )
@@ -89,6 +91,11 @@ class SilentDeath(BaseDetector):
 
     def _plan(self, view: View) -> tuple[float, float, str] | None:
         facts = [r.facts for r in view.run.readings]
+        plans = [f["plan"] for f in facts if "plan" in f]
+        if plans:  # of several files of a run the one that came farthest
+            plan = max(plans, key=lambda p: p["done"] / p["planned"])
+            done = max(plan["done"], view.last_step or 0) if plan["unit"] == "step" else plan["done"]
+            return float(done), float(plan["planned"]), plan["unit"]
         config = {str(k).rsplit(".", 1)[-1].rsplit("/", 1)[-1]: v for k, v in view.run.config.items()}
         for source in (*facts, config):
             for key in _TOTALS:
@@ -101,6 +108,13 @@ class SilentDeath(BaseDetector):
                     if total := _positive(source.get(key)):
                         return float(epoch.finite.value.max()) + 1, total, "epoch"
         return None
+
+
+def _where(done: float, planned: float, unit: str) -> str:
+    """In words: at step 40 of 100, after epoch 3 of 10, in epoch 4 of 10."""
+    if unit == "epoch" and done != int(done):
+        return f"in epoch {int(done) + 1} of {planned:g}"
+    return f"{'after' if unit == 'epoch' else 'at'} {unit} {done:g} of {planned:g}"
 
 
 def _positive(value: Any) -> float | None:

@@ -31,12 +31,15 @@ COMPLETED = (
     r"\bepochs completed in [\d.]+ hours",
     r"(?i:\bexit(?:ed)?(?: with)?[ _]?(?:code|status)\W{1,3}0\b)",
     r"\bFinal \w{1,80} score: ",
+    r"(?i:\bearly stopping (?:triggered|activated|in effect|condition|criterion|at epoch|at step|at iteration)|\bstopping early\b)",
+    r"(?i:(?:^\W{0,4}|: )early stopping[.!]*\s*$|\bearly stopping, best\b)|\bStopping\. Best iteration|Signaling Trainer to stop",
 )
 """What frameworks print when a training ran to its end."""
 
 COMPLETED_ANCHORS = (
     *("Trainer.fit", "train_runtime", "omplete", "inished", "done", "Done", "DONE", "ended", "exits successfully", "Training time"),
-    *("raining time", "code", "status", "COMPLETE", "FINISHED", " score: "),
+    *("raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping", "topping early", "Early Stopping"),
+    *("Stopping. Best", "Trainer to stop"),
 )
 """Plain texts one of which stands in whatever `COMPLETED` matches."""
 

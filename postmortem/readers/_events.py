@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.readers._ending import judge
 from postmortem.readers._enrich import enrich
 from postmortem.readers._occurrences import fold, soften
+from postmortem.readers._plan import Announcements
 from postmortem.readers._scan import Scanner
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class EventReading:
     events: list[Event] = field(default_factory=list)
     ended: Ended | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    announced: Announcements = field(default_factory=Announcements)
+    """How long the training was to be, where a line says it."""
 
 
 def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "text", unterminated: bool = False) -> EventReading:
@@ -37,7 +40,8 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     `unterminated`: the file's last line has no newline. Steps are left to the caller.
     """
     scanner = Scanner()
-    scanner.read(lines)
+    announced = Announcements()
+    scanner.read(announced.watch(lines))
     occurrences = scanner.close()
     soften(occurrences)
     failures = fold(occurrences, scanner.more)
@@ -45,7 +49,7 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     ended = judge(
         failures, scanner.progress, scanner.ordinary, scanner.completion(), attempts=scanner.attempt, cut=unterminated and scanner.last_is_cut()
     )
-    reading = EventReading([f.event(path, source) for f in sorted(failures, key=lambda f: f.first.line)], ended)
+    reading = EventReading([f.event(path, source) for f in sorted(failures, key=lambda f: f.first.line)], ended, announced=announced)
     if scanner.ranks:
         reading.facts["ranks"] = sorted(scanner.ranks)
     if scanner.world_size:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.readers._ending import AFTER_COMPLETION, COMPLETED, COMPLETED_ANCHORS, STRONG, Completion
 from postmortem.readers._occurrences import Occurrence, key_of
+from postmortem.readers._plan import ANNOUNCED
 from postmortem.readers._prefilter import Prefilter
 from postmortem.readers._prefix import Prefix, labelled, peel
 from postmortem.readers._tracebacks import HEADER, Chain, TracebackReader
@@ -48,7 +49,7 @@ _WORLD_ANCHORS = ("orld_size", "orld size", "WORLD_SIZE", "orldSize")
 @cache
 def prefilter() -> Prefilter:
     """Finds every line that may matter: exceptions, what signatures look for, ends."""
-    return Prefilter((*_EXCEPTIONS, *_WORLD_ANCHORS, *COMPLETED_ANCHORS, *CATALOGUE.anchors))
+    return Prefilter((*_EXCEPTIONS, *_WORLD_ANCHORS, *COMPLETED_ANCHORS, *ANNOUNCED, *CATALOGUE.anchors))
 
 
 @dataclass(slots=True)

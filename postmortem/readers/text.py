@@ -122,7 +122,7 @@ class _File:
         np.empty(_KEPT, np.uint8)  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
         lines = Lines(self.path)
         found = find_events(self._lines(lines), path=str(self.path), unterminated=lines.ends_open())
-        resolved = resolve(self.track)
+        resolved = resolve(self.track, found.announced)
         reading = Reading(
             source="text",
             path=str(self.path),
@@ -135,7 +135,7 @@ class _File:
             started=None if np.isnan(self.first_time) else float(self.first_time),
             stopped=None if np.isnan(self.last_time) else float(self.last_time),
             step_axis=resolved.axis,
-            facts=dict(found.facts),
+            facts=found.facts | ({"plan": resolved.plan} if resolved.plan else {}),
         )
         if self.cut_rows:
             reading.problems.append(

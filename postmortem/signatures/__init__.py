@@ -159,6 +159,10 @@ class Catalogue(Mapping[str, Signature]):
             raise UsageError(f"no failure signature {key!r}{did_you_mean(key, self._entries)}")
         return self._entries[key]
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """The entry of that id, or `default`: only a lookup with [] is an error of the user."""
+        return self._entries.get(key, default)
+
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 

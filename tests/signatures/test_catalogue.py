@@ -103,3 +103,9 @@ def test_an_unknown_id_suggests_the_nearest() -> None:
     """A typing error names what was probably meant."""
     with pytest.raises(UsageError, match="did you mean 'cuda-oom'"):
         CATALOGUE["cuda-om"]
+
+
+def test_an_unknown_id_can_be_asked_for() -> None:
+    """`get` answers None where there is no such entry, as of any mapping."""
+    assert CATALOGUE.get("None") is None
+    assert CATALOGUE.get("cuda-oom") is CATALOGUE["cuda-oom"]

@@ -17,6 +17,10 @@ _OPEN = re.compile(r"(?P<n>\d{1,15})it \[[^\]\[,]{0,30}, *+[^,\]]{0,24}(?P<end>[
 _EPOCH = re.compile(r"\b[Ee](?:poch|POCH|p)\b\s*[:#\[(]?\s*(?P<epoch>\d{1,9})(?:\s*/\s*(?P<epochs>\d{1,9}))?")
 _PERCENT = re.compile(r"\d{1,3}(?:\.\d+)?%\|[^|]{0,200}\|")
 _DROPPED = {"v_num"}
+_PREPARATION = re.compile(
+    r"(?i:\s*(?:map|filter|download|load|generat|tokeniz|preprocess|sav|extract|cach|build|fetch|resolv|creat|collect|encod|convert|read|scann?|group"
+    r"|index|copy|unpack|pack|shuffl|flatten|concatenat|comput)(?:ing)?\b)"
+)
 
 
 @dialect
@@ -61,7 +65,7 @@ class Bars(Dialect):
         if words & HELD_OUT or "sanity" in words:
             record.evaluation = True
             record.split = next(iter(words & HELD_OUT), "")
-        if "sanity" in words:
+        if "sanity" in words or (frame["end"] == "]" and _PREPARATION.match(description)):
             return Record()
         if frame["end"] == "," and (postfix := mine(text, frame.end(), demand=False)):
             if frame["n"] == "0" and "v_num=" in text:
