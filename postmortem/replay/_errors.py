@@ -1,0 +1,40 @@
+"""What goes wrong around a replay, said in one line."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import torch
+
+from postmortem.replay.recipe import describe, user_frames
+from postmortem.replay.runner import ReplayError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def as_one_line() -> Iterator[None]:
+    """What the user's code raises, or memory that runs out, as a ReplayError of one line."""
+    try:
+        yield
+    except ReplayError:
+        raise
+    except Exception as error:
+        if (said := one_line("the replay", error)) is None:
+            raise
+        raise said from error
+
+
+def one_line(what: str, error: Exception) -> ReplayError | None:
+    """The ReplayError for what the user's code raised or for memory that ran out; None where it is a fault of ours."""
+    return out_of_memory(what, error) or (ReplayError(describe(what, error)) if user_frames(error) else None)
+
+
+def out_of_memory(what: str, error: Exception) -> ReplayError | None:
+    """The ReplayError for memory that ran out; None where `error` is another."""
+    text = str(error)
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in text or "not enough memory" in text:
+        return ReplayError(f"{what} ran out of memory: try a smaller batch in the recipe{', or --device cpu' if 'CUDA' in text else ''}")
+    return None
