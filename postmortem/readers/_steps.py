@@ -17,7 +17,7 @@ from postmortem.core.roles import role_of
 from postmortem.readers._epochs import carried_epoch, from_bars, global_steps
 from postmortem.readers._plan import planned
 from postmortem.readers._repeats import again, last_states
-from postmortem.readers._track import HELD, HELD_BARE, MAYBE, MOST_TAGS, NO_STEP, OTHERS, Cells, spread
+from postmortem.readers._track import HELD, HELD_BARE, MAYBE, MOST_TAGS, NO_STEP, OTHERS, Cells, spread, squeeze
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,8 +105,7 @@ def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
     del rows, epoch, exact
     if not keep.all():
         count = count - np.bincount(cells.owner_of(np.flatnonzero(~keep)), minlength=len(count))
-        codes = codes[keep]
-        values = values[keep]
+        codes, values = squeeze(codes, keep), squeeze(values, keep)
     del keep, cells
     there = np.bincount(codes, minlength=len(tags)) > 0
     if not there.all():

@@ -152,6 +152,16 @@ def spread(column: NDArray[Any], count: NDArray[Any], size: int) -> NDArray[Any]
     return out
 
 
+def squeeze(cells: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
+    """The cells to keep, moved to the front of the same array, which costs no fresh pages."""
+    at = 0
+    for start in range(0, len(cells), _PIECE):
+        piece = cells[start : start + _PIECE][keep[start : start + _PIECE]]
+        cells[at : at + len(piece)] = piece
+        at += len(piece)
+    return cells[:at]
+
+
 class Track:
     """Everything that rows said, in order."""
 
