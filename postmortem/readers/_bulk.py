@@ -1,0 +1,162 @@
+"""The rows of a log in bulk: those of a known shape by columns, those that have no like by a simple pattern, the rest one by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.readers._quick import Quick
+from postmortem.readers._scan import prefilter
+from postmortem.readers._shapes import FEW, LONGEST, RUN, Layout, Template, equal_keys, fold, hashes, learn, read_one
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.readers._rows import Ordered, Rows
+    from postmortem.readers._understanding import Understanding
+
+MANY = 48
+"""Fewer rows of one layout than these are not worth reading by columns."""
+MOST_LAYOUTS, MOST_SKELETONS, MOST_VARIANTS = 50_000, 20_000, 64
+STRANGERS, SAMPLE, QUICK, AT_ONCE = 4_096, 256, 131_072, 65_536
+"""After so many rows in a row whose words no other row has, the next `QUICK` are read by a simple pattern, then `SAMPLE` properly."""
+
+
+class Bulk:
+    """Reads all rows of one log, block by block. `fast` False: each is parsed on its own."""
+
+    def __init__(self, understanding: Understanding, fast: bool) -> None:
+        self.understanding = understanding
+        self.fast = fast
+        self.layouts: dict[tuple[int, int], list[Layout]] = {}
+        self.n_layouts = 0
+        self.skeletons: dict[bytes, Template] = {}
+        self.met: set[bytes] = set()
+        self.strangers = 0
+        """Rows in a row whose skeleton was new."""
+        self.quick = Quick(understanding.track, len(understanding.dialects))
+        self.since = 0
+        """Rows read quickly since the last ones that were read properly."""
+        self.read_quickly = 0
+
+    def read(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
+        """Puts what the rows say into `out`, hides those that cannot be a failure -> those that were looked at one by one."""
+        slow = self._by_layout(rows, out) if self.fast else rows.filled
+        return self._one_by_one(rows, slow, out)
+
+    def _by_layout(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
+        """Reads the rows whose layout is known or common -> the others, in order."""
+        slow: list[NDArray[np.intp]] = [rows.filled[rows.length[rows.filled] > LONGEST]]
+        for length, group in rows.by_length():
+            if len(group) < FEW:
+                slow.append(group)
+                continue
+            words = rows.words(group, length)
+            folded = fold(words, length)
+            keys = hashes(folded)
+            *common, rest = equal_keys(keys)
+            slow += [self._same_key(rows, group, same, length, int(keys[same[0]]), words, folded, out) for same in common]
+            slow.append(group[rest])
+        return np.sort(np.concatenate(slow))
+
+    def _same_key(
+        self,
+        rows: Rows,
+        group: NDArray[np.intp],
+        mine: NDArray[np.intp],
+        length: int,
+        key: int,
+        words: NDArray[np.uint64],
+        folded: NDArray[np.uint64],
+        out: Ordered,
+    ) -> NDArray[np.intp]:
+        """Reads the rows `mine` of the group, the same but for digits -> those rows that must be read one by one."""
+        layouts = self.layouts.setdefault((length, key), [])
+        if len(mine) < len(words):
+            group, words, folded = group[mine], words.take(mine, 0), folded.take(mine, 0)
+        left = np.ones(len(group), bool)
+        slow = []
+        for turn in range(MOST_VARIANTS):
+            if turn == len(layouts):
+                if np.count_nonzero(left) < FEW or self.n_layouts >= MOST_LAYOUTS:
+                    break
+                first = int(np.argmax(left))
+                row = rows.bytes(int(group[first]))
+                layouts.append(Layout(self._template(row), row, folded[first].copy()))
+                self.n_layouts += 1
+            layout = layouts[turn]
+            if turn == 0 or not np.array_equal(layout.literal, layouts[turn - 1].literal):
+                alike = layout.alike(folded)
+            here = layout.named(words, left & alike)
+            taken = np.flatnonzero(here)
+            left &= ~here
+            template = layout.template
+            if not template.pure or (template.row is not None and len(taken) < MANY):
+                slow.append(group[taken])
+            elif len(taken):
+                where = group[taken]
+                if template.row is not None:
+                    found, values = layout.read(words.take(taken, 0) if len(taken) < len(words) else words)
+                    out.put(where, found, template.codes, values)
+                self.understanding.count(template, len(taken))
+                if template.hide:
+                    rows.hidden[where] = True
+            if not left.any():
+                break
+        return np.concatenate([*slow, group[left]])
+
+    def _template(self, row: bytes) -> Template:
+        skeleton = RUN.sub(b"0", row)
+        template = self.skeletons.get(skeleton)
+        if template is None:
+            template = learn(row, self.understanding.alone, self.understanding.rank_of, self.understanding.year)
+            template.hide = template.pure and not prefilter().lines_in(row + b"\n")
+            if len(self.skeletons) < MOST_SKELETONS:
+                self.skeletons[skeleton] = template
+        return template
+
+    def _one_by_one(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> NDArray[np.intp]:
+        """Reads rows by their template where it is known, else by parsing -> those that may be news."""
+        parsed: list[NDArray[np.intp]] = []
+        at = 0
+        while at < len(which):
+            if self.fast and self.strangers > STRANGERS and self.since < QUICK:
+                chunk = which[at : at + AT_ONCE]
+                self.since += len(chunk)
+                self.read_quickly += self.quick.read(rows, chunk, out)
+                rows.hidden[chunk] = True
+            else:
+                chunk = which[at : at + SAMPLE]
+                new = self._parsed(rows, chunk, out)
+                self.strangers = self.strangers + len(new) if len(new) > 0.8 * len(chunk) and len(chunk) >= FEW else 0
+                self.since = 0
+            parsed.append(chunk)
+            at += len(chunk)
+        return np.concatenate(parsed) if parsed else which
+
+    def _parsed(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> list[int]:
+        """Reads rows one by one -> those whose skeleton was never met before."""
+        new: list[int] = []
+        for i in which.tolist():
+            row = rows.bytes(i)
+            if self.fast and len(row) <= LONGEST:
+                skeleton = RUN.sub(b"0", row)
+                template = self.skeletons.get(skeleton)
+                if template is None:
+                    if skeleton in self.met:
+                        template = self._template(row)
+                    else:
+                        new.append(i)
+                        if len(self.met) < MOST_SKELETONS:
+                            self.met.add(skeleton)
+                if template is not None and template.pure:
+                    if template.row is not None and (read := read_one(template, row)) is not None:
+                        found, values = read
+                        out.add(i, found, template.codes.tolist(), values)
+                    self.understanding.count(template, 1)
+                    rows.hidden[i] = template.hide
+                    continue
+            for record in self.understanding.records(row, int(rows.line[i])):
+                out.add(i, *record)
+        return new
