@@ -1,10 +1,11 @@
-"""A step in another precision than its own: its state cast, and the casts that its code names."""
+"""A step in another precision than its own: its state cast, the casts that its code names, the noise that it draws."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from postmortem.replay._modes import StepMode
 
@@ -67,3 +68,39 @@ class CastsFollow(StepMode):
             args = tuple(self._instead.get(a, a) if isinstance(a, torch.dtype) else a for a in args)
             kwargs = {k: self._instead.get(v, v) if isinstance(v, torch.dtype) else v for k, v in kwargs.items()}
         return func, args, kwargs
+
+
+_aten = torch.ops.aten
+_NEW_NOISE = {
+    _aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal, _aten.bernoulli, _aten.poisson, _aten.multinomial,
+    _aten._standard_gamma, _aten._sample_dirichlet,
+}  # fmt: skip
+_NOISE_IN_PLACE = {_aten.normal_, _aten.uniform_, _aten.exponential_, _aten.log_normal_, _aten.cauchy_}
+
+
+class NoiseStays(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While active, noise is drawn in single precision, whatever it is wanted in.
+
+    Generators give other numbers in other precisions: a fault that needs the draw it had would seem cured by any of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func.overloadpacket in _NOISE_IN_PLACE and _other(args[0].dtype):
+            args[0].copy_(func(torch.empty_like(args[0], dtype=torch.float32), *args[1:], **kwargs))
+            return args[0]
+        if func.overloadpacket in _NEW_NOISE:
+            given = next((a for a in args if isinstance(a, torch.Tensor)), None)
+            wanted = kwargs.get("dtype") or (torch.get_default_dtype() if given is None else given.dtype)
+            if _other(wanted):
+                args = [cast(a, torch.float32) if isinstance(a, torch.Tensor) else a for a in args]
+                drawn = func(*args, **(kwargs | {"dtype": torch.float32} if "dtype" in kwargs or given is None else kwargs))
+                return cast(drawn, wanted)
+        return func(*args, **kwargs)
+
+
+def _other(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and dtype != torch.float32

@@ -23,7 +23,7 @@ import torch
 
 from postmortem.core.errors import PostmortemError
 from postmortem.replay._tensors import nonfinite_names, total_norm
-from postmortem.replay.precision import DTYPES, CastsFollow, Precision, cast, cast_state
+from postmortem.replay.precision import DTYPES, CastsFollow, NoiseStays, Precision, cast, cast_state
 from postmortem.replay.state import Rng, State, clone_tensor, tensor_map
 
 if TYPE_CHECKING:
@@ -225,7 +225,8 @@ class StepRunner:
         result.lr = next((float(g["lr"]) for o in self._native_optimizers() for g in o.param_groups if "lr" in g), math.nan)
         norms: list[float] = []
         casts = CastsFollow(DTYPES[self._overrides.dtype]) if self._overrides.casts_follow and self._overrides.dtype else nullcontext()
-        with torch.enable_grad(), casts:
+        noise: Any = NoiseStays() if self._overrides.dtype is not None and not self._only_autocast() else nullcontext()
+        with torch.enable_grad(), casts, noise:
             for names, function in self._sub_steps():
                 norm = self._sub_step(names, function, batch, result, until)
                 if norm is not None:
