@@ -32,7 +32,7 @@ class Recipe:
     def __init__(self, spec: str) -> None:
         path, _, function = str(spec).partition(":") if Path(spec).suffix != ".py" else (str(spec), "", "")
         self.path, self.function = Path(path).resolve(), function or "recipe"
-        if not self.path.is_file():
+        if not self.path.is_file() or self.path.suffix != ".py":
             raise ReplayError(f"no recipe {path}: give a Python file with a function {self.function}(ctx), as FILE.py or FILE.py:FUNCTION")
 
     @classmethod
@@ -44,17 +44,21 @@ class Recipe:
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """The recipe's folder on ``sys.path``; afterwards the path is as before and modules loaded from there are gone."""
-        folder, before, path = self.path.parent, dict(sys.modules), list(sys.path)
-        shadowed = {name: m for name, m in before.items() if _lies_in(m, folder)}
-        for name in shadowed:  # another version of the user's files may be loaded already, e.g. of an earlier trial
+        """The recipe's folder on ``sys.path``; afterwards path and modules are as before, and nothing was written into the folder."""
+        folder, before, path, silent = self.path.parent, dict(sys.modules), list(sys.path), sys.dont_write_bytecode
+        own = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
+        # another version of the user's files may be loaded already: of an earlier trial, or of another project
+        shadowed = {n: m for n, m in before.items() if _lies_in(m, folder) or (n.partition(".")[0] in own and not _installed(n, m))}
+        for name in shadowed:
             del sys.modules[name]
         sys.path.insert(0, str(folder))
+        sys.dont_write_bytecode = True
         try:
             yield
         finally:
+            sys.dont_write_bytecode = silent
             sys.path[:] = path
-            for name in [n for n, m in sys.modules.items() if n not in before and _lies_in(m, folder)]:
+            for name in [n for n, m in sys.modules.items() if (n not in before or n in shadowed) and _lies_in(m, folder)]:
                 del sys.modules[name]
             sys.modules.update(shadowed)
 
@@ -66,6 +70,8 @@ class Recipe:
         made = call_user(f"the recipe {self.path.name}", function, context)
         if not isinstance(made, TrainStep):
             raise ReplayError(f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}")
+        if (wrong := _wrong(made)) is not None:
+            raise ReplayError(f"{self.path.name}: {wrong}")
         return made
 
     def _load(self) -> Callable[[Context], Any]:
@@ -82,6 +88,25 @@ class Recipe:
         return function  # type: ignore[no-any-return]
 
 
+def _wrong(step: TrainStep) -> str | None:
+    """What in a TrainStep cannot be what it has to be, in words; None where nothing is."""
+    fields: tuple[tuple[str, Any, str, Callable[[Any], bool]], ...] = (
+        ("model", step.model, "a torch.nn.Module", lambda m: hasattr(m, "parameters") and not isinstance(m, type)),
+        ("optimizer", step.optimizer, "an optimizer", lambda o: hasattr(o, "zero_grad") and hasattr(o, "state_dict")),
+        ("step", step.step, "a function step(model, batch)", callable),
+    )
+    for name, value, what, fits in fields:
+        for key, one in value.items() if isinstance(value, dict) else [(None, value)]:
+            if not fits(one):
+                given = f"the class {one.__name__}" if isinstance(one, type) else "None" if one is None else f"a {type(one).__name__}"
+                return f"{name}{'' if key is None else f'[{key!r}]'} must be {what}, not {given}"
+    if step.autocast not in (None, "fp16", "bf16"):
+        return f"autocast is None, 'fp16' or 'bf16', not {step.autocast!r}"
+    if not isinstance(step.accumulate, int) or step.accumulate < 1:
+        return f"accumulate is the number of micro-batches of a step, not {step.accumulate!r}"
+    return None
+
+
 def _lies_in(module: Any, folder: Path) -> bool:
     """Whether a module is one of the user's own files below `folder`; installed packages and postmortem itself are not."""
     origin = getattr(module, "__file__", None)
@@ -89,6 +114,13 @@ def _lies_in(module: Any, folder: Path) -> bool:
         return False
     path = Path(origin)
     return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)
+
+
+def _installed(name: str, module: Any) -> bool:
+    """Whether a module is the interpreter's, a package's or ours, which no file of the user takes the place of."""
+    origin = getattr(module, "__file__", None)
+    top = name.partition(".")[0]
+    return top in ("__main__", "postmortem") or top in sys.stdlib_module_names or (origin is not None and origin.startswith(_NOT_THE_USERS))
 
 
 def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:

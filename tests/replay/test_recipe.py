@@ -15,19 +15,21 @@ from postmortem.replay.recipe import Recipe  # noqa: E402
 from postmortem.replay.runner import ReplayError  # noqa: E402
 
 SOURCE = """
+import torch
 from postmortem import TrainStep
 import helper_of_the_user
 from package_of_the_user.inner import BATCH
 
 def recipe(ctx):
     model = helper_of_the_user.make()
-    return TrainStep(model, None, None, batch=(BATCH, ctx.config))
+    return TrainStep(model, torch.optim.SGD(model.parameters()), print, batch=(BATCH, ctx.config))
 
 def later(ctx):
     def step(model, batch):
         import imported_while_it_runs
         return imported_while_it_runs.VALUE
-    return TrainStep(None, None, step)
+    model = torch.nn.Linear(1, 1)
+    return TrainStep(model, torch.optim.SGD(model.parameters()), step)
 """
 
 
@@ -111,3 +113,46 @@ def test_what_goes_wrong_is_one_line(tmp_path: Path, source: str, said: str) -> 
     with pytest.raises(ReplayError, match=said) as caught, recipe.importable():
         recipe.build(Context(device="cpu"))
     assert "\n" not in str(caught.value)
+
+
+def test_module_of_the_same_name_from_elsewhere_stays_out(folder: Path) -> None:
+    """What a live process has loaded under the name of one of the recipe's files is not used for it, and is there again afterwards."""
+    elsewhere = types.ModuleType("helper_of_the_user")
+    sys.modules["helper_of_the_user"] = elsewhere
+    try:
+        recipe = Recipe(str(folder / "recipe.py"))
+        with recipe.importable():
+            assert recipe.build(Context(device="cpu")).model.in_features == 1
+        assert sys.modules["helper_of_the_user"] is elsewhere
+    finally:
+        del sys.modules["helper_of_the_user"]
+
+
+def test_folder_stays_as_it_was(folder: Path) -> None:
+    """Nothing is written beside the user's files, compiled modules neither."""
+    recipe = Recipe(str(folder / "recipe.py"))
+    before = sorted(folder.rglob("*"))
+    with recipe.importable():
+        recipe.build(Context(device="cpu"))
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("torch.nn.Linear, opt, print", "model must be a torch.nn.Module, not the class Linear"),
+        ("net, None, print", "optimizer must be an optimizer, not None"),
+        ("{'a': net}, opt, {'a': 3}", r"step\['a'\] must be a function step\(model, batch\), not a int"),
+        ("net, opt, print, autocast='float16'", "autocast is None, 'fp16' or 'bf16', not 'float16'"),
+        ("net, opt, print, accumulate=0", "accumulate is the number of micro-batches of a step, not 0"),
+    ],
+)
+def test_fields_that_cannot_be(tmp_path: Path, made: str, said: str) -> None:
+    """A field of a wrong kind is told by name before anything runs."""
+    (tmp_path / "recipe.py").write_text(
+        "import torch\nfrom postmortem import TrainStep\ndef recipe(ctx):\n    net = torch.nn.Linear(1, 1)\n"
+        f"    opt = torch.optim.SGD(net.parameters())\n    return TrainStep({made})\n"
+    )
+    recipe = Recipe(str(tmp_path / "recipe.py"))
+    with recipe.importable(), pytest.raises(ReplayError, match=said):
+        recipe.build(Context(device="cpu"))
