@@ -95,8 +95,18 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except Exception as error:
         if "POSTMORTEM_TRACEBACK" in os.environ:
             raise
+        if _interrupted(error):
+            _fail("interrupted", 130)
         _fail(f"a fault of postmortem, please report it (POSTMORTEM_TRACEBACK=1 shows all of it): {described(error)}", 2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Whether `error` came of a Ctrl-C: one that hits an import leaves modules half made, over which what tidies up stumbles."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, KeyboardInterrupt):
+        seen = seen.__cause__ or seen.__context__
+    return seen is not None
 
 
 def _open_streams() -> None:

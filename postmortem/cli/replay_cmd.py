@@ -52,6 +52,8 @@ def text(result: ReplayResult) -> Iterator[str]:
     where = "" if result.step is None else f", step {result.step}"
     yield f"Replay of {result.target}{where}, from {Path(result.checkpoint).name} ({result.seconds:.1f} s)"
     yield ""
+    if result.fidelity.compared and not result.fidelity.ok and c.phase != "none":
+        yield "The replay does not follow the log (below): what follows is a lead, not the answer."
     yield from _verdict(c)
     yield from _source(c)
     yield from _details(c)

@@ -177,7 +177,8 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
     if good is None:
         return None
     until = good if onset is None else onset - 1
-    fit = [c for c in view.run.checkpoints if c.step is not None and ((c.step <= good and c.finite is not False) or (c.step <= until and c.finite))]
+    known = [(c.step, c) for c in view.run.checkpoints if c.step is not None and c.problem is None]
+    fit = [c for step, c in known if (step <= good and c.finite is not False) or (step <= until and c.finite)]
     return max(fit, key=lambda c: (c.step or 0, c.path), default=None)
 
 
