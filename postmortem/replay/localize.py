@@ -304,12 +304,15 @@ class _Case:
         s = self.samples
         if s.size < 2:
             return None, ""
-        guesses = [g for c in chosen[:1] for hit in c.hits for g in s.guesses(hit.shape, hit.rows, traced.micro if phase != "backward" else 0)]
+        micro = traced.micro if phase != "backward" else 0
+        readings = [list(s.guesses(hit.shape, hit.rows, micro)) for c in chosen[:1] for hit in c.hits]
+        guesses = [g for of_hit in readings for g in of_hit]
         if phase == "data":
             guesses = [s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))]
             if not guesses[0]:
                 return None, "what is not finite belongs to no sample"
-        merged = [sorted(set(itertools.chain(*guesses)))] if len(guesses) > 1 else []
+            readings = []
+        merged = [sorted(set(itertools.chain(*(of_hit[0] for of_hit in readings if of_hit))))]
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
         budget = 36 if self.stage == "loss" else 16  # up to the loss is a third of a step
         odd = s.odd(self.session.batch)
