@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 CHUNK = 2**20  # smaller reads are slower, larger ones leave the cache
 _LINE = 64  # bytes of a cache line
+_ROW = 8192  # products of more than 10,000 numbers are shared out to threads of the BLAS, over which ours would quarrel
 _TINY = 1e-24  # float32 squares of which less than this is left may have underflowed
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
@@ -145,7 +146,7 @@ def _largest(values: Values) -> float:
 
 def _norm(values: Values) -> float:
     """The euclidean norm of the finite values, whatever their scale."""
-    squares = float(np.dot(values, values))
+    squares = _squares(values)
     if _TINY < squares < math.inf:
         return math.sqrt(squares)
     if not values.any():
@@ -153,7 +154,13 @@ def _norm(values: Values) -> float:
     finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     scale = _largest(finite)
     finite /= scale or 1.0
-    return scale * math.sqrt(np.dot(finite, finite))
+    return scale * math.sqrt(_squares(finite))
+
+
+def _squares(values: Values) -> float:
+    rows = values[: len(values) // _ROW * _ROW].reshape(-1, 1, _ROW)
+    rest = values[rows.size :]
+    return float((rows @ rows.transpose(0, 2, 1)).sum(dtype=np.float64)) + float(rest @ rest)
 
 
 def _largest_of_16_bits(widened: Callable[[int], float]) -> Callable[[Bytes], float]:
