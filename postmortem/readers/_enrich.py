@@ -12,8 +12,8 @@ from postmortem.signatures import CATALOGUE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FRAME = re.compile(r'^\s*File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})(?:\n\s+(\S.{0,300}))?', re.MULTILINE)
-_FAULT = re.compile(r'^\s*File "([^"]{1,500})", line (\d{1,9}) in (\S{1,200})', re.MULTILINE)
+_FRAME = re.compile(r'^[ \t]{0,40}File "([^"]{1,500})", line (\d{1,9}), in (.{1,200})(?:\n\s+(\S.{0,300}))?', re.MULTILINE)
+_FAULT = re.compile(r'^[ \t]{0,40}File "([^"]{1,500})", line (\d{1,9}) in (\S{1,200})', re.MULTILINE)
 """faulthandler's frames: innermost first, and without a comma."""
 _FAILED = re.compile(
     r"rank {0,9}: (?P<rank>\d{1,6}) \(local_rank: (?P<local_rank>\d{1,6})\)\s{0,3}exitcode {0,9}: (?P<exitcode>-?\d{1,6}) \(pid: (?P<pid>\d{1,9})\)"
@@ -33,12 +33,15 @@ def enrich(failures: list[Failure], ranks: set[int], world_size: int) -> None:
         text = failure.fields.pop("text", "")
         if failure.signature.id == "ddp-stride":
             failure.fields |= stride_formats(failure.fields)
+        elif failure.signature.id == "stride-diag":
+            failure.fields |= _diagnosed_format(failure.fields)
         elif failure.signature.id == "anomaly-nan" and text:
             failure.fields |= _forward_frame(text)
         elif failure.signature.id == "segv" and text:
             failure.fields |= _fault_frame(text)
         elif failure.signature.id == "elastic-child-failed":
             _table(failures, failure, text, ranks)
+    _name_strided(failures)
     for failure in failures:
         if failure.first.rank is None and isinstance(failure.fields.get("local_rank"), int):
             failure.first.rank = failure.fields["local_rank"]  # the best that is known
@@ -79,6 +82,27 @@ def stride_formats(fields: dict[str, Any]) -> dict[str, Any]:
     if sizes and grad and bucket and len(sizes) == len(grad) == len(bucket):
         found["same_memory"] = all(g == b for n, g, b in zip(sizes, grad, bucket, strict=True) if n != 1)
     return found
+
+
+def _diagnosed_format(fields: dict[str, Any]) -> dict[str, Any]:
+    """The memory format that a diagnostic line shows, the one it expects, and whether they are the same memory."""
+    found = stride_formats(
+        {"grad_sizes": fields.get("shape"), "grad_strides": fields.get("stride"), "bucket_sizes": fields.get("shape")}
+        | {"bucket_strides": fields.get("expected_stride")}
+    )
+    names = {"grad_format": "format", "bucket_format": "expected_format"}
+    return {names.get(key, key): value for key, value in found.items()}
+
+
+def _name_strided(failures: list[Failure]) -> None:
+    """Gives each DDP stride warning the parameters that diagnostic lines name with the same shape and strides."""
+    diagnosed = [f.fields for f in failures if f.signature.id == "stride-diag" and "parameter" in f.fields]
+    for failure in failures:
+        if failure.signature.id == "ddp-stride":
+            shape, strides = failure.fields.get("grad_sizes"), failure.fields.get("grad_strides")
+            names = sorted({d["parameter"] for d in diagnosed if d.get("shape") == shape and d.get("stride") == strides})
+            if names:
+                failure.fields["named"] = names
 
 
 def _forward_frame(text: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ _UNIT = (
     r"%|(?:[KMGTP]i?B|GB|MB|KB|kB|ms|us|µs|ns|secs?|s|min|h|hrs?|K|k|M|B|G|T|[TGP]FLOPS|[TGP]FLOP|BPC|dB|it|steps?/s|samples?|tokens?|tok|imgs?|images?|px|x|W|C)"
     r"(?:/(?:it|s|sec|step|iter|batch|epoch|GPU|gpu|device|sample))*+|/(?:s|sec|it)"
 )
-NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3})++(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
+NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}+(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
 NONFINITE = r"[-+]?(?:[nN][aA][nN](?:\(ind\))?|[iI][nN][fF](?:inity|INITY)?|1\.#(?:INF|IND|QNAN))"
 _JUNK = (
     r"\d{4}[-/]\d\d?[-/]\d\d?(?:[T _]\d\d?:\d\d(?::\d\d)?(?:[.,]\d++)?Z?)?+|\d\d?/\d\d?/\d{2,4}(?!\d)"  # dates
@@ -57,7 +57,7 @@ _DECIMAL_COMMA = re.compile(r"(?:0,\d++|\d++,(?:\d\d?|\d{4,}+))(?![\d,\]])")
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
 _SHORT = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
-_EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s*[:#=]?\s*\[?\s*(\d{1,7})\s*/\s*(\d{1,7})\b")
+_EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
 _INERT = re.compile(
     r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
     r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning)"

@@ -27,7 +27,7 @@ class ColumnTable(Dialect):
     content: ClassVar[re.Pattern[str] | None] = re.compile(
         rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?(?:\s\s|\t|,|\s*+[|│┃])"  # a cell and its end
         rf"|\s*+(?:{NUMBER}\s++){{3}}"  # cells between single blanks
-        r"|(?=[^\d]*+$)(?=(?:[^,|\t]*+[,|\t]){2}|(?:.*?\S\s\s+){2})(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"  # names between separators
+        r"|(?=[^\d]*+$)(?=(?:[^,|\t]*+[,|\t]){2}|(?:.{0,400}?\S\s\s++){2})(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"  # names between separators
         r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
         rf"|[A-Za-z_][\w./@\-]*+\s++\|\s*+(?:{NUMBER}|{NONFINITE}|N/A)\s*+\|"
     )

@@ -213,6 +213,19 @@ def test_diagnostic_lines_name_the_parameter(scan: Scan) -> None:
         [9, 1, 3, 1],
         [9, 9, 3, 1],
     )
+    assert (fields["format"], fields["expected_format"], fields["same_memory"]) == ("ambiguous", "ambiguous", True)
+
+
+def test_a_diagnostic_line_names_the_parameter_of_a_warning(scan: Scan) -> None:
+    """A warning and a diagnostic line with the same shape and strides mean the same parameter, on the rank that the line says."""
+    text = (
+        "UserWarning: Grad strides do not match bucket view strides. This is not an error, but may impair performance.\n"
+        "grad.sizes() = [16, 16, 3, 3], strides() = [144, 1, 48, 16]\nbucket_view.sizes() = [16, 16, 3, 3], strides() = [144, 9, 3, 1]\n"
+        "[STRIDE-DIAG][rank 2][iter 0] NON-CONTIGUOUS gradient in net.a.weight\n  shape=(16, 16, 3, 3), stride=(144, 1, 48, 16)\n"
+        "[STRIDE-DIAG][rank 2][iter 0] NON-CONTIGUOUS gradient in net.b.weight\n  shape=(8, 8, 3, 3), stride=(72, 1, 24, 8)\n"
+    )
+    assert one(scan(text), "ddp-stride").fields["named"] == ["net.a.weight"]
+    assert {e.rank for e in scan(text).events if e.kind == "stride-diag"} == {2}
 
 
 def test_a_recompile_limit_names_the_function(scan: Scan) -> None:

@@ -44,12 +44,11 @@ def test_an_entry_is_complete(signature: Signature) -> None:
 
 
 @pytest.mark.parametrize("signature", ENTRIES, ids=lambda s: s.id)
-def test_patterns_cannot_backtrack_without_bound(signature: Signature) -> None:
-    """No pattern repeats a repetition, and none has an unbounded dot."""
+def test_no_pattern_has_an_unbounded_dot(signature: Signature) -> None:
+    """A dot reaches only so far; what repeats cost is counted in tests/readers/test_backtracking.py."""
     for pattern in (*signature.patterns, *signature.details):
         text = re.sub(r"\\.|\[[^\]]*\]", "x", pattern.pattern)
         assert not re.search(r"\.[*+]", text), pattern.pattern
-        assert not re.search(r"[*+][^()|]*\)[*+]", text), pattern.pattern
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ _FRAME = re.compile(
     r"\[[^\]\[]{0,40}?(?:<[^\],]{0,40})?(?:, *+[^,\]]{0,24}(?:it|s|B|\w{1,12})/(?:it|s|\w{1,12})|, *+\?[^,\]]{0,12})?(?P<end>[,\]])"
 )
 _OPEN = re.compile(r"(?P<n>\d{1,15})it \[[^\]\[,]{0,30}, *+[^,\]]{0,24}(?P<end>[,\]])")
-_EPOCH = re.compile(r"\b[Ee](?:poch|POCH|p)\b\s*[:#\[(]?\s*(?P<epoch>\d{1,9})(?:\s*/\s*(?P<epochs>\d{1,9}))?")
+_EPOCH = re.compile(r"\b[Ee](?:poch|POCH|p)\b\s{0,4}[:#\[(]?\s{0,4}(?P<epoch>\d{1,9})(?:\s{0,4}/\s{0,4}(?P<epochs>\d{1,9}))?")
 _PERCENT = re.compile(r"\d{1,3}(?:\.\d+)?%\|[^|]{0,200}\|")
 _DROPPED = {"v_num"}
 _PREPARATION = re.compile(

@@ -213,7 +213,7 @@ class LightningRich(Dialect):
     priority = 22
     needles: ClassVar[tuple[str, ...]] = ()
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s{20,}\S|Epoch \d+/\d+ +━")
-    _bar = re.compile(r"Epoch (?P<epoch>\d{1,9})/\d+ +[━╸╺ ]{3,200}.*?•[^•]{0,40}it/s(?P<values>.*)$")
+    _bar = re.compile(r"Epoch (?P<epoch>\d{1,9})/\d{1,9} [━╸╺ ]{3,200}+.*?•[^•]{0,40}it/s(?P<values>.*)$")
     _pair = re.compile(rf"(?P<name>[A-Za-z_][\w/@.\-]{{0,80}}): *(?P<value>{NUMBER}|{NONFINITE})?(?:\s|$)|(?P<alone>{NUMBER}|{NONFINITE})(?:\s|$)")
 
     def __init__(self) -> None:

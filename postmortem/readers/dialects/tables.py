@@ -22,7 +22,7 @@ class StableBaselines(Dialect):
     name = "stable-baselines3"
     priority = 23
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\|[^|]*+\|[^|]*+\|\s*+$|-{3,}\s*+$")
-    _line = re.compile(rf"\| (?P<indent> *)(?P<name>[\w./@\- ]{{1,80}}?) *\| *(?P<value>{NUMBER}|{NONFINITE})? *\|$")
+    _line = re.compile(rf"\| (?P<indent> *+)(?P<name>[\w./@\-][\w./@\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$")
 
     def __init__(self) -> None:
         self.box: dict[int, tuple[str, list[Value]]] = {}

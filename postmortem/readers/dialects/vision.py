@@ -39,7 +39,7 @@ class OpenMmlab(Dialect):
     needles: ClassVar[tuple[str, ...]] = ("Epoch(", "Epoch [", "Iter(", "Iter [", "Exp name")
     _epoch = re.compile(r"Epoch ?(?:\((?P<mode>\w{1,10})\))? *+\[(?P<epoch>\d{1,9})\]\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]")
     _iter = re.compile(r"Iter ?(?:\((?P<mode>\w{1,10})\))? *+\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]")
-    _list = re.compile(r"\w+: *-?[\d.]+(?: -?[\d.]+)+")
+    _list = re.compile(r"\w{1,60}: {0,8}-?[\d.]++(?: -?[\d.]++)++")
 
     def parse(self, row: Row) -> Record | None:
         match = self._epoch.match(row.text) or self._iter.match(row.text)
@@ -75,7 +75,7 @@ class Timm(Dialect):
     needles: ClassVar[tuple[str, ...]] = ("Train: ", "Test: ")
     _train = re.compile(r"Train: (?P<epoch>\d{1,9}) \[ *(?P<n>\d{1,12})/(?P<total>\d{1,12}) \( *\d+%\)\]")
     _test = re.compile(r"Test(?: \(\w+\))?: {1,2}\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\] ")
-    _mean = re.compile(rf"([A-Za-z][\w@]*): *{NUMBER} \( *({NUMBER}|nan|inf)\)")
+    _mean = re.compile(rf"([A-Za-z][\w@]{{0,40}}): {{0,8}}{NUMBER} \( {{0,8}}({NUMBER}|nan|inf)\)")
 
     def parse(self, row: Row) -> Record | None:
         if match := self._train.match(row.text):
