@@ -35,6 +35,18 @@ class Points:
     def empty(cls) -> Points:
         return PointsBuilder().build()
 
+    def by_tag_and_rank(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The rows sorted by tag and rank, in order of arrival within each, and where in that order the next pair begins."""
+        rank = self.rank.astype(np.int32)
+        rank -= rank.min(initial=0)
+        width = int(rank.max(initial=0)) + 1
+        # numpy sorts short numbers by counting
+        kind = np.dtype(np.uint16 if len(self.tags) * width <= 65_536 else np.int64)
+        group = self.code.astype(kind) * kind.type(width) + rank.astype(kind)
+        order = np.argsort(group, kind="stable")
+        group = group[order]
+        return order, np.flatnonzero(group[1:] != group[:-1]) + 1
+
 
 class PointsBuilder:
     """Collects points: `add` one by one, or `extend` by whole arrays of one tag; order is kept."""

@@ -64,9 +64,9 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     known = np.array([role_of(t) is not None for t in points.tags], bool)
     deciding = known if known.any() else np.ones(len(points.tags), bool)
     drops: list[tuple[int, int, int]] = []  # row, row of the same tag before it, its code
-    group = points.code.astype(np.int64) * 65536 + points.rank
-    order = np.argsort(group, kind="stable")
-    same = group[order][1:] == group[order][:-1]
+    order, borders = points.by_tag_and_rank()
+    same = np.ones(max(n - 1, 0), bool)
+    same[borders - 1] = False
     step = points.step[order]
     fell = np.flatnonzero(same & (step[1:] < step[:-1])) + 1
     for k in fell:

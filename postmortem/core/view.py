@@ -100,9 +100,7 @@ def _surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
     points = stream.points
     if not len(points):
         return []
-    group = points.code.astype(np.int64) * 65536 + (points.rank.astype(np.int64) + 1)
-    order = np.argsort(group, kind="stable")
-    bounds = np.flatnonzero(np.diff(group[order])) + 1
+    order, bounds = points.by_tag_and_rank()
     found = []
     for rows in np.split(order, bounds):
         step, segment = points.step[rows], stream.segment[rows]

@@ -63,8 +63,10 @@ class StragglerRank(BaseDetector):
 
     def _slowest(self, ranks: list[Series], *, faster_is_larger: bool) -> Iterator[Finding]:
         steps = ranks[0].step
+        steps = steps[np.diff(steps, prepend=steps[0] - 1) > 0]  # series are in the order of steps
         for other in ranks[1:]:
-            steps = np.intersect1d(steps, other.step)
+            nearest = np.minimum(np.searchsorted(other.step, steps), len(other) - 1)
+            steps = steps[other.step[nearest] == steps]
         if len(steps) < self.options.points:
             return
         cost = np.stack([s.value[np.searchsorted(s.step, steps)] for s in ranks])

@@ -117,10 +117,10 @@ def _place_last_failures(readings: list[Reading]) -> None:
     with_steps = [r.points.step for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS and len(r.points)]
     reached = max((int(step.max()) for step in with_steps), default=0)
     for reading in readings:
-        printed = np.unique(reading.points.step)
-        if reading.source == "text" and reading.step_axis not in _NO_STEPS and len(printed) > 1:
-            last = int(printed[-1])
-            if last < reached <= last + float(np.median(np.diff(printed))):
+        if reading.source == "text" and reading.step_axis not in _NO_STEPS and len(reading.points):
+            last = int(reading.points.step.max())
+            printed = np.unique(reading.points.step) if last < reached else reading.points.step[:0]
+            if len(printed) > 1 and reached <= last + float(np.median(np.diff(printed))):
                 reading.events = [replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events]
 
 
