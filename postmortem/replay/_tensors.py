@@ -15,11 +15,15 @@ INF = POS | NEG
 """Bits for the kinds of non-finite values."""
 
 
+NO_MEMORY = 1
+"""The storage key of empty and of meta tensors, and of the zeros that autograd does not write out: reading those crashes."""
 _COMPUTABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def values_of(t: torch.Tensor) -> torch.Tensor:
     """The numbers of a tensor as a real, dense one: of sparse tensors the values, of complex ones both parts."""
+    if t._is_zerotensor():
+        return torch.zeros(t.shape, device=t.device)
     if t.is_nested and t.layout == torch.strided:
         return torch.cat([part.reshape(-1) for part in t.unbind()])
     if t.layout != torch.strided:
@@ -40,13 +44,13 @@ def has_rows(t: torch.Tensor) -> bool:
 
 
 def storage_key(t: torch.Tensor) -> int:
-    """A positive number that tensors sharing memory have in common; 1 where there is no memory to share."""
+    """A positive number that tensors sharing memory have in common; NO_MEMORY where there is none to share."""
     try:
         if t.layout != torch.strided:
             t = t._values() if t.layout == torch.sparse_coo else t.values()
-        return t.untyped_storage().data_ptr() or 1
+        return t.untyped_storage().data_ptr() or NO_MEMORY
     except (RuntimeError, NotImplementedError):
-        return 1
+        return NO_MEMORY
 
 
 def sum_of(t: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,9 @@ from postmortem.replay.trace import Tracer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+_OUTSIDE: dict[str, tuple[Phase, Cause]] = {
+    "batch": ("data", "bad-input"), "parameter": ("parameters", "bad-parameter"), "optimizer": ("optimizer", "bad-parameter"),
+}  # fmt: skip
 _MANY_STEPS = 1_000_000
 _FURTHER = 100  # steps past the fault in which double precision has to stay finite
 
@@ -266,7 +269,9 @@ class _Case:
             code=_code(file, line), step=step, tensor=_tensor(hit), established=established,
         )  # fmt: skip
         if phase == "optimizer":
-            name = traced.names[0] if traced.names else None
+            name = c.outside[1] if c.outside is not None else traced.names[0] if traced.names else None
+            if c.outside is not None:
+                self.how.append(f"the optimizer's state of {name} was not finite before the step")
             own = file if not _library(file) else None
             found = replace(found, module=self._owner(name), param=name, file=own, line=line if own else None, code=_code(own, line) if own else None)
         elif phase == "parameters":
@@ -287,8 +292,7 @@ class _Case:
 
     def _phase(self, c: Candidate) -> tuple[Phase, Cause]:
         if c.outside is not None:
-            kind = c.outside[0]
-            return ("data", "bad-input") if kind == "batch" else ("parameters", "bad-parameter")
+            return _OUTSIDE[c.outside[0]]
         hit = c.hits[0]
         if hit.stage == "optimizer":
             return "optimizer", "optimizer-update"

@@ -32,7 +32,7 @@ from postmortem.replay._births import births
 from postmortem.replay._operators import ABSORBERS, WRITES_OVER, OpInfo, info_of, infos
 from postmortem.replay._places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of, kinds
 from postmortem.replay._records import Birth, Hit, TensorView
-from postmortem.replay._tensors import INF, NAN, exact_bits, has_rows, rows_of, shape_of, statistics, storage_key, sum_of, values_of
+from postmortem.replay._tensors import INF, NAN, NO_MEMORY, exact_bits, has_rows, rows_of, shape_of, statistics, storage_key, sum_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -90,6 +90,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writer: dict[int, int] = {}
         self._names: list[str] = []
         self._places: list[tuple[CodeType | None, int, int, torch.nn.Module | None]] = []
+        self._of_backward: dict[int, tuple[str | None, Where]] = {}
         self.rewrites: dict[int, int] = {}
         self._by_seq: dict[tuple[int, int], int] = {}
         self._seq = _get_sequence_nr()
@@ -167,6 +168,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._places.append(_NO_PLACE)
             return func(*args, **kwargs)
         self._places.append(self._frame())
+        if backward != -1 and _grad_enabled() and self._places[-1][0] is None:
+            self._of_backward[index] = self._forward_of(backward)  # create_graph: a derivative that has a derivative
         tensors = _flat(args, [])
         if kwargs:
             _flat((v for k, v in kwargs.items() if k not in info.out), tensors)
@@ -199,7 +202,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if info.mutates and key in writer:
                 self.rewrites[index] = writer[key]
             writer[key] = index
-            if not info.unset and o.dtype in _INEXACT:
+            if not info.unset and o.dtype in _INEXACT and key != NO_MEMORY:
                 self._check(o, index)
         if self.suspects and self.suspects[-1] == index:
             self._record(index, info, args, kwargs, backward, tensors, sources, earlier, outputs)
@@ -212,8 +215,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._repair[index](values_of(o))
 
     def _check(self, o: torch.Tensor, index: int) -> None:
-        if o.is_meta:
-            return
         if self._detail is not None:
             if index in self._detail and (not self.suspects or self.suspects[-1] != index):
                 self.suspects.append(index)
@@ -271,7 +272,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 hit = self.hits.get(source)
                 out[id(t)] = hit.out_bits if hit else 0
             else:
-                looks_fine = blind or t.is_meta or math.isfinite(_total(t).item())
+                looks_fine = blind or storage_key(t) == NO_MEMORY or math.isfinite(_total(t).item())
                 out[id(t)] = 0 if looks_fine else exact_bits(t)
         return out
 
@@ -352,7 +353,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None, NOWHERE
         thread = self._main if task == self._task else threading.get_ident()
         forward = self._by_seq.get((thread, node._sequence_nr()))
-        return (None, NOWHERE) if forward is None else (self._names[forward], Where(*self._places[forward]))
+        if forward is None:
+            return None, NOWHERE
+        return self._of_backward.get(forward) or (self._names[forward], Where(*self._places[forward]))
 
     def _recomputing(self) -> bool:
         frame: FrameType | None = sys._getframe(2)
