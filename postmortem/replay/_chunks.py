@@ -11,7 +11,6 @@ import functools
 import math
 import mmap
 import os
-import struct
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,6 @@ from postmortem.core.model import Problem
 from postmortem.replay.unpickling import UnreadableCheckpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -108,12 +106,14 @@ def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
     dtype = dtype.to_real()
     if dtype in _NUMPY:
         values: Values = data.view(_NUMPY[dtype])
+        largest = _largest(values)
     elif dtype.itemsize == 2:
         values = wide[: len(data) // 2]
         torch.from_numpy(values).copy_(torch.from_numpy(data).view(dtype))
+        largest = _largest_of_16_bits(data, dtype)
     else:
         values = _table(dtype)[data]
-    largest = _LARGEST[dtype](data) if dtype in _LARGEST else _largest(values)
+        largest = _largest(values)
     if math.isfinite(largest):
         return values, Sums(largest=largest, norm=_norm(values) if largest else 0.0)
     finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
@@ -144,6 +144,14 @@ def _largest(values: Values) -> float:
     return max(float(values.max()), -float(values.min()))
 
 
+def _largest_of_16_bits(data: Bytes, dtype: torch.dtype) -> float:
+    """The same from the bits, half as many bytes: without their sign they are in the order of the magnitudes."""
+    bits = max(int(data.view(np.int16).max()), int(data.view(np.uint16).max()) & 0x7FFF)
+    if dtype == torch.bfloat16:  # the upper half of a float32
+        return float(np.uint32(bits << 16).view(np.float32))
+    return float(np.uint16(bits).view(np.float16))
+
+
 def _norm(values: Values) -> float:
     """The euclidean norm of the finite values, whatever their scale."""
     squares = _squares(values)
@@ -161,28 +169,6 @@ def _squares(values: Values) -> float:
     rows = values[: len(values) // _ROW * _ROW].reshape(-1, 1, _ROW)
     rest = values[rows.size :]
     return float((rows @ rows.transpose(0, 2, 1)).sum(dtype=np.float64)) + float(rest @ rest)
-
-
-def _largest_of_16_bits(widened: Callable[[int], float]) -> Callable[[Bytes], float]:
-    """The largest magnitude of 16-bit numbers: without their sign they are in the order of their bits."""
-
-    def largest(data: Bytes) -> float:
-        positive, negative = int(data.view(np.int16).max()), int(data.view(np.uint16).max()) & 0x7FFF
-        return widened(max(positive, negative))
-
-    return largest
-
-
-def _float16(bits: int) -> float:
-    return float(struct.unpack("<e", struct.pack("<H", bits))[0])
-
-
-def _bfloat16(bits: int) -> float:
-    """A bfloat16 is the upper half of a float32."""
-    return float(struct.unpack("<f", struct.pack("<I", bits << 16))[0])
-
-
-_LARGEST = {torch.float16: _largest_of_16_bits(_float16), torch.bfloat16: _largest_of_16_bits(_bfloat16)}
 
 
 @functools.cache
