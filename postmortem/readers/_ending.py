@@ -90,7 +90,7 @@ def judge(failures: list[Failure], progress: int, ordinary: int, completed: Comp
             failure.fields["went_on"] = True
         elif failure.severity == "error" and failure.last.attempt < last_attempt:
             failure.severity = "warning"  # the job was started again in the same file; the last attempt decides
-        elif failure.severity == "error" or (failure.signature.ended == "interrupted" and not survived):
+        elif failure.severity == "error" or (failure.signature.ended in ("interrupted", "preempted") and not survived):
             lost.append(failure)
     if not lost:
         if completed is not None:
