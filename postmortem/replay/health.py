@@ -135,7 +135,7 @@ def _same(piece: Piece, old: Piece | None) -> Piece | None:
 def _look_at(places: list[_Place]) -> None:
     """Fills `sums` of every place, or `problem` where it cannot be read."""
     batches = _batches(places)
-    workers = max(1, min(8, (os.cpu_count() or 1) + 1, len(batches)))
+    workers = max(1, min(8, os.cpu_count() or 1, len(batches)))  # one more would only push the others out of the cache
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
