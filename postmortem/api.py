@@ -346,6 +346,8 @@ def _add_culprit(report: RunReport) -> None:
         report.notes = (*report.notes, f"replay: {error}")
         return
     report.culprit = result.as_json()["culprit"]
+    if result.next and report.diagnosis is not None:
+        report.diagnosis = replace(report.diagnosis, next=result.next)
 
 
 def checkpoints(path: PathLike) -> list[Health]:

@@ -58,6 +58,10 @@ def text(result: ReplayResult) -> Iterator[str]:
     yield from _source(c)
     yield from _details(c)
     yield from _fixes(c)
+    if result.next:
+        yield ""
+        yield "What to do, the best established first:"
+        yield from (f"  {i}. {line.replace(c.file, _short(c.file)) if c.file else line}" for i, line in enumerate(result.next, 1))
     yield ""
     yield f"Fidelity: {'good' if result.fidelity.ok else 'NOT GOOD' if result.fidelity.compared else 'unknown'}. {result.fidelity.note}"
     yield from (f"  ! {note}" for note in result.notes)

@@ -276,7 +276,7 @@ def clip(view: View, step: int | None) -> str | None:
     grad = view.main("grad_norm")
     if grad is None or step is None:
         return None
-    before = grad.value[(grad.step < step) & np.isfinite(grad.value)]
+    before = grad.value[(grad.step < step) & calm(grad)]
     if len(before) < 5:
         return None
     level = float(np.quantile(before[-200:], 0.9))

@@ -17,6 +17,7 @@ import torch
 from postmortem.core.model import SCHEMA_VERSION, json_value
 from postmortem.core.view import View
 from postmortem.replay._errors import as_one_line
+from postmortem.replay.advice import advice
 from postmortem.replay.attempts import Attempts
 from postmortem.replay.choose import aim_at, choose_checkpoint, config_of
 from postmortem.replay.recipe import Recipe
@@ -38,7 +39,7 @@ class ReplayResult:
     """The answer of a replay: which step of what was rerun from where, how faithful that was, and the culprit.
 
     `fitted` and `unfitted` say what of the checkpoint went where; `judged` is False where nothing can be said,
-    because the replay does not follow the log.
+    because the replay does not follow the log. `next` is what to do, the best established first.
     """
 
     target: str
@@ -50,17 +51,19 @@ class ReplayResult:
     fitted: tuple[str, ...] = ()
     unfitted: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
     judged: bool = True
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit."""
+        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit, next."""
         return {
             "schema_version": SCHEMA_VERSION,
             "target": self.target,
             "step": self.step,
             "fidelity": json_value(asdict(self.fidelity)),
             "culprit": json_value(asdict(self.culprit)),
+            "next": list(self.next),
         }
 
 
@@ -110,6 +113,7 @@ def replay(
         fitted=tuple(attempt.account.fitted),
         unfitted=tuple(attempt.account.unfitted),
         notes=tuple(notes),
+        next=advice(culprit, view, str(path)) if judged else (),
         judged=judged,
         seconds=time.monotonic() - started,
     )

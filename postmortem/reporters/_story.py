@@ -245,7 +245,8 @@ def culprit_lines(run: RunReport) -> list[str]:
         return [f"none: {c['how'][-1] if c['how'] else c['cause']}"]
     module = f"module {c['module']}" if c["module"] else "in no submodule" if c["module"] is not None else ""
     place = [f"operator {c['op']}" if c["op"] else "", module, f"parameter {c['param']}" if c["param"] else ""]
-    lines = [f"{c['cause']}: {', '.join(p for p in place if p)}".removesuffix(": ")]
+    step = f" at step {c['step']}" if c["step"] is not None else ""
+    lines = [f"{c['cause']}{step}: {', '.join(p for p in place if p)}".removesuffix(": ")]
     if c["file"] and c["line"]:
         lines.append(f"{c['file']}:{c['line']}: {(c['code'] or '').strip()}")
     if c["samples"]:

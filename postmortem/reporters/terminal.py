@@ -292,6 +292,8 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
             page.add("", *_names(page, runs))
         for run in runs if len(runs) <= 5 else ():
             _member(page, run, alone=len(runs) == 1)
+            for line in culprit_lines(run)[:2]:
+                page.add("", line, mark="  ", lines=1)
         diagnosis = runs[0].diagnosis
         if diagnosis:
             if len(runs) > 1 or not _told_by_log(runs[0]):

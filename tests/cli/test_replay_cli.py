@@ -83,7 +83,7 @@ def test_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "replay", run, "--format", "json")
     answer = json.loads(out)
     assert code == 1
-    assert list(answer) == ["schema_version", "target", "step", "fidelity", "culprit"]
+    assert list(answer) == ["schema_version", "target", "step", "fidelity", "culprit", "next"]
     assert (answer["schema_version"], answer["step"], answer["target"]) == (1, 12, str(run))
     assert answer["fidelity"] | {"note": ""} == {
         "ok": True,
