@@ -144,7 +144,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
                 leftover += letters(gap)
             end = stop
             continue
-        if "(" in gap and record.values and gap.lstrip().startswith("(") and ")" not in gap:
+        if "(" in gap and record.values and gap.lstrip().startswith("(") and ")" not in gap and _same_quantity(named.name, record.values[-1].tag):
             end = stop  # "loss 1.23 (avg 1.30)": its mean, not a value of its own
             continue
         unit = match["unit"].strip() if kind == "unit" else ""
@@ -229,6 +229,12 @@ def _reversed(text: str, start: int) -> Record | None:
         return None
     values = [Value(pair["name"], number(pair["value"])) for pair in found]
     return Record(values, step=float(head[1]), level=STEP, once=True)
+
+
+def _same_quantity(name: str, before: str) -> bool:
+    """Whether a name in brackets means the value before it: "loss 1.2 (avg 1.3)" does, "loss 1.2 (lr 0.1)" does not."""
+    role = role_of(name)
+    return role is None or role == role_of(before)
 
 
 def _sentence(text: str, end: int) -> bool:

@@ -13,6 +13,7 @@ from postmortem.readers._positions import SPLITS
 _DELIMITER = re.compile(
     r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
     r"|[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s"
+    r"|(?:±|\+/?-)\s?[\d.]++(?:[eE][-+]?\d++)?%?\s"  # a spread behind a value
 )
 _DRESSING = re.compile(r"(?:device|dtype|grad_fn|requires_grad)=[^,)]{0,60}|\b[\w.]{0,20}(?:tensor|Tensor|float|int|array)\w{0,3}\(")
 _PLAIN = frozenset("'\"=\\")
@@ -23,6 +24,8 @@ _WRAPPER = re.compile(r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?
 _STOP_WORDS = {
     "and", "with", "the", "at", "a", "is", "of", "for", "in", "on", "to", "has", "was", "are", "then", "now", "current", "avg:", "=>", "->", "got",
 }  # fmt: skip
+_CODE = re.compile(r"[A-Za-z]{0,2}\d++(?:[.:]\d++)++$")
+"""``E1.0100``: a position in a notation of its own, not a word of a name."""
 _WORD = re.compile(r"[^\W\d_]")
 
 
@@ -73,7 +76,7 @@ def name_of(gap: str) -> Named | None:
             cut = match.end()
     name = _bare(tail[cut:].strip().lstrip("([*#'\"-. )]:"))
     words = name.split()
-    while words and words[0].lower() in _STOP_WORDS:
+    while words and (words[0].lower() in _STOP_WORDS or (len(words) > 1 and _CODE.match(words[0]))):
         words.pop(0)
     while words and not strong and words[-1] in ("=", ":", "is", "of", "at"):
         words.pop()

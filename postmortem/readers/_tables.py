@@ -27,7 +27,7 @@ class ColumnTable(Dialect):
     content: ClassVar[re.Pattern[str] | None] = re.compile(
         rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?(?:\s\s|\t|,|\s*+[|│┃])"  # a cell and its end
         rf"|\s*+(?:{NUMBER}\s++){{3}}"  # cells between single blanks
-        r"|(?=[^\d]*+$)(?=(?:[^,|\t]*+[,|\t]){2}|(?:.{0,400}?\S\s\s++){2})(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"  # names between separators
+        r"|(?=[^\d]*+$)(?=(?:[^,|\t│┃]*+[,|\t│┃]){2}|(?:.{0,400}?\S\s\s++){2})(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"  # names between separators
         r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
         rf"|[A-Za-z_][\w./@\-]*+\s++\|\s*+(?:{NUMBER}|{NONFINITE}|N/A)\s*+\|"
     )
@@ -47,6 +47,8 @@ class ColumnTable(Dialect):
             cells = _cells(text, sign)
             if len(cells) != len(names) and sign == "  ":  # wide columns that touch
                 names, cells = " ".join(names).split(), text.split()
+            if len(cells) == len(names) + 1 and cells[0].isdigit() and sign == "  ":
+                names = ["step", *names]  # the index of a data frame, whose column has no name
             if len(cells) == len(names):
                 record = self._row(row.text, names, cells)
                 if record is not None:
@@ -54,10 +56,10 @@ class ColumnTable(Dialect):
         for sign in ("|", ",", "  ", " "):
             if sign == " " and ("  " not in text or len(text.split()) < 5):
                 continue
-            if sign in text or (sign == "  " and "\t" in text):
+            if sign in text or (sign == "  " and "\t" in text) or (sign == "|" and ("│" in text or "┃" in text)):
                 names = _cells(text, sign)
                 if (
-                    len(names) >= 3
+                    len(names) >= (2 if sign == "|" else 3)
                     and len(set(names)) == len(names)
                     and all(self._name.match(n) and len(n.split()) <= 5 for n in names)
                     and self._metrics(names)
@@ -84,7 +86,7 @@ class ColumnTable(Dialect):
         """At least one known quantity and one position, or two known quantities; no file listing, no table of layers."""
         known = sum(role_of(_clean(n)) is not None for n in names)
         places = sum((position(_clean(n, "#" in names)) or ("", 0))[0] in ("step", "epoch") for n in names)
-        return known >= 2 or (known >= 1 and places >= 1)
+        return (known >= 2 and len(names) > 2) or (known >= 1 and places >= 1)
 
     @staticmethod
     def _row(text: str, names: list[str], cells: list[str]) -> Record | None:
