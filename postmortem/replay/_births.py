@@ -34,14 +34,14 @@ def births(trace: Tracer, sources: Iterable[int]) -> list[Birth]:
             continue
         out = hit.out_bits
         wanted = NAN if out & NAN and any(t.bits & NAN for t in hit.inputs) else NAN | INF
-        fresh = hit.name in FRESH  # a tensor made of Python numbers or numpy: what it reads is what it is
-        bad = [] if fresh else [t for t in hit.inputs if t.bits & wanted]
+        fresh = hit.name in FRESH  # a tensor made of Python numbers or numpy: what it reads is what it is, unless that is the batch's
+        bad = [t for t in hit.inputs if t.bits & wanted and (not fresh or -t.source in trace.disowned)]
         for t in bad:
             if t.source >= 0:
                 todo.append(t.source)
             else:
                 found[index, t.source] = Birth(hit, outside=t.source, bits=t.bits)
-        linked = _through_python(trace, hit) if not any(t.bits & NAN for t in bad) else None
+        linked = _through_python(trace, hit) if not any(t.bits & NAN for t in bad) and not (fresh and bad) else None
         if linked is not None and linked < 0:
             found[index, linked] = Birth(hit, outside=linked, bits=out)
         elif linked is not None:

@@ -6,7 +6,7 @@ import linecache
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from postmortem.replay._operators import MAKERS
+from postmortem.replay._operators import FRESH, MAKERS
 from postmortem.replay._places import NOWHERE
 from postmortem.replay._records import Birth, Hit
 from postmortem.replay._tensors import INF, NAN, NEG
@@ -75,7 +75,9 @@ def _candidate(birth: Birth, traced: Traced, names: Mapping[int, str]) -> Candid
     op = hit.forward_name or hit.name
     if op == "_to_copy" and not hit.backward and birth.outside is None:
         op = _consumer(hit, traced) or op
-    if hit.name in MAKERS and birth.bits & NAN:
+    if hit.name in FRESH:
+        op = hit.where.called or "tensor"
+    elif hit.name in MAKERS and birth.bits & NAN:
         op = hit.where.called or op  # a NaN that torch's own code writes, to say that there is no answer
     phase = hit.stage if hit.stage == "optimizer" else hit.backward
     key = (phase, hit.where.file, hit.where.line, id(hit.where.module), op)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.replay.batches import tensor_map
 from postmortem.replay.fixes import AtLine, singular, suggested_line
 from postmortem.replay.model import Culprit, Fix
 from postmortem.replay.runner import Overrides
-from postmortem.replay.state import tensor_map
 
 if TYPE_CHECKING:
     from postmortem.replay._candidates import Candidate

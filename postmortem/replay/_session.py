@@ -12,8 +12,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from postmortem.replay._tensors import exact_bits, nonfinite_names, storage_key
+from postmortem.replay.batches import tensors_in
 from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner
-from postmortem.replay.state import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -268,6 +268,8 @@ class _Case:
             cause=cause, phase=phase, module=c.module, op=canonical(c.op) if c.op else None, file=file, line=line if file else None,
             code=_code(file, line), step=step, tensor=_tensor(hit), established=established,
         )  # fmt: skip
+        if c.outside is None and any(t.bits and t.source < 0 and -t.source not in traced.known for t in hit.inputs):
+            self.how.append("what it read was not finite already, from code that cannot be watched: another thread, an extension, numpy")
         if phase == "optimizer":
             name = c.outside[1] if c.outside is not None else traced.names[0] if traced.names else None
             if c.outside is not None:

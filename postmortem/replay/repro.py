@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from postmortem.replay.batches import tensor_map, tensors_in
 from postmortem.replay.localize import canonical
-from postmortem.replay.state import tensor_map, tensors_in
 
 if TYPE_CHECKING:
     from pathlib import Path

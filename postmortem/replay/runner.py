@@ -23,8 +23,9 @@ import torch
 
 from postmortem.core.errors import PostmortemError
 from postmortem.replay._tensors import nonfinite_names, total_norm
+from postmortem.replay.batches import clone_tensor, tensor_map
 from postmortem.replay.precision import DTYPES, CastsFollow, NoiseStays, Precision, cast, cast_state
-from postmortem.replay.state import Rng, State, clone_tensor, tensor_map
+from postmortem.replay.state import Rng, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

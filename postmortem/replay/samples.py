@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.replay._tensors import along
-from postmortem.replay.state import tensor_map, tensors_in
+from postmortem.replay.batches import parts_of, tensor_map, tensors_in, with_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -33,11 +33,12 @@ class Samples:
         self.size = self.rows * (len(self._micro) if self._micro else 1) if train_step.divisible else 0
 
     def _count(self, batch: Any) -> int:
-        if isinstance(batch, dict):
-            for key, value in batch.items():
-                if key in self._dims and isinstance(value, torch.Tensor):
+        parts = parts_of(batch)
+        if parts is not None:
+            for key, value in parts.items():
+                if key in self._dims and hasattr(value, "shape"):
                     return int(value.shape[self._dims[key]])
-            for key, value in batch.items():
+            for key, value in parts.items():
                 tensors = [t for t in tensors_in(value) if t.dim()] if key not in self._shared else []
                 if tensors:
                     return int(tensors[0].shape[0])
@@ -51,15 +52,15 @@ class Samples:
         def plain(t: torch.Tensor) -> torch.Tensor:
             return change(t, 0) if t.layout == torch.strided and t.dim() and t.shape[0] == self.rows else t
 
-        if isinstance(batch, dict):
-            out = tensor_map(lambda t: t, batch)
-            for key, value in batch.items():
-                if key in self._dims and isinstance(value, torch.Tensor):
-                    out[key] = change(value, self._dims[key])
-                elif key not in self._shared:
-                    out[key] = tensor_map(plain, value)
-            return out
-        return tensor_map(plain, batch)
+        parts = parts_of(batch)
+        if parts is None:
+            return tensor_map(plain, batch)
+        for key, value in parts.items():
+            if key in self._dims:
+                parts[key] = tensor_map(lambda t, dim=self._dims[key]: change(t, dim), value)  # type: ignore[misc]
+            elif key not in self._shared:
+                parts[key] = tensor_map(plain, value)
+        return with_parts(batch, parts)
 
     def take(self, batch: Any, source: Sequence[int]) -> Any:
         """The batch whose sample i is sample `source[i]` of `batch`; a shorter `source` makes a smaller batch."""

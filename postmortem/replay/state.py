@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,44 +49,6 @@ class Rng:
             torch.cuda.set_rng_state_all(self.cuda)
         np.random.set_state(self.numpy)
         random.setstate(self.python)
-
-
-def tensor_map(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """`value` with `change` applied to every tensor in it; dicts, lists, tuples and named tuples keep their type.
-
-    Other objects that can `clone` themselves (graph batches) are cloned, the rest is passed on as it is.
-    """
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        mapped = {k: tensor_map(change, v) for k, v in value.items()}
-        return mapped if type(value) is dict else _like(value, mapped)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(tensor_map(change, v) for v in value))
-    if isinstance(value, (list, tuple, deque)):
-        return type(value)(tensor_map(change, v) for v in value)
-    if callable(getattr(value, "clone", None)):
-        return value.clone()
-    return value
-
-
-def _like(value: dict[Any, Any], items: dict[Any, Any]) -> Any:
-    """A dict of the same class (OrderedDict, defaultdict, BatchEncoding) that holds `items`."""
-    other = copy.copy(value)
-    other.update(items)
-    return other
-
-
-def clone_tensor(t: torch.Tensor) -> torch.Tensor:
-    """A detached copy with the same layout that asks for a gradient where the original does."""
-    return t.detach().clone().requires_grad_(t.requires_grad)
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Every tensor inside nested dicts, lists and tuples, in order."""
-    found: list[torch.Tensor] = []
-    tensor_map(lambda t: found.append(t) or t, value)  # type: ignore[func-returns-value]
-    return found
 
 
 @dataclass(slots=True)

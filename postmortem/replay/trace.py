@@ -88,6 +88,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._detail, self._repair, self._look, self._deferred = detail, dict(repair or {}), look, deferred
         self._count = 0
         self._writer: dict[int, int] = {}
+        self.disowned: set[int] = set()
         self._names: list[str] = []
         self._places: list[tuple[CodeType | None, int, int, torch.nn.Module | None]] = []
         self._of_backward: dict[int, tuple[str | None, Where]] = {}
@@ -378,8 +379,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def disown(self, tensors: Iterable[torch.Tensor]) -> None:
         """Counts these tensors as coming from outside, whatever was seen writing them so far."""
-        for t in tensors:
-            self._writer.pop(storage_key(t), None)
+        for key in map(storage_key, tensors):
+            self._writer.pop(key, None)
+            self.disowned.add(key)
 
     def source(self, t: torch.Tensor) -> int:
         """The operator that wrote `t` last; a negative number where it came from outside the step."""

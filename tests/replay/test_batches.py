@@ -1,0 +1,116 @@
+"""Batches of any build: what holds the tensors is looked into, copied and put together again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, UserDict, namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from postmortem.replay.batches import parts_of, tensor_map, tensors_in  # noqa: E402
+from postmortem.replay.localize import localize  # noqa: E402
+from postmortem.replay.model import TrainStep  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+Pair = namedtuple("Pair", "x y")
+
+
+@dataclass
+class Rows:
+    x: Any
+    y: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    x: Any
+    y: Any
+
+
+def _get(batch: Any, name: str) -> Any:
+    value = getattr(batch, name) if hasattr(batch, name) else batch[name]
+    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+
+def _built(make: Any, **fields: Any) -> TrainStep:
+    torch.manual_seed(0)
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    x[2, 1] = float("nan")
+    model = nn.Linear(3, 2)
+    step = lambda m, b: F.cross_entropy(m(_get(b, "x")), _get(b, "y"))  # noqa: E731
+    return TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, make(x=x, y=y), **fields)
+
+
+KINDS = [
+    dict,
+    OrderedDict,
+    UserDict,
+    Pair,
+    Rows,
+    Frozen,
+    SimpleNamespace,
+    lambda x, y: {"x": x.numpy(), "y": y.numpy()},
+    lambda x, y: Rows(x.numpy(), y),
+]
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_every_holder_of_tensors(make: Any) -> None:
+    """Batch, sample, precision and cures are found whatever the batch is, and the user's batch stays as it was."""
+    built = _built(make)
+    before = [t.clone() for t in tensors_in(built.batch)]
+    found = localize(built)
+    assert (found.phase, found.samples, found.precision_only) == ("data", (2,), False)
+    assert {f.name for f in found.fixes if f.cured} == {"drop_sample", "sanitize_input"}
+    assert all(torch.allclose(a, b, equal_nan=True) for a, b in zip(before, tensors_in(built.batch), strict=True))
+
+
+def test_fields_of_an_object_have_names() -> None:
+    """`shared` and `sample_dim` name the fields of a dataclass as they name keys."""
+    built = _built(lambda x, y: Rows(x.t().contiguous(), y), sample_dim={"x": 1})
+    built.step = lambda m, b: F.cross_entropy(m(b.x.t()), b.y)
+    assert localize(built).samples == (2,)
+
+
+def test_what_holds_no_tensor_is_passed_on() -> None:
+    """Strings, numbers, text arrays and objects without tensors stay the very same; types are kept."""
+    words, thing = np.array(["a", "b"]), SimpleNamespace(name="x")
+    batch = (torch.ones(2), [words, None, "text", 3], thing)
+    again = tensor_map(lambda t: t + 1, batch)
+    assert again[0].tolist() == [2.0, 2.0]
+    assert again[1][0] is words
+    assert again[1][1:] == [None, "text", 3]
+    assert again[2] is thing
+    assert parts_of(nn.Linear(1, 1)) is None
+    assert tensor_map(lambda t: t + 1, np.arange(3, dtype=np.int16)).dtype == np.int16
+
+
+def test_arrays_that_torch_cannot_hold() -> None:
+    """Reversed views are copied first, other byte orders left alone."""
+    reverse = np.arange(4.0)[::-1]
+    assert tensor_map(lambda t: t + 1, reverse).tolist() == [4.0, 3.0, 2.0, 1.0]
+    other = np.arange(3, dtype=">f4")
+    assert tensor_map(lambda t: t, other) is other
+
+
+def test_values_from_another_thread() -> None:
+    """What another thread made of finite values cannot be watched, which is said."""
+
+    def step(m: Any, b: Any) -> Any:
+        with ThreadPoolExecutor(1) as pool:
+            part = pool.submit(lambda: m(b["x"]) / (b["x"] - b["x"]).sum()).result()
+        return part.mean()
+
+    built = _built(lambda x, y: {"x": torch.ones(4, 3), "y": y})
+    built.step = step
+    assert any("another thread" in line for line in localize(built).how)
