@@ -28,7 +28,7 @@ _STAGES: tuple[Stage, ...] = ("loss", "grad", "param")
 _UNTIL: dict[str, Literal["loss", "grad", "step"]] = {"loss": "loss", "grad": "grad", "param": "step"}
 
 
-def _kind(error: Exception) -> tuple[Any, ...]:
+def kind_of_error(error: Exception) -> tuple[Any, ...]:
     """Class and innermost place of an exception: equal where a rerun fails as the step did."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return type(error), places[-1]
@@ -111,7 +111,7 @@ class Session:
             return found is not None and _STAGES.index(found) <= _STAGES.index(at)
         except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            return True if _kind(error) == self.raised else None
+            return True if kind_of_error(error) == self.raised else None
 
     def in_precision(self, dtype: Precision) -> tuple[bool | None, str]:
         """Whether the step, as a whole in that precision, still fails (None: not run), and a remark.
@@ -176,7 +176,7 @@ class Session:
         except ReplayError:
             raise
         except Exception as error:  # noqa: BLE001  (user code that refuses NaN, or torch's, may raise anything)
-            out.stage, out.raised, self.raised = reached, error, _kind(error)
+            out.stage, out.raised, self.raised = reached, error, kind_of_error(error)
         finally:
             self.runner.observe = None
         out.micro = max(0, out.micro - 1)

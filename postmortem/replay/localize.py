@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import math
 import warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from postmortem.replay import rolling
 from postmortem.replay._candidates import Candidate, candidates
 from postmortem.replay._confirm import Confirm
 from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
-from postmortem.replay._session import Session, Stage, Traced
+from postmortem.replay._session import Session, Stage, Traced, kind_of_error
 from postmortem.replay._tensors import NAN
 from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
 from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
@@ -123,6 +124,8 @@ class _Case:
         step = roll.fault if roll.fault is not None else roll.overflow
         at = roll.last if step is None else step
         self.session = Session(self.runner, roll.before, self._batch(at), at)
+        if roll.raised is not None:
+            self.session.raised = kind_of_error(roll.raised)
         self.samples = Samples(self.runner.train_step, self.session.batch)
         self.names = {
             id(m): ".".join(p for p in (f"{key}.{name}" if key and name else key or name).split(".") if p != "_orig_mod")
@@ -274,6 +277,9 @@ class _Case:
             name = c.outside[1] if c.outside is not None else traced.names[0] if traced.names else None
             if c.outside is not None:
                 self.how.append(f"the optimizer's state of {name} was not finite before the step")
+            rate = next((r.lr for r in self.roll.results if r.step == step), 0.0)
+            if not math.isfinite(rate):
+                self.how.append(f"the learning rate of the step is {rate}")
             own = file if not _library(file) else None
             found = replace(found, module=self._owner(name), param=name, file=own, line=line if own else None, code=_code(own, line) if own else None)
         elif phase == "parameters":

@@ -181,5 +181,7 @@ class _Search:
             else:
                 parts = min(len(kept), 2 * parts)
         if len(kept) < self.size and self.left > -2 and without(kept) is False:
+            if len(kept) > 3 and without(kept[len(kept) // 2 :]):  # with the others in their place it fails as well
+                return None, "no sample in particular: enough of them together make the step fail"
             return kept, "only together do they make the step fail; found by leaving others out"
         return None, "no sample in particular"

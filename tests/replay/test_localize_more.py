@@ -184,6 +184,14 @@ def _train_step(**fields: Any) -> TrainStep:
     return TrainStep(None, None, None, **fields)
 
 
+def test_a_learning_rate_that_is_nan() -> None:
+    """A schedule that yields NaN is told beside the update that it spoils."""
+    model = nn.Linear(4, 1)
+    culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, model, torch.optim.SGD(model.parameters(), lr=float("nan")))
+    assert (culprit.phase, culprit.cause) == ("optimizer", "optimizer-update")
+    assert "the learning rate of the step is nan" in culprit.how
+
+
 def test_a_divergence_that_began_in_the_optimizers_state() -> None:
     """Second moments that were lost while the first were kept throw the weights far off: fresh state is reported to cure."""
     torch.manual_seed(0)

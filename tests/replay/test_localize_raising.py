@@ -83,6 +83,21 @@ def test_a_gradient_hook_that_refuses_nan() -> None:
     assert culprit.code.startswith("return torch.sqrt(")
 
 
+def test_an_optimizer_that_refuses_nan() -> None:
+    """What the optimizer raises over a gradient is known again in the reruns in other precisions: not gone in any."""
+
+    class Careful(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:
+            for p in self.param_groups[0]["params"]:
+                _refuse(p.grad)
+            super().step(closure)
+
+    built = _built(lambda m, b: (m(b["x"], b["size"]) - m(b["x"], b["size"]).detach()).pow(2).sum(-1).sqrt().mean(), (1.0, 1.0, 1.0, 1.0))
+    built.optimizer = Careful(built.model.parameters(), lr=0.01)
+    culprit = localize(built)
+    assert (culprit.phase, culprit.op, culprit.precision_only) == ("backward", "sqrt", False)
+
+
 def _refuse(gradient: Any) -> None:
     if not torch.isfinite(gradient).all():
         raise FloatingPointError("a gradient is not finite")

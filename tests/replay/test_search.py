@@ -95,6 +95,15 @@ def test_a_set_that_fails_only_together() -> None:
     assert "together" in how
 
 
+def test_any_that_are_enough_is_no_sample_in_particular() -> None:
+    """A sum that overflows once the batch is large enough: some set of samples is needed, no particular one."""
+    batch = {"x": torch.arange(64)}
+    samples = Samples(TrainStep(None, None, None), batch)
+    found, how = find_samples(64, [], lambda make: len(make(samples)(batch)["x"]) >= 37, 36)
+    assert found is None
+    assert "enough of them together" in how
+
+
 def test_samples_that_stand_out() -> None:
     """Not finite, far beyond the others, zero where the others are not; of tensors of any type, across micro-batches."""
     x = torch.ones(8, 3)
