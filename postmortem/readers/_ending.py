@@ -133,8 +133,9 @@ def _root(lost: list[Failure]) -> Failure:
     own = [f for f in lost if _blame(f) >= 2 and not told & _TOLD_BY.get(f.signature.id, set())]
     if own:
         return min(own, key=lambda f: f.first.first_line)
-    victims = {rank for f in lost if _blame(f) == 1 for rank in f.ranks}
-    silent = [f for f in lost if f.fields.get("root_rank", -1) >= 0 and f.fields["root_rank"] not in victims]
+    victims = [f for f in lost if _blame(f) == 1]
+    known = {rank for f in victims for rank in f.ranks}
+    silent = [f for f in lost if f.fields.get("root_rank", -1) >= 0 and f.fields["root_rank"] not in known and all(v.ranks for v in victims)]
     if silent:  # the launcher names a rank that said nothing itself, and the others only say that it is gone
         silent[0].first.rank = silent[0].fields["root_rank"]
         return silent[0]
@@ -144,6 +145,8 @@ def _root(lost: list[Failure]) -> Failure:
 def _blame(failure: Failure) -> int:
     if failure.fields.get("signal") == "Terminated":  # a worker that was ended with the rest
         return 1
+    if failure.signature.role == "note" and failure.first.exception and failure.severity == "error":
+        return _BLAME["cause"]  # what is only a note in a line ended the program as an exception
     return _BLAME.get(failure.signature.role, 0)
 
 

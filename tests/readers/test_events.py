@@ -492,3 +492,15 @@ def test_a_signal_with_and_without_a_rank_is_one_event(scan: Scan) -> None:
     text = "[n4:123] Signal: Segmentation fault (11)\nmpirun noticed that process rank 5 with PID 123 on node n4 exited on signal 11 (Segm.).\n"
     event = one(scan(steps(3) + text), "segv")
     assert (event.rank, event.line) == (5, 4)
+
+
+def test_an_exception_whose_words_are_mostly_a_note_is_a_cause(scan: Scan) -> None:
+    """An empty data set that ended the program is to blame, not the launcher's table behind it."""
+    text = steps(1) + failed("ValueError: num_samples should be a positive integer value, but got num_samples=0") + table(0, 1, {})
+    assert kinds(scan(text)) == {"empty-cache": "error", "elastic-child-failed": "info"}
+
+
+def test_a_victim_of_no_known_rank_may_be_the_one_in_the_table(scan: Scan) -> None:
+    """The launcher's rank counts as silent only where it is known that the others are others."""
+    assert kinds(scan(steps(3) + failed(CLOSED) + table(1, 1, {}))) == {"gloo-closed": "error", "elastic-child-failed": "info"}
+    assert kinds(scan(steps(3) + failed(CLOSED, 0) + table(1, 1, {})))["elastic-child-failed"] == "error"
