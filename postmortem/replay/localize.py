@@ -116,6 +116,7 @@ class _Case:
     told: bool
     """The steps were handed over rolled: someone saw in the log that they went wrong."""
     how: list[str] = field(default_factory=list)
+    _in_optimizers: bool = False
 
     # ---- stages
 
@@ -158,10 +159,18 @@ class _Case:
         return self.runner.again(step)
 
     def _trace(self, repair: dict[int, Callable[[torch.Tensor], Any]] | None = None, prepare: Callable[[], None] | None = None) -> Traced:
+        """A traced rerun. Inside the optimizer it looks only where a parameter is known to fail."""
+        traced = self._traced(repair, prepare)
+        if traced.stage == "param" and not self._in_optimizers:
+            self._in_optimizers = True
+            traced = self._traced(repair, prepare)
+        return traced
+
+    def _traced(self, repair: dict[int, Callable[[torch.Tensor], Any]] | None, prepare: Callable[[], None] | None) -> Traced:
         if self.runner.device.type == "cpu":
-            return self.session.trace(Tracer(repair=repair), prepare)
-        suspects = self.session.trace(Tracer(deferred=True, repair=repair), prepare).tracer.suspects
-        return self.session.trace(Tracer(detail=set(suspects), repair=repair), prepare)
+            return self.session.trace(Tracer(repair=repair, optimizers=self._in_optimizers), prepare)
+        suspects = self.session.trace(Tracer(deferred=True, repair=repair, optimizers=self._in_optimizers), prepare).tracer.suspects
+        return self.session.trace(Tracer(detail=set(suspects), repair=repair, optimizers=self._in_optimizers), prepare)
 
     def _unstable(self, step: int) -> Culprit:
         if self.roll.raised is not None:

@@ -70,7 +70,8 @@ def _odd_numbers(values: Iterable[Any]) -> list[float]:
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """See the module. `detail`: indices of operators to look at exactly, all that look odd where None. `repair`:
     operator index -> function that mends its output in place. `look=False` only counts operators and repairs.
-    `origin_of`: an operator of the backward pass whose forward operator and place are wanted as `origin`."""
+    `origin_of`: an operator of the backward pass whose forward operator and place are wanted as `origin`.
+    `optimizers=False`: inside the steps of torch's optimizers operators are only counted."""
 
     def __init__(
         self,
@@ -80,6 +81,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         look: bool = True,
         deferred: bool = False,
         origin_of: int | None = None,
+        optimizers: bool = True,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.hits: dict[int, Hit] = {}
@@ -102,7 +104,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._stack: list[torch.nn.Module] = []
         self._handles: list[Any] = []
         self._optimizing = 0
-        self._origin_of = origin_of
+        self._origin_of, self._in_optimizers = origin_of, optimizers
         self.origin: tuple[str | None, Where] = (None, NOWHERE)
 
     # ---- arming
@@ -152,7 +154,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         index = self._count
         self._count += 1
-        if not self._look:
+        if not self._look or (self._optimizing and not self._in_optimizers):
+            self._names.append("")
+            self._places.append(_NO_PLACE)
             out = func(*args, **kwargs)
             if index in self._repair:
                 self._mend(index, _written(info_of(func), args, out))
