@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,11 +24,11 @@ from postmortem.diagnoses import CAUSES
 from postmortem.diagnoses._engine import diagnose
 from postmortem.readers import READERS
 from postmortem.readers._assemble import read_run
-from postmortem.readers._checkpoints import by_epochs, find_checkpoints, is_checkpoint, named_step
+from postmortem.readers._checkpoints import by_epochs, checkpoints_of, find_checkpoints, is_checkpoint, named_step
 from postmortem.readers._discover import RunFiles, discover
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from postmortem.comparison import Comparison
     from postmortem.core.registry import Broken
@@ -57,7 +58,7 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
         names = ", ".join(run.name for run in found[:20])
         raise UsageError(f"{path} holds {len(found)} runs, load one of them: {names}{', …' if len(found) > 20 else ''}")
     files = found[0] if found else RunFiles(path.resolve().name, path)
-    run = _read(files, roles)
+    run = _read(files, roles, [path], ())
     run.problems += problems
     return run
 
@@ -91,11 +92,13 @@ def scan(
     reference = load(baseline, roles=config.roles) if baseline is not None else None
     if reference is not None and not reference.n_points:
         raise NotFoundError(f"{baseline}: no numbers in the baseline")
+    lying_in = Counter(folder for files in found for folder in (files.path, *files.path.parents))
+    shared = {folder for folder, runs in lying_in.items() if runs > 1}
     reports = []
     for i, files in enumerate(found):
         if progress:
             progress(i, len(found), files.name)
-        run = _read(files, config.roles)
+        run = _read(files, config.roles, roots, shared)
         reports.append(judge(run, config, detectors=detectors, look_into_checkpoints=look_into_checkpoints))
         if reference is not None and run.path.resolve() != reference.path.resolve():
             reports[-1].notes = (*reports[-1].notes, f"baseline: {compare(reference, run).summary()}")
@@ -109,10 +112,11 @@ def scan(
     return Report(runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems))
 
 
-def _read(files: RunFiles, roles: Mapping[str, str] | None) -> Run:
+def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: list[Path], shared: Collection[Path]) -> Run:
+    """A run below `roots` with its checkpoints, which are not looked for in folders that several runs lie in (`shared`)."""
     run = read_run(files, roles=roles)
     if files.path.is_dir():
-        run.checkpoints = find_checkpoints(files.path)
+        run.checkpoints = checkpoints_of(files.path, roots, shared)
         _name_parameters(run)
     return run
 

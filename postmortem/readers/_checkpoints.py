@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.core.model import Checkpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
 WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar", ".pt.tar", ".t7", ".distcp")
@@ -53,6 +54,7 @@ _NAMED_STEP = re.compile(
 _LAST_NUMBER = re.compile(r"(?:^|[_\-=])(\d{1,12})(k?)(?![a-z\d.=])", re.I)
 _EPOCH = re.compile(r"epochs?[_\-=]?\d+|(?:^|[_\-])ep?\d+|v\d+(?:\.\d+)*$", re.I)
 _EPOCH_NUMBER = re.compile(r"(?:epochs?|(?:^|[_\-])ep)[_\-=]?(\d{1,9})", re.I)
+_LOGS = re.compile(r"(tb|tf)?[_-]?(tensorboard|events|logs?|summary|summaries|metrics|csv)([_-]?logs?)?|tb", re.I)
 _MAX_ENTRIES, _MAX_DEPTH, _MAX_JSON = 20_000, 4, 64 * 2**20
 
 
@@ -69,6 +71,26 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
         found.setdefault(os.path.realpath(path), path)
     listed = [Checkpoint(path=str(path), step=step_of(path)) for path in found.values()]
     return sorted(listed, key=lambda c: (c.step is None, c.step or 0, c.path))
+
+
+def home_of(folder: Path) -> Path:
+    """The folder of a run whose log lies in `folder`: the one above, where that is a folder for logs alone (``exp7/tb``)."""
+    return folder.parent if _LOGS.fullmatch(folder.name) else folder
+
+
+def checkpoints_of(folder: Path, roots: Sequence[Path], shared: Collection[Path]) -> list[Checkpoint]:
+    """The checkpoints of the run with its log in `folder`: below it, else below the folders above it.
+
+    Those are looked into up to one of `roots` (or the run's home), and as long as they are not `shared` with other runs.
+    """
+    found = find_checkpoints(folder)
+    for above in folder.parents if not found else ():
+        inside = above == home_of(folder) or any(above == root or root in above.parents for root in roots)
+        if not inside or above in shared:
+            break
+        if found := find_checkpoints(above):
+            break
+    return found
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postmortem.readers._checkpoints import find_checkpoints, step_of
+from postmortem.readers._checkpoints import find_checkpoints, home_of, step_of
 from postmortem.replay.health import inspect
 from postmortem.replay.layout import layout
 from postmortem.replay.runner import ReplayError
@@ -43,19 +43,32 @@ class Aim:
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
-    """The step to roll to: the one asked for, else the first non-finite loss by the log, else what diverged, else the end."""
+    """The step to roll to: the one asked for, else the first non-finite loss by the log, else what diverged, else the end.
+
+    Where the log has a divergence begin at the step asked for, that is what is meant: it shows only some steps later.
+    """
     findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
-    failed = report is not None and report.verdict == "failed"
     roles = view.run.roles if view is not None else {}
     bad = [f for f in findings if f.name in _NONFINITE and f.severity == "error" and roles.get(f.tag or "") not in _NOT_OF_A_STEP]
-    losses = [f for f in bad if roles.get(f.tag or "") == "loss" and f.name != "masked-nonfinite"]
     gradients = [f for f in bad if f.name == "nonfinite-gradient" or roles.get(f.tag or "") == "grad_norm"]
     replaced = [f for f in findings if f.name == "masked-nonfinite"]
     masked = min(_steps([*replaced, *gradients])) if replaced else None
-    if asked is not None:
-        return Aim(asked, asked, True, any(f.step == asked for f in bad), masked=masked)
+    unasked = replace(_by_log(view, report, findings, bad, gradients, roles), masked=masked)
+    if asked is None:
+        return unasked
+    grows = any(f.step == asked for f in findings if f.name in _GROWING)
+    if grows and unasked.step is not None and unasked.step > asked:
+        return replace(unasked, asked=asked)
+    return Aim(asked, asked, True, any(f.step == asked for f in bad), masked=masked)
+
+
+def _by_log(
+    view: View | None, report: RunReport | None, findings: list[Finding], bad: list[Finding], gradients: list[Finding], roles: dict[str, Any]
+) -> Aim:
+    failed = report is not None and report.verdict == "failed"
+    losses = [f for f in bad if roles.get(f.tag or "") == "loss" and f.name != "masked-nonfinite"]
     if bad:
-        return Aim(min(_steps(losses or gradients)) if losses or gradients else max(_steps(bad)), None, True, True, masked=masked)
+        return Aim(min(_steps(losses or gradients)) if losses or gradients else max(_steps(bad)), None, True, True)
     growing = [f for f in findings if f.name in _GROWING]
     last = view.last_step if view is not None else None
     if growing:
@@ -135,7 +148,7 @@ def config_of(run: Run | None, target: Path) -> dict[str, Any]:
     """The run's configuration: ``config.json`` or ``hparams.yaml`` beside its log, over what the log itself holds."""
     config = dict(run.config) if run is not None else {}
     folder = target if target.is_dir() else target.parent
-    folders = [folder, folder.parent] if run is None else [folder]
+    folders = [folder, folder.parent] if run is None else [folder, home_of(folder)]
     for path in [f / n for f in folders for n in ("config.json", "hparams.json", "args.json", "hparams.yaml", "config.yaml")]:
         if path.is_file() and path.stat().st_size < 1 << 20:
             found = _read_config(path)

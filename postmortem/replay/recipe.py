@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.errors import did_you_mean
+from postmortem.readers._checkpoints import home_of
 from postmortem.replay.model import Context, TrainStep
 from postmortem.replay.runner import ReplayError
 
@@ -39,7 +40,7 @@ class Recipe:
     def beside(cls, target: Path) -> Recipe | None:
         """The ``recipe.py`` in the run's folder or beside it, or None."""
         target = target.resolve()
-        folders = [target, target.parent] if target.is_dir() else [target.parent, target.parent.parent]
+        folders = [target, home_of(target), home_of(target).parent] if target.is_dir() else [target.parent, target.parent.parent]
         return next((cls(str(f / "recipe.py")) for f in folders if (f / "recipe.py").is_file()), None)
 
     @contextmanager
