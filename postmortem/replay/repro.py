@@ -7,6 +7,7 @@ copy; for a fault of the backward pass it also runs the operator's backward.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -85,7 +86,8 @@ def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) ->
     if found.op is None or found.file is None or found.line is None or found.phase not in ("forward", "backward") or found.step is None:
         return f"no stand-alone script was written: a fault of phase {found.phase} has no single operator with a line"
     runner.restore(done.before)
-    with _Capture(found.op, found.file, found.line) as seen:
+    refused = () if done.raised is None else (type(done.raised),)  # the step raises over what the operator made
+    with suppress(*refused), _Capture(found.op, found.file, found.line) as seen:
         runner.run(runner.again(found.step), found.step, until="loss")
     calls = [c for c in seen.calls if c[3]] if found.phase == "forward" else seen.calls
     for op, args, kwargs, _ in calls:

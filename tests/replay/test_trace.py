@@ -129,3 +129,18 @@ def test_unusual_tensors_are_looked_at_as_well() -> None:
         torch.full((2,), 1e9).to(torch.float8_e5m2)
         torch.empty(3, device="meta") / 0
     assert [h.name for h in trace.hits.values()] == ["div", "mul", "mul", "div", "_to_copy"]
+
+
+def test_the_optimizer_left_out() -> None:
+    """With optimizers=False the operators of its step are counted, as repairs need, and not looked at."""
+    counts = []
+    for optimizers in (True, False):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=float("nan"))
+        with Tracer(optimizers=optimizers) as trace:
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+        counts.append(trace.count)
+        assert bool(trace.hits) == optimizers
+    assert counts[0] == counts[1]
