@@ -52,6 +52,7 @@ _NARROW = {0xFF1A: ":", 0xFF0C: ",", 0xFF1D: "=", 0xFF08: "(", 0xFF09: ")", 0xFF
 _ORDINAL = re.compile(r"\s*+(?:个)?(?:(?P<epoch>轮|[Ee]poch)|(?P<step>步|次迭代|[Ss]tep))")
 _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
 _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
+_BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 _TIMES = {"ms", "us", "µs", "ns", "s", "sec", "secs", "min", "h", "hr", "hrs"}
 _DECIMAL_COMMA = re.compile(r"(?:0,\d++|\d++,(?:\d\d?|\d{4,}+))(?![\d,\]])")
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
@@ -123,7 +124,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
             if bracketed and record.values:
                 end = stop  # "Acc: 50.0% (155/310)": what the share was made of
                 continue
-            end = _fraction(record, match, text, named, fraction_free)
+            end = stop if gap.strip() == "][" and _in_epoch(record, match) else _fraction(record, match, text, named, fraction_free)
             if named is not None:
                 covered += len(named.name)
                 leftover += named.leftover
@@ -287,11 +288,26 @@ def _fraction(record: Record, match: re.Match[str], text: str, named: Named | No
     return end
 
 
+def _in_epoch(record: Record, match: re.Match[str]) -> bool:
+    """Takes the second of ``[3][50/100]`` or ``[3/25][50/100]`` for the position in the epoch that the first one names."""
+    if record.epoch is not None or (record.n is None and (record.step is None or record.level != LOCAL)):
+        return False
+    if record.n is not None:
+        record.epoch, record.epochs = record.n, record.total
+        record.at = {"epoch": record.at["n"]} | ({"epochs": record.at["total"]} if "total" in record.at else {})
+    else:
+        record.epoch, record.step, record.level = record.step, None, 0
+        record.at = {"epoch": record.at["step"]}
+    record.n, record.total = float(match["a"]), float(match["b"]) if match["b"] != "?" else None
+    record.at |= {"n": match.span("a"), "total": match.span("b")}
+    return True
+
+
 def _unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
     """Numbers without a name at the start of a row: ``12) loss``, ``[3, 100] loss``, ``[3][100]``, ``0007: loss``."""
     if record.values or match["nonfinite"] or not match["number"].isdigit():
         return
-    before, after = gap.strip(), text[match.end() : match.end() + 2]
+    before, after = _BRACKETED.sub("", gap.strip()), text[match.end() : match.end() + 2]
     number_ = float(match["number"])
     if before == "#" and match.start() < 12:
         record.step, record.level = number_, STEP

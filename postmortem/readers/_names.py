@@ -74,7 +74,7 @@ def name_of(gap: str) -> Named | None:
             if word in SPLITS:
                 split = tail[cut : match.start()].strip("[]({ *#=-\t").split(" ")[0]
             cut = match.end()
-    name = _bare(tail[cut:].strip().lstrip("([*#'\"-. )]:"))
+    name = _bare(tail[cut:].strip().lstrip("([*#'\"-. )]:"), unit)
     words = name.split()
     while words and (words[0].lower() in _STOP_WORDS or (len(words) > 1 and _CODE.match(words[0]))):
         words.pop(0)
@@ -88,7 +88,7 @@ def name_of(gap: str) -> Named | None:
         or len(words) > 6
         or not _WORD.search(name[:40])
         or name[0].isdigit()
-        or (name[-1] == "," and not strong)
+        or (name[-1] in ",]" and not strong)
         or name.endswith((".py", ".cpp", ".cu", ".cc", ".h"))
     ):
         return None
@@ -97,12 +97,12 @@ def name_of(gap: str) -> Named | None:
     return Named(name, strong, leftover <= len(split), len(words), max(0, leftover - len(split)), split)
 
 
-def _bare(name: str) -> str:
+def _bare(name: str, unit: str) -> str:
     """A name without the pictures and lines in front of it, and behind a bracket that is still open."""
     while name and not name[0].isascii() and unicodedata.category(name[0]) in ("So", "Sk", "Cf", "Mn"):
         name = name[1:].lstrip()
-    at = name.rfind("(")
-    return name if at < 0 or ")" in name[at:] else name[at + 1 :].lstrip()
+    is_open = name.count("(") > name.count(")") + unit.count(")") - unit.count("(")
+    return name[name.rfind("(") + 1 :].lstrip() if is_open else name
 
 
 def letters(text: str) -> int:
