@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -78,6 +79,7 @@ def roll(
         except ReplayError:
             raise
         except Exception as error:  # noqa: BLE001  (the user's code may raise anything, over a NaN for one)
+            traceback.clear_frames(error.__traceback__)  # they hold the tensors of the step
             done.raised = error
             result = StepResult(step=step, loss=math.nan, losses={}, first_nonfinite="loss")
         done.results.append(result)

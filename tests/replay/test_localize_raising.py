@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -50,7 +51,21 @@ def _asserted(model: Any, batch: Any) -> Any:
     return loss
 
 
-@pytest.mark.parametrize(("step", "said"), [(_checked_by_distributions, "ValueError: Expected parameter logits"), (_asserted, "AssertionError")])
+def _exits(model: Any, batch: Any) -> Any:
+    loss = F.cross_entropy(model(batch["x"], batch["size"]), batch["y"])
+    if not torch.isfinite(loss):
+        sys.exit(1)
+    return loss
+
+
+REFUSING = [
+    (_checked_by_distributions, "ValueError: Expected parameter logits"),
+    (_asserted, "AssertionError: the loss is not finite"),
+    (_exits, "Exited: sys.exit(1) at test_localize_raising.py"),
+]
+
+
+@pytest.mark.parametrize(("step", "said"), REFUSING)
 def test_a_step_that_refuses_nan_is_traced_up_to_there(step: Any, said: str) -> None:
     """The origin is named as if the step had run on, what was raised is told, and the cures are tried."""
     culprit = localize(_built(step))
@@ -122,6 +137,7 @@ def test_a_batch_that_the_step_refuses() -> None:
     [
         (lambda m, b: m(b["x"][:, :3], b["size"]).sum(), "step 0 raised RuntimeError: mat1 and mat2"),
         (lambda m, b: F.cross_entropy(m(b["x"], b["size"]), b["y"] + 7), "step 0 raised IndexError: Target"),
+        (lambda m, b: sys.exit("no more epochs"), r"step 0 raised Exited: sys.exit\('no more epochs'\)"),
     ],
 )
 def test_an_exception_of_its_own_is_one_line(step: Any, said: str) -> None:
