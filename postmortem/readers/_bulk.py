@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 MANY = 48
 """Fewer rows of one layout than these are not worth reading by columns."""
 MOST_LAYOUTS, MOST_SKELETONS, MOST_VARIANTS = 50_000, 20_000, 64
-STRANGERS, SAMPLE, QUICK, AT_ONCE = 4_096, 256, 131_072, 65_536
-"""After so many rows in a row whose words no other row has, the next `QUICK` are read by a simple pattern, then `SAMPLE` properly."""
+STRANGERS, SAMPLE, STRETCH, LONGEST_STRETCH = 4_096, 256, 1_024, 131_072
+"""After so many rows in a row whose words no other row has, a stretch is read by a simple pattern, then a sample properly.
+
+As long as the sample is of strangers, too, the next stretch is twice as long."""
+AT_ONCE = 65_536
 
 
 class Bulk:
@@ -36,8 +39,8 @@ class Bulk:
         self.strangers = 0
         """Rows in a row whose skeleton was new."""
         self.quick = Quick(understanding.track, len(understanding.dialects))
-        self.since = 0
-        """Rows read quickly since the last ones that were read properly."""
+        self.stretch, self.since = STRETCH, 0
+        """How many rows to read quickly, and how many were since the last ones that were read properly."""
         self.read_quickly = 0
 
     def read(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
@@ -117,23 +120,32 @@ class Bulk:
         return template
 
     def _one_by_one(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> NDArray[np.intp]:
-        """Reads rows by their template where it is known, else by parsing -> those that may be news."""
-        parsed: list[NDArray[np.intp]] = []
+        """Reads rows by their template where it is known, else by parsing, or quickly among strangers -> those that may be news."""
         at = 0
         while at < len(which):
-            if self.fast and self.strangers > STRANGERS and self.since < QUICK:
-                chunk = which[at : at + AT_ONCE]
+            if self.fast and self.strangers > STRANGERS and self.since < self.stretch:
+                chunk = which[at : at + min(AT_ONCE, self.stretch - self.since)]
+                self._quickly(rows, chunk, out)
                 self.since += len(chunk)
-                self.read_quickly += self.quick.read(rows, chunk, out)
-                rows.hidden[chunk] = True
             else:
                 chunk = which[at : at + SAMPLE]
                 new = self._parsed(rows, chunk, out)
                 self.strangers = self.strangers + len(new) if len(new) > 0.8 * len(chunk) and len(chunk) >= FEW else 0
+                if self.since:
+                    self.stretch = min(2 * self.stretch, LONGEST_STRETCH) if self.strangers else STRETCH
                 self.since = 0
-            parsed.append(chunk)
             at += len(chunk)
-        return np.concatenate(parsed) if parsed else which
+        return which
+
+    def _quickly(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> None:
+        """Reads strangers quickly; among them may be rows of a known skeleton, if any has values."""
+        if any(template.row is not None for template in self.skeletons.values()):
+            known = np.array([RUN.sub(b"0", rows.bytes(i)) in self.skeletons for i in which.tolist()], bool)
+            self._parsed(rows, which[known], out)
+            which = which[~known]
+        if len(which):
+            self.read_quickly += self.quick.read(rows, which, out)
+            rows.hidden[which] = True
 
     def _parsed(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> list[int]:
         """Reads rows one by one -> those whose skeleton was never met before."""

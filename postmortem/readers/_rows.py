@@ -9,7 +9,7 @@ import numpy as np
 from postmortem.readers._lines import text_of
 from postmortem.readers._miner import LONGEST_ROW
 from postmortem.readers._scan import prefilter
-from postmortem.readers._track import FIELDS, ROW, same
+from postmortem.readers._track import FIELDS, ROW, Cells, same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,7 +122,7 @@ class Ordered:
         self.groups.append((at, rows, codes, values))
 
     def add(self, at: int, row: Any, codes: Sequence[int], values: Sequence[float]) -> None:
-        """One record. `add` and `add_all` are called in the order of the rows."""
+        """One record; those of one row are added in their order."""
         self._single.append((at, row))
         self._codes += codes
         self._values += values
@@ -142,6 +142,10 @@ class Ordered:
         """Puts all records at the end of the track."""
         self._flush()
         at, rows, codes, values = (np.concatenate(part) for part in zip(*self._done, strict=True))
+        if (at[1:] < at[:-1]).any():
+            order = np.argsort(at, kind="stable")
+            which = Cells(rows["count"]).of(order)
+            at, rows, codes, values = at[order], rows[order], codes[which], values[which]
         counts = rows["count"].astype(np.int64)
         n_records, n_values = np.zeros(self.n, np.int64), np.zeros(self.n, np.int64)
         if len(at):

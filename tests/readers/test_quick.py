@@ -14,8 +14,8 @@ from postmortem.readers._rows import Ordered, Rows
 from postmortem.readers._track import NO_STEP, OTHERS, Track
 
 _PAIR = re.compile(
-    r"(?<![\w/.@])([A-Za-z_][\w/.@]*+)[\"']?(?: ?[:=] ?| )"
-    r"(?!0x)([-+]?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?|nan|NaN|-?inf)(?:(?=[\s,|;:%)\]}])|(?=[a-zA-Z]{1,3}\W))",
+    r"\b([A-Za-z_][\w/.@]*+)[\"']?(?: ?[:=] ?| )"
+    r"(?!0x)([-+]?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?|nan|NaN|-?inf)(?:(?=[\s,|;:%)\]}])|(?<=\d)(?=[a-zA-Z]{1,3}\W))",
     re.ASCII,
 )
 

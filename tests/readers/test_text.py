@@ -268,3 +268,21 @@ def test_any_interleaving(tmp_path: Path, lines: list[bytes]) -> None:
     """Lines of several writers in any order are read the same by layout and row by row."""
     data = b"\n".join(lines)
     same(read(tmp_path, data, fast=True), read(tmp_path, data, fast=False))
+
+
+def test_metrics_behind_a_long_listing(tmp_path: Path) -> None:
+    """Thousands of lines that are all different do not make the reader careless with the metrics behind them."""
+    rng = np.random.default_rng(0)
+    listing = ["/data/" + "/".join("".join(map(chr, rng.integers(97, 123, 6))) for _ in range(3)) + ".jpg" for _ in range(9_000)]
+    metrics = [
+        f"{{'loss': {10.0 ** -(i % 7):.{1 + i % 5}f}, 'learning_rate': {3e-4 / (1 + i):.{1 + i % 9}e}, 'epoch': {i / 100:.2f}}}" for i in range(3_000)
+    ]
+    junk = ["".join(map(chr, rng.integers(97, 123, 12))) for _ in range(9_000)]
+    lines = [*listing, *(line for i, row in enumerate(metrics) for line in (row, *junk[3 * i : 3 * i + 3]))]
+    path = tmp_path / "train.out"
+    path.write_text("\n".join(lines) + "\n")
+    fast, slow = read_text(path), read_text(path, fast=False)
+    assert len(slow.points) == 9_000
+    for name in ("step", "value", "wall_time", "rank"):
+        np.testing.assert_array_equal(getattr(fast.points, name), getattr(slow.points, name))
+    assert [fast.points.tags[c] for c in fast.points.code] == [slow.points.tags[c] for c in slow.points.code]
