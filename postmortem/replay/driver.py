@@ -7,6 +7,7 @@ the step at fault while it compares every loss with the log, runs that step agai
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -101,7 +102,8 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
         made = Attempts(found, path, where, view, aim, config_of(run, target), trust, progress)
         attempt = made.best_attempt()
-        culprit, judged = made.culprit(attempt, fix=fix)
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what the step prints was seen once
+            culprit, judged = made.culprit(attempt, fix=fix)
         notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),

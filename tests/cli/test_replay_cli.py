@@ -108,6 +108,15 @@ def test_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert part in out, part
 
 
+def test_what_the_step_prints_is_seen_once(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints of the user's step go to stderr while the run is rolled forward, and not again in every rerun of the step at fault."""
+    (tmp_path / "train.py").write_text(TRAIN.replace("def loss_of(model, x):", "def loss_of(model, x):\n    print('one step')"))
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change="pass"))
+    code, out, err = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--format", "json")
+    assert (code, json.loads(out)["step"]) == (1, 12)
+    assert err.count("one step") == 3  # steps 10 to 12
+
+
 def test_no_fix_tries_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--no-fix leaves the repairs untried."""
     _, out, _ = call(capsys, "replay", run, "--no-fix", "--format", "json")
