@@ -76,7 +76,7 @@ class Attempts:
             if i:
                 runner, account, saved = self.build()
             attempts.append(self.attempt(runner, account, first, final=i == len(firsts) - 1))
-            if attempts[-1].fidelity.exact == attempts[-1].fidelity.compared:
+            if attempts[-1].fidelity.exact == attempts[-1].fidelity.compared > 0:
                 break
         best = max(attempts, key=_trust)
         if not best.fidelity.ok and best.fidelity.compared and (other := self.with_recipe_rate(best)) is not None and _trust(other) > _trust(best):
@@ -296,6 +296,7 @@ class Attempts:
 _ABANDONED = "abandoned: the losses do not follow the log"
 
 
-def _trust(attempt: Attempt) -> tuple[bool, float, float]:
+def _trust(attempt: Attempt) -> tuple[bool, bool, float, float]:
+    """What follows the log comes first, what could not be compared before what does not follow it."""
     f = attempt.fidelity
-    return f.ok, f.exact / max(1, f.compared), -(f.max_rel_error if f.max_rel_error is not None else 1e9)
+    return f.ok, not f.compared, f.exact / max(1, f.compared), -(f.max_rel_error if f.max_rel_error is not None else 0.0)

@@ -31,8 +31,8 @@ _FAR = 1000  # steps to follow a divergence that never turns non-finite
 class Aim:
     """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
     named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite. `beyond`: steps to go on
-    after it, where a run crashed before it could log the step at fault. `masked`: from this step on the log shows numbers
-    in place of losses that were not finite."""
+    after it, where a run crashed before it could log the step at fault. `masked`: from this step on the log may show
+    numbers in place of losses that were not finite."""
 
     step: int | None
     asked: int | None = None
@@ -51,9 +51,11 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
     roles = view.run.roles if view is not None else {}
     bad = [f for f in findings if f.name in _NONFINITE and f.severity == "error" and roles.get(f.tag or "") not in _NOT_OF_A_STEP]
     gradients = [f for f in bad if f.name == "nonfinite-gradient" or roles.get(f.tag or "") == "grad_norm"]
+    losses = [f for f in bad if roles.get(f.tag or "") == "loss" and f.name != "masked-nonfinite"]
     replaced = [f for f in findings if f.name == "masked-nonfinite"]
-    masked = min(_steps([*replaced, *gradients])) if replaced else None
-    unasked = replace(_by_log(view, report, findings, bad, gradients, roles), masked=masked)
+    # a loss that stays finite while its gradient does not was replaced, too, or is a mean of what was finite
+    masked = min(_steps([*replaced, *gradients])) if replaced or (gradients and not losses) else None
+    unasked = replace(_by_log(view, report, findings, bad, losses, gradients), masked=masked)
     if asked is None:
         return unasked
     grows = any(f.step == asked for f in findings if f.name in _GROWING)
@@ -63,10 +65,9 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
 
 
 def _by_log(
-    view: View | None, report: RunReport | None, findings: list[Finding], bad: list[Finding], gradients: list[Finding], roles: dict[str, Any]
+    view: View | None, report: RunReport | None, findings: list[Finding], bad: list[Finding], losses: list[Finding], gradients: list[Finding]
 ) -> Aim:
     failed = report is not None and report.verdict == "failed"
-    losses = [f for f in bad if roles.get(f.tag or "") == "loss" and f.name != "masked-nonfinite"]
     if bad:
         return Aim(min(_steps(losses or gradients)) if losses or gradients else max(_steps(bad)), None, True, True)
     growing = [f for f in findings if f.name in _GROWING]

@@ -181,15 +181,20 @@ def _score(candidate: LoggedLoss, results: Sequence[StepResult], name: str | Non
 def compare(
     results: Sequence[StepResult], losses: Mapping[str | None, Sequence[LoggedLoss]], *, checkpoint: str | None = None, first_step: int | None = None
 ) -> Fidelity:
-    """The fidelity of a roll. Where several tags could hold a loss, the one that agrees best is taken and named."""
+    """The fidelity of a roll. Where several tags could hold a loss, the one that agrees best is taken and named.
+
+    A value that differs and may be a mean over steps that were not all replayed says nothing.
+    """
     scores = []
     for name, candidates in losses.items():
-        ranked = [s for s in (_score(c, results, name) for c in candidates) if s.compared]
+        every = [_score(c, results, name) for c in candidates]
+        unread = {s.of.tag for s in every if s.of is not None and s.of.mean and not s.compared}
+        ranked = [s for s in every if s.compared and (s.exact or s.of is None or s.of.tag not in unread)]
         if ranked:
             scores.append(max(ranked, key=lambda s: (s.exact / s.compared, -s.error, s.compared)))
     compared, exact = sum(s.compared for s in scores), sum(s.exact for s in scores)
     if not compared:
-        note = "no step that was replayed has a logged loss: nothing vouches for this replay"
+        note = "no step that was replayed has a logged loss to compare with: nothing vouches for this replay"
         return Fidelity(ok=False, checkpoint=checkpoint, first_step=first_step, note=note)
     error = max(s.error for s in scores)
     mismatch = min((s.mismatch for s in scores if s.mismatch is not None), default=None)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from postmortem.readers._checkpoints import find_checkpoints, step_in, step_in_name
+from postmortem.core.model import Checkpoint
+from postmortem.readers._checkpoints import by_epochs, checkpoints_of, find_checkpoints, step_in, step_in_name, step_of
 
 
 @pytest.mark.parametrize(
@@ -124,3 +125,35 @@ def test_a_state_file_that_tells_no_step(tmp_path, text):
     (folder / "model.safetensors").write_bytes(b"")
     (folder / "trainer_state.json").write_text(text)
     assert [c.step for c in find_checkpoints(tmp_path)] == [None]
+
+
+def saved(*names: str) -> list[Checkpoint]:
+    return [Checkpoint(path=name, step=step_of(Path(name))) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "last", "steps"),
+    [
+        (["epoch_10.pt", "epoch_20.pt", "epoch_30.pt"], 36, [10, 20, 30]),
+        (["epoch_30.pt"], 30, [30]),
+        (["epoch_0.pt", "epoch_1.pt", "epoch_2.pt"], 960, [None, None, None]),
+        (["epoch=3-step=117.ckpt"], 4, [117]),
+        (["last.pt"], 4, [None]),
+    ],
+)
+def test_epochs_are_steps_where_the_log_counts_them(names: list[str], last: int, steps: list[int | None]) -> None:
+    """The newest epoch saved lies just before the end of a log that counts epochs, and nowhere near that of one that counts steps."""
+    assert [c.step for c in by_epochs(saved(*names), last)] == steps
+
+
+def test_checkpoints_beside_the_folder_of_a_log(tmp_path: Path) -> None:
+    """Those of the folder above belong to the run where it is the run's home or was asked for, and to nobody where runs share it."""
+    log = tmp_path / "exp" / "tb"
+    log.mkdir(parents=True)
+    (tmp_path / "exp" / "step_5.pt").touch()
+    assert [c.step for c in checkpoints_of(log, [log], ())] == [5]
+    assert checkpoints_of(log, [tmp_path], {tmp_path / "exp"}) == []
+    other = tmp_path / "exp" / "second"
+    other.mkdir()
+    assert checkpoints_of(other, [other], ()) == []
+    assert [c.step for c in checkpoints_of(other, [tmp_path], ())] == [5]

@@ -490,3 +490,37 @@ def test_a_count_of_the_optimizer_that_is_no_number(tmp_path, step):
     path = tmp_path / "weights.pt"
     torch.save({"optimizer": {"state": {0: {"step": step}}, "param_groups": []}, "w": torch.ones(1)}, path)
     assert read_saved(path).step is None
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "scheduler", "said"),
+    [
+        ("two groups", None, "it has 2 groups of 2, 2 parameters, the recipe's optimizer 1 group of 4 parameters"),
+        ("sgd", None, "it is of another kind of optimizer than the recipe's Adam: it has no betas, eps"),
+        (None, "two groups", "it is for 2 parameter groups, the recipe's optimizer has 1"),
+        (None, "cosine", "it is of another kind of scheduler than the recipe's StepLR: it has no gamma, step_size"),
+        (None, "broken", "it is for base_lrs None, the recipe's optimizer has 1"),
+    ],
+)
+def test_state_of_another_kind_is_told_and_not_loaded(tmp_path: Path, optimizer: str | None, scheduler: str | None, said: str) -> None:
+    """What torch would load and stumble over later is refused with the reason; optimizer and scheduler go on from fresh."""
+    model, own = trained()
+    weights, biases = [model[0].weight, model[2].weight], [model[0].bias, model[2].bias]
+    grouped = torch.optim.Adam([{"params": weights}, {"params": biases}])
+    optimizers = {None: own, "two groups": grouped, "sgd": torch.optim.SGD(model.parameters(), lr=0.1)}
+    schedulers = {
+        None: torch.optim.lr_scheduler.StepLR(own, 3).state_dict(),
+        "two groups": torch.optim.lr_scheduler.StepLR(grouped, 3).state_dict(),
+        "cosine": torch.optim.lr_scheduler.CosineAnnealingLR(own, 9).state_dict(),
+        "broken": {**torch.optim.lr_scheduler.StepLR(own, 3).state_dict(), "base_lrs": None},
+    }
+    content = {"model": model.state_dict(), "optimizer": optimizers[optimizer].state_dict(), "scheduler": schedulers[scheduler], "step": 1}
+    torch.save(content, tmp_path / "x.pt")
+    fresh = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    adam = torch.optim.Adam(fresh.parameters())
+    steps = torch.optim.lr_scheduler.StepLR(adam, 3)
+    account = load_saved(StepRunner(TrainStep(fresh, adam, None, scheduler=steps)), read_saved(tmp_path / "x.pt"))
+    assert any(said in line and "it starts fresh" in line for line in account.unfitted)
+    fresh(torch.ones(2, 4)).sum().backward()
+    adam.step()
+    steps.step()

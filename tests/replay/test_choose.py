@@ -43,6 +43,22 @@ def test_step(tmp_path: Path, findings: list[Finding], step: int, nonfinite: boo
     assert aim_at(View(report.run), report, 7).step == 7
 
 
+def test_masked_losses_and_a_divergence_asked_for(tmp_path: Path) -> None:
+    """A replaced loss is aimed at where its gradient shows it; asked for the step where a divergence begins, the replay follows it."""
+    (tmp_path / "progress.csv").write_text("step,train/loss,grad_norm\n" + "".join(f"{i},1.5,2\n" for i in range(100)))
+    report = api.scan(tmp_path).runs[0]
+    assert report.run is not None
+    view = View(report.run)
+    report.findings = (finding("nonfinite-gradient", "grad_norm", 70), finding("masked-nonfinite", "train/loss", 80))
+    aim = aim_at(view, report, None)
+    assert (aim.step, aim.masked, aim.nonfinite) == (70, 70, True)
+    report.findings = (finding("nan-onset", "train/loss", 71), finding("nonfinite-gradient", "grad_norm", 70))
+    assert aim_at(view, report, None).masked is None
+    report.findings = (finding("divergence", "train/loss", 30),)
+    assert (aim_at(view, report, 30).step, aim_at(view, report, 30).asked) == (99, 30)
+    assert aim_at(view, report, 40).step == 40
+
+
 def test_newest_finite_before_the_step(tmp_path: Path) -> None:
     """The newest finite one before the step; none finite: the newest; none before it, or none at all: one line."""
     run = api.load(tmp_path)

@@ -86,3 +86,33 @@ def test_nothing_to_compare() -> None:
     found = compare(results([1.0]), {})
     assert (found.ok, found.compared) == (False, 0)
     assert "nothing vouches" in found.note
+
+
+def result(step: int, loss: float) -> StepResult:
+    return StepResult(step=step, loss=loss, losses={"loss": loss})
+
+
+def test_single_value_that_may_be_a_mean_says_nothing() -> None:
+    """One logged value whose interval was replayed in part is no mismatch: it may be a mean. With the whole interval it is one."""
+    values = {5: 9.0, 10: 4.0, 15: 3.0}
+    losses = {"loss": [LoggedLoss("loss", values, Digits(6, 9)), LoggedLoss("loss", values, Digits(6, 9), mean=True)]}
+    assert compare([result(step, 1.0) for step in range(8, 12)], losses).compared == 0
+    whole = compare([result(step, 1.0) for step in range(6, 12)], losses)
+    assert (whole.ok, whole.compared, whole.exact) == (False, 1, 0)
+    single = compare([result(10, 4.0)], losses)
+    assert (single.ok, single.compared) == (True, 1)
+
+
+def test_means_agree_to_single_precision() -> None:
+    """Trainers add up in single precision: a mean that differs in its last digit is the same, a plain loss is not."""
+    values = {5: 9.0, 10: 1.00000012}
+    mean = LoggedLoss("loss", values, Digits(20, 17, whole=True), mean=True)
+    assert mean.same(1.00000012, 1.00000031)
+    assert not LoggedLoss("loss", values, Digits(20, 17, whole=True)).same(1.00000012, 1.00000061)
+
+
+def test_values_that_the_logger_replaced_are_not_compared() -> None:
+    """From the step on at which the log shows numbers in place of NaN its losses vouch for nothing."""
+    loss = LoggedLoss("loss", {1: 0.5, 2: 0.4, 3: 0.0}, Digits(1, 1)).before(3)
+    fidelity = compare([result(1, 0.5), result(2, 0.4), result(3, math.nan)], {"loss": [loss]})
+    assert (fidelity.ok, fidelity.compared) == (True, 2)
