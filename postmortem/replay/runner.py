@@ -41,6 +41,14 @@ class Exited(Exception):
     """The user's step called ``sys.exit``, as scripts do that stop at a NaN."""
 
 
+@contextmanager
+def _exit_is_an_error() -> Iterator[None]:
+    try:
+        yield
+    except SystemExit as end:
+        raise Exited(f"sys.exit({end.code!r})").with_traceback(end.__traceback__) from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
     """What to change in a step, to see whether it cures it. The default changes nothing.
@@ -167,7 +175,8 @@ class StepRunner:
             batch, rng = self._kept[step]
             rng.restore()
             return batch
-        batch = self._ask(step)
+        with _exit_is_an_error():
+            batch = self._ask(step)
         self._kept[step] = batch, Rng.capture()
         return batch
 
@@ -231,14 +240,11 @@ class StepRunner:
         norms: list[float] = []
         casts = CastsFollow(DTYPES[self._overrides.dtype]) if self._overrides.casts_follow and self._overrides.dtype else nullcontext()
         noise: Any = NoiseStays() if self._overrides.dtype is not None and not self._only_autocast() else nullcontext()
-        try:
-            with torch.enable_grad(), casts, noise:
-                for names, function in self._sub_steps():
-                    norm = self._sub_step(names, function, batch, result, until)
-                    if norm is not None:
-                        norms.append(norm)
-        except SystemExit as end:
-            raise Exited(f"sys.exit({end.code!r})").with_traceback(end.__traceback__) from None
+        with _exit_is_an_error(), torch.enable_grad(), casts, noise:
+            for names, function in self._sub_steps():
+                norm = self._sub_step(names, function, batch, result, until)
+                if norm is not None:
+                    norms.append(norm)
         result.loss = functools.reduce(operator.add, result.losses.values())
         result.grad_norm = math.sqrt(sum(n * n for n in norms)) if norms else math.nan
         if until == "step":

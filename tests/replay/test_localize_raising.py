@@ -146,3 +146,11 @@ def test_an_exception_of_its_own_is_one_line(step: Any, said: str) -> None:
         localize(_built(step))
     assert "\n" not in str(caught.value)
     assert "test_localize_raising.py" in str(caught.value)
+
+
+def test_a_batch_source_that_exits() -> None:
+    """``sys.exit`` in what draws the batches is one line as well, not the end of the process."""
+    built = _built(_asserted)
+    built.batches = lambda step: sys.exit("no such file")
+    with pytest.raises(ReplayError, match=r"Exited: sys.exit\('no such file'\)"):
+        localize(built, step=3)
