@@ -143,7 +143,7 @@ def _root(lost: list[Failure]) -> Failure:
 
 
 def _blame(failure: Failure) -> int:
-    if failure.fields.get("signal") == "Terminated":  # a worker that was ended with the rest
+    if failure.fields.get("signal") == "Terminated" or "gone" in failure.fields:  # ended with the rest; the peer was there and is not
         return 1
     if failure.signature.role == "note" and failure.first.exception and failure.severity == "error":
         return _BLAME["cause"]  # what is only a note in a line ended the program as an exception

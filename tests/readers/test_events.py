@@ -504,3 +504,13 @@ def test_a_victim_of_no_known_rank_may_be_the_one_in_the_table(scan: Scan) -> No
     """The launcher's rank counts as silent only where it is known that the others are others."""
     assert kinds(scan(steps(3) + failed(CLOSED) + table(1, 1, {}))) == {"gloo-closed": "error", "elastic-child-failed": "info"}
     assert kinds(scan(steps(3) + failed(CLOSED, 0) + table(1, 1, {})))["elastic-child-failed"] == "error"
+
+
+def test_a_store_that_went_away_is_no_cause(scan: Scan) -> None:
+    """The process that held it was killed; what the others say of it comes after that, whichever line is first."""
+    gone = "[rank1]:[W901 21:19:09.254317555 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=51): Broken pipe\n"
+    killed = "E0901 21:19:11.000000 1 api.py:874] failed (exitcode: -9) local_rank: 0 (pid: 12) of binary: python\n"
+    reading = scan(steps(3) + gone + killed)
+    assert (reading.ended, kinds(reading)) == ("killed", {"store-timeout": "info", "host-kill": "error"})
+    alone = scan(steps(3) + gone)
+    assert (alone.ended, kinds(alone)) == ("crashed", {"store-timeout": "error"})
