@@ -285,3 +285,17 @@ def test_sample_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1
     assert (found["op"], found["code"], found["step"]) == ("log", "return torch.log(energy)", 156)
     assert {f["name"] for f in found["fixes"] if f["cured"]} == {"drop_sample", "eps"}
+
+
+def test_interrupt_that_hit_an_import(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Ctrl-C over which the tidying up stumbled is told as one, not as a fault of ours."""
+
+    def stumbles(*_: object, **__: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise ImportError("partially initialized module")
+
+    monkeypatch.setattr("postmortem.api.replay", stumbles)
+    code, out, err = call(capsys, "replay", run)
+    assert (code, out, err.strip()) == (130, "", "postmortem: interrupted")
