@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _LARGE = 16  # batches from this size on are searched by smaller ones
 _FEW = 8  # a small batch is filled up to this many samples: batch statistics need some
+_PAIRS = 4  # up to so many samples are looked at one by one
 _LEAST = 0.2  # what a rerun costs however small the batch
 
 Answer = tuple[list[int] | None, str]
@@ -71,7 +72,7 @@ class _Search:
                 return guess, "read at the culprit; without them the step is fine"
             if not cured:
                 continue
-            if 1 < len(guess) <= 4:
+            if 1 < len(guess) <= _PAIRS:
                 alone = [i for i in guess if self.replaced([x for x in guess if x != i], rest[0])]
                 if alone and alone != guess and self.replaced(alone, rest[0]) is False:
                     return alone, "read at the culprit; each of them alone makes the step fail, none of the others does"
@@ -85,7 +86,9 @@ class _Search:
                 continue
             bad = group if len(group) == 1 else self.split(group, rest)
             if bad != group and not (bad and self.proven(bad, rest[0])):
-                bad = group
+                if len(group) > _PAIRS:
+                    continue  # most of them only look odd
+                bad = group  # they fail together
             return bad, "they stand out in the batch; replaced by a healthy sample, the step is fine"
         return None
 
@@ -153,7 +156,7 @@ class _Search:
 
     def fewer(self, bad: list[int], healthy: int) -> list[int]:
         """`bad` without those that only copies of a healthy sample made look bad."""
-        for i in bad if 1 < len(bad) <= 4 else ():
+        for i in bad if 1 < len(bad) <= _PAIRS else ():
             without = [b for b in bad if b != i]
             if without and self.left > 0 and self.replaced(without, healthy) is False:
                 bad = without

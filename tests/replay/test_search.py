@@ -104,6 +104,19 @@ def test_any_that_are_enough_is_no_sample_in_particular() -> None:
     assert "enough of them together" in how
 
 
+def test_many_that_look_odd_are_not_named_for_a_few_that_are_bad() -> None:
+    """Where a large group stands out and holds the bad samples, those are found, or none is named: never the whole group."""
+    batch = {"x": torch.arange(128)}
+    samples, bad = Samples(TrainStep(None, None, None), batch), {1, 9, 33, 61}
+    odd = [list(range(1, 100, 2))]
+
+    def fails(make: Any) -> bool:
+        return bool(bad & set(make(samples)(batch)["x"].tolist()))
+
+    assert set(find_samples(128, [], fails, 36, odd=odd)[0] or []) == bad
+    assert find_samples(128, [], fails, 3, odd=odd)[0] is None
+
+
 def test_samples_that_stand_out() -> None:
     """Not finite, far beyond the others, zero where the others are not; of tensors of any type, across micro-batches."""
     x = torch.ones(8, 3)
