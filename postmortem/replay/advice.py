@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.diagnoses._story import clip, lower_rate, rate_at
+from postmortem.diagnoses._story import clip, lower_rate, rate_at, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, .
     """
     if culprit.phase == "none":
         return ()
-    said = [*_of_the_line(culprit), *_of_the_data(culprit), *_of_the_precision(culprit), *_of_the_training(culprit, view)]
+    said = [*_of_the_line(culprit), *_of_the_data(culprit), *_of_the_precision(culprit, view), *_of_the_training(culprit, view)]
     said = said or list(_nothing_cured(culprit))
     again = f"then resume from {checkpoint}" if culprit.phase != "parameters" else f"do not resume from {checkpoint}: its state is at fault"
     return (*said, again)
@@ -61,14 +61,16 @@ def _of_the_data(culprit: Culprit) -> Iterator[str]:
         yield f"clean the inputs before the step: {cures['sanitize_input']} (cured the step)"
 
 
-def _of_the_precision(culprit: Culprit) -> Iterator[str]:
+def _of_the_precision(culprit: Culprit, view: View | None) -> Iterator[str]:
     cures = _cured(culprit, *_PRECISIONS)
     if culprit.cause == "dtype-overflow" and cures:
         where = f"{culprit.file}:{culprit.line}" if culprit.file else "the step"
         shown = [_PRECISIONS[name] for name in ("fp32", "bf16", "fp64") if name in cures][:2]
         yield f"compute {where} in {' or '.join(shown)} (the whole step in it was cured)"
-    if how := _cured(culprit, "loss_scale").get("loss_scale"):
-        yield f"{how} (cured the step)"
+    if _cured(culprit, "loss_scale"):
+        at = value_at(view.main("loss_scale"), culprit.step) if view is not None else None
+        below = f"the {at:g} of that step" if at is not None else "that of the step"
+        yield f"a loss scale below {below}, backing off by half at each overflow (at 1 the step was cured)"
 
 
 def _of_the_training(culprit: Culprit, view: View | None) -> Iterator[str]:

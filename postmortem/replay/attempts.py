@@ -167,7 +167,7 @@ class Attempts:
 
     def logged(self, runner: StepRunner, result: StepResult) -> dict[str | None, list[LoggedLoss]]:
         """The logged tags of the losses of a step."""
-        return logged_losses(self.view, runner.train_step.logged, list(result.losses), until=self.aim.masked)
+        return logged_losses(self.view, runner.train_step.logged, list(result.losses), masked=self.aim.masked)
 
     def run_on(self, runner: StepRunner, done: Roll) -> list[StepResult]:
         """The steps between the fault and the step at which the log shows it, for what they say of fidelity."""

@@ -73,22 +73,25 @@ def _shortest(value: float) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoggedLoss:
-    """One logged tag with its values by step. `mean`: the log shows the mean of the steps since the one before."""
+    """One logged tag with its values by step. `mean`: the log shows the mean of the steps since the one before. From step
+    `masked` on it may show numbers in place of values that were not finite."""
 
     tag: str
     values: dict[int, float]
     digits: Digits
     mean: bool = False
-
-    def before(self, step: int) -> LoggedLoss:
-        return replace(self, values={s: v for s, v in self.values.items() if s < step})
+    masked: int | None = None
 
     def same(self, logged: float, replayed: float) -> bool:
         """Whether they are equal as the log shows them; a mean depends on the order of its terms, too."""
         return self.digits.same(logged, replayed) or (self.mean and math.isclose(logged, replayed, rel_tol=SAME_MEAN))
 
     def pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
-        """(step, logged, replayed) where both exist; `name` None is the step's whole loss."""
+        """(step, logged, replayed) where both exist and neither was replaced; `name` None is the step's whole loss."""
+        every = self._pairs(results, name)
+        return [(s, a, b) for s, a, b in every if self.masked is None or s < self.masked or math.isfinite(b) or not math.isfinite(a)]
+
+    def _pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
         got = {r.step: r.loss if name is None else r.losses[name] for r in results if name is None or name in r.losses}
         if not self.mean:
             return [(s, self.values[s], got[s]) for s in got if s in self.values]
@@ -101,16 +104,16 @@ class LoggedLoss:
 
 
 def logged_losses(
-    view: View | None, logged: str | Mapping[str, str] | None, names: Sequence[str], *, until: int | None = None
+    view: View | None, logged: str | Mapping[str, str] | None, names: Sequence[str], *, masked: int | None = None
 ) -> dict[str | None, list[LoggedLoss]]:
-    """For each loss that a step returns (None: their sum) the tags that may hold it, with the values before step `until`.
+    """For each loss that a step returns (None: their sum) the tags that may hold it; from step `masked` on they may hold replaced values.
 
     `logged` is the recipe's word for it: a tag, or {loss name: tag}. ReplayError where the log has no such tag.
     """
     if view is None:
         return {}
     found = _by_loss(view, logged, names)
-    return found if until is None else {name: [loss.before(until) for loss in losses] for name, losses in found.items()}
+    return {name: [replace(loss, masked=masked) for loss in losses] for name, losses in found.items()}
 
 
 def _by_loss(view: View, logged: str | Mapping[str, str] | None, names: Sequence[str]) -> dict[str | None, list[LoggedLoss]]:

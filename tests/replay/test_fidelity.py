@@ -112,7 +112,9 @@ def test_means_agree_to_single_precision() -> None:
 
 
 def test_values_that_the_logger_replaced_are_not_compared() -> None:
-    """From the step on at which the log shows numbers in place of NaN its losses vouch for nothing."""
-    loss = LoggedLoss("loss", {1: 0.5, 2: 0.4, 3: 0.0}, Digits(1, 1)).before(3)
+    """From the step on at which the log may show numbers in place of NaN a number is no mismatch with a NaN; with another number it is."""
+    loss = LoggedLoss("loss", {1: 0.5, 2: 0.4, 3: 0.0}, Digits(1, 1), masked=2)
     fidelity = compare([result(1, 0.5), result(2, 0.4), result(3, math.nan)], {"loss": [loss]})
     assert (fidelity.ok, fidelity.compared) == (True, 2)
+    assert not compare([result(1, math.nan), result(2, 0.4)], {"loss": [loss]}).ok
+    assert not compare([result(1, 0.5), result(2, 0.9)], {"loss": [loss]}).ok
