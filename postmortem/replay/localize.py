@@ -259,7 +259,7 @@ class _Case:
     def _scaler(self, step: int, traced: Traced) -> Culprit:
         chosen = candidates(traced, self.names)
         hit = chosen[0] if chosen else None
-        self.how.append(f"with a loss scale of 1 instead of {self.runner.scaler.get_scale():g} the gradients are finite")
+        self.how.append(f"with a loss scale of 1 instead of {self.roll.results[-1].scale:g} the gradients are finite")
         found = Culprit(
             cause="loss-scale", phase="scaler", module=hit.module if hit else None, op=canonical(hit.op) if hit and hit.op else None,
             step=step, param=traced.names[0] if traced.names else None, established="cured",
@@ -335,7 +335,7 @@ class _Case:
             readings = []
         merged = [sorted(set(itertools.chain(*(of_hit[0] for of_hit in readings if of_hit))))]
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
-        budget = 36 if self.stage == "loss" else 16  # up to the loss is a third of a step
+        budget = 36 if self.stage == "loss" else 14  # up to the loss is a third of a step
         odd = s.odd(self.session.batch)
         return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage), budget, odd=odd)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LARGE = 16  # batches from this size on are searched by smaller ones
 _FEW = 8  # a small batch is filled up to this many samples: batch statistics need some
 _PAIRS = 4  # up to so many samples are looked at one by one
-_LEAST = 0.2  # what a rerun costs however small the batch
+_LEAST = 0.25  # what a rerun costs however small the batch
 
 Answer = tuple[list[int] | None, str]
 
