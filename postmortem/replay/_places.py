@@ -42,7 +42,6 @@ class Where:
         found = list(self.code.co_positions())[self.lasti // 2]
         return None if None in found else (found[0], found[1], found[2], found[3])  # type: ignore[return-value]
 
-
     @property
     def called(self) -> str | None:
         """The name of the function that the expression calls; None where it is no call on one line."""
