@@ -384,7 +384,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def disown(self, tensors: Iterable[torch.Tensor]) -> None:
         """Counts these tensors as coming from outside, whatever was seen writing them so far."""
         for key in map(storage_key, tensors):
-            self._writer.pop(key, None)
+            self.hits.pop(self._writer.pop(key, -1), None)
             self.disowned.add(key)
 
     def source(self, t: torch.Tensor) -> int:
