@@ -16,6 +16,8 @@ pytest.importorskip("torch")
 
 from postmortem.cli.main import main
 
+pytestmark = pytest.mark.torch
+
 RUNS = Path(__file__).parent / "runs"
 
 

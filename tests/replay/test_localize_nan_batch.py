@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch")
 
 from postmortem import TrainStep, api  # noqa: E402
 
+pytestmark = pytest.mark.torch
+
 
 def test_raising_over_a_bad_batch() -> None:
     """Phase data with the sample, though the factorisation refused what came of it."""

@@ -13,6 +13,8 @@ from postmortem.replay.precision import NoiseStays  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.torch
+
 NOISE = {
     "randn": lambda: torch.randn(50),
     "rand": lambda: torch.rand(3, 20),

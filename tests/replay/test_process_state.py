@@ -18,6 +18,8 @@ from postmortem import TrainStep, api  # noqa: E402
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.torch
+
 
 class Net(torch.nn.Module):
     def __init__(self) -> None:
