@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Values = NDArray[np.floating[Any]]
 
-CHUNK = 2**20  # smaller reads are slower, larger ones leave the cache
+CHUNK = 2 * 2**20  # smaller ones cost more calls, larger ones leave the cache
 _LINE = 64  # bytes of a cache line
 _ROW = 8192  # products of more than 10,000 numbers are shared out to threads of the BLAS, over which ours would quarrel
 _TINY = 1e-24  # float32 squares of which less than this is left may have underflowed
