@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 BLOCK = 4 << 20
 _SPARE = b"\n" * 4096
 """Behind a block, so that words of any row may be read past its end; they also end a last line that has no end."""
+_PIECE = 1 << 18
+"""Bytes looked at at a time: what is worked out for them stays in the cache."""
 LONGEST_LINE = 64 << 20
 """A line without any end is cut here, so that memory stays bounded."""
 
@@ -62,7 +64,7 @@ class Lines:
     size: int = 0
 
     def __iter__(self) -> Iterator[Block]:
-        with self.path.open("rb") as file:
+        with self.path.open("rb", buffering=0) as file:
             head = file.read(4)
             encoding = _encoding(head, self.path)
             file.seek(0)
@@ -148,7 +150,8 @@ class Lines:
 def _controls(data: bytes, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Where control characters up to escape stand, tabs too, and how often each of them does."""
     buffer = np.frombuffer(data, np.uint8, size)
-    at = np.flatnonzero(buffer <= _ESC)
+    pieces = range(0, max(size, 1), _PIECE)
+    at = np.concatenate([np.flatnonzero(buffer[start : start + _PIECE] <= _ESC) + start for start in pieces])
     return at, np.bincount(buffer[at], minlength=_ESC + 1)
 
 

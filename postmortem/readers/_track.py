@@ -44,7 +44,7 @@ FIELDS: tuple[str, ...] = ROW.names or ()
 
 
 _AHEAD = 1 << 27
-_PIECE = 1 << 16
+_PIECE = 1 << 13
 
 
 class _Growing:
