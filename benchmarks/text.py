@@ -2,7 +2,7 @@
 
     python benchmarks/text.py [--megabytes 300] [--kind mixed|alike|unlike] [--file LOG] [--keep]
 
-All in one run, CPU seconds of this process and its children: the reader with everything it does (numbers, steps, events);
+All in one run, each in a fresh process, CPU seconds of it and its children: the reader with everything it does (numbers, steps, events);
 the best way with the `re` module that we know, which returns all ``key = value`` numbers of the file by key and nothing else;
 polars' string functions for the same, if it is installed; and ``rg -c`` or ``grep -c`` for one word as the floor. Peak memory
 is measured in a process of its own.
@@ -139,32 +139,50 @@ print(f"{len(points)} points, {size:.0f} MB; peak {peak() - before:.0f} MB above
 """
 
 
+WAYS: dict[str, Callable[[Path], Any]] = {"postmortem": by_reader, "python re": by_re, "polars": by_polars, "search": by_search}
+
+
+def measure(name: str, path: Path) -> None:
+    """Prints the CPU seconds of one way; imports and compiled patterns are not what is measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        warm = Path(folder) / "warm.log"
+        warm.write_text("step 1 loss 2.0\n")
+        try:
+            WAYS[name](warm)
+        except ImportError:
+            return
+    print(cpu_seconds(WAYS[name], path))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=300)
     parser.add_argument("--kind", choices=("mixed", "alike", "unlike"), default="mixed")
     parser.add_argument("--file", type=Path, help="measure on this log instead of a made one")
+    parser.add_argument("--only", choices=WAYS, help="measure one way on --file, here, and print nothing but its CPU seconds")
     options = parser.parse_args()
+    if options.only:
+        measure(options.only, options.file)
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         path = options.file or Path(folder) / "slurm-4242.out"
         if options.file is None:
             path.write_bytes({"mixed": mixed, "alike": alike, "unlike": unlike}[options.kind](options.megabytes * 1_000_000))
         size = path.stat().st_size / 1e6
         print(f"{path.name}: {size:.0f} MB, {options.kind}, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
-        warm = Path(folder) / "warm.log"
-        warm.write_text("step 1 loss 2.0\n")
-        by_reader(warm)  # imports and compiled patterns are not what is measured
-        ways: dict[str, Callable[[Path], Any]] = {"postmortem": by_reader, "python re": by_re, "polars": by_polars, "search": by_search}
         speed: dict[str, float] = {}
-        for name, work in ways.items():
-            try:
-                seconds = cpu_seconds(work, path)
-            except ImportError:
+        for name in WAYS:
+            command = [sys.executable, __file__, "--only", name, "--file", str(path)]
+            said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            if not said:
                 print(f"{name:12s} not installed")
                 continue
+            seconds = float(said)
             speed[name] = size / max(seconds, 1e-9)
             print(f"{name:12s} {seconds:8.2f} CPU s  {speed[name]:8.1f} MB/s")
         print(f"postmortem / python re: {speed['postmortem'] / speed['python re']:.2f}x")
+        warm = Path(folder) / "warm.log"
+        warm.write_text("step 1 loss 2.0\n")
         print(subprocess.run([sys.executable, "-c", _PEAK, str(warm), str(path)], capture_output=True, text=True, check=False).stdout.strip())
     return 0
 
