@@ -30,7 +30,7 @@ _FIRST = np.array([c in b"+-0123456789nNi" for c in range(256)])
 """What a number may begin with."""
 _BEHIND = np.array([c in b" \t\n\r\0\x0b\x0c,|;:%)]}" for c in range(256)])
 """What may stand behind a number."""
-_NUMBER = re.compile(rb"(?!0x)([-+]?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?|nan|NaN|-?inf)(?:[a-zA-Z]{1,3}(?!\w).*)?", re.DOTALL)
+_NUMBER = re.compile(rb"(?!0x)([-+]?\d++(?:\.\d++)?+(?:[eE][-+]?\d++)?+|nan|NaN|-?inf)(?:[a-zA-Z]{1,3}(?!\w).*)?", re.DOTALL)
 _DIGITS = re.compile(rb"\d+")
 _NAME = re.compile(rb"\b[A-Za-z_][\w/.@]*$")
 _KNOWN = re.compile("loss|acc|lr|norm|ppl|err|reward|score|perplex|time|tok|mem|grad|scale|bleu|f1|iou|map|kl|mse|mae")
