@@ -36,6 +36,7 @@ LONGEST = 2048
 FEW = 4
 """Fewer rows of one layout than these are not worth learning it."""
 MOST_TURNS = 400
+"""From so many groups on they must have more than three rows each, on average, to be worth a turn each."""
 _MIX = np.random.default_rng(20).integers(1, 2**63, LONGEST // 8 + 2, np.uint64) * np.uint64(2) + np.uint64(1)
 _DATES = (
     re.compile(rb"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
@@ -82,10 +83,6 @@ class Parsed(NamedTuple):
     prefix: Prefix
     offset: int
     """Where the text behind the prefix starts, in bytes."""
-
-
-Parse = "Callable[[bytes], Parsed | None]"
-"""The slow way; None where a row must not be generalised."""
 
 
 def runs_of(row: bytes) -> list[tuple[int, int]]:
@@ -315,7 +312,7 @@ def fold(words: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
 
 
 def hashes(folded: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One number per row; equal rows have equal ones, and equal ones are compared byte by byte."""
+    """One number per row: equal rows have equal ones, others by an accident of 1 in 2**63. Who must be sure compares the rows, too."""
     found: NDArray[np.uint64] = np.einsum("ij,j->i", folded, _MIX[: folded.shape[1]])
     return found
 

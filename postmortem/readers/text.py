@@ -79,7 +79,6 @@ class _File:
 
     def __init__(self, path: Path, dialects: Iterable[type[Dialect]], fast: bool = True) -> None:
         self.path = path
-        self.fast = fast
         self.track = Track()
         self.understanding = Understanding(self.track, dialects)
         self.bulk = Bulk(self.understanding, fast)
@@ -182,7 +181,7 @@ class _File:
 
     def _for_events(self, rows: Rows, parsed: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
         """The lines that may matter for what went wrong: not the ones whose words cannot, unless they follow one that may."""
-        if self.fast:
+        if self.bulk.fast:
             rows.show_after(rows.that_may_matter(parsed), NEAR)
             if rows.block.first_line == 1:
                 rows.hidden[:600] = False

@@ -49,7 +49,7 @@ def storage_key(t: torch.Tensor) -> int:
         if t.layout != torch.strided:
             t = t._values() if t.layout == torch.sparse_coo else t.values()
         return t.untyped_storage().data_ptr() or NO_MEMORY
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:  # torch has no storage for this layout, or for what a transform wraps
         return NO_MEMORY
 
 
