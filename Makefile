@@ -25,7 +25,7 @@ help:  ## list the targets
 demo: .venv/.replay  ## say what happened in sample_runs/, write report.html, replay the NaN
 	.venv/bin/postmortem scan sample_runs || test $$? -eq 1
 	.venv/bin/postmortem report sample_runs -o report.html
-	@.venv/bin/python -c 'import torch' 2>/dev/null && .venv/bin/postmortem replay sample_runs/nan-log-of-zero || true
+	@! .venv/bin/python -c 'import torch' 2>/dev/null || .venv/bin/postmortem replay sample_runs/nan-log-of-zero || test $$? -eq 1
 
 test: .venv/.dev  ## run every test
 	.venv/bin/python -m pytest -n 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,18 @@ def test_make_trains_it_again(python, tmp_path, name):
     assert run.verdict == truth["verdict"]
     for wanted in truth["findings"]:
         assert any(matches({"name": f.name, "tag": f.tag, "step": f.step}, wanted) for f in run.findings), (wanted, run.findings)
+
+
+@pytest.mark.torch
+def test_replay_needs_torch_alone(monkeypatch):
+    """`make demo` installs torch and no logger: the recipe of the NaN sample works without one."""
+    pytest.importorskip("torch")
+    from postmortem import api
+
+    for logger in ("tensorboard", "torch.utils.tensorboard", "wandb"):
+        monkeypatch.setitem(sys.modules, logger, None)
+    culprit = api.replay(SAMPLES / "nan-log-of-zero", fix=False).as_json()["culprit"]
+    assert culprit["code"].strip() == "return torch.log(energy)"
 
 
 def test_readme_lists_every_sample():

@@ -5,7 +5,6 @@ import json
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.tensorboard import SummaryWriter
 
 CONFIG = {"steps": 200, "batch_size": 32, "lr": 3e-3, "save_every": 20, "seed": 1}
 
@@ -56,6 +55,8 @@ def build() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.
 
 
 def main() -> None:
+    from torch.utils.tensorboard import SummaryWriter  # only the training writes logs: its recipe, replayed, needs torch alone
+
     torch.manual_seed(CONFIG["seed"])
     with open("config.json", "w") as file:
         json.dump(CONFIG, file)
