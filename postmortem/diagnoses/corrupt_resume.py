@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @diagnosis
 class CorruptResume:
-    """A resume did not bring back all state: weights, optimizer or scheduler started anew.
+    """A resume did not bring back all state: weights, optimizer or scheduler started anew, or another learning rate was set.
 
-    Seen as a learning rate that jumps back to its peak, or as a loss that leaps at the step where the log starts
-    again. Harm that follows (a spike, a divergence, NaN) is a consequence.
+    Seen as a learning rate that jumps back to its peak, or anywhere at the step where the log starts again, or as a
+    loss that leaps there. Harm that follows (a spike, a divergence, NaN) is a consequence.
     """
 
     name = "corrupt-resume"
@@ -34,13 +34,18 @@ class CorruptResume:
         rate = view.main("lr")
         highest = 0.0 if rate is None else float(rate.finite.value.max(initial=0.0))
         back = [j for j in jumps if highest <= 1.2 * j.evidence["peak_before"]]
-        if back:
-            root, lost = back[0], "the scheduler was not restored"
+        starts = [f.step for f in findings if f.name == "step-reset" and f.step is not None]  # a clean resume is one too
+        at_start = [j for j in jumps if any(0 <= (j.step or 0) - start <= _near(view) for start in starts)]
+        if back or at_start:
+            root = (back or at_start)[0]
+            went_on = "went on without all of its state: the scheduler was not restored" if back else "was resumed with another learning rate"
             harmed = [h for h in hurt if h.step is not None and root.step is not None and h.step >= root.step]
             if has_errors(findings) and not any(h.severity == "error" for h in harmed):
                 return None  # something else ended the run
         elif at_reset:
-            root, lost = at_reset[0][0], "weights or optimizer state were not restored"
+            root = at_reset[0][0]
+            went_on = "went on without all of its state: weights or optimizer state were not restored"
+            went_on += "" if rate is not None else ", or the learning rate, which is not logged, is another"
         else:
             return None
         for_ = [root.message]
@@ -50,21 +55,21 @@ class CorruptResume:
         if before is not None and after is not None and loss is not None:
             for_.append(f"{loss.tag} was {number(before)} at step {good} and is {number(after)} at step {root.step}")
         for_ += [f"{r.message}" for r in resets if r is not root]
-        against = [] if resets else ["the log shows no restart: steps do not go back; a schedule with one restart looks the same"]
+        against = [] if resets or starts else ["the log shows no restart: steps do not go back; a schedule with one restart looks the same"]
         advice = ["save and load model, optimizer, scheduler and scaler together; compare the first lr and loss with the last ones"]
         if root.name == "lr-jump":
             values = root.evidence
             jump = f"{number(values['before'])}, not {number(values['after'])}"
-            advice.insert(0, f"{root.tag}: restore the scheduler, so that it goes on at {jump}")
+            advice.insert(0, f"{root.tag}: {'restore the scheduler, so that it goes' if back else 'go'} on at {jump}")
         return tell(
             view,
             "corrupt-resume",
             root,
             consequences(findings, root),
-            summary=f"At step {root.step} the run went on without all of its state: {lost}. {root.message[:1].upper()}{root.message[1:]}.",
+            summary=f"At step {root.step} the run {went_on}: {root.message}.",
             evidence_for=for_,
             against=against,
-            disprove=["the jump is in the configured schedule"],
+            disprove=["the jump is in the configured schedule" if back or not at_start else "the learning rate was raised on purpose"],
             advice=advice,
             replay=False,
         )

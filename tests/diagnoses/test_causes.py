@@ -72,6 +72,20 @@ def test_the_cause_is_named(name, story, course):
     assert report.diagnosis.disprove
 
 
+def test_resume_with_another_learning_rate(story, course):
+    """A learning rate that is another where the log starts again is the cause; what diverges after it, the consequence."""
+    _, loss = course(loss=grow(255, 25))["loss"]
+    steps = np.concatenate([T[:281], T[250:]])
+    rate = np.where(np.arange(len(steps)) < 281, 3e-4, 3e-3)
+    report = story({"lr": (steps, rate), "loss": (steps, loss[steps])})
+    assert report.diagnosis is not None
+    assert report.diagnosis.name == "corrupt-resume"
+    assert report.findings[0].name == "lr-jump"
+    assert "resumed with another learning rate" in report.diagnosis.summary
+    assert "lr: go on at 0.0003, not 0.003" in report.diagnosis.next
+    assert "divergence" in {f.name for f in report.findings if f.because_of == report.findings[0].id}
+
+
 def test_healthy_runs_have_no_story(story, course):
     """Nothing is told where nothing was found."""
     report = story(course(), ended="completed")
