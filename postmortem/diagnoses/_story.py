@@ -45,11 +45,26 @@ def named(findings: Iterable[Finding], *names: str) -> list[Finding]:
 def faults(view: View, findings: Iterable[Finding]) -> list[Finding]:
     """What went wrong with the numbers, at severity error, earliest first: the head is the root of the trouble.
 
-    At the same step a loss that is not finite explains its gradient; a gradient alone stands for itself.
+    At the same step a loss that is not finite explains its gradient; a gradient alone stands for itself. An evaluation
+    between two rows of the training loss, the one finite and the other not, only met what had happened.
     """
     order = ("loss-scale-collapse", "nonfinite-gradient", "masked-nonfinite", "nan-onset", "inf-onset", "gradient-explosion", *BLOW_UP)
     grave = [f for f in named(findings, *order) if f.severity == "error"]
-    return sorted(grave, key=lambda f: (f.step is None, f.step or 0, f.name in ("nan-onset", "inf-onset") and role(view, f) != "loss"))
+    training = [f for f in grave if f.name in NONFINITE and role(view, f) == "loss"]
+
+    def when(f: Finding) -> tuple[bool, int, bool]:
+        met = [t.step or 0 for t in training if f.name in NONFINITE and (role(view, f) or "").startswith("val_") and _met(f, t)]
+        return f.step is None, max(met, default=f.step or 0), f.name in ("nan-onset", "inf-onset") and role(view, f) != "loss"
+
+    return sorted(grave, key=when)
+
+
+def _met(f: Finding, root: Finding) -> bool:
+    """Whether the quantity of `f`, which is logged more rarely, saw the fault of `root` first: between its last finite row and its onset."""
+    known, own = root.evidence.get("last_finite_step"), f.evidence.get("last_finite_step", -1)
+    if known is None or f.step is None or root.step is None:
+        return False
+    return bool(own < known < f.step <= root.step and root.step - known <= f.step - own)
 
 
 def consequences(findings: Iterable[Finding], root: Finding) -> list[Finding]:
@@ -58,7 +73,7 @@ def consequences(findings: Iterable[Finding], root: Finding) -> list[Finding]:
     for f in findings:
         if f is root:
             continue
-        after = root.step is None or f.step is None or f.step >= root.step
+        after = root.step is None or f.step is None or f.step >= root.step or (f.name in NONFINITE and _met(f, root))
         about = f.name == "crash" and bool(ABOUT_NUMBERS.search(f.message))
         if after and (f.name in _FOLLOWS or about):
             found.append(f)

@@ -86,6 +86,24 @@ def test_resume_with_another_learning_rate(story, course):
     assert "divergence" in {f.name for f in report.findings if f.because_of == report.findings[0].id}
 
 
+@pytest.mark.parametrize(("every", "root"), [(10, "loss"), (60, "val_loss")])
+def test_an_evaluation_between_two_rows_of_the_loss(story, every, root):
+    """An evaluation that is NaN one row before the loss met the same fault; where it is the denser of the two it is the first to tell."""
+    t = np.arange(0, 400, every)
+    loss = np.where(t < 250, 2 * np.exp(-t / 100), np.nan)
+    evaluated = np.arange(49, 400, 50) if root == "loss" else np.arange(4, 400, 5)
+    val = np.where(evaluated < 244, 2.1 * np.exp(-evaluated / 100), np.nan)
+    report = story({"train_loss": (t, loss), "val_loss": (evaluated, val)})
+    assert report.diagnosis is not None
+    if root == "loss":
+        assert (report.findings[0].tag, report.findings[0].step) == ("train_loss", 250)
+        assert report.diagnosis.last_good_step == 240
+        assert report.findings[1].because_of == report.findings[0].id
+    else:
+        assert report.diagnosis.name == "evaluation-nan"
+        assert (report.findings[0].tag, report.findings[0].step) == ("val_loss", 244)
+
+
 def test_healthy_runs_have_no_story(story, course):
     """Nothing is told where nothing was found."""
     report = story(course(), ended="completed")
