@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import time
 from collections import defaultdict
@@ -33,7 +34,8 @@ _COARSER = "numbers printed without a step, which another source has with one"
 
 def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
     """Reads all files of a run. Never raises for content: what is wrong becomes a Problem."""
-    readings = [(part, _read(part)) for part in files.parts]
+    parts, copies = _without_copies(files.parts)
+    readings = [(part, _read(part)) for part in parts]
     _drop_coarser_prints([reading for _, reading in readings])
     _place_last_failures([reading for _, reading in readings])
     events: list[Event] = []
@@ -41,7 +43,7 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}
     skipped: dict[str, int] = defaultdict(int)
-    notes: list[str] = []
+    notes = copies
     for part, reading in readings:
         events += reading.events
         problems += reading.problems
@@ -70,6 +72,39 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
     )
     run.ended = _ended(readings, run.streams)
     return run
+
+
+def _without_copies(parts: list[Part]) -> tuple[list[Part], list[str]]:
+    """Leaves out files that are byte for byte another one of the same stream (a backup, a second download), and says so.
+
+    Texts stay: ranks may print the same.
+    """
+    kept: list[Part] = []
+    notes = []
+    by_size: dict[object, list[Part]] = defaultdict(list)
+    for part in parts:
+        like = by_size[part.reader, part.path.parent, part.prefix, part.rank, _size(part.path)]
+        original = None if part.reader.kind == "text" else next((k for k in like if _same_bytes(k.path, part.path)), None)
+        if original is None:
+            like.append(part)
+            kept.append(part)
+        else:
+            notes.append(f"{part.path.name}: a copy of {original.path.name}, read once")
+    return kept, notes
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1  # whoever reads it says why
+
+
+def _same_bytes(a: Path, b: Path) -> bool:
+    try:
+        return filecmp.cmp(a, b, shallow=False)
+    except OSError:
+        return False
 
 
 def _read(part: Part) -> Reading:

@@ -10,34 +10,30 @@ folder a *key* that tells them apart:
 - event files in ``runs/`` beside a trainer_state.json are those of the same Hugging Face output folder;
 - texts join the run whose numbers lie beside them; alone they are grouped by name, so that ``.out`` and
   ``.err``, the ranks of one job and the files of one Slurm job id are one run;
+- a text named like the folder beside it is the output of the one run in there (``exp7.log`` beside ``exp7/``);
 - a folder with the texts of one run, and one run below it, is that run (``train.log`` beside ``output/``).
 """
 
 from __future__ import annotations
 
 import errno
-import os
 import re
 import stat
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.core.errors import NotFoundError
-from postmortem.core.model import Problem
-from postmortem.readers import READERS
-from postmortem.readers._lines import looks_like_text
+from postmortem.readers._walk import WANDB_RUN, claim, files_below, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+    from pathlib import Path
 
+    from postmortem.core.model import Problem
     from postmortem.readers import Reader
 
-HEAD = 4096
-_SKIPPED_FOLDERS = {".git", "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".ipynb_checkpoints", "latest-run"}
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test"}
-_WANDB_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-.+|(?:offline-)?run-.+")
 _EVENT_FILE = re.compile(r"tfevents\.(?P<time>\d+)\.(?P<writer>.+?)(?:\.\d+)?(?:\.v2)?$")
 _HPARAMS_FOLDER = re.compile(r"\d{9,}(?:\.\d+)?$")
 _RANK = re.compile(r"[-_.]?(?:global_?)?(?:rank|worker|proc|task)[-_.]?(?P<rank>\d{1,5})(?!\d)", re.IGNORECASE)
@@ -45,7 +41,7 @@ _TORCHRUN = re.compile(r"attempt_\d+/(?P<rank>\d+)/std(?:out|err)\.log$")
 _JOB = re.compile(r"(?<!\d)(?P<job>\d{4,10})(?:_(?P<array>\d+))?(?!\d)")
 _STANDARD_TABLES = {"metrics", "results", "progress", "history", "log", "train", "val", "valid", "test", "training", "validation", "scalars"}
 _TABLES = {"csv", "jsonl"}
-_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
+_NAMELESS = {"", "nohup", "output", "console"}  # what a shell or a notebook calls any output
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +94,8 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
         if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
             raise NotFoundError(f"{root}: is {kind_of(mode)}, not a file or folder; write it to a file first")
         if stat.S_ISREG(mode):
-            claimed = _claim(root, problems, explicit=True)
-            found = [RunFiles(root.name, root, [Part(root, claimed, stream=str(root))])] if claimed else []
+            reader = claim(root, problems, explicit=True)
+            found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
         else:
             found = _below(root, problems)
         for run in found:
@@ -111,7 +107,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
 
 
 def _below(root: Path, problems: list[Problem]) -> list[RunFiles]:
-    claimed = [_Claimed(path, found, path.parent) for path in _files(root, problems) if (found := _claim(path, problems))]
+    claimed = [_Claimed(path, found, path.parent) for path in files_below(root, problems) if (found := claim(path, problems))]
     events = {c.path.parent: c.path for c in claimed if c.kind == "tensorboard"}
     splits: dict[Path, set[Path]] = defaultdict(set)
     for folder in events:
@@ -124,89 +120,12 @@ def _below(root: Path, problems: list[Problem]) -> list[RunFiles]:
     _collapse(claimed, root)
     _join_trainer_folder(claimed)
     _group_loose_files(claimed)
+    _join_namesakes(claimed)
     _join_the_only_run(claimed)
     groups: dict[tuple[Path, str], list[_Claimed]] = defaultdict(list)
     for c in claimed:
         groups[c.home, c.key].append(c)
     return [_run_files(home, key, members, root) for (home, key), members in sorted(groups.items(), key=lambda g: (str(g[0][0]), g[0][1]))]
-
-
-def _files(root: Path, problems: list[Problem]) -> Iterator[Path]:
-    """Regular files below root in a stable order; links to folders are followed once, after everything real.
-
-    What is named like a log and cannot be read (a pipe, a device, a link that leads nowhere) becomes a Problem.
-    """
-    visited: set[tuple[int, int]] = set()
-    pending = deque([str(root)])
-    links: deque[str] = deque()
-    while pending or links:
-        top = (pending or links).popleft()
-        try:
-            status = os.stat(top)
-            if (status.st_dev, status.st_ino) in visited:
-                continue
-            visited.add((status.st_dev, status.st_ino))
-            entries = sorted(os.scandir(top), key=lambda e: e.name)
-        except OSError as error:
-            problems.append(Problem(path=top, what=f"cannot be listed: {error.strerror}", lost="the folder"))
-            continue
-        for entry in entries:
-            try:
-                mode = entry.stat().st_mode
-            except OSError as error:  # a link that leads nowhere or in a circle, or a file that is gone by now
-                mode, why = 0, f"cannot be opened: {error.strerror}"
-            else:
-                why = f"is {kind_of(mode)}, not a file"
-            if stat.S_ISDIR(mode):
-                if entry.name not in _SKIPPED_FOLDERS and not entry.name.startswith("."):
-                    (links if entry.is_symlink() else pending).append(entry.path)
-            elif stat.S_ISREG(mode):
-                yield Path(entry.path)
-            elif _looks_like_a_log(Path(entry.path)) and not _of_wandb_itself(Path(entry.path)):
-                problems.append(Problem(path=entry.path, what=why, lost="the file"))
-
-
-def kind_of(mode: int) -> str:
-    """What a path is that is neither file nor folder, in words."""
-    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
-    return next((words for is_one, words in kinds if is_one(mode)), "something else")
-
-
-def _claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> type[Reader] | None:
-    if _of_wandb_itself(path):
-        return None
-    if path.name == "requirements.txt":
-        return None  # versions, not numbers
-    try:
-        with path.open("rb") as file:
-            head = file.read(HEAD)
-    except OSError as error:
-        if explicit or _looks_like_a_log(path):
-            problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
-        return None
-    found = next((r for r in READERS if r.claims(path, head)), None)
-    if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
-        problems.append(Problem(path=str(path), what=_why_unknown(head), lost="the file"))
-    return found
-
-
-def _why_unknown(head: bytes) -> str:
-    if not head:
-        return "the file is empty"
-    if not head.strip(b"\0"):
-        return "nothing but zero bytes, as a crashed machine leaves them"
-    packed = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
-    return f"packed with {packed}: unpack it first" if packed else "no reader knows this kind of file"
-
-
-def _of_wandb_itself(path: Path) -> bool:
-    """Whether `path` is W&B's own log (about its upload, not the training), or a link to it."""
-    inside_run = path.parent.name == "logs" and _WANDB_RUN.fullmatch(path.parent.parent.name)
-    return path.name.startswith("debug") and bool(inside_run or path.parent.name == "wandb")
-
-
-def _looks_like_a_log(path: Path) -> bool:
-    return "tfevents" in path.name or path.suffix in {".wandb", ".out", ".err", ".log", ".csv", ".jsonl"} or path.name == "trainer_state.json"
 
 
 def _by_home(claimed: list[_Claimed]) -> dict[Path, list[_Claimed]]:
@@ -219,7 +138,7 @@ def _by_home(claimed: list[_Claimed]) -> dict[Path, list[_Claimed]]:
 def _find_home(c: _Claimed, events: dict[Path, Path], splits: dict[Path, set[Path]], root: Path) -> None:
     folder = c.path.parent
     inside = (folder, *folder.parents)
-    wandb_run = next((p for p in inside if p.parent.name == "wandb" and _WANDB_RUN.fullmatch(p.name)), None)
+    wandb_run = next((p for p in inside if p.parent.name == "wandb" and WANDB_RUN.fullmatch(p.name)), None)
     torchrun = _TORCHRUN.search(c.path.as_posix())
     if wandb_run is not None:
         c.home = wandb_run
@@ -302,7 +221,8 @@ def _group_loose_files(claimed: list[_Claimed]) -> None:
                 if job:
                     keys[c.path] = by_job.setdefault(job, keys[c.path])
             the_table = any(c.kind in _TABLES and not keys[c.path] for c in members)  # metrics.csv: the texts beside it are its own
-            if len(set(keys.values())) > 1 and not the_table:
+            names = set(keys.values())
+            if len(names) > 1 and not the_table and not (len(names - _NAMELESS) == 1 and all(c.kind == "text" for c in members)):
                 for c in members:
                     c.key = keys[c.path]
 
@@ -335,6 +255,20 @@ def _join_trainer_folder(claimed: list[_Claimed]) -> None:
     for c in claimed:
         if c.kind == "tensorboard" and c.home.parent.name == "runs" and c.home.parent.parent in outputs:
             c.home = c.home.parent.parent
+
+
+def _join_namesakes(claimed: list[_Claimed]) -> None:
+    """``exp7.log`` beside ``exp7/``, in which one run lies at any depth, is that run's output."""
+    folders = {c.path.parent / _key(c) for c in claimed if c.kind == "text" and c.home == c.path.parent and _key(c)}
+    below: dict[Path, list[_Claimed]] = defaultdict(list)
+    for c in claimed:
+        for folder in (c.home, *c.home.parents):
+            if folder in folders:
+                below[folder].append(c)
+    alone = {f for f, cs in below.items() if len({(c.home, c.key) for c in cs}) == 1 and any(c.kind != "text" for c in cs)}
+    texts = [(c, c.path.parent / _key(c)) for c in claimed if c.kind == "text" and c.home == c.path.parent]
+    for c, folder in [*((c, f) for f in alone for c in below[f]), *((c, f) for c, f in texts if f in alone)]:
+        c.home, c.key = folder, ""
 
 
 def _join_the_only_run(claimed: list[_Claimed]) -> None:

@@ -46,3 +46,22 @@ def test_a_crash_between_two_prints_is_placed_where_the_table_ends(tmp_path: Pat
         (folder / "train.out").write_text(prints + CRASH)
     assert [event.step for event in postmortem.load(tmp_path / "near").event_list] == [89]
     assert [event.step for event in postmortem.load(tmp_path / "far").event_list] == [50]
+
+
+def test_a_copy_of_a_file_is_no_restart(tmp_path: Path) -> None:
+    """A byte-identical copy of an event file or table beside it is read once, and `notes` says so; another file of the same size is read."""
+    sample = Path(__file__).parents[2] / "sample_runs" / "nan-log-of-zero"
+    (original,) = sample.glob("events.*")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / original.name).write_bytes(original.read_bytes())
+    points = postmortem.load(alone).n_points
+    (alone / original.name.replace("4242", "4243")).write_bytes(original.read_bytes())
+    run = postmortem.load(alone)
+    assert run.n_points == points
+    assert set(run.frame["segment"]) == {0}
+    assert len([note for note in run.notes if "a copy of" in note]) == 1
+    changed = bytearray(original.read_bytes())
+    changed[-1] ^= 1
+    (alone / original.name.replace("4242", "4244")).write_bytes(changed)
+    assert postmortem.load(alone).n_points > points

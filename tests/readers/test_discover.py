@@ -230,6 +230,24 @@ def test_a_text_above_several_runs_is_none_of_theirs(tmp_path):
     assert sorted(other) == ["a", "slurm-100", "slurm-200"]
 
 
+def test_a_text_named_like_a_folder_is_its_output(tmp_path):
+    """`a.log` beside `a/` belongs to the one run in there, however deep; beside a folder of two runs it stays by itself."""
+    got = layout(tmp_path, "a.log", f"a/runs/x/{events(1700000100)}", "b.out", "b.err", "b/metrics.csv", "c.log")
+    assert {name: sorted(files) for name, files in got.items()} == {
+        "a": ["a.log", f"a/runs/x/{events(1700000100)}"],
+        "b": ["b.err", "b.out", "b/metrics.csv"],
+        "c": ["c.log"],
+    }
+    two = layout(tmp_path / "two", "d.log", f"d/x/{events(1700000100)}", f"d/y/{events(1700000200, 2)}", "e.log")
+    assert sorted(two) == ["d", "d/x", "d/y", "e"]
+
+
+def test_output_without_a_name_of_its_own(tmp_path):
+    """nohup.out or console.log beside one named log is the output of that run; beside two it is a run of its own."""
+    assert sorted(layout(tmp_path / "one", "exp.log", "nohup.out")) == ["one"]
+    assert sorted(layout(tmp_path / "two", "exp1.log", "exp2.log", "nohup.out")) == ["exp1", "exp2", "nohup"]
+
+
 def test_the_link_to_the_log_of_wandb_is_no_run(tmp_path):
     """W&B leaves links to its own log in ``wandb/``, and a list of packages: they are no output of the training."""
     got = layout(tmp_path, "a/train.log", "a/wandb/debug.log", "a/wandb/debug-internal.log", "a/requirements.txt")
