@@ -296,11 +296,11 @@ def compare(a: Run, b: Run) -> Comparison:
     return comparison.compare(a, b)
 
 
-def localize(step: TrainStep, **options: Any) -> Culprit:
+def localize(train_step: TrainStep, **options: Any) -> Culprit:
     """Reruns one training step and names what made it fail: module, operator, source line, samples, fixes. Needs torch."""
     from postmortem.replay.localize import localize as run
 
-    return run(step, **options)
+    return run(train_step, **options)
 
 
 def replay(

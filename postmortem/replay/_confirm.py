@@ -89,8 +89,8 @@ class Confirm:
         fine = [i for rows in met if rows is not None for i in rows if i not in bad]
         return bool(fine) and self.session.fails(Overrides(batch=self.samples.replace(bad, fine[0])), at=self.stage) is False
 
-    def _mends(self, chosen: list[Candidate]) -> Mends:
-        return {hit.index: (_zero if hit.backward else _spread) for c in chosen if c.outside is None for hit in c.hits}
+    def _mends(self, chosen: list[Candidate], forward: Callable[[torch.Tensor], Any] | None = None) -> Mends:
+        return {hit.index: (_zero if hit.backward else forward or _spread) for c in chosen if c.outside is None for hit in c.hits}
 
     def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
         kinds = {c.outside for c in chosen if c.outside is not None}
@@ -113,8 +113,12 @@ class Confirm:
     def _cures(self, chosen: list[Candidate]) -> bool:
         clean = sanitized if any(c.outside is not None and c.outside[0] == "batch" for c in chosen) else None
         overrides = Overrides(batch=clean)
-        tracer = Tracer(repair=self._mends(chosen), look=False)
-        return self.session.fails(overrides, at=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False
+        # what raises may ask for more than finite values: of a sign, of a sum
+        for mend in (_spread, _alike) if self.session.raised is not None else (_spread,):
+            tracer = Tracer(repair=self._mends(chosen, mend), look=False)
+            if self.session.fails(overrides, at=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False:
+                return True
+        return False
 
 
 def _zero(t: torch.Tensor) -> None:
@@ -126,3 +130,10 @@ def _spread(t: torch.Tensor) -> None:
     good = torch.isfinite(t)
     filling = torch.linspace(0.25, 0.75, t.numel(), device=t.device, dtype=torch.float32).to(t.dtype).view(t.shape)
     t.copy_(torch.where(good, t, filling))
+
+
+def _alike(t: torch.Tensor) -> None:
+    """Puts values that the tensor has elsewhere where it is not finite, or zeros where it has none."""
+    good = torch.isfinite(t)
+    known = t[good] if good.any() else t.new_zeros(1)
+    t[~good] = known[torch.arange(int((~good).sum()), device=t.device) % len(known)]

@@ -103,14 +103,17 @@ class Session:
         finally:
             self.runner.observe = None
 
-    def fails(self, overrides: Overrides = NOTHING, *, at: Stage = "param", **how: Any) -> bool | None:
+    def fails(self, overrides: Overrides = NOTHING, *, at: Stage = "param", alike: bool = False, **how: Any) -> bool | None:
         """Whether the step still fails, at the stage `at` or before; None, with the reason in `failure`, where it could
-        not be run so."""
+        not be run so, or, asked for failures `alike`, where it fails before `at` and so over something else."""
         try:
             found = self.run(overrides, until=at if self._simple else "param", **how)
+            if alike and found is not None and _STAGES.index(found) < _STAGES.index(at):
+                self.failure = f"the {found} is not finite"
+                return None
             return found is not None and _STAGES.index(found) <= _STAGES.index(at)
         except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
-            self.failure = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
             return True if kind_of_error(error) == self.raised else None
 
     def in_precision(self, dtype: Precision) -> tuple[bool | None, str]:

@@ -18,6 +18,7 @@ from postmortem.replay._confirm import Confirm
 from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
 from postmortem.replay._session import Session, Stage, Traced, kind_of_error
 from postmortem.replay._tensors import NAN
+from postmortem.replay._users import wrong
 from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
 from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
 from postmortem.replay.recipe import call_user, describe
@@ -56,8 +57,10 @@ def localize(
     traced up to there. Model, optimizer, random generators, hooks and flags are as before when it returns or raises.
     Raises ReplayError where the step cannot be run as it is.
     """
+    if (fault := wrong(train_step)) is not None:
+        raise ReplayError(fault)
     runner = runner or StepRunner(train_step)
-    if device is not None and torch.device(device).type != runner.device.type:
+    if device is not None and str(device).partition(":")[0] != runner.device.type:
         raise ReplayError(f"the model is on {runner.device}, not on {device}: build it there (the recipe's ctx.device)")
     origin = runner.snapshot()
     with preserved(runner.models.values()), warnings.catch_warnings(), _eager(runner) as compiled:
@@ -95,15 +98,15 @@ def _without_compiling() -> Iterator[bool]:
 def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rolling.Roll:
     batches = train_step.batches
     if batches is None:
-        only = step if step is not None else train_step.first_step or 0
+        only = step if step is not None else int(train_step.first_step or 0)
         return rolling.roll(runner, only, only)
-    first = train_step.first_step or 0
+    first = int(train_step.first_step or 0)
     if step is not None:
         return rolling.roll(runner, first, max(first, step))
     if callable(batches):
         raise ReplayError("batches is a function of the step: say which step is the last to look at (step=)")
     known = getattr(batches, "__len__", None)
-    return rolling.roll(runner, first, first + (known() - 1 if known is not None else _MANY_STEPS))
+    return rolling.roll(runner, first, first + (max(known(), 1) - 1 if known is not None else _MANY_STEPS))
 
 
 @dataclass
@@ -337,7 +340,7 @@ class _Case:
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
         budget = 36 if self.stage == "loss" else 14  # up to the loss is a third of a step
         odd = s.odd(self.session.batch)
-        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage), budget, odd=odd)
+        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage, alike=True), budget, odd=odd)
 
     def _outlier(self, samples: list[int] | None) -> bool:
         """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""

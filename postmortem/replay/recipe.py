@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
-import sysconfig
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,18 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.core.errors import did_you_mean
 from postmortem.readers._checkpoints import home_of
+from postmortem.replay._users import NOT_THE_USERS, installed, wrong
 from postmortem.replay.model import Context, TrainStep
 from postmortem.replay.runner import ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-
-_NOT_THE_USERS = (
-    "<frozen",
-    str(Path(__file__).parents[1]) + os.sep,
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
-)
 
 
 class Recipe:
@@ -49,7 +41,7 @@ class Recipe:
         folder, before, path, silent = self.path.parent, dict(sys.modules), list(sys.path), sys.dont_write_bytecode
         own = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
         # another version of the user's files may be loaded already: of an earlier trial, or of another project
-        shadowed = {n: m for n, m in before.items() if _lies_in(m, folder) or (n.partition(".")[0] in own and not _installed(n, m))}
+        shadowed = {n: m for n, m in before.items() if _lies_in(m, folder) or (n.partition(".")[0] in own and not installed(n, m))}
         for name in shadowed:
             del sys.modules[name]
         sys.path.insert(0, str(folder))
@@ -71,8 +63,8 @@ class Recipe:
         made = call_user(f"the recipe {self.path.name}", function, context)
         if not isinstance(made, TrainStep):
             raise ReplayError(f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}")
-        if (wrong := _wrong(made)) is not None:
-            raise ReplayError(f"{self.path.name}: {wrong}")
+        if (fault := wrong(made)) is not None:
+            raise ReplayError(f"{self.path.name}: {fault}")
         return made
 
     def _load(self) -> Callable[[Context], Any]:
@@ -89,25 +81,6 @@ class Recipe:
         return function  # type: ignore[no-any-return]
 
 
-def _wrong(step: TrainStep) -> str | None:
-    """What in a TrainStep cannot be what it has to be, in words; None where nothing is."""
-    fields: tuple[tuple[str, Any, str, Callable[[Any], bool]], ...] = (
-        ("model", step.model, "a torch.nn.Module", lambda m: hasattr(m, "parameters") and not isinstance(m, type)),
-        ("optimizer", step.optimizer, "an optimizer", lambda o: hasattr(o, "zero_grad") and hasattr(o, "state_dict")),
-        ("step", step.step, "a function step(model, batch)", callable),
-    )
-    for name, value, what, fits in fields:
-        for key, one in value.items() if isinstance(value, dict) else [(None, value)]:
-            if not fits(one):
-                given = f"the class {one.__name__}" if isinstance(one, type) else "None" if one is None else f"a {type(one).__name__}"
-                return f"{name}{'' if key is None else f'[{key!r}]'} must be {what}, not {given}"
-    if step.autocast not in (None, "fp16", "bf16"):
-        return f"autocast is None, 'fp16' or 'bf16', not {step.autocast!r}"
-    if not isinstance(step.accumulate, int) or step.accumulate < 1:
-        return f"accumulate is the number of micro-batches of a step, not {step.accumulate!r}"
-    return None
-
-
 def _lies_in(module: Any, folder: Path) -> bool:
     """Whether a module is one of the user's own files below `folder`; installed packages and postmortem itself are not."""
     origin = getattr(module, "__file__", None)
@@ -115,13 +88,6 @@ def _lies_in(module: Any, folder: Path) -> bool:
         return False
     path = Path(origin)
     return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)
-
-
-def _installed(name: str, module: Any) -> bool:
-    """Whether a module is the interpreter's, a package's or ours, which no file of the user takes the place of."""
-    origin = getattr(module, "__file__", None)
-    top = name.partition(".")[0]
-    return top in ("__main__", "postmortem") or top in sys.stdlib_module_names or (origin is not None and origin.startswith(_NOT_THE_USERS))
 
 
 def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -136,7 +102,7 @@ def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:
 
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of `error` that run files of the user: neither ours, nor installed packages, nor the standard library."""
-    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_NOT_THE_USERS)]
+    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(NOT_THE_USERS)]
 
 
 def describe(what: str, error: BaseException) -> str:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from postmortem.core.errors import PostmortemError
+from postmortem.replay._outside import Outside
 from postmortem.replay._tensors import nonfinite_names, total_norm
 from postmortem.replay.batches import clone_tensor, tensor_map
 from postmortem.replay.precision import DTYPES, CastsFollow, NoiseStays, Precision, cast, cast_state
@@ -117,6 +118,7 @@ class StepRunner:
         self.scaler = self._make_scaler()
         self.observe: Callable[[Literal["loss", "grad"], dict[str, torch.Tensor]], None] | None = None
         """Called with the named losses after each forward pass and with the gradients before they are clipped."""
+        self.outside = Outside(train_step, [*(m for model in self.models.values() for m in model.modules()), *self._native_optimizers()])
         self._iterator: Iterator[Any] | None = None
         self._kept: dict[int, tuple[Any, Rng]] = {}
         self._buffers: set[str] | None = None
@@ -138,7 +140,7 @@ class StepRunner:
         if into is not None:
             into.refresh()
             return into
-        return State(self.models.values(), self.optimizers.values(), self.schedulers, self.scaler)
+        return State(self.models.values(), self.optimizers.values(), self.schedulers, self.scaler, self.outside)
 
     def restore(self, state: State) -> None:
         """Puts `state` back in place, the random generators last."""
@@ -177,7 +179,7 @@ class StepRunner:
             return batch
         with _exit_is_an_error():
             batch = self._ask(step)
-        self._kept[step] = batch, Rng.capture()
+        self._kept[step] = batch, Rng.capture(self.outside.generators)
         return batch
 
     def _ask(self, step: int) -> Any:

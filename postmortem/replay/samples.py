@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.replay._tensors import along
-from postmortem.replay.batches import parts_of, tensor_map, tensors_in, with_parts
+from postmortem.replay.batches import clone_tensor, parts_of, tensor_map, tensors_in, with_parts
+from postmortem.replay.runner import ReplayError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from postmortem.replay.model import TrainStep
 
@@ -23,13 +24,15 @@ class Samples:
     """The samples of a batch. `size` is their number, 0 where the batch has none to speak of.
 
     Per sample is every tensor whose dimension 0 has the batch's size, except the `shared` keys; `sample_dim` names
-    another dimension. Under accumulation row j of micro-batch i is sample i * rows + j.
+    another dimension. Under accumulation row j of micro-batch i is sample i * rows + j. A batch may also list its samples one
+    by one (images of several sizes, their boxes).
     """
 
     def __init__(self, train_step: TrainStep, batch: Any) -> None:
         self._shared, self._dims = set(train_step.shared), dict(train_step.sample_dim)
         self._micro = list(batch) if train_step.accumulate > 1 and isinstance(batch, (list, tuple)) else None
-        self.rows = self._count(self._micro[0] if self._micro else batch)
+        self._listed = number_listed(batch) if self._micro is None else 0
+        self.rows = self._listed or self._count(self._micro[0] if self._micro else batch)
         self.size = self.rows * (len(self._micro) if self._micro else 1) if train_step.divisible else 0
 
     def _count(self, batch: Any) -> int:
@@ -37,6 +40,8 @@ class Samples:
         if parts is not None:
             for key, value in parts.items():
                 if key in self._dims and hasattr(value, "shape"):
+                    if not -len(value.shape) <= self._dims[key] < len(value.shape):
+                        raise ReplayError(f"sample_dim of {key!r} is {self._dims[key]}, but it has {len(value.shape)} dimensions")
                     return int(value.shape[self._dims[key]])
             for key, value in parts.items():
                 tensors = [t for t in tensors_in(value) if t.dim()] if key not in self._shared else []
@@ -64,6 +69,8 @@ class Samples:
 
     def take(self, batch: Any, source: Sequence[int]) -> Any:
         """The batch whose sample i is sample `source[i]` of `batch`; a shorter `source` makes a smaller batch."""
+        if self._listed:
+            return pick_listed(batch, source, self._listed)
         if self._micro is None:
             return self._each(batch, lambda t, dim: t.index_select(dim, torch.tensor(source, dtype=torch.long, device=t.device)))
         if len(source) != self.size:
@@ -110,6 +117,9 @@ class Samples:
     def bad_rows(self, batch: Any, bad: Callable[[torch.Tensor], torch.Tensor]) -> list[int]:
         """Samples in which `bad` (a mask of a floating point tensor) is true somewhere."""
         found: set[int] = set()
+        if self._listed:
+            floats = ([t for t in of if t.is_floating_point() or t.is_complex()] for of in self._tensors(batch))
+            return [i for i, of in enumerate(floats) if any(bool(bad(t).any()) for t in of)]
         for i, micro in enumerate(batch if self._micro is not None else [batch]):
 
             def look(t: torch.Tensor, dim: int, first: int = i * self.rows) -> torch.Tensor:
@@ -125,13 +135,16 @@ class Samples:
         """Samples that stand out in the batch itself: not finite; far beyond the others' range; zero where the others are not."""
 
         largest: list[list[torch.Tensor]] = []  # of each micro-batch, of each of its tensors, by sample
-        for micro in batch if self._micro is not None else [batch]:
+        if self._listed:
+            largest.append(
+                [torch.stack(column) for column in zip(*([_largest(t[None])[0] for t in of] for of in self._tensors(batch)), strict=False)]
+            )
+        for micro in [] if self._listed else batch if self._micro is not None else [batch]:
             here: list[torch.Tensor] = []
 
             def look(t: torch.Tensor, dim: int, here: list[torch.Tensor] = here) -> torch.Tensor:
                 if t.numel():
-                    rows = t.detach().movedim(dim, 0)
-                    here.append((rows.abs() if rows.is_complex() else rows).double().abs().reshape(len(rows), -1).amax(1))
+                    here.append(_largest(t.detach().movedim(dim, 0)))
                 return t
 
             self._each(micro, look)
@@ -146,6 +159,10 @@ class Samples:
                     kind.update(odd.nonzero().flatten().tolist())
         return [sorted(kind) for kind in found if 0 < len(kind) <= self.size // 2]
 
+    def _tensors(self, batch: Any) -> list[list[torch.Tensor]]:
+        """The tensors of each sample of a batch that lists its samples."""
+        return [tensors_in(self.take(batch, [i])) for i in range(self.rows)]
+
     def guesses(self, shape: Sequence[int], rows: Mapping[int, list[int]], micro: int = 0) -> Iterator[list[int]]:
         """Samples that the bad positions of a tensor may belong to, the likeliest reading first."""
         n, offset = self.rows, micro * self.rows
@@ -155,3 +172,54 @@ class Samples:
         if shape and n > 1 and 0 in rows and shape[0] > n and shape[0] % n == 0:
             yield sorted({offset + i // (shape[0] // n) for i in rows[0]})
             yield sorted({offset + i % n for i in rows[0]})
+
+
+def _largest(rows: torch.Tensor) -> torch.Tensor:
+    """The largest magnitude in each row, 0 in an empty one."""
+    flat = (rows.abs() if rows.is_complex() else rows).double().abs().reshape(len(rows), -1)
+    return flat.amax(1) if flat.shape[1] else flat.new_zeros(len(rows))
+
+
+def number_listed(batch: Any) -> int:
+    """How many samples a batch lists one by one, itself or in a part of it (images, targets); 0 where it does not."""
+    return len(batch) if _by_rows(batch) else next((len(part) for part in _columns(batch) if _lists_samples(part)), 0)
+
+
+def _columns(batch: Any) -> Iterable[Any]:
+    parts = parts_of(batch)
+    return parts.values() if parts is not None else batch if isinstance(batch, (list, tuple)) else ()
+
+
+def _by_rows(batch: Any) -> bool:
+    """Whether the entries of a batch are its samples: dicts and objects, or tuples in a list (a tuple of lists holds columns)."""
+    if not _lists_samples(batch) or isinstance(batch[0], torch.Tensor):
+        return False
+    return not isinstance(batch[0], (list, tuple)) or isinstance(batch, list) or not any(map(_lists_samples, batch))
+
+
+def _lists_samples(value: Any) -> bool:
+    """Tensors of one kind whose shapes differ, or dicts, objects and tuples whose tensors have no batch dimension in common."""
+    if not isinstance(value, (list, tuple)) or hasattr(value, "_fields") or len(value) < 2:
+        return False
+    if all(isinstance(t, torch.Tensor) for t in value):
+        return len({(t.dtype, t.dim()) for t in value}) == 1 and len({t.shape for t in value}) > 1
+    if any(not isinstance(v, (list, tuple)) and parts_of(v) is None for v in value) or len({type(v) for v in value}) > 1:
+        return False
+    sizes = {t.shape[0] if t.dim() else 0 for v in value for t in tensors_in(v)}
+    return len({len(tensors_in(v)) for v in value}) == 1 and bool(sizes) and (len(sizes) > 1 or sizes <= {0, 1})
+
+
+def pick_listed(batch: Any, source: Sequence[int], size: int) -> Any:
+    """A batch that lists `size` samples, with sample `source[i]` in place i; what is picked twice is copied."""
+
+    def pick(value: Any) -> Any:
+        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields") and len(value) == size:
+            return type(value)(tensor_map(clone_tensor, value[i]) for i in source)
+        if isinstance(value, torch.Tensor) and value.dim() and value.shape[0] == size:
+            return value.index_select(0, torch.tensor(source, dtype=torch.long, device=value.device))
+        return value
+
+    if _by_rows(batch):
+        return pick(batch)
+    parts = parts_of(batch)
+    return type(batch)(map(pick, batch)) if parts is None else with_parts(batch, {k: pick(v) for k, v in parts.items()})

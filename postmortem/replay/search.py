@@ -99,12 +99,12 @@ class _Search:
         if size < 2:
             return None, "a batch of one"
         probes = sorted({0, size // 2, size - 1})
-        alone = [i for i in probes if self.run(lambda s, i=i: s.only([i]))]  # type: ignore[misc]
-        if len(alone) == len(probes):
-            if self.without(range(size // 2, size)) and self.without(range(size // 2)):
+        alone = {i: self.run(lambda s, i=i: s.only([i])) for i in probes}  # type: ignore[misc]
+        healthy = [i for i in probes if alone[i] is False]
+        if not healthy:
+            if all(alone.values()) and self.without(range(size // 2, size)) and self.without(range(size // 2)):
                 return None, "each sample that was tried alone makes the step fail"
             return self.together()
-        healthy = [i for i in probes if i not in alone]
         for small in (True, False) if size >= _LARGE else (False,):
             bad = self.split(self.rest(healthy[:1]), healthy, small=small)
             if bad and len(bad) < size - 1 and self.proven(bad, healthy[0]):
@@ -184,7 +184,10 @@ class _Search:
             else:
                 parts = min(len(kept), 2 * parts)
         if len(kept) < self.size and self.left > -2 and without(kept) is False:
-            if len(kept) > 3 and without(kept[len(kept) // 2 :]):  # with the others in their place it fails as well
+            # with the others in their place it fails as well, or so many that it is rather their number
+            if len(kept) > 3 and (len(kept) > self.size // 2 or without(kept[len(kept) // 2 :])):
                 return None, "no sample in particular: enough of them together make the step fail"
+            needed = [i for i in kept if without([i]) is False] if len(kept) == 3 else []  # the others only let it run that far
+            kept = needed if 1 < len(needed) < len(kept) else kept
             return kept, "only together do they make the step fail; found by leaving others out"
         return None, "no sample in particular"

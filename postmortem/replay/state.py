@@ -19,29 +19,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from postmortem.replay._outside import same_state, set_state, state_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from postmortem.replay._outside import Outside
 
 
 @dataclass(frozen=True, slots=True)
 class Rng:
-    """States of the global generators: torch, every CUDA device in use, numpy, python."""
+    """States of the global generators: torch, every CUDA device in use, numpy, python; and of others, `own`."""
 
     cpu: torch.Tensor
     cuda: list[torch.Tensor]
     numpy: Any
     python: Any
+    own: list[tuple[Any, Any]]
 
     @classmethod
-    def capture(cls) -> Rng:
+    def capture(cls, others: Iterable[Any] = ()) -> Rng:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-        return cls(torch.get_rng_state(), cuda, np.random.get_state(), random.getstate())
+        return cls(torch.get_rng_state(), cuda, np.random.get_state(), random.getstate(), [(g, state_of(g)) for g in others])
 
     def same(self, other: Rng) -> bool:
         """Whether nothing was drawn between the two."""
         numpy = all(np.array_equal(a, b) for a, b in zip(self.numpy, other.numpy, strict=True))
         tensors = all(torch.equal(a, b) for a, b in zip([self.cpu, *self.cuda], [other.cpu, *other.cuda], strict=False))
-        return numpy and tensors and self.python == other.python
+        own = all(same_state(a, b) for (_, a), (_, b) in zip(self.own, other.own, strict=False))
+        return numpy and tensors and own and self.python == other.python
 
     def restore(self) -> None:
         torch.set_rng_state(self.cpu)
@@ -49,6 +55,8 @@ class Rng:
             torch.cuda.set_rng_state_all(self.cuda)
         np.random.set_state(self.numpy)
         random.setstate(self.python)
+        for generator, state in self.own:
+            set_state(generator, state)
 
 
 @dataclass(slots=True)
@@ -110,6 +118,21 @@ def _is_plain(value: Any, depth: int = 3) -> bool:
     return False
 
 
+_FEW = 10_000
+
+
+def _is_small(value: Any) -> bool:
+    """Plain, and no data set: what a step counts and averages, not what it reads."""
+    return _is_plain(value) and _elements(value) <= _FEW
+
+
+def _elements(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, deque, set)) else ()
+    return 1 + sum(map(_elements, parts))
+
+
 def _copy(value: Any) -> Any:
     """A copy of nested containers in which every tensor is cloned and everything else is shared."""
     if isinstance(value, torch.Tensor):
@@ -124,10 +147,13 @@ def _copy(value: Any) -> Any:
 
 
 class _Attributes:
-    """Plain attributes of modules and optimizers (counters, moving averages that are no buffers) and training flags."""
+    """Plain attributes of modules and optimizers (counters, moving averages that are no buffers) and training flags; of
+    what else the step holds, those that are `small`."""
 
-    def __init__(self, owners: Iterable[Any]) -> None:
-        self._saved = [(o, {k: (v, _copy(v)) for k, v in vars(o).items() if self._mine(o, k) and _is_plain(v)}) for o in owners]
+    def __init__(self, owners: Iterable[Any], outside: Outside) -> None:
+        plain = [(o, _is_plain) for o in owners] + [(o, _is_small) for o in outside.objects]
+        self._saved = [(o, kept, {k: (v, _copy(v)) for k, v in vars(o).items() if self._mine(o, k) and kept(v)}) for o, kept in plain]
+        self._cells = [(c, v, _copy(v)) for c in outside.cells if _is_small(v := c.cell_contents)]
 
     @staticmethod
     def _mine(owner: Any, name: str) -> bool:
@@ -136,11 +162,13 @@ class _Attributes:
         )
 
     def restore(self) -> None:
-        for owner, saved in self._saved:
-            for name in [k for k, v in vars(owner).items() if k not in saved and self._mine(owner, k) and _is_plain(v)]:
+        for owner, kept, saved in self._saved:
+            for name in [k for k, v in vars(owner).items() if k not in saved and self._mine(owner, k) and kept(v)]:
                 del vars(owner)[name]
             for name, (original, values) in saved.items():
                 vars(owner)[name] = _put_back(original, values)
+        for cell, original, values in self._cells:
+            cell.cell_contents = _put_back(original, values)
 
 
 def _put_back(original: Any, values: Any) -> Any:
@@ -186,12 +214,15 @@ class _OptimizerState:
 
 class State:
     """A copy of all that a step changes: parameters and buffers with their gradients, plain attributes and training
-    flags of modules, optimizers, schedulers, the scaler, and the random generators.
+    flags of modules, optimizers, schedulers, the scaler, the random generators, and what the step holds besides (`outside`).
 
     `refresh` takes the present state into the same memory, `restore` puts the copy back in place.
     """
 
-    def __init__(self, models: Iterable[torch.nn.Module], optimizers: Iterable[Any], schedulers: Iterable[Any], scaler: Any) -> None:
+    def __init__(
+        self, models: Iterable[torch.nn.Module], optimizers: Iterable[Any], schedulers: Iterable[Any], scaler: Any, outside: Outside
+    ) -> None:
+        self._outside = outside
         self._models, self._optimizers, self._schedulers, self._scaler = list(models), list(optimizers), list(schedulers), scaler
         self._slots: dict[int, _Slot] = {}
         self.refresh()
@@ -210,10 +241,10 @@ class State:
                     slots[id(t)] = slot if slot is not None and slot.tensor is t and slot.refill() else _Slot.of(t)
         self._slots = slots
         self._optimizer_states = [_OptimizerState(o) for o in self._optimizers]
-        self._attributes = _Attributes([*modules, *(o for o in self._optimizers if isinstance(o, torch.optim.Optimizer))])
+        self._attributes = _Attributes([*modules, *(o for o in self._optimizers if isinstance(o, torch.optim.Optimizer))], self._outside)
         self._scheduler_states = [copy.deepcopy(s.state_dict()) for s in self._schedulers]
         self._scaler_state = None if self._scaler is None else copy.deepcopy(self._scaler.state_dict())
-        self.rng = Rng.capture()
+        self.rng = Rng.capture(self._outside.generators)
 
     def restore(self) -> None:
         with torch.no_grad():

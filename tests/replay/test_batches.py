@@ -19,6 +19,7 @@ from torch import nn  # noqa: E402
 from postmortem.replay.batches import parts_of, tensor_map, tensors_in  # noqa: E402
 from postmortem.replay.localize import localize  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
+from postmortem.replay.samples import number_listed  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -114,3 +115,47 @@ def test_values_from_another_thread() -> None:
     built = _built(lambda x, y: {"x": torch.ones(4, 3), "y": y})
     built.step = step
     assert any("another thread" in line for line in localize(built).how)
+
+
+def _detect(pick: Any) -> Any:
+    """The loss of a detector on images of several sizes; `pick` gives (image, boxes) pairs of a batch."""
+
+    def step(m: Any, b: Any) -> Any:
+        losses = [((m(image.mean((1, 2))) - torch.log(boxes[:, 2:] - boxes[:, :2]).mean()) ** 2).mean() for image, boxes in pick(b)]
+        return torch.stack(losses).mean()
+
+    return step
+
+
+_LISTED = {
+    "a list of dicts": (lambda images, boxes: [{"image": i, "boxes": b, "id": 0} for i, b in zip(images, boxes, strict=True)],
+                        lambda b: [(s["image"], s["boxes"]) for s in b]),
+    "a list of pairs": (lambda images, boxes: list(zip(images, boxes, strict=True)), lambda b: b),
+    "lists of images and targets": (lambda images, boxes: (images, [{"boxes": b} for b in boxes]),
+                                    lambda b: [(i, t["boxes"]) for i, t in zip(*b, strict=True)]),
+    "lists under names": (lambda images, boxes: {"image": tuple(images), "boxes": tuple(boxes), "id": torch.arange(len(images))},
+                          lambda b: list(zip(b["image"], b["boxes"], strict=True))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", _LISTED)
+def test_samples_that_are_listed_one_by_one(kind: str) -> None:
+    """Images of several sizes with their boxes: the one with an empty box is named, and the step is fine without it."""
+    make, pick = _LISTED[kind]
+    torch.manual_seed(0)
+    images = [torch.rand(3, 4 + k, 5) for k in range(4)]
+    low = [torch.rand(k + 1, 2) for k in range(4)]
+    boxes = [torch.cat([b, b + 0.5], 1) for b in low]
+    boxes[2][1, 3] = boxes[2][1, 1]
+    model = nn.Linear(3, 1)
+    culprit = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), _detect(pick), make(images, boxes)))
+    assert (culprit.phase, culprit.op, culprit.samples) == ("forward", "log", (2,))
+    assert {"drop_sample", "eps"} == {f.name for f in culprit.fixes if f.cured}
+
+
+def test_what_is_no_list_of_samples() -> None:
+    """Pairs of batches, graphs and lists of collated tensors keep their sample dimension."""
+    assert number_listed([torch.rand(8, 5), torch.rand(8)]) == 0
+    assert number_listed((torch.rand(20, 4), torch.zeros(2, 50, dtype=torch.long), torch.zeros(20))) == 0
+    assert number_listed([(torch.rand(8, 5), torch.rand(8)), (torch.rand(8, 3), torch.rand(8))]) == 0
+    assert number_listed({"x": torch.rand(3, 2), "names": ["a", "b", "c"]}) == 0

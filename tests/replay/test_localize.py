@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import random
 import sys
 from pathlib import Path
@@ -182,11 +183,10 @@ def test_a_scaler_that_backs_off_is_not_blamed() -> None:
 
 def test_a_fault_that_does_not_come_back_is_transient() -> None:
     """A step that fails once and not when rerun from the same state is blamed on nobody's code."""
-    calls = []
+    calls = itertools.count()
 
     def step(m: Any, b: Any) -> Any:
-        calls.append(0)
-        return m(b["x"]).mean() * (float("nan") if len(calls) == 1 else 1.0)
+        return m(b["x"]).mean() * (float("nan") if next(calls) == 0 else 1.0)
 
     model = torch.nn.Linear(2, 1)
     culprit = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, {"x": torch.randn(3, 2)}))

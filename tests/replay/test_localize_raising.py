@@ -154,3 +154,15 @@ def test_a_batch_source_that_exits() -> None:
     built.batches = lambda step: sys.exit("no such file")
     with pytest.raises(ReplayError, match=r"Exited: sys.exit\('no such file'\)"):
         localize(built, step=3)
+
+
+def test_an_assertion_that_asks_for_more_than_finite_values() -> None:
+    """A check of a sign, which any NaN fails: the origin is mended with values that its tensor has elsewhere."""
+
+    def step(m: Any, b: Any) -> Any:
+        weight = torch.log(b["size"])
+        assert (weight <= 0).all(), "weights are logarithms of probabilities"
+        return (weight[:, None] * m.scores(b["x"])).mean()
+
+    culprit = localize(_built(step, size=(0.5, 0.7, -0.1, 0.9)))
+    assert (culprit.phase, culprit.op, culprit.samples, culprit.established) == ("forward", "log", (2,), "cured")

@@ -142,9 +142,15 @@ def test_folder_stays_as_it_was(folder: Path) -> None:
     [
         ("torch.nn.Linear, opt, print", "model must be a torch.nn.Module, not the class Linear"),
         ("net, None, print", "optimizer must be an optimizer, not None"),
-        ("{'a': net}, opt, {'a': 3}", r"step\['a'\] must be a function step\(model, batch\), not a int"),
+        ("{'a': net}, opt, {'a': 3}", r"step\['a'\] must be a function step\(model, batch\), not an int"),
         ("net, opt, print, autocast='float16'", "autocast is None, 'fp16' or 'bf16', not 'float16'"),
         ("net, opt, print, accumulate=0", "accumulate is the number of micro-batches of a step, not 0"),
+        ("net, opt, print, clip='1'", "clip is a number, not '1'"),
+        ("net, opt, print, first_step='a'", "first_step is a number, not 'a'"),
+        ("net, opt, print, scheduler='cosine'", "scheduler must be a learning rate scheduler, not a str"),
+        ("net, opt, print, scaler='yes'", "scaler must be True, False or a GradScaler, not a str"),
+        ("net, opt, print, batches=3", "batches is a function of the step or an iterable, not an int"),
+        ("net.to('meta'), opt, print", "the model is on the meta device"),
     ],
 )
 def test_fields_that_cannot_be(tmp_path: Path, made: str, said: str) -> None:

@@ -159,3 +159,21 @@ def test_packed_tokens_of_a_large_batch(stage: str) -> None:
 
     found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, {"ids": ids, "keep": keep}))
     assert (found.phase, found.samples) == (stage, bad)
+
+
+def test_samples_that_only_let_the_step_run_are_not_at_fault() -> None:
+    """Two equal samples make a zero distance; a third one, without which the loss has nothing to compare, is not named."""
+    torch.manual_seed(0)
+    x = torch.randn(6, 4)
+    x[4] = x[1]
+    label = torch.tensor([0, 1, 0, 1, 1, 0])
+    model = nn.Linear(4, 3)
+
+    def step(m: Any, b: Any) -> Any:
+        z, y = m(b["x"]), b["y"]
+        i, j = torch.triu_indices(len(z), len(z), 1)
+        d = (z[i] - z[j]).pow(2).sum(-1).sqrt()
+        return d[y[i] == y[j]].mean() + F.relu(1 - d[y[i] != y[j]]).mean()
+
+    culprit = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), step, {"x": x, "y": label}))
+    assert (culprit.phase, culprit.op, culprit.samples) == ("backward", "sqrt", (1, 4))

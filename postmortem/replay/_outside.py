@@ -1,0 +1,111 @@
+"""What a step keeps outside modules and optimizers: random generators of its own, and numbers in its closure or its object.
+
+A rerun that found them changed would not be a rerun. What `batches` can reach is left alone, but for the generators:
+it is asked for each batch once.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import random
+import sys
+from types import CellType, FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from postmortem.replay._users import installed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from postmortem.replay.model import TrainStep
+
+_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_GLOBAL: tuple[Any, ...] = (torch.default_generator, np.random.mtrand._rand, random._inst)
+
+
+class Reach:
+    """What functions hold: the contents of their closures, and the objects of the user's own classes that they are methods
+    of or have in their closure."""
+
+    def __init__(self, functions: Iterable[Any]) -> None:
+        self.cells: dict[int, CellType] = {}
+        self.objects: dict[int, Any] = {}
+        self.globals: dict[int, dict[str, Any]] = {}
+        for function in functions:
+            self._follow(function)
+
+    def _follow(self, value: Any, depth: int = 3) -> None:
+        if isinstance(value, functools.partial):
+            for held in (value.func, *value.args, *value.keywords.values()):
+                self._follow(held, depth)
+        elif isinstance(value, MethodType):
+            self._follow(value.__self__, depth)
+            self._follow(value.__func__, depth)
+        elif isinstance(value, FunctionType):
+            if depth:
+                self.globals[id(value.__globals__)] = value.__globals__
+                for cell in value.__closure__ or ():
+                    if cell not in self.cells.values() and _filled(cell):
+                        self.cells[id(cell)] = cell
+                        self._follow(cell.cell_contents, depth - 1)
+        elif _of_the_users(value):
+            self.objects[id(value)] = value
+
+
+def _installed(name: str) -> bool:
+    module = sys.modules.get(name)
+    return module is not None and name != "__main__" and installed(name, module)
+
+
+def _filled(cell: CellType) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _of_the_users(value: Any) -> bool:
+    kind = type(value)
+    return hasattr(value, "__dict__") and not isinstance(value, (torch.nn.Module, torch.optim.Optimizer, type)) and not _installed(kind.__module__)
+
+
+class Outside:
+    """`generators`; and, of what `train_step.step` alone holds, `cells` of closures and `objects` with attributes."""
+
+    def __init__(self, train_step: TrainStep, owners: Iterable[Any]) -> None:
+        owners = list(owners)
+        steps = train_step.step.values() if isinstance(train_step.step, dict) else [train_step.step]
+        reach, theirs = Reach(steps), Reach([train_step.batches])
+        if not isinstance(train_step.batches, FunctionType | MethodType):
+            theirs.objects[id(train_step.batches)] = train_step.batches
+        self.cells = [c for k, c in reach.cells.items() if k not in theirs.cells and id(c.cell_contents) not in theirs.objects]
+        self.objects = [o for k, o in reach.objects.items() if k not in theirs.objects]
+        modules = [m for o in owners if not _installed(name := type(o).__module__) and (m := sys.modules.get(name)) is not None]
+        held = [*(vars(o) for o in [*owners, *reach.objects.values()]), *map(vars, modules), *reach.globals.values()]
+        found = [v for names in held for v in list(names.values())] + [c.cell_contents for c in reach.cells.values()]
+        self.generators = list({id(g): g for g in found if isinstance(g, _GENERATORS) and not any(g is known for known in _GLOBAL)}.values())
+
+
+def state_of(generator: Any) -> Any:
+    if isinstance(generator, np.random.Generator):
+        return copy.deepcopy(generator.bit_generator.state)
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
+
+
+def set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = copy.deepcopy(state)
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
+
+def same_state(a: Any, b: Any) -> bool:
+    """Whether nothing was drawn between two states of one generator."""
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else repr(a) == repr(b)

@@ -1,0 +1,128 @@
+"""What a step keeps outside model and optimizer is put back before every rerun: generators of its own, counters, closures."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import numpy as np  # noqa: E402
+from torch import nn  # noqa: E402
+
+from postmortem.replay.localize import localize  # noqa: E402
+from postmortem.replay.model import Culprit, TrainStep  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.torch
+
+_SHARED = np.random.default_rng(5)  # as a training script has one
+
+
+def _ask(step: Any, model: nn.Module | None = None, **fields: Any) -> Culprit:
+    torch.manual_seed(0)
+    model = model or nn.Linear(3, 2)
+    fields = fields or {"batch": torch.randn(4, 3)}
+    return localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), step, **fields))
+
+
+@pytest.mark.parametrize("kind", ["torch", "numpy", "legacy numpy", "python"])
+def test_generators_that_a_model_holds(kind: str) -> None:
+    """A fault that hangs on what the model's own generator draws comes back in every rerun, and no repair that leaves the
+    draw alone is said to cure it."""
+    make: dict[str, Callable[[], Any]] = {
+        "torch": lambda: torch.Generator().manual_seed(5),
+        "numpy": lambda: np.random.default_rng(5),
+        "legacy numpy": lambda: np.random.RandomState(5),
+        "python": lambda: random.Random(5),
+    }
+
+    def drawn(g: Any) -> float:
+        return float(torch.rand((), generator=g)) if isinstance(g, torch.Generator) else g.random()
+
+    model = nn.Linear(3, 2)
+    model.noise = make[kind]()
+    first = drawn(make[kind]())
+
+    def step(m: Any, b: Any) -> Any:
+        return (m(b) / (drawn(m.noise) - first)).mean()
+
+    culprit = _ask(step, model)
+    assert (culprit.phase, culprit.op, culprit.established) == ("forward", "div", "cured")
+    assert {f.name for f in culprit.fixes if f.cured} == {"eps"}
+    assert drawn(model.noise) == first
+
+
+def test_a_generator_of_the_script() -> None:
+    """A generator that lies in the module of the step is put back, too, and left as it was."""
+    before = _SHARED.bit_generator.state
+    first = np.random.default_rng(5).random()
+    culprit = _ask(lambda m, b: (m(b) / (_SHARED.random() - first)).mean())
+    assert (culprit.phase, culprit.op) == ("forward", "div")
+    assert _SHARED.bit_generator.state == before
+
+
+def test_what_a_closure_counts() -> None:
+    """A fault at the third call of a step that counts its calls is found, and the count is as before."""
+    seen = {"n": 0}
+
+    def step(m: Any, b: Any) -> Any:
+        seen["n"] += 1
+        return m(b).mean() / torch.tensor(3.0 - seen["n"])
+
+    culprit = _ask(step, batches=[torch.randn(4, 3) for _ in range(5)])
+    assert (culprit.phase, culprit.op, culprit.step) == ("forward", "div", 2)
+    assert seen == {"n": 0}
+
+
+def test_a_number_of_the_enclosing_function() -> None:
+    """The same with a nonlocal number."""
+
+    def build() -> Any:
+        left = 3.0
+
+        def step(m: Any, b: Any) -> Any:
+            nonlocal left
+            left -= 1.0
+            return m(b).mean() / torch.tensor(left)
+
+        return step
+
+    culprit = _ask(build(), batches=[torch.randn(4, 3) for _ in range(5)])
+    assert (culprit.phase, culprit.op, culprit.step) == ("forward", "div", 2)
+
+
+class Trainer:
+    """A training loop's object: the step is its method; where `loads` it gives the batches as well."""
+
+    def __init__(self) -> None:
+        self.temperature, self.taken = 2.0, 0
+
+    def loss(self, m: Any, b: Any) -> Any:
+        self.temperature -= 1.0
+        return (m(b) / torch.tensor(self.temperature)).mean()
+
+    def batches(self, step: int) -> Any:
+        self.taken += 1
+        return torch.full((4, 3), float(self.taken))
+
+
+def test_the_object_of_a_method() -> None:
+    """What the object of the step's method counts is put back."""
+    trainer = Trainer()
+    culprit = _ask(trainer.loss, batches=[torch.randn(4, 3) for _ in range(5)])
+    assert (culprit.phase, culprit.op, culprit.step) == ("forward", "div", 1)
+    assert trainer.temperature == 2.0
+
+
+def test_what_gives_the_batches_is_left_alone() -> None:
+    """An object that counts the batches it gave is asked for each once, and not set back."""
+    trainer = Trainer()
+    train_step = TrainStep(model := nn.Linear(3, 2), torch.optim.SGD(model.parameters(), lr=0.01), lambda m, b: (m(b) / (b[0, 0] - 3)).mean())
+    train_step.batches = trainer.batches
+    culprit = localize(train_step, step=4)
+    assert (culprit.step, culprit.op, trainer.taken) == (2, "div", 3)
