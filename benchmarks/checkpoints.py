@@ -3,9 +3,10 @@
     python benchmarks/checkpoints.py [--mib 1024] [--dtype float32 bfloat16 ...] [--safetensors] [--previous] [--folder DIR]
 
 Writes a checkpoint of the given size (torch zip, unless --safetensors), then, by turns in one fresh process, reads it in
-pieces of 1 MiB with one thread and does nothing with them (the plain pass), and looks into it. With --previous, two
-checkpoints: both are read plainly, and one is compared with the other. The plain pass reads into pages of its own, the
-best case: some processors copy at half the speed into a Python `bytearray`, which begins 16 bytes into a page.
+pieces of 1 MiB with one thread and does nothing with them (the plain pass), sends it to /dev/null with `cat`, and looks
+into it. With --previous, two checkpoints: both are read plainly, and one is compared with the other. The plain pass reads
+into pages of its own, the best case: some processors copy at half the speed into a Python `bytearray`, which begins 16
+bytes into a page.
 Prints the best time of each and the peak memory above that of an imported torch. The file is in the page cache, so the
 ratio is the worst case: from a disk both are slower. On a busy machine only the ratio of CPU times means something.
 """
@@ -20,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 LOOK = """
-import json, mmap, resource, sys, time
+import json, mmap, resource, subprocess, sys, time
 from pathlib import Path
 import torch
 from postmortem.replay.health import health
@@ -34,6 +35,9 @@ def plain():
             while f.readinto(buffer):
                 pass
 
+def cat():
+    subprocess.run(["cat", *paths], check=True, stdout=subprocess.DEVNULL)
+
 def look():
     found = health(*paths)
     assert found.finite, found.problems
@@ -42,7 +46,7 @@ def look():
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
-best = {plain: (1e9, 1e9), look: (1e9, 1e9)}
+best = dict.fromkeys((plain, cat, look), (1e9, 1e9))
 before = peak()
 for _ in range(7):
     for work in best:
@@ -50,7 +54,7 @@ for _ in range(7):
         work()
         spent = time.perf_counter() - started, time.process_time() - used
         best[work] = tuple(map(min, best[work], spent))
-print(json.dumps([*best[plain], *best[look], before, peak()]))
+print(json.dumps([*best[plain], best[cat][0], *best[look], before, peak()]))
 """
 MAKE = """
 import sys, torch
@@ -75,13 +79,14 @@ def measure(dtype: str, a: argparse.Namespace) -> None:
         names = ["new", "old"] if a.previous else ["new"]
         paths = [Path(folder) / (name + (".safetensors" if a.safetensors else ".pt")) for name in names]
         run(MAKE, a.mib, dtype, *paths)
-        plain, plain_cpu, look, look_cpu, before, peak = json.loads(run(LOOK, *paths))
+        plain, plain_cpu, cat, look, look_cpu, before, peak = json.loads(run(LOOK, *paths))
     gib = len(paths) * a.mib / 1024
     compared = ", compared with another one" if a.previous else ""
     print(f"{a.mib} MiB of {dtype}, {'safetensors' if a.safetensors else 'torch zip'}{compared}")
     print(f"  plain pass    {plain:7.3f} s  {gib / plain:6.2f} GiB/s, CPU {plain_cpu:.3f} s")
+    print(f"  cat > /dev/null {cat:5.3f} s  {gib / cat:6.2f} GiB/s")
     print(f"  looked into   {look:7.3f} s  {gib / look:6.2f} GiB/s, CPU {look_cpu:.3f} s")
-    print(f"  ratio of speeds {plain / look:.2f} by the clock (bar 0.50), {plain_cpu / look_cpu:.2f} by CPU time")
+    print(f"  ratio of speeds {plain / look:.2f} by the clock (bar 0.50), {plain_cpu / look_cpu:.2f} by CPU time; {cat / look:.2f} to cat")
     print(f"  peak memory   {peak:.0f} MiB, of which torch itself {before:.0f} MiB: {peak - before:.0f} MiB for the file")
 
 

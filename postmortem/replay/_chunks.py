@@ -11,7 +11,6 @@ import functools
 import math
 import mmap
 import os
-import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
 CHUNK = 2 * 2**20  # smaller ones cost more calls, larger ones leave the cache
 _LINE = 64  # bytes of a cache line
+_OPEN = 8  # files that a thread keeps open
 _ROW = 8192  # products of more than 10,000 numbers are shared out to threads of the BLAS, over which ours would quarrel
 _TINY = 1e-24  # float32 squares of which less than this is left may have underflowed
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -59,8 +59,8 @@ class Sums:
         self.before = math.hypot(self.before, other.before)
 
 
-class Buffers(threading.local):
-    """What each thread reads two chunks into, on pages of their own, and what it widens 16-bit numbers into."""
+class Buffers:
+    """What one thread reads two chunks into, on pages of their own, and what it widens 16-bit numbers into."""
 
     def __init__(self) -> None:
         self.raw = [np.frombuffer(mmap.mmap(-1, CHUNK + _LINE), np.uint8) for _ in range(2)]
@@ -68,7 +68,7 @@ class Buffers(threading.local):
 
 
 class Files:
-    """Files opened when they are first read, and closed together."""
+    """Files opened when they are first read, and closed together: at the end, or where there are many."""
 
     def __init__(self) -> None:
         self._handles: dict[Path, int] = {}
@@ -77,18 +77,28 @@ class Files:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
         for handle in self._handles.values():
             os.close(handle)
+        self._handles.clear()
+
+    def _open(self, path: Path) -> int:
+        if path not in self._handles:
+            if len(self._handles) == _OPEN:
+                self._close()
+            self._handles[path] = os.open(path, os.O_RDONLY)
+        return self._handles[path]
 
     def read(self, path: Path, offset: int, nbytes: int, itemsize: int, raw: Bytes) -> Bytes:
         """uint8[nbytes], which lies in `raw`. UnreadableCheckpoint where the file ends before, or its disk gives an error."""
         start = offset % _LINE if offset % itemsize == 0 else 0
         data, done = raw[start : start + nbytes], 0
         try:
-            if path not in self._handles:
-                self._handles[path] = os.open(path, os.O_RDONLY)
+            handle = self._open(path)
             while done < nbytes:
-                got = os.preadv(self._handles[path], [data.data[done:]], offset + done)
+                got = os.preadv(handle, [data.data[done:]], offset + done)
                 if not got:
                     raise _unreadable(path, "truncated while it was read", offset + done)
                 done += got
@@ -108,9 +118,9 @@ def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
         values: Values = data.view(_NUMPY[dtype])
         largest = _largest(values)
     elif dtype.itemsize == 2:
+        largest = _largest_of_16_bits(data, dtype)  # first: the wider numbers push `data` out of the cache
         values = wide[: len(data) // 2]
         torch.from_numpy(values).copy_(torch.from_numpy(data).view(dtype))
-        largest = _largest_of_16_bits(data, dtype)
     else:
         values = _table(dtype)[data]
         largest = _largest(values)
@@ -146,7 +156,7 @@ def _largest(values: Values) -> float:
 
 def _largest_of_16_bits(data: Bytes, dtype: torch.dtype) -> float:
     """The same from the bits, half as many bytes: without their sign they are in the order of the magnitudes."""
-    bits = max(int(data.view(np.int16).max()), int(data.view(np.uint16).max()) & 0x7FFF)
+    bits = max(int(np.maximum.reduce(data.view(np.int16))), int(np.maximum.reduce(data.view(np.uint16))) & 0x7FFF)
     if dtype == torch.bfloat16:  # the upper half of a float32
         return float(np.uint32(bits << 16).view(np.float32))
     return float(np.uint16(bits).view(np.float16))

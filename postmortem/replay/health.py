@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections import defaultdict
+from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -134,47 +135,40 @@ def _same(piece: Piece, old: Piece | None) -> Piece | None:
 
 def _look_at(places: list[_Place]) -> None:
     """Fills `sums` of every place, or `problem` where it cannot be read."""
-    batches = _batches(places)
-    workers = max(1, min(8, os.cpu_count() or 1, len(batches)))  # one more would only push the others out of the cache
+    ends = [(place, place.pieces[0].nbytes) for place in places]
+    spans = deque(_Span(place, start, min(start + _SPAN, end)) for place, end in ends for start in range(0, end, _SPAN))
+    workers = max(1, min(8, os.cpu_count() or 1, len(spans)))  # one more would only push the others out of the cache
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with ThreadPoolExecutor(workers) as pool:
-            for batch, seen in zip(batches, pool.map(functools.partial(_batch, Buffers()), batches), strict=True):
-                for span, what in zip(batch, seen, strict=True):
+            try:
+                work = [pool.submit(_work, spans) for _ in range(workers)]
+                seen = chain.from_iterable(worker.result() for worker in work)
+                for span, what in sorted(seen, key=lambda one: one[0].start):  # the first problem is told, sums do not vary
                     if isinstance(what, Problem):
                         span.place.problem = span.place.problem or what
                     else:
                         span.place.sums.add(what)
+            finally:
+                spans.clear()  # where one worker failed, or Ctrl-C was pressed, the others need not go on
     finally:
         torch.set_num_threads(threads)
 
 
-def _batches(places: list[_Place]) -> list[list[_Span]]:
-    """What a thread takes at a time: a span of a large tensor, or many small tensors."""
-    batches: list[list[_Span]] = []
-    room = 0
-    for place in places:
-        end = place.pieces[0].nbytes
-        for start in range(0, end, _SPAN):
-            span = _Span(place, start, min(start + _SPAN, end))
-            if span.stop - span.start > room:
-                batches.append([])
-                room = _SPAN
-            batches[-1].append(span)
-            room -= span.stop - span.start
-    return batches
-
-
-def _batch(buffers: Buffers, batch: list[_Span]) -> list[Sums | Problem]:
-    """What is known of each span, or why it cannot be read."""
-    seen: list[Sums | Problem] = []
+def _work(spans: deque[_Span]) -> list[tuple[_Span, Sums | Problem]]:
+    """Takes spans until none is left: what is known of each, or why it cannot be read."""
+    buffers, seen = Buffers(), list[tuple[_Span, Sums | Problem]]()
     with Files() as files, np.errstate(all="ignore"):
-        for span in batch:
+        while spans:
             try:
-                seen.append(_span(buffers, files, span))
+                span = spans.popleft()
+            except IndexError:  # another one took the last
+                break
+            try:
+                seen.append((span, _span(buffers, files, span)))
             except UnreadableCheckpoint as error:
-                seen.append(error.problem)
+                seen.append((span, error.problem))
     return seen
 
 
