@@ -48,7 +48,11 @@ _TALKED_ON = 10
 """Lines of other output after a failed import that show that it was caught."""
 AFTER_COMPLETION = 20_000
 """Bytes of progress after a completion line from which on it belonged to an earlier part of the job."""
-_TOLD_BY = {"dl-worker-killed": {"dl-bus-shm", "slurm-oom-kill"}, "host-kill": {"slurm-oom-kill"}}
+_TOLD_BY = {
+    "dl-worker-killed": {"dl-bus-shm", "slurm-oom-kill"},
+    "host-kill": {"slurm-oom-kill"},
+    "sigterm": {"slurm-cancelled", "slurm-time-limit", "preemption-notice"},
+}
 """Failures that others explain wherever these stand: the log says that a worker died, and elsewhere why."""
 _FROM_OUTSIDE = ("sigterm", "slurm-cancelled", "slurm-time-limit")
 """What ended the run from outside; exceptions after it come from the shutdown."""
@@ -109,13 +113,18 @@ def judge(failures: list[Failure], progress: int, ordinary: int, completed: Comp
 def _survived(failure: Failure, progress: int, completed: Completion | None, attempts: int) -> bool:
     """Whether training went on after it, or completed."""
     if completed is not None and failure.signature.ended != "interrupted":
-        if completed.line > failure.last.line:
+        if completed.line > failure.last.line and not (_died(failure) and not completed.plain and completed.progress == failure.last.progress):
             return True
         if failure.signature.role != "cause" and failure.first.progress - completed.progress < AFTER_COMPLETION:
             return True  # trouble while a finished training was taken down
     if failure.last.attempt < attempts and progress > failure.last.progress:
         return True  # a new process trained: not what the buffer of the old one held
     return trained_on(failure, progress) > 0
+
+
+def _died(failure: Failure) -> bool:
+    """Whether its process cannot have gone on: "job finished" behind it comes from the script around."""
+    return failure.last.uncaught or failure.signature.ended == "killed" or failure.signature.id in ("segv", "heap-corruption")
 
 
 def _optional(failure: Failure, ordinary: int, told: set[Role]) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.readers._envelopes import content_key, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +29,8 @@ _SPARE = b"\n" * 4096
 """Behind a block, so that words of any row may be read past its end; they also end a last line that has no end."""
 _PIECE = 1 << 18
 """Bytes looked at at a time: what is worked out for them stays in the cache."""
+_HEAD = 1 << 16
+"""Bytes at the start of a file that tell its encoding, and whether its lines are wrapped."""
 LONGEST_LINE = 64 << 20
 """A line without any end is cut here, so that memory stays bounded."""
 
@@ -65,12 +68,15 @@ class Lines:
 
     def __iter__(self) -> Iterator[Block]:
         with self.path.open("rb", buffering=0) as file:
-            head = file.read(4)
+            head = file.read(_HEAD)
             encoding = _encoding(head, self.path)
             file.seek(0)
             chunks = _utf8(_as_opened(file), encoding) if encoding else _as_opened(file)
             if encoding:
                 self.notes.append(f"read as {encoding}")
+            elif key := content_key(head):
+                self.notes.append(f"each line is a JSON object, the log is what stands in {key!r}")
+                chunks = unwrapped(chunks, key, LONGEST_LINE)
             yield from self._blocks(chunks)
 
     def ends_open(self) -> bool:

@@ -27,7 +27,7 @@ class Occurrence:
 
     `line` is 1-based, `first_line` where its traceback begins; `attempt` counts the starts of a job that are
     appended in one file; `progress` is how many bytes of training and `ordinary` how many lines of other output
-    the log had shown before it.
+    the log had shown before it; `uncaught`: its stack begins where Python begins, so that nothing can have caught it.
     """
 
     signature: Signature
@@ -43,6 +43,7 @@ class Occurrence:
     attempt: int = 0
     progress: int = 0
     ordinary: int = 0
+    uncaught: bool = False
 
 
 @dataclass(slots=True)

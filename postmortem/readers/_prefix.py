@@ -51,13 +51,24 @@ _SHORT_DATE = r"(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)"
 _LEVEL = r"(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|SUCCESS|TRACE)"
 _NAME = r"(?P<logger>[A-Za-z_][\w.\-/]{0,80}(?::[\w<>]{1,60}){0,2})"
 _SOURCE = r"(?P<logger>[\w./\-<>]{1,120}:\d+(?::\w{1,60})?)"
-_LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL", "D": "DEBUG", "C": "CRITICAL", "WARN": "WARNING", "FATAL": "CRITICAL"}
+_LEVELS = {
+    "I": "INFO",
+    "W": "WARNING",
+    "E": "ERROR",
+    "F": "CRITICAL",
+    "D": "DEBUG",
+    "C": "CRITICAL",
+    "WARN": "WARNING",
+    "FATAL": "CRITICAL",
+    "LOG": "INFO",
+}
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _LAYERS: tuple[tuple[str, str], ...] = (
     # first characters, pattern; tried in this order, again and again, until none fits
-    ("[", r"\[\d+,(?P<rank>\d+)\]<std(?:out|err|diag)>: ?"),  # mpirun -tag-output: [job,rank]
+    ("[", r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.\-]{1,60})?\]<std(?:out|err|diag)>: ?"),  # mpirun -tag-output: [job,rank]; SageMaker
+    (">", r"(?:> )+"),  # quoted, as in mails and chats
     ("[", r"\[[Rr]ank[ _-]?(?P<rank>\d{1,6})\](?: ?:)? ?"),  # torch's excepthook, c10d, DeepSpeed
     ("[", r"\[[A-Za-z_]+(?P<local_rank>\d{1,4})\]: ?"),  # torchrun --tee: role name and local rank
     # C++ logging of torch: severity, month (one digit up to September) and day, no year
@@ -77,6 +88,14 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("IWEF", r"(?P<glog>[IWEF])0000 00:00:(?P<epoch>\d{9,11}\.\d{1,9}) +\d+ (?P<logger>[\w./\-]{1,120}:\d+)\] ?"),
     ("(", r"\((?:[A-Za-z_][\w.<>]{0,60} )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.\-:]{1,60}))?\) ?"),  # Ray
     ("0123456789", _DATE + r" (?:stdout|stderr) [FP] "),  # container runtime (CRI)
+    ("0123456789", r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}) \[(?P<task>\d{1,5})\] "),  # a pod of TPUs: address and number of the worker
+    ("(", r"\((?:worker|rank|proc|process|gpu|GPU|Rank)[ _-]?(?P<rank>\d{1,5})\)(?: ?:)? "),
+    ("[", r"\[task " + _DATE + r"\] ?"),  # Taskcluster
+    (
+        "[",
+        r"\[(?P<logger>[\w./\-]{1,120}:\d+) - \w{1,80} - " + _LEVEL + r" ?\] ?",
+    ),  # Kaldi's Python scripts, behind their date
+    ("LVW", r"(?:(?P<kaldi>LOG|WARNING)|VLOG\[-?\d{1,2}\]) \([\w.\-]{1,80}(?:\[[^\]]{1,60}\])?:(?P<logger>[^ ]{1,200}:\d+)\) "),  # Kaldi
     # bracketed date, then [LEVEL] [file:line:function] or [logger][LEVEL] - (DeepSpeed, hydra, accelerate)
     (
         "[ ",
@@ -129,7 +148,8 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("[", r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning
 )
 _LABEL = re.compile(r" *(?P<task>\d{1,5}): ")
-_HOST_LABEL = re.compile(r"(?!slurmstepd|srun\b)(?P<host>[A-Za-z][\w.\-]{0,60}\d[\w.\-]{0,30}): ")
+_HOST_LABEL = re.compile(r"(?!slurmstepd|srun\b)(?P<host>[A-Za-z][\w.\-]{0,60}\d[\w.\-]{0,30}): |(?P<replica>[A-Za-z][\w.\-]{0,80}/\d{1,5}) ")
+"""A node's name (pdsh), or the name and number of a replica (torchx)."""
 
 _BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {}
 for _first, _pattern in _LAYERS:
@@ -187,7 +207,7 @@ def labelled(lines: Iterable[str]) -> bool:
 
 
 def _prefix(found: dict[str, str], year: int | None) -> Prefix:
-    level = found.get("level") or found.get("level2") or found.get("level3") or found.get("level4") or found.get("level5") or found.get("glog")
+    level = next((found[k] for k in ("level", "level2", "level3", "level4", "level5", "glog", "kaldi") if k in found), None)
     return Prefix(
         rank=_int(found.get("rank")),
         local_rank=_int(found.get("local_rank")),
@@ -195,7 +215,7 @@ def _prefix(found: dict[str, str], year: int | None) -> Prefix:
         level=_LEVELS.get(level, level) if level else None,
         wall_time=_wall_time(found, year),
         logger=next((found[k] for k in ("logger", "logger2", "logger3", "logger4") if k in found), None),
-        host=found.get("host"),
+        host=found.get("host") or found.get("replica"),
         pid=_int(found.get("pid")),
     )
 

@@ -39,17 +39,18 @@ _PROGRESS = re.compile(r"(?:\b(?:[Ll]oss|[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|p
 _WORLD = re.compile(r"(?i)\bworld[_ ]?size\W{1,4}(\d{1,6})\b")
 _STARTS_ANEW = ("slurmstepd:", "srun:", "terminate called", "Fatal Python error", "Killed", "Aborted", "Segmentation fault")
 _VARIES = re.compile(r"\d+")
-_SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error:")
-
+_SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error:|-{2,40}Begin (?:global )?rank (\d{1,6}) STDERR-{2,40}")
+_LONGEST_LEAD = 120
 
 _EXCEPTIONS = ("Traceback (most recent call last)", "Error:", "Error\n", "Error\r", "Exception:", "Exception\n", "Interrupt")
+_SPAWNED_ANCHORS = (" terminated with the following error:", " STDERR---")
 _WORLD_ANCHORS = ("orld_size", "orld size", "WORLD_SIZE", "orldSize")
 
 
 @cache
 def prefilter() -> Prefilter:
     """Finds every line that may matter: exceptions, what signatures look for, ends."""
-    return Prefilter((*_EXCEPTIONS, *_WORLD_ANCHORS, *COMPLETED_ANCHORS, *ANNOUNCED, *CATALOGUE.anchors))
+    return Prefilter((*_EXCEPTIONS, *_SPAWNED_ANCHORS, *_WORLD_ANCHORS, *COMPLETED_ANCHORS, *ANNOUNCED, *CATALOGUE.anchors))
 
 
 @dataclass(slots=True)
@@ -91,7 +92,9 @@ class Scanner:
         self._counted_from = 0
         self._prefix = Prefix()
         self._spawned: int | None = None
-        """Rank of the process whose traceback torch.multiprocessing.spawn prints next."""
+        """Rank of the process whose traceback a launcher prints next."""
+        self._leads: dict[int | None, re.Pattern[str]] = {}
+        """What stood before the header of the open traceback of each rank, where `peel` does not know it."""
         self._course_at: dict[int, tuple[int, int, float | None]] = {}
         """`progress`, `ordinary` and the time at the last line of an exception, which is complete only after its message."""
 
@@ -190,11 +193,12 @@ class Scanner:
             key = -1 - prefix.pid  # Ray names processes, not ranks
         spawned = _SPAWNED.match(rest)
         if spawned is not None:
-            self._spawned = int(spawned[1])
+            self._spawned = int(spawned[1] or spawned[2])
         self._started_again(text)
         stream = self._streams.get(key)
         if stream is None:
             stream = self._streams[key] = TracebackReader()
+        rest = self._without_lead(rest, key, stream)
         if self._read_on(key, rest) and not stream.active:
             return
         if stream.in_message and not stream.in_table and rest.startswith(_STARTS_ANEW):
@@ -211,6 +215,19 @@ class Scanner:
         if stream.active or self._counting():
             self._count(rest)
         self._match(number, rest, key)
+
+    def _without_lead(self, text: str, key: int | None, stream: TracebackReader) -> str:
+        """A line of an open traceback without the words that stand in front of its header, whatever wrote them there."""
+        at = text.find(HEADER, 0, _LONGEST_LEAD + len(HEADER))
+        if at >= 0:
+            lead = text[:at]
+            if lead.strip() and not stream.active:
+                self._leads[key] = re.compile(_VARIES.sub(lambda _: r"\d+", re.escape(lead).replace(r"\ ", " ")))
+            elif not lead.strip():
+                self._leads.pop(key, None)
+        if stream.active and (known := self._leads.get(key)) is not None and (found := known.match(text)) is not None:
+            return text[found.end() :]
+        return text
 
     def _read_on(self, key: int | None, rest: str) -> bool:
         """Gives a line to the matched lines that read on; whether one of them took it for itself."""
@@ -324,6 +341,7 @@ class Scanner:
         title = "a traceback without its last line" if done.cut else last.title
         seen = self._add(signature, last.line, done.blocks[0].header, title, key, fields)
         seen.exception = last.exception
+        seen.uncaught = last.uncaught
         if seen.rank is None and signature.role != "wrapper":
             seen.rank, self._spawned = self._spawned, None
         seen.progress, seen.ordinary, seen.wall_time = self._course_at.pop(last.line, (seen.progress, seen.ordinary, None))

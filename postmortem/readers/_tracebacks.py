@@ -25,6 +25,10 @@ _NOT_YOURS = re.compile(
 )
 
 _USER_CODE = "from user code:"
+_NODE = "defined at (most recent call last):"
+_LONG = ("torch._dynamo", "torch._inductor", "_pickle.", "tensorflow.")
+_INNER = re.compile(r"\s*(?:Original Traceback|Traceback \(most recent call last\): \(RANK \d{1,6}\)\s*$)")
+"""Headers of an exception inside a message: of a data-loader worker, of the ranks of a distributed checkpoint."""
 _FOREIGN = 60
 """Foreign lines between two lines of a traceback before it counts as lost."""
 _MESSAGE_LINES = 40
@@ -77,12 +81,17 @@ class Block:
         """The innermost frame in the user's own code."""
         return next((f for f in reversed(self.frames) if f.yours), None)
 
+    @property
+    def uncaught(self) -> bool:
+        """Whether the stack begins where Python begins: what a program catches and prints begins at its `try`."""
+        return bool(self.frames) and self.frames[0].function in ("<module>", "_run_module_as_main")
+
 
 @dataclass(slots=True)
 class Chain:
     """Exceptions that led to one another, in the order printed: the first is nearest to the cause.
 
-    `inner` is the exception that a data-loader worker sent to the main process, which is nearer still.
+    `inner` is the exception that a data-loader worker, or a rank, sent to the main process, which is nearer still.
     """
 
     blocks: list[Block]
@@ -124,8 +133,13 @@ def exception_of(text: str, *, strict: bool) -> tuple[str, str] | None:
 
 
 def _is_long(block: Block) -> bool:
-    """Whether the message may have paragraphs with empty lines between: those of the compiler and of torch.load do."""
-    return block.exception.startswith(("torch._dynamo", "torch._inductor", "_pickle."))
+    """Whether the message may have paragraphs with empty lines between: those of compilers, of graphs and of torch.load do."""
+    return block.exception.startswith(_LONG) or block.message.startswith("Graph execution error:")
+
+
+def _quotes_code(block: Block) -> bool:
+    """Whether the message itself shows frames."""
+    return any(line.strip() == _USER_CODE or line.rstrip().endswith(_NODE) for line in block.more)
 
 
 class TracebackReader:
@@ -255,7 +269,7 @@ class TracebackReader:
             self._blocks.append(block)
             self._open, self._state = None, "linked"
             return []
-        if stripped.startswith("Original Traceback") and HEADER in text:
+        if HEADER in text and _INNER.match(text):
             block.more.append(text)
             self._outer = block
             self._start(number, text, level)
@@ -269,7 +283,7 @@ class TracebackReader:
             self._blank = 0
             return []
         quoted = self.in_table and text.startswith("    ")
-        if _FRAME.match(text) and not prefixed and not quoted and _USER_CODE not in block.more:
+        if _FRAME.match(text) and not prefixed and not quoted and not _quotes_code(block):
             done = self._finish()  # frames of another process that writes into the same file
             self._start(number, text, level)
             assert self._open is not None

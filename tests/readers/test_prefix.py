@@ -44,6 +44,14 @@ FORMS = [
     ("10/27/2022 09:53:49 - INFO - torch.distributed - text", "text", {"wall_time": 1666864429.0, "logger": "torch.distributed"}),
     ("Nov 20 12:00:01 node7 python[4711]: text", "text", {"host": "node7", "pid": 4711}),
     ("WARNING:root:text", "text", {"level": "WARNING", "logger": "root"}),
+    ("[1,mpirank:5,algo-1]<stderr>:text", "text", {"rank": 5}),
+    (">   text", "  text", {}),
+    ("2026-11-20 12:00:01 10.0.0.33 [3] text", "text", {"task": 3, "host": "10.0.0.33"}),
+    ("2026-11-20 12:00:01,365 (worker_7) : text", "text", {"rank": 7, "wall_time": 1795176001.365}),
+    ("[task 2026-11-20T12:00:01Z] text", "text", {"wall_time": 1795176001.0}),
+    ("2026-11-20 12:00:01,289 [steps/nnet3/train.py:493 - train - INFO ] text", "text", {"level": "INFO", "logger": "steps/nnet3/train.py:493"}),
+    ("LOG (nnet3-train[5.5.2~1-8cb]:Train():nnet-training.cc:34) text", "text", {"level": "INFO", "logger": "Train():nnet-training.cc:34"}),
+    ("VLOG[1] (train-ctc:Report():ctc-loss.cc:226) text", "text", {"logger": "Report():ctc-loss.cc:226"}),
 ]
 
 

@@ -1,0 +1,109 @@
+"""What stands around a traceback, and what a last line of the script around says of it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from postmortem.readers._events import EventReading, find_events
+
+Scan = Callable[[str], EventReading]
+UNCAUGHT = """Traceback (most recent call last):
+  File "/home/me/train.py", line 88, in <module>
+    main()
+ValueError: negative count at 17
+"""
+CAUGHT = UNCAUGHT.replace("<module>", "draw_samples")
+STEPS = "".join(f"step {n} loss {3 / n:.4f}\n" for n in range(1, 60))
+
+
+@pytest.fixture
+def scan() -> Scan:
+    """Reads a log given as text."""
+
+    def read(text: str) -> EventReading:
+        return find_events(enumerate(text.split("\n"), 1), path="train.out", unterminated=not text.endswith("\n"))
+
+    return read
+
+
+@pytest.mark.parametrize("end", ["Job finished at Fri Nov 20 12:00:00 UTC 2026", "Training finished", "Exit code: 0", "Run completed in 12:03"])
+def test_a_script_that_ends_does_not_mend_a_crash(scan: Scan, end: str) -> None:
+    """A stack that begins at <module> was caught by nobody: "finished" behind it is said by the script around."""
+    reading = scan(STEPS + UNCAUGHT + end + "\n")
+    assert reading.ended == "crashed"
+    assert reading.events[0].severity == "error"
+
+
+def test_a_caught_exception_before_the_end_is_a_note(scan: Scan) -> None:
+    """What a function caught and printed did not end the training."""
+    reading = scan(STEPS + CAUGHT + "Training finished\n")
+    assert reading.ended == "completed"
+    assert reading.events[0].severity == "info"
+
+
+def test_training_after_an_uncaught_exception_counts(scan: Scan) -> None:
+    """The next program of the same job trained and completed."""
+    reading = scan(STEPS + UNCAUGHT + STEPS + "Training finished\n")
+    assert reading.ended == "completed"
+
+
+def test_a_killed_process_did_not_finish_its_job(scan: Scan) -> None:
+    reading = scan(STEPS + "/var/spool/slurm_script: line 12: 12345 Killed                  python train.py\nJob finished\n")
+    assert reading.ended == "killed"
+
+
+@pytest.mark.parametrize("lead", ["gpu-12 says | ", "(step 3) task=7 >> ", "<trainer-2> "])
+def test_a_lead_that_nobody_knows_is_taken_off(scan: Scan, lead: str) -> None:
+    """What stands in front of a header stands in front of the rest, up to its digits."""
+    text = "".join(f"{lead.replace('7', str(n))}{line}\n" for n, line in enumerate(UNCAUGHT.splitlines()))
+    (event,) = scan(STEPS + text).events
+    assert event.fields["exception"] == "ValueError"
+    assert event.fields["frame"]["line"] == 88
+    assert event.line == 63
+
+
+def test_the_launcher_says_whose_output_follows(scan: Scan) -> None:
+    """Composer prints what a rank wrote between two rules."""
+    (event,) = scan(STEPS + "-----Begin global rank 4 STDERR-----\n" + UNCAUGHT + "-----End global rank 4 STDERR-----\n").events
+    assert event.rank == 4
+
+
+def test_the_reason_for_a_signal_comes_after_it(scan: Scan) -> None:
+    """A SIGTERM that the scheduler explains afterwards is the scheduler's doing."""
+    text = "[rank: 0] Received SIGTERM: 15\nslurmstepd: error: *** STEP 2341.0 ON n12 CANCELLED AT 2026-11-20T14:02:11 DUE TO PREEMPTION ***\n"
+    assert scan(STEPS + text).ended == "preempted"
+
+
+def test_a_message_of_tensorflow_names_the_failure_in_a_later_paragraph(scan: Scan) -> None:
+    """The graph that failed is shown with frames of its own, which start no other traceback."""
+    text = """Traceback (most recent call last):
+  File "/home/me/train.py", line 8, in <module>
+    model.fit(data)
+tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error:
+
+Detected at node 'loss' defined at (most recent call last):
+    File "/home/me/train.py", line 8, in <module>
+      model.fit(data)
+Node: 'loss'
+Received a label value of 4 which is outside the valid range of [0, 4).  Label values: 3 4 1
+\t [[{{node loss}}]] [Op:__inference_train_function_24]
+"""
+    (event,) = scan(STEPS + text).events
+    assert (event.kind, event.line) == ("label-oob-cpu", 63)
+    assert event.fields["target"] == 4
+
+
+def test_the_exception_of_a_rank_inside_a_checkpoint_error(scan: Scan) -> None:
+    """What failed on the rank is the cause, inside of what the others raise."""
+    text = """Traceback (most recent call last):
+  File "/home/me/train.py", line 8, in <module>
+    save(state)
+torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([3])
+Traceback (most recent call last): (RANK 3)
+  File "/home/me/store.py", line 12, in write
+    file.write(data)
+OSError: [Errno 28] No space left on device
+"""
+    (event,) = scan(STEPS + text).events
+    assert (event.kind, event.fields["cause_kind"], event.fields["failed_ranks"]) == ("ckpt-distributed", "disk-full", [3])
+    assert event.fields["frame"]["file"] == "/home/me/store.py"
