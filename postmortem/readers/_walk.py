@@ -71,8 +71,7 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     if path.name == "requirements.txt":
         return None  # versions, not numbers
     try:
-        with path.open("rb") as file:
-            head = file.read(HEAD)
+        head = _head(path, explicit=explicit)
     except OSError as error:
         if explicit or _looks_like_a_log(path):
             problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
@@ -81,6 +80,14 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
         problems.append(Problem(path=str(path), what=_why_unknown(head), lost="the file"))
     return found
+
+
+def _head(path: Path, *, explicit: bool) -> bytes:
+    """The first 4 KiB. Files of size 0 are not opened unasked: below /proc such files wait for a reader for ever."""
+    if not explicit and not path.stat().st_size:
+        return b""
+    with path.open("rb") as file:
+        return file.read(HEAD)
 
 
 def _why_unknown(head: bytes) -> str:

@@ -102,6 +102,13 @@ def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
     assert all(p.lost for p in problems)
 
 
+def test_a_file_of_size_zero_is_not_opened(tmp_path, monkeypatch):
+    """Files of size 0 hold nothing, and those below /proc wait for ever once opened: not even their names are enough to open one."""
+    (tmp_path / "train.log").touch()
+    monkeypatch.setattr(Path, "open", lambda self, *_, **__: pytest.fail(f"{self} was opened"))
+    discover([tmp_path])
+
+
 @pytest.mark.parametrize("kind", ["pipe", "circle", "long"])
 def test_a_path_that_is_neither_file_nor_folder(tmp_path, kind):
     """A pipe is not waited for; a link in a circle or a name that is too long is an error that says so."""
