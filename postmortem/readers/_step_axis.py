@@ -26,17 +26,22 @@ FEW = 4
 LARGEST = 2**62
 SHARE = 0.5
 """A column must stand in at least this part of the rows to be their axis."""
+_WRONG = 0.02
+"""Up to this part of the numbers of a counter, or one, may be impossible: damaged rows, which do not make it a different column."""
+_NO_ROWS = np.empty(0, np.int64)
 
 _GROUP = re.compile(r"^.*[/.]")
 
 
 class Axis(NamedTuple):
-    """The steps of n rows, int64[n], the column (or two) they come from, and a sentence about it for people."""
+    """The steps of n rows, int64[n], the column (or two) they come from, a sentence about it for people, and the rows
+    whose number is no step (negative, broken, beyond all counting)."""
 
     name: str
     step: NDArray[np.int64]
     columns: tuple[str, ...]
     note: str
+    wrong: NDArray[np.int64] = _NO_ROWS
 
 
 def plain(name: str) -> str:
@@ -59,10 +64,10 @@ def step_axis(columns: Mapping[str, NDArray[np.float64]], rank: NDArray[np.int16
     rows = next((len(c) for c in columns.values()), 0)
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
     for name in [declared] * (declared in columns) + counter_names(columns):
-        column = columns[name]
+        column, wrong = _without_wrong(columns[name])
         restarts = 0.2 if plain(name) in SURE or name == declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
-            return Axis(name, _filled_int(column), (name,), f"steps are the column {name!r}")
+            return Axis(name, _filled_int(column), (name,), f"steps are the column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):
         inner = _filled(columns[name]) if _covers(columns[name], rows) else None
         if epochs is None or inner is None or not (_whole(inner) and _whole(epochs)):
@@ -95,6 +100,17 @@ def _named(names: Iterable[str], known: tuple[str, ...]) -> list[str]:
 
 def _covers(column: NDArray[np.float64], rows: int) -> bool:
     return rows > 0 and bool(np.isfinite(column).sum() >= SHARE * rows)
+
+
+def _without_wrong(column: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The column with its few impossible numbers taken out, and their rows; as it is where they are many."""
+    known = ~np.isnan(column)
+    wrong = np.flatnonzero(known & ~((column >= 0) & (column < LARGEST) & (column == np.floor(column))))
+    if not len(wrong) or len(wrong) > max(1, _WRONG * np.count_nonzero(known)):
+        return column, _NO_ROWS
+    column = column.copy()
+    column[wrong] = np.nan
+    return column, wrong
 
 
 def _whole(values: NDArray[np.float64]) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.model import Problem
 from postmortem.core.reading import Points, PointsBuilder
 from postmortem.readers._step_axis import COUNTERS, EPOCHS, WITHIN_EPOCH, epoch_axis, plain, row_axis, step_axis
 
@@ -63,10 +64,17 @@ class Table:
                 found[name] = column
         return found
 
-    def points(self, step: NDArray[np.int64], wall_time: Any = math.nan, rank: Any = -1, *, leave_out: Container[str] = ()) -> Points:
-        """All cells as points. `step` int64[n], `wall_time` float64[n] and `rank` int16[n] are those of the rows; two may be scalars."""
+    def points(
+        self, step: NDArray[np.int64], wall_time: Any = math.nan, rank: Any = -1, *, leave_out: Container[str] = (), without: Any = ()
+    ) -> Points:
+        """All cells as points, but for those of the columns `leave_out` and of the rows `without`.
+
+        `step` int64[n], `wall_time` float64[n] and `rank` int16[n] are those of the rows; two may be scalars.
+        """
         code, at, value = self._arrays()
         kept = np.array([name not in leave_out for name in self._codes], bool)[code]
+        if len(without):
+            kept &= ~np.isin(at, without)
         code, at, value = code[kept], at[kept], value[kept]
         tags = [name for name in self._codes if name not in leave_out]
         order = {name: i for i, name in enumerate(tags)}
@@ -88,8 +96,11 @@ def finish(reading: Reading, table: Table, times: list[float], axis: Axis | None
     time_name, wall_time = _wall_times(columns) or ("", np.array(times))
     rank_name, rank = _ranks(columns) or ("", np.full(len(table), -1, np.int16))
     axis = axis or step_axis(columns, rank) or epoch_axis(columns) or row_axis(len(table))
-    reading.points = table.points(axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name})
+    reading.points = table.points(axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name}, without=axis.wrong)
     reading.step_axis = axis.name
+    if n := len(axis.wrong):
+        what = f"{n} {'row has' if n == 1 else 'rows have'} no possible step in the column {axis.name!r}, the first is row {axis.wrong[0] + 1}"
+        reading.problems.append(Problem(path=reading.path, what=what, kept="all other rows", lost=f"{n} {'row' if n == 1 else 'rows'}"))
     if len(table):
         reading.notes.append(axis.note)
     known = wall_time[np.isfinite(wall_time)]

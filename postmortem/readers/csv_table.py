@@ -89,7 +89,7 @@ class _File:
             self.reading.notes.append(f"columns that hold text: {', '.join(sorted(self.no_numbers))}")
         if not names:
             problems.append(Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing"))
-        self.reading.problems = problems + self.damaged[:_MOST_TOLD]
+        self.reading.problems += problems + self.damaged[:_MOST_TOLD]
         if more := self.damaged[_MOST_TOLD:]:
             what = f"{len(more)} more lines with a wrong number of cells, this one and later"
             self.reading.problems.append(Problem(path=str(self.path), line=more[0].line, what=what, lost="cells of these lines"))

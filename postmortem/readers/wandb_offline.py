@@ -203,7 +203,8 @@ class _Log:
     def points(self) -> None:
         """Turns the rows into points, on the best step axis there is."""
         own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own count of logged rows, _step")
-        axis = step_axis(self.table.columns(self.declared_step), declared=self.declared_step) or own
+        axis = step_axis(self.table.columns(self.declared_step), declared=self.declared_step)
+        axis = own if axis is None or len(axis.wrong) else axis
         started = self.reading.started
         finish(self.reading, self.table, self.times, axis._replace(columns=tuple(_OWN_KEYS)))
         self.reading.started = started or self.reading.started

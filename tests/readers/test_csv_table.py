@@ -176,3 +176,24 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
     reading = read(tmp_path / "t.csv", b"step,loss\n1,0.5\n" + data + b"\n7,0.25\n")
     if reading.points.tags:
         assert 0.5 in reading.points.value
+
+
+@pytest.mark.parametrize("wrong", ["-99999999999999999999", "1e300", "17.5", "-3", "inf"])
+def test_a_row_with_an_impossible_step_is_left_out(tmp_path, wrong):
+    """One damaged step makes no other axis of the column: its row is left out and said, the others keep their steps."""
+    rows = [f"{wrong if step == 500 else step},{2 - 0.001 * step}" for step in range(0, 1000, 10)]
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n" + "\n".join(rows) + "\n")
+    reading = CsvTable.read(path)
+    assert reading.step_axis == "step"
+    assert reading.points.step.tolist() == [step for step in range(0, 1000, 10) if step != 500]
+    (problem,) = reading.problems
+    assert "row 51" in problem.what
+    assert problem.lost == "1 row"
+
+
+def test_a_column_of_many_impossible_steps_counts_nothing(tmp_path):
+    """Where every tenth number of a column is no step, the column is none."""
+    path = tmp_path / "metrics.csv"
+    path.write_text("step,loss\n" + "\n".join(f"{-1 if i % 10 == 5 else i},{2 - 0.001 * i}" for i in range(100)) + "\n")
+    assert CsvTable.read(path).step_axis == "row"
