@@ -75,6 +75,8 @@ def _candidate(birth: Birth, traced: Traced, names: Mapping[int, str]) -> Candid
     op = hit.forward_name or hit.name
     if op == "_to_copy" and not hit.backward and birth.outside is None:
         op = _consumer(hit, traced) or op
+    if not hit.backward and singular(called := hit.where.called) and traced.tracer.first_at(hit.index).strip("_") == called:
+        op = called or op  # what forward-mode differentiation runs after it is its derivative
     if hit.name in FRESH:
         op = hit.where.called or "tensor"
     elif hit.name in MAKERS and birth.bits & NAN:

@@ -42,7 +42,8 @@ class Confirm:
                 pool.setdefault(c.key, c).merge(c)
             every = sorted(pool.values(), key=lambda c: c.index)
             wanted = [c for c in every if not c.meant] or every
-            curing = [c for c in wanted[:_AT_MOST] if self._cures([c])]
+            # one that came to light by repairing others is told from what hides them only together with them
+            curing = [c for c in wanted[:_AT_MOST] if self._cures([c])] if traced is first else []
             best = self._preferred(curing, wanted)
             if best is not None:
                 best = self._in_backward(best, wanted)

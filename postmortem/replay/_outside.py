@@ -1,4 +1,4 @@
-"""What a step keeps outside modules and optimizers: random generators of its own, and numbers in its closure or its object.
+"""What a step keeps outside its model and optimizer: generators of its own, numbers in its closure or its object, other models.
 
 A rerun that found them changed would not be a rerun. What `batches` can reach is left alone, but for the generators:
 it is asked for each batch once.
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _GLOBAL: tuple[Any, ...] = (torch.default_generator, np.random.mtrand._rand, random._inst)
+_ROOM = 2
+"""Times the size of the step's own models that the others may have: a large frozen one is not copied."""
 
 
 class Reach:
@@ -35,11 +37,14 @@ class Reach:
         self.cells: dict[int, CellType] = {}
         self.objects: dict[int, Any] = {}
         self.globals: dict[int, dict[str, Any]] = {}
+        self.modules: dict[int, tuple[str, torch.nn.Module]] = {}
         for function in functions:
             self._follow(function)
 
-    def _follow(self, value: Any, depth: int = 3) -> None:
-        if isinstance(value, functools.partial):
+    def _follow(self, value: Any, depth: int = 3, name: str = "") -> None:
+        if isinstance(value, torch.nn.Module):
+            self.modules.setdefault(id(value), (name, value))
+        elif isinstance(value, functools.partial):
             for held in (value.func, *value.args, *value.keywords.values()):
                 self._follow(held, depth)
         elif isinstance(value, MethodType):
@@ -48,12 +53,15 @@ class Reach:
         elif isinstance(value, FunctionType):
             if depth:
                 self.globals[id(value.__globals__)] = value.__globals__
-                for cell in value.__closure__ or ():
-                    if cell not in self.cells.values() and _filled(cell):
+                for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+                    if id(cell) not in self.cells and _filled(cell):
                         self.cells[id(cell)] = cell
-                        self._follow(cell.cell_contents, depth - 1)
-        elif _of_the_users(value):
+                        self._follow(cell.cell_contents, depth - 1, name)
+        elif _of_the_users(value) and id(value) not in self.objects:
             self.objects[id(value)] = value
+            for name, held in list(vars(value).items()):
+                if isinstance(held, torch.nn.Module):
+                    self._follow(held, depth, name)
 
 
 def _installed(name: str) -> bool:
@@ -75,20 +83,27 @@ def _of_the_users(value: Any) -> bool:
 
 
 class Outside:
-    """`generators`; and, of what `train_step.step` alone holds, `cells` of closures and `objects` with attributes."""
+    """`generators`; and, of what `train_step.step` alone holds, `cells` of closures, `objects` with attributes, and `modules` by
+    name that are not in `models`: a teacher is stepped like a model. `compiled`: there are compiled functions among them."""
 
-    def __init__(self, train_step: TrainStep, owners: Iterable[Any]) -> None:
-        owners = list(owners)
+    def __init__(self, train_step: TrainStep, models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> None:
+        known = [m for model in models for m in model.modules()]
+        owners = [*known, *optimizers]
         steps = train_step.step.values() if isinstance(train_step.step, dict) else [train_step.step]
         reach, theirs = Reach(steps), Reach([train_step.batches])
         if not isinstance(train_step.batches, FunctionType | MethodType):
             theirs.objects[id(train_step.batches)] = train_step.batches
         self.cells = [c for k, c in reach.cells.items() if k not in theirs.cells and id(c.cell_contents) not in theirs.objects]
+        own = {id(m) for m in known}
+        others = {name: m for key, (name, m) in reach.modules.items() if key not in own}
+        room = _ROOM * sum(p.numel() for m in models for p in m.parameters())
+        self.modules = others if sum(p.numel() for m in others.values() for p in m.parameters()) <= room else {}
         self.objects = [o for k, o in reach.objects.items() if k not in theirs.objects]
         modules = [m for o in owners if not _installed(name := type(o).__module__) and (m := sys.modules.get(name)) is not None]
         held = [*(vars(o) for o in [*owners, *reach.objects.values()]), *map(vars, modules), *reach.globals.values()]
         found = [v for names in held for v in list(names.values())] + [c.cell_contents for c in reach.cells.values()]
-        self.generators = list({id(g): g for g in found if isinstance(g, _GENERATORS) and not any(g is known for known in _GLOBAL)}.values())
+        self.generators = list({id(g): g for g in found if isinstance(g, _GENERATORS) and not any(g is one for one in _GLOBAL)}.values())
+        self.compiled = any(hasattr(v, "_torchdynamo_orig_callable") for v in found)
 
 
 def state_of(generator: Any) -> Any:

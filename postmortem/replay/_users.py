@@ -8,6 +8,8 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from postmortem.replay.model import TrainStep
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ def wrong(step: Any) -> str | None:
             if not fits(one):
                 return f"{name}{'' if key is None else f'[{key!r}]'} must be {what}, not {_given(one)}"
     models = step.model.values() if isinstance(step.model, dict) else [step.model]
+    if any(isinstance(p, torch.nn.UninitializedParameter) for m in models for p in m.parameters()):
+        return "the model has layers whose sizes are not known yet (lazy modules): run it once on a batch, or load its weights, first"
     if any(p.is_meta for m in models for p in m.parameters()):
         return "the model is on the meta device: it has no values"
     if step.autocast not in (None, "fp16", "bf16"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import linecache
 import math
+import sys
 import warnings
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -71,28 +72,27 @@ def localize(
             runner.observe = None
             runner.restore(origin)
     if compiled:
-        found = replace(found, how=(*found.how, "the compiled model was run eagerly: operators inside compiled code cannot be seen"))
+        found = replace(found, how=(*found.how, "compiled code was run eagerly: operators inside it cannot be seen"))
     return found
 
 
 def _eager(runner: StepRunner) -> Any:
-    """torch.compile off while it lasts; gives whether there was something compiled."""
+    """torch.compile off while it lasts; gives whether something is known to be compiled."""
+    if "torch._dynamo" not in sys.modules:  # torch.compile imports it
+        return nullcontext(False)
     from torch._dynamo.eval_frame import OptimizedModule
 
-    compiled = any(
-        isinstance(m, OptimizedModule) or getattr(m, "_compiled_call_impl", None) for model in runner.models.values() for m in model.modules()
+    modules = [m for model in [*runner.models.values(), *runner.outside.modules.values()] for m in model.modules()]
+    return _without_compiling(
+        runner.outside.compiled or any(isinstance(m, OptimizedModule) or getattr(m, "_compiled_call_impl", None) for m in modules)
     )
-    return _without_compiling() if compiled else nullcontext(False)
 
 
 @contextmanager
-def _without_compiling() -> Iterator[bool]:
-    if hasattr(torch.compiler, "set_stance"):  # since torch 2.6
-        with torch.compiler.set_stance("force_eager"):
-            yield True
-    else:
-        with torch._dynamo.config.patch(disable=True):
-            yield True
+def _without_compiling(known: bool) -> Iterator[bool]:
+    stance = torch.compiler.set_stance("force_eager") if hasattr(torch.compiler, "set_stance") else torch._dynamo.config.patch(disable=True)
+    with stance:
+        yield known
 
 
 def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rolling.Roll:
@@ -133,7 +133,7 @@ class _Case:
         self.samples = Samples(self.runner.train_step, self.session.batch)
         self.names = {
             id(m): ".".join(p for p in (f"{key}.{name}" if key and name else key or name).split(".") if p != "_orig_mod")
-            for key, model in self.runner.models.items()
+            for key, model in [*self.runner.outside.modules.items(), *self.runner.models.items()]
             for name, m in model.named_modules()
         }
         if step is None:

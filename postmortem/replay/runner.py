@@ -118,7 +118,7 @@ class StepRunner:
         self.scaler = self._make_scaler()
         self.observe: Callable[[Literal["loss", "grad"], dict[str, torch.Tensor]], None] | None = None
         """Called with the named losses after each forward pass and with the gradients before they are clipped."""
-        self.outside = Outside(train_step, [*(m for model in self.models.values() for m in model.modules()), *self._native_optimizers()])
+        self.outside = Outside(train_step, self.models.values(), self._native_optimizers())
         self._iterator: Iterator[Any] | None = None
         self._kept: dict[int, tuple[Any, Rng]] = {}
         self._buffers: set[str] | None = None
@@ -140,7 +140,7 @@ class StepRunner:
         if into is not None:
             into.refresh()
             return into
-        return State(self.models.values(), self.optimizers.values(), self.schedulers, self.scaler, self.outside)
+        return State([*self.models.values(), *self.outside.modules.values()], self.optimizers.values(), self.schedulers, self.scaler, self.outside)
 
     def restore(self, state: State) -> None:
         """Puts `state` back in place, the random generators last."""
@@ -213,7 +213,7 @@ class StepRunner:
             if overrides.loss_scale is not None and self.scaler is not None:
                 self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": overrides.loss_scale})
             if overrides.dtype is not None and not self._only_autocast():
-                cast_state(self.models.values(), self._native_optimizers(), DTYPES[overrides.dtype])
+                cast_state([*self.models.values(), *self.outside.modules.values()], self._native_optimizers(), DTYPES[overrides.dtype])
                 if overrides.dtype == "fp64":
                     torch.set_default_dtype(torch.float64)
             yield

@@ -43,13 +43,14 @@ class Samples:
                     if not -len(value.shape) <= self._dims[key] < len(value.shape):
                         raise ReplayError(f"sample_dim of {key!r} is {self._dims[key]}, but it has {len(value.shape)} dimensions")
                     return int(value.shape[self._dims[key]])
-            for key, value in parts.items():
-                tensors = [t for t in tensors_in(value) if t.dim()] if key not in self._shared else []
-                if tensors:
-                    return int(tensors[0].shape[0])
-            return 0
-        tensors = tensors_in(batch)
-        return int(tensors[0].shape[0]) if tensors and tensors[0].dim() else 0
+            tensors = [t for key, value in parts.items() if key not in self._shared for t in tensors_in(value) if t.dim()]
+        else:
+            tensors = tensors_in(batch)
+            tensors = tensors if tensors and tensors[0].dim() else []
+        sizes = [t.shape[0] for t in tensors if t.dim()]
+        if sizes[:1] == [1] and len(others := {n for n in sizes if n != 1}) == 1:
+            return others.pop()  # a factor or a step number came first
+        return sizes[0] if sizes else 0
 
     def _each(self, batch: Any, change: Callable[[torch.Tensor, int], torch.Tensor]) -> Any:
         """`batch` (no micro-batches) with `change(tensor, sample dimension)` for each tensor that has samples."""

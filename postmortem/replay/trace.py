@@ -392,6 +392,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = storage_key(t)
         return self._writer.get(key, -key)
 
+    def first_at(self, index: int) -> str:
+        """The first of the operators that the same expression ran in a row up to this one (views have no place)."""
+        here = first = index
+        while here and self._places[here - 1] in (self._places[index], _NO_PLACE):
+            here -= 1
+            first = here if self._places[here] == self._places[index] else first
+        return self._names[first]
+
     def births(self, sources: Iterable[int]) -> list[Birth]:
         """Where the non-finite values of what these operators wrote began, in the order of the step.
 

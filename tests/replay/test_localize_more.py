@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from postmortem.replay.fixes import suggested_line  # noqa: E402
 from postmortem.replay.localize import localize  # noqa: E402
 from postmortem.replay.model import Culprit, TrainStep  # noqa: E402
+from postmortem.replay.runner import ReplayError  # noqa: E402
 from postmortem.replay.samples import Samples  # noqa: E402
 
 if TYPE_CHECKING:
@@ -276,3 +277,45 @@ def test_a_layout_fault_is_cured_by_a_contiguous_input() -> None:
     assert (culprit.phase, culprit.param, culprit.established) == ("layout", "conv.weight", "cured")
     assert culprit.suggestion is not None
     assert "return self.conv(x.permute(0, 3, 1, 2).contiguous())" in culprit.suggestion
+
+
+def test_forward_mode_names_the_operator_whose_derivative_fails() -> None:
+    """jvp runs the derivative of sqrt in the same expression: sqrt is named, not the division in it."""
+
+    def step(m: Any, b: Any) -> Any:
+        out, tangent = torch.func.jvp(lambda x: m(x).pow(2).sum(-1).sqrt(), (b["x"],), (torch.ones_like(b["x"]),))
+        return (out + tangent).mean()
+
+    x = _rows()
+    x[2] = 0
+    culprit = _ask(step, {"x": x})
+    assert (culprit.phase, culprit.op, culprit.samples) == ("forward", "sqrt", (2,))
+    assert _cured(culprit) == {"drop_sample", "eps"}
+
+
+def test_layers_that_overflow_one_after_another() -> None:
+    """Where several layers overflow, each for other values, the first is named, not the last, whose repair hides the others."""
+
+    class Layer(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + 30000 * x.sign()
+
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), *(Layer() for _ in range(4))).half()
+    nn.init.eye_(model[0].weight)
+    culprit = _ask(lambda m, b: (m(b["x"]) / 1e4).float().mean(), {"x": torch.linspace(1, 9000, 24).view(6, 4).half()}, model)
+    assert (culprit.op, culprit.cause, culprit.established) == ("add", "dtype-overflow", "cured")
+    assert culprit.module == "2"
+
+
+def test_a_number_before_the_samples() -> None:
+    """A tensor of one entry that comes first in the batch does not make it a batch of one."""
+    batch = {"scale": torch.ones(1), "x": _rows(), "w": torch.tensor([1.0, 1, 0, 1, 1, 1])}
+    culprit = _ask(lambda m, b: (b["scale"] * m(b["x"]) / b["w"][:, None]).mean(), batch)
+    assert culprit.samples == (2,)
+
+
+def test_layers_of_unknown_size() -> None:
+    """Lazy modules that have not seen a batch are told as such."""
+    model = nn.Sequential(nn.LazyLinear(2))
+    with pytest.raises(ReplayError, match="lazy modules"):
+        localize(TrainStep(model, torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), lambda m, b: m(b).mean(), _rows()))

@@ -126,3 +126,45 @@ def test_what_gives_the_batches_is_left_alone() -> None:
     train_step.batches = trainer.batches
     culprit = localize(train_step, step=4)
     assert (culprit.step, culprit.op, trainer.taken) == (2, "div", 3)
+
+
+def test_a_teacher_that_the_step_updates() -> None:
+    """A model that the step holds beside its own is put back, is named by its variable, and follows into double precision."""
+
+    class Teacher(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(3, 2)
+            self.register_buffer("left", torch.tensor(2.0))
+
+        def forward(self, x: Any) -> Any:
+            return self.net(x) / self.left
+
+    torch.manual_seed(0)
+    teacher = Teacher()
+    before = [t.clone() for t in teacher.state_dict().values()]
+
+    def step(m: Any, b: Any) -> Any:
+        with torch.no_grad():
+            target = teacher(b)
+            teacher.left -= 1
+            teacher.net.weight.lerp_(m.weight, 0.1)
+        return ((m(b) - target) ** 2).mean()
+
+    culprit = _ask(step, batches=[torch.randn(4, 3) for _ in range(5)])
+    assert (culprit.phase, culprit.module, culprit.op, culprit.step) == ("forward", "teacher", "div", 2)
+    assert culprit.precision_only is False
+    assert all(torch.equal(a, b) for a, b in zip(before, teacher.state_dict().values(), strict=True))
+
+
+@torch.compile(backend="eager")
+def _scaled(z: Any, w: Any) -> Any:
+    return z / w[:, None]
+
+
+def test_a_compiled_function() -> None:
+    """A compiled function that the step calls runs eagerly while it is looked at, and its line is named."""
+    w = torch.tensor([1.0, 2.0, 0.0, 1.0])
+    culprit = _ask(lambda m, b: _scaled(m(b["x"]), b["w"]).mean(), batch={"x": torch.randn(4, 3), "w": w})
+    assert (culprit.op, culprit.code, culprit.samples) == ("div", "return z / w[:, None]", (2,))
+    assert any("compiled" in line for line in culprit.how)
