@@ -55,6 +55,12 @@ _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 _TIMES = {"ms", "us", "µs", "ns", "s", "sec", "secs", "min", "h", "hr", "hrs"}
 _DECIMAL_COMMA = re.compile(r"(?:0,\d++|\d++,(?:\d\d?|\d{4,}+))(?![\d,\]])")
+_COMMA = re.compile(r"(?<![\w.,:/(\[\-])[-+]?\d{1,9},\d++(?![\w,]|\.\d)")
+_COMMA_SURE = re.compile(r"(?<![\w.,:/(\[\-])[-+]?(?:0,\d++|\d{1,9},(?:\d\d?|\d{4,}+))(?![\w,]|\.\d)")
+"""Numbers with one comma; those in which it cannot stand for thousands."""
+_DOTTED = re.compile(r"\d\.\d")
+_WORDS = re.compile(r"""\b[A-Za-z_][\w.]{0,60}=(?:"[^"]{0,300}"|'[^']{0,300}'|[A-Za-z][\w./:@\-]{0,120})""")
+"""Pairs with a word for a value, as logfmt writes them."""
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
 _SHORT = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
@@ -88,10 +94,13 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         return None
     if len(text) > LONGEST_ROW:
         text = text[:LONGEST_ROW]
+    commas = "," in text and _DOTTED.search(text) is None and _COMMA_SURE.search(text) is not None
+    if commas:  # one number of the row shows that its commas stand before decimals
+        text = _COMMA.sub(_with_dot, text)
     token = _TOKEN
     if not text.isascii() and _CJK.search(text):
         text, token = text.translate(_NARROW), _TOKEN_CJK
-    record = Record()
+    record = Record(once=commas)
     end = start
     covered = leftover = 0
     weak: list[tuple[Value, bool]] = []  # blank pairs without a known role: kept if the whole row is made of pairs
@@ -209,6 +218,8 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     if len(record.values) > 8 and max(Counter(v.tag for v in record.values).values()) > 2:
         return None  # a dump of many results, one after the other
     known = placed or any(role_of(v.tag) is not None for v in record.values)
+    if demand and placed and leftover and "=" in text:
+        leftover -= sum(sum(map(str.isalpha, m[0])) for m in _WORDS.finditer(text, start))
     if demand and covered * (2 if placed else 1 if known else 0.3) < leftover:
         if (found_reversed := _reversed(text, start)) is not None:
             return found_reversed
@@ -230,6 +241,10 @@ def _reversed(text: str, start: int) -> Record | None:
         return None
     values = [Value(pair["name"], number(pair["value"])) for pair in found]
     return Record(values, step=float(head[1]), level=STEP, once=True)
+
+
+def _with_dot(match: re.Match[str]) -> str:
+    return match[0].replace(",", ".")
 
 
 def _same_quantity(name: str, before: str) -> bool:
@@ -312,7 +327,7 @@ def _unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
     if before == "#" and match.start() < 12:
         record.step, record.level = number_, STEP
         record.at["step"] = match.span("number")
-    elif before == "" and (after[:1] in (")", ":") or after == " |"):
+    elif (before == "" and after[:1] in (")", ":")) or (before in ("", "[") and after == " |"):  # "[100 | 123.45] loss=2.3"
         record.step, record.level = number_, LOCAL
         record.at["step"] = match.span("number")
     elif before == "[" and record.epoch is None and after[:1] == ",":

@@ -60,6 +60,8 @@ def name_of(gap: str) -> Named | None:
     else:
         strong = False
     tail = tail.rstrip(" \t")
+    if tail.endswith(" |") and not strong and tail.count("|") == 1:
+        tail = tail.rstrip(" |")  # "Step 100: train loss |  0.5"
     if strong and tail[-1:] in "'\"" and (key := _KEY.search(tail[-130:])):
         return Named(key[2], True, True, 1, 0, "")
     unit = ""
@@ -71,7 +73,7 @@ def name_of(gap: str) -> Named | None:
     for match in _DELIMITER.finditer(tail):
         if match.end() < len(tail):
             word = tail[cut : match.start()].strip("[]({ *#=-\t").lower().removesuffix(" set").removesuffix(" error").removesuffix(" results")
-            if word in SPLITS:
+            if word in SPLITS and not _ABSENT.match(match[0] + " "):
                 split = tail[cut : match.start()].strip("[]({ *#=-\t").split(" ")[0]
             cut = match.end()
     name = _bare(tail[cut:].strip().lstrip("([*#'\"-. )]:"), unit)
@@ -98,11 +100,13 @@ def name_of(gap: str) -> Named | None:
 
 
 def _bare(name: str, unit: str) -> str:
-    """A name without the pictures and lines in front of it, and behind a bracket that is still open."""
+    """A name without the pictures and lines in front of it, and behind a bracket that is still open, or closes what was before."""
     while name and not name[0].isascii() and unicodedata.category(name[0]) in ("So", "Sk", "Cf", "Mn"):
         name = name[1:].lstrip()
-    is_open = name.count("(") > name.count(")") + unit.count(")") - unit.count("(")
-    return name[name.rfind("(") + 1 :].lstrip() if is_open else name
+    excess = name.count("(") + unit.count("(") - name.count(")") - unit.count(")")
+    if excess < 0:
+        return name[name.find(")") + 1 :].lstrip() or name
+    return name[name.rfind("(") + 1 :].lstrip() if excess > 0 else name
 
 
 def letters(text: str) -> int:

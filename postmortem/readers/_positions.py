@@ -17,7 +17,7 @@ POSITIONS: dict[str, tuple[str, int]] = {}
 for _field, _level, _names in (
     ("step", GLOBAL,
      "global_step globalstep global_steps num_updates current_steps total_timesteps optimizer_step optimizer_steps global_iter "
-     "global_iteration opt_step gstep glob_step update_step trainer_global_step training_step env_step env_steps total_train_updates "
+     "global_iteration nupdates opt_step gstep glob_step update_step trainer_global_step training_step env_step env_steps total_train_updates "
      "全局步数"),
     ("step", ITERATION, "iteration iterations iter iters itr training_iteration update updates num_iter timestep timesteps "
      "itération itérations iteración iterazione 迭代 迭代次数 イテレーション"),

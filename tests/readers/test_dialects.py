@@ -51,6 +51,29 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         "\n".join(f"Epoch #{e}: 801it [00:20, 480.12it/s, env_step={800 * e}, loss={e}.500, rew={e}.00]" for e in range(1, 5)),
         [("loss", 1600, 2.5), ("rew", 3200, 4.0)],
     ),
+    "kaldi": (
+        "".join(
+            f"LOG (nnet3-train[5.5.2]:Print():nnet-training.cc:34) Average objective function for '{name}' for minibatches {n}-{n + 99} is "
+            f"{-5 - n / 100:.2f} over 6400 frames.\n"
+            for n in range(0, 500, 100)
+            for name in ("output", "xent")
+        ),
+        [("Average objf", 199, -6.0), ("Average objf/xent", 499, -9.0)],
+    ),
+    "kaldi's scripts": (
+        "".join(
+            f"2026-11-20 18:42:0{n},289 [steps/nnet3/train.py:493 - train - INFO ] "
+            f"Iter: {n}/95    Epoch: 0.{n}0/4.0 ({n}.5% complete)    lr: 0.0009{n}\n"
+            for n in range(1, 8)
+        ),
+        [("lr", 3, 0.00093)],
+    ),
+    "tqdm-loggable": (
+        "".join(
+            f"Progress on:train {n}.0it/40.0it rate:1.2it/s remaining:00:30 elapsed:00:{n:02d} postfix:loss={9 / n:.3f}\n" for n in range(10, 41)
+        ),
+        [("loss", 12, 0.75), ("loss", 36, 0.25)],
+    ),
     "wrapped dict": (
         "".join(f"{{'loss': {i}.5,\n 'note': 'x, y',\n 'step': {i},\n 'acc': 0.{i}}}\nresting\n" for i in range(10, 15))
         + '{\n  "loss": 2.5,\n  "step": 20\n}\n',

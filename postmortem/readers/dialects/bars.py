@@ -141,3 +141,38 @@ class TransformersDict(Dialect):
         record.fractional = True
         record.values.append(Value("epoch", record.epoch, *record.at["epoch"]))
         return record
+
+
+@dialect
+class LoggedBars(Dialect):
+    """tqdm-loggable (levanter and others): ``Progress on:train 30.0it/100it rate:1.2it/s remaining:01:10 elapsed:00:25 postfix:loss=3.2``.
+
+    Format: tqdm_loggable/tqdm_logging.py. It writes a line where a terminal would get a bar. Counts above 999 are rounded
+    (``1.23kit``) and then no position.
+    """
+
+    name = "tqdm-loggable"
+    priority = 41
+    needles: ClassVar[tuple[str, ...]] = ("Progress on:",)
+    _pattern = re.compile(
+        r"Progress on:(?P<what>[^:]{0,80}?) (?P<n>\d{1,15})(?:\.0)?(?P<unit>[kMG]?)\w{2,12}/(?:(?P<total>\d{1,15})(?:\.0)?(?:[kMG]?)\w{2,12}|-) rate:"
+    )
+    _postfix = re.compile(r"\bpostfix:")
+
+    def parse(self, row: Row) -> Record | None:
+        match = self._pattern.search(row.text)
+        if match is None:
+            return Record() if "Progress on:" in row.text and " rate:" in row.text else None
+        record = Record(bar=True, level=LOCAL)
+        if match["what"].strip().lower() in HELD_OUT:
+            record.evaluation, record.split = True, match["what"].strip()
+        elif not match["unit"]:
+            record.n = float(match["n"])
+            record.at["n"] = match.span("n")
+            if match["total"]:
+                record.total = float(match["total"])
+                record.at["total"] = match.span("total")
+        behind = self._postfix.search(row.text, match.end())
+        if behind and (postfix := mine(row.text, behind.end(), demand=False)):
+            record.values = postfix.values
+        return record
