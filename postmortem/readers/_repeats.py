@@ -72,26 +72,30 @@ def again(
 
 def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.int32], cells: Cells, n_tags: int) -> NDArray[Any]:
     """Indices of the values whose tag comes twice in rows of one rank and step that follow one another, and of a few more."""
-    index = np.flatnonzero(rows["count"])
-    rank = rows["rank"][index]
-    if len(rank) and (rank != rank[0]).any():
-        order = np.argsort(rank, kind="stable")
-        index, rank = index[order], rank[order]
-    at = step[index]
-    new = np.ones(len(index) + 1, bool)
-    new[1:-1] = (rank[1:] != rank[:-1]) | (at[1:] != at[:-1])
-    beside = ~(new[:-1] & new[1:])
-    group, index = np.cumsum(new[:-1])[beside], index[beside]
-    found: list[NDArray[Any]] = [index[:0]]
-    start = 0
-    while start < len(index):
-        last = group[min(start + _ROWS_AT_ONCE, len(index)) - 1]
-        end = int(np.searchsorted(group, last, side="right"))
-        some = cells.of(index[start:end])
-        slot = np.repeat(group[start:end] - group[start], cells.count[index[start:end]]) * n_tags + codes[some]
+    rank, filled = rows["rank"], rows["count"] > 0
+    found: list[NDArray[Any]] = [np.empty(0, np.intp)]
+    left = np.empty(0, np.intp)  # rows of the last step of each rank, which may go on
+    stop = 0
+    while stop < len(filled):
+        start, stop = stop, min(len(filled), stop + max(_ROWS_AT_ONCE, len(left)))
+        index = np.concatenate((left, np.flatnonzero(filled[start:stop]) + start))
+        index = index[np.argsort(rank[index], kind="stable")]
+        who, at = rank[index], step[index]
+        new = np.ones(len(index) + 1, bool)
+        new[1:-1] = (who[1:] != who[:-1]) | (at[1:] != at[:-1])
+        group = np.cumsum(new[:-1]) - 1
+        beside = ~(new[:-1] & new[1:])
+        if stop < len(filled):
+            last = np.zeros(len(index), bool)
+            last[group[np.flatnonzero(who[1:] != who[:-1])]] = True
+            last[group[-1:]] = True
+            left = index[last[group]]
+            beside &= ~last[group]
+        group, index = group[beside], index[beside]
+        some = cells.of(index)
+        slot = np.repeat(group, cells.count[index]) * n_tags + codes[some]
         slot %= _SLOTS
         found.append(some[np.bincount(slot)[slot] > 1])
-        start = end
     return np.concatenate(found)
 
 
