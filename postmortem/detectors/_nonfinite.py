@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from postmortem.core.view import Series, View
 
 ALWAYS_DEFINED = ("loss", "val_loss", "grad_norm", "layer_grad_norm", "lr", "loss_scale", "perplexity")
+_BEST = re.compile(r"(?:^|[\W_])best(?:[\W_]|$)", re.IGNORECASE)
+"""Best values start as infinities: there is none before the first evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,10 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
     finite = np.isfinite(series.value)
     count = int(bad.sum())
     if not finite.any():
-        grave = series.role in ALWAYS_DEFINED
+        grave = series.role in ALWAYS_DEFINED and not _BEST.search(series.tag)
         return Onset(series, int(np.argmax(bad)), None, count, False, "error" if grave else "info")
     first_finite = int(np.argmax(finite))
-    if series.role != "loss":  # scores before the first evaluation, the gradient norm before the first update
+    if series.role != "loss" or _BEST.search(series.tag):  # scores before the first evaluation, the gradient norm before the first update
         bad = bad & (np.arange(len(bad)) > first_finite)
         count = int(bad.sum())
     if not count or scaler_handled(view, series):

@@ -1,0 +1,32 @@
+"""Infinities that mean "not yet"."""
+
+import numpy as np
+import pytest
+
+from postmortem.detectors.inf_onset import InfOnset
+
+
+def found(view):
+    return [(f.tag, f.severity, f.step) for f in InfOnset(InfOnset.Options()).detect(view)]
+
+
+@pytest.mark.parametrize("tag", ["best_val_loss", "val/best loss", "Best loss"])
+def test_a_best_value_starts_as_an_infinity(tag, healthy, view_of):
+    """There is no best loss before the first evaluation, and none at all where the settings are printed once."""
+    base = healthy()
+    value = np.full(400, 0.5)
+    value[:50] = np.inf
+    assert not found(view_of(base | {tag: value}))
+    assert [severity for _, severity, _ in found(view_of(base | {tag: np.array([np.inf])}))] == ["info"]
+
+
+def test_a_best_value_that_becomes_infinite_is_a_fault(healthy, view_of):
+    value = np.full(400, 0.5)
+    value[300:] = -np.inf
+    assert found(view_of(healthy() | {"best_score": value})) == [("best_score", "error", 300)]
+
+
+def test_a_loss_that_is_infinite_from_the_start_is_a_fault(healthy, view_of):
+    value = np.full(400, 0.5)
+    value[:5] = np.inf
+    assert found(view_of(healthy() | {"aux_loss": value})) == [("aux_loss", "error", 0)]
