@@ -36,6 +36,7 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
     """Reads all files of a run. Never raises for content: what is wrong becomes a Problem."""
     parts, copies = _without_copies(files.parts)
     readings = [(part, _read(part)) for part in parts]
+    _place_by_other_files([reading for _, reading in readings])
     _drop_coarser_prints([reading for _, reading in readings])
     _place_last_failures([reading for _, reading in readings])
     events: list[Event] = []
@@ -125,6 +126,33 @@ def _read(part: Part) -> Reading:
 
 def _unread(part: Part, what: str) -> Reading:
     return Reading(source=part.reader.kind, path=str(part.path), problems=[Problem(path=str(part.path), what=what, lost="the file")])
+
+
+def _place_by_other_files(readings: list[Reading]) -> None:
+    """Gives the events of a text without any numbers (an ``.err``) the steps of the numbers beside it.
+
+    The last step before their time, where both are texts and so share a clock; else what ended the run stands at the last step of all.
+    """
+    known = [r for r in readings if len(r.points) and r.step_axis != "row"]
+    if not known:
+        return
+    prints = [r.points for r in known if r.source == "text"]
+    wall = np.concatenate([np.empty(0), *(points.wall_time for points in prints)])
+    step = np.concatenate([np.empty(0, np.int64), *(points.step for points in prints)])
+    order = np.flatnonzero(~np.isnan(wall))
+    order = order[np.argsort(wall[order], kind="stable")]
+    last = int((prints or [known[0].points])[-1].step[-1])
+    for reading in readings:
+        if reading.source == "text" and not len(reading.points):
+            reading.events = [replace(e, step=_step_of(e, wall[order], step[order], last)) if e.step is None else e for e in reading.events]
+
+
+def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], last: int) -> int | None:
+    """`wall` ascends; `last` is the last step of the run."""
+    if np.isnan(event.wall_time) or not len(wall):
+        return last if event.severity == "error" else None
+    before = int(np.searchsorted(wall, event.wall_time, side="right"))
+    return int(step[before - 1]) if before else None
 
 
 def _drop_coarser_prints(readings: list[Reading]) -> None:

@@ -65,3 +65,20 @@ def test_a_copy_of_a_file_is_no_restart(tmp_path: Path) -> None:
     changed[-1] ^= 1
     (alone / original.name.replace("4242", "4244")).write_bytes(changed)
     assert postmortem.load(alone).n_points > points
+
+
+def test_a_crash_in_an_err_file_stands_at_the_last_step_of_the_out_file(tmp_path: Path) -> None:
+    """A file of errors has no steps of its own; notes in it have none either, as nobody knows when they were written."""
+    (tmp_path / "job_12.out").write_text("".join(f"step {step} train_loss {2 - 0.01 * step}\n" for step in range(70)))
+    (tmp_path / "job_12.err").write_text("The grad norm is nan. Skipping updating the model.\n" + CRASH)
+    run = postmortem.load(tmp_path)
+    assert {event.kind: event.step for event in run.event_list} == {"generic-exception": 69, "update-skipped": None}
+
+
+def test_times_place_what_an_err_file_says(tmp_path: Path) -> None:
+    """Both files write with the same clock: an event belongs to the last step before its time."""
+    times = [f"2026-11-20 12:00:{n:02d},000 - INFO - " for n in range(60)]
+    (tmp_path / "job_12.out").write_text("".join(f"{time}step {n} train_loss {2 - 0.01 * n}\n" for n, time in enumerate(times)))
+    (tmp_path / "job_12.err").write_text(times[20].replace("INFO", "WARNING") + "The grad norm is nan. Skipping updating the model.\n")
+    (event,) = postmortem.load(tmp_path).event_list
+    assert event.step == 20
