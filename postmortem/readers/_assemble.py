@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 _GRAVEST: tuple[Ended, ...] = ("out-of-memory", "time-limit", "preempted", "hung", "killed", "crashed", "interrupted", "completed", "running", "cut")
 """Where sources disagree on the end, the one that says most is believed: "out of memory" beats "exit code 1"."""
-_STILL_RUNNING_SECONDS = 300.0
+_STILL_RUNNING_SECONDS = (150.0, 300.0)
+"""Silence of a running training: TensorBoard's writers hold back up to 120 s; who logs more rarely is given up to the second."""
+_STILL_RUNNING_ROWS = 20
 _NO_STEPS = ("epoch", "row")
 _COARSER = "numbers printed without a step, which another source has with one"
 
@@ -269,7 +271,10 @@ def _ended(readings: list[tuple[Part, Reading]], streams: list[Stream]) -> Ended
     for ended in _GRAVEST:
         if ended in said:
             return ended
-    walls = [float(np.nanmax(s.points.wall_time)) for s in streams if len(s.points) and np.isfinite(s.points.wall_time).any()]
-    if walls and 0 <= time.time() - max(walls) < _STILL_RUNNING_SECONDS:
-        return "running"
+    walls = [np.unique(s.points.wall_time[np.isfinite(s.points.wall_time)]) for s in streams]
+    newest = max((w for w in walls if len(w)), key=lambda w: float(w[-1]), default=None)
+    if newest is not None:
+        usual = float(np.median(np.diff(newest[-1000:]))) if len(newest) > 1 else np.inf
+        if 0 <= time.time() - newest[-1] < np.clip(_STILL_RUNNING_ROWS * usual, *_STILL_RUNNING_SECONDS):
+            return "running"
     return "unknown"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+
+import pytest
 
 import postmortem
 
@@ -82,3 +85,12 @@ def test_times_place_what_an_err_file_says(tmp_path: Path) -> None:
     (tmp_path / "job_12.err").write_text(times[20].replace("INFO", "WARNING") + "The grad norm is nan. Skipping updating the model.\n")
     (event,) = postmortem.load(tmp_path).event_list
     assert event.step == 20
+
+
+@pytest.mark.parametrize(("every", "ago", "ended"), [(0.1, 100, "running"), (0.1, 200, "unknown"), (60, 200, "running"), (60, 400, "unknown")])
+def test_a_run_that_fell_silent_is_over_the_sooner_the_faster_it_logged(tmp_path: Path, every: float, ago: float, ended: str) -> None:
+    """A log without an end may still be running: longer where its rows are minutes apart than where they are ten a second."""
+    last = time.time() - ago
+    rows = "".join(f"{step},{2 - 0.01 * step},{last - every * (99 - step)}\n" for step in range(100))
+    (tmp_path / "metrics.csv").write_text("step,loss,wall_time\n" + rows)
+    assert postmortem.load(tmp_path).ended == ended
