@@ -55,6 +55,8 @@ _WITH_A_POSITION = SPLITS | {
     "results",
     "result",
     "metrics",
+    "completed",
+    "finished",
 }
 
 

@@ -59,7 +59,7 @@ class Bars(Dialect):
             if epoch["epochs"]:
                 record.epochs = float(epoch["epochs"])
                 record.at["epochs"] = epoch.span("epochs")
-            else:
+            elif "v_num=" in text:
                 record.base = 0
         words = {w.strip("[]():").lower() for w in description.replace("_", " ").split()[:3]}
         if words & HELD_OUT or "sanity" in words:
