@@ -1,12 +1,12 @@
 """Speed and memory of looking into a checkpoint, against one plain pass over the file.
 
-    python benchmarks/checkpoints.py [--mib 1024] [--dtype float32 bfloat16 ...] [--safetensors] [--previous] [--folder DIR]
+    python benchmarks/checkpoints.py [--mib 1024] [--kind float32 bfloat16 ...] [--safetensors] [--previous] [--folder DIR]
 
-Writes a checkpoint of the given size (torch zip, unless --safetensors), then, by turns in one fresh process, reads it in
-pieces of 1 MiB with one thread and does nothing with them (the plain pass), sends it to /dev/null with `cat`, and looks
-into it. With --previous, two checkpoints: both are read plainly, and one is compared with the other. The plain pass reads
-into pages of its own, the best case: some processors copy at half the speed into a Python `bytearray`, which begins 16
-bytes into a page.
+Writes a checkpoint of the given size (torch zip, unless --safetensors) of one dtype, or `training`: bfloat16 weights, each
+with two float32 moments, as an optimizer keeps them. Then, by turns in one fresh process, reads it in pieces of 1 MiB with
+one thread and does nothing with them (the plain pass), sends it to /dev/null with `cat`, and looks into it. With --previous,
+two checkpoints: both are read plainly, and one is compared with the other. The plain pass reads into pages of its own, the
+best case: some processors copy at half the speed into a Python `bytearray`, which begins 16 bytes into a page.
 Prints the best time of each and the peak memory above that of an imported torch. The file is in the page cache, so the
 ratio is the worst case: from a disk both are slower. On a busy machine only the ratio of CPU times means something.
 """
@@ -58,10 +58,12 @@ print(json.dumps([*best[plain], best[cat][0], *best[look], before, peak()]))
 """
 MAKE = """
 import sys, torch
-mib, dtype, paths = int(sys.argv[1]), getattr(torch, sys.argv[2]), sys.argv[3:]
+mib, kind, paths = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
 n = 16
+parts = {"weight": torch.bfloat16, "exp_avg": torch.float32, "exp_avg_sq": torch.float32} if kind == "training" else {"weight": getattr(torch, kind)}
+numel = mib * 2**20 // n // sum(dtype.itemsize for dtype in parts.values())
 for path in paths:
-    state = {f"layers.{i}.weight": torch.randn(mib * 2**20 // n // dtype.itemsize).to(dtype) for i in range(n)}
+    state = {f"layers.{i}.{part}": torch.randn(numel).to(dtype) for i in range(n) for part, dtype in parts.items()}
     if path.endswith(".safetensors"):
         from safetensors.torch import save_file
         save_file(state, path)
@@ -74,15 +76,15 @@ def run(code: str, *args: object) -> str:
     return subprocess.run([sys.executable, "-c", code, *map(str, args)], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def measure(dtype: str, a: argparse.Namespace) -> None:
+def measure(kind: str, a: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(dir=a.folder) as folder:
         names = ["new", "old"] if a.previous else ["new"]
         paths = [Path(folder) / (name + (".safetensors" if a.safetensors else ".pt")) for name in names]
-        run(MAKE, a.mib, dtype, *paths)
+        run(MAKE, a.mib, kind, *paths)
         plain, plain_cpu, cat, look, look_cpu, before, peak = json.loads(run(LOOK, *paths))
     gib = len(paths) * a.mib / 1024
     compared = ", compared with another one" if a.previous else ""
-    print(f"{a.mib} MiB of {dtype}, {'safetensors' if a.safetensors else 'torch zip'}{compared}")
+    print(f"{a.mib} MiB of {kind}, {'safetensors' if a.safetensors else 'torch zip'}{compared}")
     print(f"  plain pass    {plain:7.3f} s  {gib / plain:6.2f} GiB/s, CPU {plain_cpu:.3f} s")
     print(f"  cat > /dev/null {cat:5.3f} s  {gib / cat:6.2f} GiB/s")
     print(f"  looked into   {look:7.3f} s  {gib / look:6.2f} GiB/s, CPU {look_cpu:.3f} s")
@@ -93,13 +95,13 @@ def measure(dtype: str, a: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mib", type=int, default=1024)
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16", "float16"])
+    parser.add_argument("--kind", nargs="+", default=["float32", "training", "bfloat16", "float16"])
     parser.add_argument("--safetensors", action="store_true")
     parser.add_argument("--previous", action="store_true", help="compare with a checkpoint before")
     parser.add_argument("--folder", type=Path, default=None, help="where to write the files")
     a = parser.parse_args()
-    for dtype in a.dtype:
-        measure(dtype, a)
+    for kind in a.kind:
+        measure(kind, a)
 
 
 if __name__ == "__main__":
