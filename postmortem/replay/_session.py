@@ -38,6 +38,14 @@ class _Enough(Exception):
     pass
 
 
+class _Bad(Exception):
+    pass
+
+
+class _Passed(Exception):
+    """What had failed is past, and all of it is finite now."""
+
+
 @dataclass(slots=True)
 class Traced:
     """A traced rerun: where it went wrong first, the operators that wrote what is wrong, and what tensors are by storage."""
@@ -72,6 +80,8 @@ class Session:
         train_step = runner.train_step
         self._simple = train_step.accumulate == 1 and not isinstance(train_step.step, dict)
         """One forward and one backward pass: ending early leaves the operators before the end as they are."""
+        self._sub_step: int | None = None
+        """The sub-step that fails first, of several optimizers: 0 is the first."""
 
     def run(
         self,
@@ -87,19 +97,29 @@ class Session:
         if prepare is not None:
             prepare()
 
+        passed = 0
+
         def stop_early(kind: str, tensors: dict[str, torch.Tensor]) -> None:
+            nonlocal passed
             with _disable_current_modes():
                 if kind == "loss" and not all(math.isfinite(float(t.detach())) for t in tensors.values()):
                     raise _Enough
+                if kind == "grad" and until != "param" and passed == self._sub_step:
+                    raise _Bad if until == "grad" and nonfinite_names(tensors) else _Passed
+                passed += kind == "grad"
 
         self.runner.observe = stop_early
         try:
             with ExitStack() as stack:
                 for mode in modes:
                     stack.enter_context(mode)
-                return self.runner.run(self.batch, self.step, overrides=overrides, until=_UNTIL[until]).first_nonfinite
+                return self.runner.run(self.batch, self.step, overrides=overrides, until=_UNTIL[until] if self._simple else "step").first_nonfinite
         except _Enough:
             return "loss"
+        except _Bad:
+            return "grad"
+        except _Passed:
+            return None
         finally:
             self.runner.observe = None
 
@@ -107,7 +127,7 @@ class Session:
         """Whether the step still fails, at the stage `at` or before; None, with the reason in `failure`, where it could
         not be run so, or, asked for failures `alike`, where it fails before `at` and so over something else."""
         try:
-            found = self.run(overrides, until=at if self._simple else "param", **how)
+            found = self.run(overrides, until=at, **how)
             if alike and found is not None and _STAGES.index(found) < _STAGES.index(at):
                 self.failure = f"the {found} is not finite"
                 return None
@@ -142,6 +162,7 @@ class Session:
             prepare()
         out = Traced(tracer)
         reached: Stage = "loss"
+        passed = 0
 
         def keep(batch: Any) -> Any:
             out.batch = batch
@@ -149,7 +170,7 @@ class Session:
             return batch
 
         def look(kind: Literal["loss", "grad"], tensors: dict[str, torch.Tensor]) -> None:
-            nonlocal reached
+            nonlocal reached, passed
             reached = "grad" if kind == "loss" else "param"
             with _disable_current_modes():
                 bad = {name: tensors[name] for name in nonfinite_names({n: t.detach() for n, t in tensors.items()})}
@@ -160,6 +181,7 @@ class Session:
                     out.stage, out.names = kind, list(bad)
                     out.sources = [tracer.source(t) for t in bad.values()]
                     raise _Enough
+                passed += kind == "grad"
                 if kind == "grad":
                     out.backward_ended = tracer.count
                     for name, p in self.runner.named_parameters().items():
@@ -183,6 +205,8 @@ class Session:
         finally:
             self.runner.observe = None
         out.micro = max(0, out.micro - 1)
+        if self._sub_step is None and out.stage in ("loss", "grad"):
+            self._sub_step = passed
         out.known = self._known(out.batch)
         if out.raised is not None:
             outside = [*tensors_in(out.batch), *self.state_tensors().values()]

@@ -40,7 +40,7 @@ def _of_the_line(culprit: Culprit) -> Iterator[str]:
         yield f"{place}: `{' '.join(new)}` (cured the step)"
     elif how := _cured(culprit, "eps").get("eps"):
         yield f"{how} (cured the step)"
-    elif culprit.fresh_state:
+    elif culprit.fresh_state and culprit.cause != "divergence":
         yield "start the optimizer's state afresh (cured the step)"
 
 
@@ -81,3 +81,5 @@ def _of_the_training(culprit: Culprit, view: View | None) -> Iterator[str]:
     if "clip_grad" in cures:
         limit = clip(view, culprit.step) if view is not None else None
         yield f"{limit or 'clip the gradient norm'} ({cures['clip_grad']}: cured)"
+    if culprit.fresh_state and culprit.cause == "divergence":
+        yield "start the optimizer's state afresh (the loss then stays at its level)"

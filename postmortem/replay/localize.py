@@ -229,7 +229,7 @@ class _Case:
         double = Overrides(dtype="fp64")
         known = getattr(self.runner.train_step.batches, "__len__", None)
         end = None if self.roll.fault is None or known is None else min(self.roll.first + known() - 1, self.roll.last + _FURTHER)
-        precise = self._survives(double, end)  # gone is: finite to the end of the batches; where that is not known, at its level
+        precise = self._survives(double, end, level=end is None)  # gone is: finite to the end of the batches; where that is not known, at its level
         tried.append(Fix(name="fp64", cured=precise and self._survives(double), how="all steps in double precision"))
         self.how.append(
             f"the loss leaves its level at step {self.roll.diverged_at} and goes from {losses[0]:.4g} to {losses[-1]:.4g}: no single operator's fault"
@@ -242,17 +242,23 @@ class _Case:
             how=tuple(self.how), established="cured" if cured else "observed",
         )  # fmt: skip
 
-    def _survives(self, overrides: Overrides, until: int | None = None) -> bool:
+    def _survives(self, overrides: Overrides, until: int | None = None, *, level: bool = True) -> bool:
         try:
-            return rolling.survives(self.runner, self.roll, overrides, until=until)
+            return rolling.survives(self.runner, self.roll, overrides, until=until, level=level)
         except Exception:  # noqa: BLE001  (user code that refuses what is not finite, or that another precision does not suit)
             follow = overrides.dtype is not None and not overrides.casts_follow
-            return follow and self._survives(replace(overrides, casts_follow=True), until)
+            return follow and self._survives(replace(overrides, casts_follow=True), until, level=level)
 
     def _survives_afresh(self) -> bool | None:
+        """Whether forgetting the optimizer's state holds the loss, and does not only put off what comes: twice as far as well."""
         self.runner.restore(self.roll.start)
-        has_state = any(getattr(optimizer, "state", None) for optimizer in self.runner.optimizers.values())
-        return self._survives(Overrides(fresh_optimizer=True)) if has_state else None
+        if not any(getattr(optimizer, "state", None) for optimizer in self.runner.optimizers.values()):
+            return None
+        batches = self.runner.train_step.batches
+        known = getattr(batches, "__len__", None)
+        twice = 2 * self.roll.last - self.roll.first + 1
+        end = twice if callable(batches) else self.roll.last if known is None else min(self.roll.first + known() - 1, twice)
+        return self._survives(Overrides(fresh_optimizer=True), end)
 
     def _far_off(self) -> bool:
         """Without any fault a growing loss is called a divergence only where the log did, or where it is a thousandfold."""

@@ -138,15 +138,15 @@ def leaves_level(losses: Sequence[float]) -> int | None:
     return left
 
 
-def survives(runner: StepRunner, done: Roll, overrides: Overrides = NOTHING, *, until: int | None = None) -> bool:
+def survives(runner: StepRunner, done: Roll, overrides: Overrides = NOTHING, *, until: int | None = None, level: bool = True) -> bool:
     """Whether all steps of the roll, rerun from its start under `overrides`, stay finite and within ten times the level.
 
-    With `until` the steps up to that one are run, and only have to stay finite.
+    With `until` the steps up to that one are run; without `level` they only have to stay finite.
     Leaves the runner in whatever state that makes: restore one.
     """
     runner.restore(done.start)
-    level = done.results if done.diverged_at is None else done.results[: done.diverged_at - done.first]
-    limit = ceiling([r.loss for r in level if math.isfinite(r.loss)]) if until is None else math.inf
+    calm = done.results if done.diverged_at is None else done.results[: done.diverged_at - done.first]
+    limit = ceiling([r.loss for r in calm if math.isfinite(r.loss)]) if level else math.inf
     with runner.under(overrides):
         for step in range(done.first, (done.last if until is None else until) + 1):
             result = runner.run(runner.draw(step), step)

@@ -319,3 +319,39 @@ def test_layers_of_unknown_size() -> None:
     model = nn.Sequential(nn.LazyLinear(2))
     with pytest.raises(ReplayError, match="lazy modules"):
         localize(TrainStep(model, torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), lambda m, b: m(b).mean(), _rows()))
+
+
+def test_the_first_of_two_sub_steps() -> None:
+    """What fails in the first optimizer's loss spoils the second's as well; that repairing it leaves the derivative is no matter."""
+    torch.manual_seed(0)
+    models = {"d": nn.Linear(4, 1), "g": nn.Linear(4, 4)}
+    optimizers = {name: torch.optim.SGD(m.parameters(), lr=0.01) for name, m in models.items()}
+
+    def judge(m: Any, b: Any) -> Any:
+        return -torch.log(m["d"](b["x"]).sigmoid() * b["w"][:, None]).mean()
+
+    def make(m: Any, b: Any) -> Any:
+        return m["d"](m["g"](b["x"])).mean()
+
+    batch = {"x": _rows(), "w": torch.tensor([1.0, 1, 0, 1, 1, 1])}
+    culprit = localize(TrainStep(models, optimizers, {"d": judge, "g": make}, batch))
+    assert (culprit.phase, culprit.op, culprit.samples, culprit.established) == ("forward", "log", (2,), "cured")
+
+
+def test_fresh_state_that_only_puts_off_a_divergence() -> None:
+    """Under a rate that keeps rising, forgetting the momentum helps for a while: that is no cure, a lower rate is."""
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.95)
+
+    def faster(step: int) -> None:
+        optimizer.param_groups[0]["lr"] = 0.05 * 1.25**step
+
+    torch.manual_seed(0)
+    x = torch.randn(8, 4)
+    for _ in range(3):
+        model(x).mean().backward()
+        optimizer.step()
+    step = TrainStep(model, optimizer, lambda m, b: ((m(b) - 1) ** 2).mean(), batches=lambda _: x, before_step=faster, first_step=0)
+    culprit = localize(step, step=60)
+    assert (culprit.cause, culprit.fresh_state) == ("divergence", False)
+    assert "lower_lr" in _cured(culprit)
