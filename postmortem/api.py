@@ -55,8 +55,8 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     path = Path(path)
     found, problems = discover([path])
     if len(found) > 1:
-        names = ", ".join(run.name for run in found[:20])
-        raise UsageError(f"{path} holds {len(found)} runs, load one of them: {names}{', …' if len(found) > 20 else ''}")
+        paths = ", ".join(str(run.parts[0].path if run.path == path else run.path) for run in found[:10])
+        raise UsageError(f"{path} holds {len(found)} runs, load one of them: {paths}{', …' if len(found) > 10 else ''}")
     files = found[0] if found else RunFiles(path.resolve().name, path)
     run = _read(files, roles, [path], ())
     run.problems += problems
@@ -384,10 +384,17 @@ def _html(thing: Any) -> str:
     return fragment(judge(thing) if isinstance(thing, Run) else thing)
 
 
+def _text(thing: Report | RunReport) -> str:
+    from postmortem.reporters import REPORTERS, RenderOptions
+
+    whole = thing if isinstance(thing, Report) else Report(runs=(thing,), version=__version__)
+    return REPORTERS["text"](whole, RenderOptions()).rstrip("\n")
+
+
 def _plot_run(thing: Any, ax: Any = None) -> Any:
     from postmortem.plots import plot_run
 
     return plot_run(thing, ax)
 
 
-model.HOOKS.update(findings_frame=_findings_frame, html=_html, plot_run=_plot_run)
+model.HOOKS.update(findings_frame=_findings_frame, html=_html, text=_text, plot_run=_plot_run)

@@ -65,7 +65,8 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
             panel.legend(fontsize="x-small", loc="best")
         last = i == len(panels) - 1
         if panel.get_yscale() == "linear":
-            panel.ticklabel_format(axis="y", scilimits=(-3, 4))
+            panel.ticklabel_format(axis="y", scilimits=(-3, 4), useOffset=False)
+            _no_rounding(panel)
         panel.tick_params(labelbottom=last, labelsize="small")
         panel.set_xlabel("step" if last else "")
     if not panels:
@@ -101,6 +102,14 @@ def _draw(series: Series, ax: Axes, label: str, *, shade: float) -> None:
         ax.plot(step[first], np.full(len(first), 0.97), marker="x", color=line.get_color(), transform=across, ls="")
     if logarithmic:
         ax.set_yscale("log")
+
+
+def _no_rounding(ax: Axes) -> None:
+    """Keeps what differs by no more than the precision of float32, in which most loggers write, from filling a panel."""
+    low, high = ax.get_ylim()
+    middle = (low + high) / 2
+    if high - low < 1e-5 * abs(middle):
+        ax.set_ylim(middle - 0.05 * abs(middle), middle + 0.05 * abs(middle))
 
 
 def _axes(ax: Axes | None) -> Axes:

@@ -9,6 +9,7 @@ import pytest
 
 import postmortem
 from postmortem.core.config import Config
+from postmortem.core.errors import UsageError
 
 
 @pytest.fixture
@@ -43,14 +44,6 @@ def test_load_one_run(tmp_path):
     run = postmortem.load(tmp_path / "b.log")
     assert len(run.frame) == 0
     assert list(run.frame.columns) == list(frame.columns)
-
-
-def test_load_of_several_runs_lists_them(tmp_path):
-    """load of a folder with two runs names them."""
-    for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text("step,loss\n1,2.5\n2,2.4\n")
-    with pytest.raises(postmortem.PostmortemError, match=r"holds 2 runs.*: a, b"):
-        postmortem.load(tmp_path)
 
 
 def test_scan_finds_the_last_good_checkpoint_by_looking(failed_run):
@@ -165,3 +158,34 @@ def test_a_replay_that_cannot_be_made_is_a_note(failed_run, postmortem):
     assert run["verdict"] == "failed"
     assert run["culprit"] is None
     assert any(n.startswith("replay: ") and "recipe.py" in n for n in run["notes"])
+
+
+def test_reprs_are_one_line_and_print_tells_the_story(tmp_path):
+    """In a console a report, a run and its numbers are one line each; `print` shows what the command line shows."""
+    (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(f"{i},{'nan' if i > 60 else 2 - 0.01 * i}\n" for i in range(90)))
+    report = postmortem.scan(tmp_path)
+    assert repr(report) == "<Report of 1 runs: 1 failed>"
+    for thing in (report.runs[0], postmortem.load(tmp_path)):
+        assert "\n" not in repr(thing)
+        assert len(repr(thing)) < 300
+    assert "NAN001 nan-onset in loss at step 61" in str(report)
+    assert str(report) == str(report.runs[0])
+
+
+def test_several_runs_are_listed_by_paths_that_load(tmp_path):
+    """The error for a folder of several runs lists paths: each of them is one run."""
+    for name in ("a.log", "b.out", "b.err", "c/metrics.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("step,loss\n1,2.0\n2,1.5\n" if name.endswith(".csv") else "step=1 loss=2.0\nstep=2 loss=1.5\n")
+    with pytest.raises(UsageError) as caught:
+        postmortem.load(tmp_path)
+    listed = str(caught.value).partition("load one of them: ")[2].split(", ")
+    assert len(listed) == 3
+    assert all(postmortem.load(path).n_points for path in listed)
+
+
+def test_a_checkpoint_is_told_from_a_log(tmp_path):
+    """Weights given as a run are named as such, with the command that looks into them."""
+    (tmp_path / "step_10.pt").write_bytes(b"PK\x03\x04")
+    (problem,) = postmortem.load(tmp_path / "step_10.pt").problems
+    assert "postmortem checkpoints" in problem.what

@@ -88,6 +88,15 @@ def test_the_axes_given_are_used_and_their_neighbours_left_alone():
     assert all(a.get_position().x1 <= right.get_position().x0 for a in figure.axes if a is not right)
 
 
+def test_rounding_does_not_fill_a_panel():
+    """A learning rate that is 0.001 in one file and its float32 in the next is a flat line; a real change is not."""
+    rate = np.where(np.arange(100) < 50, 1e-3, float(np.float32(1e-3)))
+    low, high = plot_run(make_run(100, lr=rate)).get_ylim()
+    assert high - low > 0.01 * 1e-3
+    low, high = plot_run(make_run(100, lr=np.where(np.arange(100) < 50, 1e-3, 1.01e-3))).get_ylim()
+    assert high - low < 0.02 * 1e-3
+
+
 def test_axes_outside_a_grid_work_too():
     """Axes placed by hand are split in their own place."""
     figure = Figure()

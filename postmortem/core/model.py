@@ -149,7 +149,7 @@ class Around:
     curve: tuple[float, ...] = ()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class RunReport:
     """All that is said about one run. `run` holds the timeline where it was kept (not in large scans)."""
 
@@ -173,6 +173,14 @@ class RunReport:
     """What a replay of the run answered, as plain JSON types: the `culprit` of ``postmortem replay --format json``."""
     run: Run | None = None
 
+    def __repr__(self) -> str:
+        """One line: a console shows the whole of a report with `print`, a notebook by itself."""
+        story = f", {self.diagnosis.name}" if self.diagnosis else ""
+        return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
+
+    def __str__(self) -> str:
+        return str(_hook("text")(self))
+
     def plot(self, ax: Any = None) -> Any:
         """The run's loss, gradient norm and learning rate with the findings marked; returns the Axes."""
         return _hook("plot_run")(self, ax)
@@ -181,7 +189,7 @@ class RunReport:
         return str(_hook("html")(self))
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, repr=False)
 class Report:
     """The result of a scan; every output format is a rendering of one Report."""
 
@@ -190,6 +198,14 @@ class Report:
     options: dict[str, Any] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     """Paths that belong to no run: unreadable, empty or of no known kind."""
+
+    def __repr__(self) -> str:
+        verdicts = [run.verdict for run in self.runs]
+        counted = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
+        return f"<Report of {len(self.runs)} runs{': ' if counted else ''}{counted}>"
+
+    def __str__(self) -> str:
+        return str(_hook("text")(self))
 
     def __getitem__(self, name: str) -> RunReport:
         """The run of that name. KeyError lists the names there are."""

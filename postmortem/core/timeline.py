@@ -88,7 +88,7 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     return segment, tuple(restarts)
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Run:
     """One training run: its timeline and what is known about it.
 
@@ -111,6 +111,11 @@ class Run:
     role_overrides: dict[str, str] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     """What each file said, without its points."""
+
+    def __repr__(self) -> str:
+        """One line: what it is made of; the numbers are in `frame`."""
+        sources = ", ".join(f"{s.kind} {s.points}" for s in self.sources) or "no sources"
+        return f"<Run {self.name!r}: {self.n_points} points ({sources}), {len(self.event_list)} events, {len(self.problems)} problems, {self.ended}>"
 
     @property
     def n_points(self) -> int:

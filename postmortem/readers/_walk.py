@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.model import Problem
 from postmortem.readers import READERS
+from postmortem.readers._checkpoints import is_checkpoint
 from postmortem.readers._lines import looks_like_text
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         return None
     found = next((r for r in READERS if r.claims(path, head)), None)
     if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
-        problems.append(Problem(path=str(path), what=_why_unknown(head), lost="the file"))
+        problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
     return found
 
 
@@ -90,11 +91,13 @@ def _head(path: Path, *, explicit: bool) -> bytes:
         return file.read(HEAD)
 
 
-def _why_unknown(head: bytes) -> str:
+def _why_unknown(path: Path, head: bytes) -> str:
     if not head:
         return "the file is empty"
     if not head.strip(b"\0"):
         return "nothing but zero bytes, as a crashed machine leaves them"
+    if is_checkpoint(path):
+        return "a checkpoint, not a log: `postmortem checkpoints` looks into it"
     packed = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
     return f"packed with {packed}: unpack it first" if packed else "no reader knows this kind of file"
 

@@ -46,7 +46,8 @@ STYLE = """
 .pm .tag{border-radius:3px;padding:0 .45em;color:#fff;font-size:.85em;font-weight:600;white-space:nowrap}
 .pm .failed,.pm .error{background:#d33}.pm .suspect,.pm .warning{background:#a56a00}
 .pm .healthy{background:#2a8a3e}.pm .not-judged,.pm .info{background:#767676}
-.pm .dim{opacity:.75}.pm svg{vertical-align:middle}
+.pm .dim{opacity:.75}.pm svg{vertical-align:middle;max-width:100%}.pm td code{display:inline-block;min-width:6em}
+@media(max-width:40rem){.pm table{display:block;overflow-x:auto}}
 """.strip()
 
 
