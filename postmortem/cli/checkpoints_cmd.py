@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
+from postmortem.cli._params import PATH
 from postmortem.core.errors import NotFoundError
 from postmortem.core.model import SCHEMA_VERSION, json_value
+from postmortem.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +24,7 @@ _SHOWN = 5
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("path", type=PATH)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.option("-v", "--verbose", is_flag=True, help="Show every tensor.")
 def checkpoints(path: Path, format_: str, verbose: bool) -> int:
@@ -44,8 +46,8 @@ def checkpoints(path: Path, format_: str, verbose: bool) -> int:
         click.echo(json.dumps(json_value(whole), ensure_ascii=False, indent=1, allow_nan=False))
     else:
         for h in found:
-            click.echo("\n".join(_text(h, path, verbose)))
-        click.echo(f"last good: {good[-1].path}" if good else "none of them is good")
+            click.echo(printable("\n".join(_text(h, path, verbose))))
+        click.echo(printable(f"last good: {good[-1].path}") if good else "none of them is good")
     return 1 if any(h.finite is not True or h.problems for h in found) else 0
 
 

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from postmortem import api
+from postmortem.cli._params import PATH
+from postmortem.core.errors import NotFoundError
 from postmortem.core.model import json_value
 from postmortem.core.text import printable
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from postmortem.comparison import Comparison, Parting
 
 _SHOWN = 20
 
 
 @click.command()
-@click.argument("a", metavar="RUN", type=click.Path(path_type=Path))
-@click.argument("b", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("a", metavar="RUN", type=PATH)
+@click.argument("b", metavar="RUN", type=PATH)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def compare(a: Path, b: Path, format_: str) -> int:
     """Name the first step at which two runs part, and what differs in configuration, schedule and environment.
 
     The first RUN is the baseline. Exit code 1 where they part, 3 where they have no step in common.
     """
-    found = api.compare(api.load(a), api.load(b))
+    runs = [api.load(a), api.load(b)]
+    for path, run in zip((a, b), runs, strict=True):
+        if not run.sources:
+            raise NotFoundError("; ".join(f"{p.path}: {p.what}" for p in run.problems[:5]) or f"{path}: no training log found")
+    found = api.compare(*runs)
     if format_ == "json":
         document = {"schema_version": 1, **dataclasses.asdict(found), "first": dataclasses.asdict(found.first) if found.first else None}
         click.echo(json.dumps(json_value(document), indent=2, allow_nan=False))
@@ -45,7 +52,8 @@ def _text(found: Comparison) -> str:
     if not any(p.common_steps for p in found.partings):
         lines.append("no quantity has a step in common: nothing to compare")
     elif first is None:
-        lines.append(f"the same in all {len(found.partings)} quantities at every common step")
+        n = len(found.partings)
+        lines.append(f"the same in {'the one quantity' if n == 1 else f'all {n} quantities'} at every common step")
     else:
         lines.append(f"they part at step {first.exact_step}: {_values(first)}")
         beyond = [p for p in found.partings if p.beyond_noise_step is not None and p.role is not None]

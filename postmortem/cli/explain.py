@@ -36,8 +36,11 @@ def explain(what: str, format_: str) -> int:
     pages = _pages()
     chosen = [p for p in pages if what.lower() in (p["code"].lower(), p["name"].lower()) and what]
     if not chosen:
+        family = [f"{p['code']} {p['name']}" for p in pages if what and p["code"].startswith(what.upper())]
+        if family:
+            raise UsageError(f"{what!r} is a family, name one of it: {', '.join(family)}")
         names = [x for p in pages for x in (p["code"], p["name"]) if x]
-        raise UsageError(f"nothing is called {what!r}{did_you_mean(what, names)}; `postmortem rules` lists all")
+        raise UsageError(f"nothing is called {what!r}{did_you_mean(what, names)} (`postmortem rules` lists all)")
     if format_ == "json":
         click.echo(json.dumps(chosen, indent=2))
     else:

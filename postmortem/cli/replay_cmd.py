@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import linecache
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
+from postmortem.cli._params import PATH
+from postmortem.core.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -21,10 +24,10 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("target", type=click.Path(path_type=Path))
+@click.argument("target", type=PATH)
 @click.option("--recipe", metavar="FILE.py[:FUNCTION]", help="How to rebuild a step.  [default: recipe.py in or beside the run]")
 @click.option("--step", type=int, help="The step to rerun, as the log counts.  [default: where the run failed]")
-@click.option("--checkpoint", type=click.Path(path_type=Path), help="The weights to start from.  [default: the last good ones before the step]")
+@click.option("--checkpoint", type=PATH, help="The weights to start from.  [default: the last good ones before the step]")
 @click.option("--device", help="cpu, cuda, cuda:1, …  [default: cuda where there is one]")
 @click.option("--fix/--no-fix", default=True, help="Try repairs on the step at fault.  [default: --fix]")
 @click.option("--repro", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write a stand-alone script that shows the fault.")
@@ -40,7 +43,7 @@ def replay(target: Path, format_: str, **options: Any) -> int:
     if format_ == "json":
         click.echo(json.dumps(result.as_json(), ensure_ascii=False, indent=1, allow_nan=False))
     else:
-        click.echo("\n".join(text(result)))
+        click.echo(printable("\n".join(text(result))))
     if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):
         return 1
     return 0 if result.judged else 3
@@ -162,7 +165,7 @@ def _fixes(c: Culprit) -> Iterator[str]:
 
 def _progress() -> Callable[[int, int, Any], None] | None:
     """A bar on stderr, where somebody is looking."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
 
     def show(done: int, total: int, result: Any) -> None:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
+from postmortem.cli._params import PATH
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
+from postmortem.core.text import printable
 from postmortem.reporters import REPORTERS, RenderOptions
 
 if TYPE_CHECKING:
@@ -23,16 +25,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Report
 
 
-class _Logs(click.Path):
-    """A path, but not the empty word that an unset shell variable leaves: as a path that would be this folder."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value == "":
-            self.fail("an empty path (an unset variable?)", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-_paths = click.argument("paths", nargs=-1, required=True, type=_Logs(path_type=Path))
+_paths = click.argument("paths", nargs=-1, required=True, type=PATH)
 _select = click.option(
     "--select", multiple=True, metavar="CODE|NAME", help="Only these findings: a code (NAN001), a prefix (NAN) or a name; may be repeated."
 )
@@ -58,7 +51,7 @@ _replay = click.option(
 @click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at findings of this severity or above.  [default: error]")
 @_checkpoints
 @_replay
-@click.option("--baseline", type=click.Path(path_type=Path), metavar="RUN", help="Say for each run where it parts from this one.")
+@click.option("--baseline", type=PATH, metavar="RUN", help="Say for each run where it parts from this one.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem, unfolded.")
 def scan(
     paths: tuple[Path, ...], format_: str, output: Path | None, fail_on: str | None, verbose: bool, baseline: Path | None, **options: Any
@@ -110,13 +103,13 @@ def _scanned(paths: tuple[Path, ...], config: Config, *, checkpoints: bool, repl
 
 def _progress() -> Callable[[int, int, str], None] | None:
     """A counter on stderr for scans that take longer than a second, where somebody is looking."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
     started = time.monotonic()
 
     def show(done: int, total: int, name: str) -> None:
         if time.monotonic() - started > 1.0:
-            line = f"[{done}/{total}] {name}"[: shutil.get_terminal_size().columns - 1] if done < total else ""
+            line = printable(f"[{done}/{total}] {name}")[: shutil.get_terminal_size().columns - 1] if done < total else ""
             click.echo(f"\r\x1b[K{line}", nl=False, err=True)
 
     return show

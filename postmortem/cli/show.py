@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
 from postmortem import api
+from postmortem.cli._params import PATH
 from postmortem.core.config import parse_roles
 from postmortem.core.errors import NotFoundError
 from postmortem.core.model import json_value
@@ -17,11 +17,13 @@ from postmortem.core.text import printable
 from postmortem.core.view import Series, View
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from postmortem.core.timeline import Run
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.option("--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:

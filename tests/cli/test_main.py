@@ -241,3 +241,41 @@ def test_an_unknown_format_names_the_others(postmortem, sample_runs):
     assert called.code == 2
     assert "no format 'junk'; did you mean 'junit'?; there are github, html, json" in called.err
     assert called.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("args", [("show", ""), ("compare", "", ""), ("checkpoints", ""), ("replay", ""), ("report", "")])
+def test_an_empty_path_is_an_unset_variable(postmortem, args):
+    """The empty word that an unset shell variable leaves is not taken for the current folder, by no command."""
+    called = postmortem(*args)
+    assert called.code == 2
+    assert "an empty path" in called.err
+
+
+def test_compare_needs_two_logs(postmortem, tmp_path):
+    """A folder without a log is told as such, not compared as a run of no quantities."""
+    (tmp_path / "train.log").write_text("".join(f"step={i} loss={1 / (i + 1):.4f}\n" for i in range(50)))
+    (tmp_path / "empty").mkdir()
+    called = postmortem("compare", tmp_path / "train.log", tmp_path / "empty")
+    assert called.code == 2
+    assert "empty: no training log found" in called.err
+    same = postmortem("compare", tmp_path / "train.log", tmp_path / "train.log")
+    assert "the same in the one quantity" in same.out
+
+
+def test_a_family_of_codes_is_listed(postmortem):
+    """`explain NAN` lists the codes that begin so, as --select would take them."""
+    called = postmortem("explain", "nan")
+    assert called.code == 2
+    assert "NAN001 nan-onset" in called.err
+
+
+@pytest.mark.torch
+def test_names_in_a_checkpoint_do_not_steer_the_terminal(postmortem, tmp_path):
+    """Tensor names and file names come from others: no control character of theirs is printed."""
+    torch = pytest.importorskip("torch")
+    torch.save({"model": {"\x1b[2J\x1b]0;title\x07w": torch.tensor([float("nan")])}}, tmp_path / "a_1.pt")
+    torch.save({"model": {"w": torch.tensor([1.0])}}, tmp_path / "b\x1b[31m_2.pt")
+    called = postmortem("checkpoints", tmp_path)
+    assert called.code == 1
+    assert "title" in called.out
+    assert not {c for c in called.out if not c.isprintable() and c != "\n"}
