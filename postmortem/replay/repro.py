@@ -1,14 +1,15 @@
 """Writes a stand-alone script that shows the fault of one operator with torch alone.
 
-The step is run once more, and what the operator at the culprit's line was given is copied. The script calls that operator on the
-copy; for a fault of the backward pass it also runs the operator's backward.
+The step is run once more, and what the operator at the culprit's line (or in torch's own optimizer) was given is copied. The script
+calls that operator on the copy; for a fault of the backward pass it also runs the operator's backward, unless the line is in
+Python code of the user that runs there.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,6 +18,7 @@ from postmortem.replay.batches import tensor_map, tensors_in
 from postmortem.replay.localize import canonical
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
     from types import FrameType
 
@@ -33,6 +35,13 @@ import pathlib
 
 import torch
 
+
+def tensors(held):
+    if torch.is_tensor(held):
+        return [held] if held.is_floating_point() or held.is_complex() else []
+    return [t for part in held for t in tensors(part)] if isinstance(held, (list, tuple)) else []
+
+
 args, kwargs = torch.load(pathlib.Path(__file__).with_name("tensors.pt"), weights_only=True)
 {run}
 bad = [t for t in results if not torch.isfinite(t).all()]
@@ -42,17 +51,19 @@ for t in bad:
     print(f"{{tuple(t.shape)}} {{t.dtype}}: {{int((~torch.isfinite(t)).sum())}} values are not finite, the first at {{first}}")
 '''
 FORWARD = """out = torch.ops.aten.{op}(*args, **kwargs)
-results = [t for t in (out if isinstance(out, (tuple, list)) else [out]) if torch.is_tensor(t) and t.is_floating_point()]"""
-BACKWARD = """inputs = [t.requires_grad_() for t in args if torch.is_tensor(t) and t.is_floating_point()]
-out = torch.ops.aten.{op}(*args, **kwargs)
-out = out[0] if isinstance(out, (tuple, list)) else out
-results = [g for g in torch.autograd.grad(out, inputs, torch.ones_like(out), allow_unused=True) if g is not None]"""
+results = tensors(out)"""
+IN_PLACE = """torch.ops.aten.{op}(*args, **kwargs)
+results = tensors(args)"""
+BACKWARD = """inputs = [t.requires_grad_() for t in tensors(args)]
+made = [t for t in tensors(torch.ops.aten.{op}(*args, **kwargs)) if t.requires_grad]
+results = [g for g in torch.autograd.grad(made, inputs, [torch.ones_like(t) for t in made], allow_unused=True) if g is not None]"""
 
 
 class _Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the arguments of every call of the operator `op` from the line `line` of `file`, with whether it made something non-finite."""
+    """Keeps the arguments of every call of the operator `op` from the line `line` of `file` (None: from anywhere), with whether it
+    made a NaN of what had none, or an infinity of what was finite."""
 
-    def __init__(self, op: str, file: str, line: int) -> None:
+    def __init__(self, op: str, file: str | None, line: int | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.op, self.file, self.line = op, file, line
         self.calls: list[tuple[str, Any, Any, bool]] = []
@@ -64,17 +75,34 @@ class _Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kept = tensor_map(_copy, (args, kwargs)) if wanted else None
         out = func(*args, **kwargs)
         if kept is not None:
-            bad = any(not torch.isfinite(t).all() for t in tensors_in(out) if t.is_floating_point() or t.is_complex())
-            self.calls.append((f"{name}.{overload}", *kept, bad))
+            written = (out, args) if _in_place(name) else out
+            made = (_any(torch.isnan, written) and not _any(torch.isnan, kept)) or (_any(torch.isinf, written) and not _odd(kept))
+            self.calls.append((f"{name}.{overload}", *kept, made))
         return out
 
     def _from_line(self) -> bool:
-        frame: FrameType | None = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2) if self.file is not None else None
         while frame is not None:
             if frame.f_lineno == self.line and frame.f_code.co_filename == self.file:
                 return True
             frame = frame.f_back
-        return False
+        return self.file is None
+
+
+def _numbers(held: Any) -> list[torch.Tensor]:
+    return [t for t in tensors_in(held) if t.is_floating_point() or t.is_complex()]
+
+
+def _any(what: Callable[[torch.Tensor], torch.Tensor], held: Any) -> bool:
+    return any(bool(what(t).any()) for t in _numbers(held))
+
+
+def _odd(held: Any) -> bool:
+    return _any(lambda t: ~torch.isfinite(t), held)
+
+
+def _in_place(name: str) -> bool:
+    return name.partition(".")[0].endswith("_") and not name.startswith("__")
 
 
 def _copy(t: torch.Tensor) -> torch.Tensor:
@@ -83,32 +111,45 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
 
 def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) -> str:
     """Writes repro.py and tensors.pt into `folder` and says so, or says in one sentence why that cannot be done."""
-    if found.op is None or found.file is None or found.line is None or found.phase not in ("forward", "backward") or found.step is None:
+    if found.op is None or found.step is None or (found.file is None and found.phase != "optimizer"):
         return f"no stand-alone script was written: a fault of phase {found.phase} has no single operator with a line"
+    for backward in {"backward": (True, False), "forward": (False, True)}.get(found.phase, (False,)):
+        until: Any = "step" if found.phase == "optimizer" else "grad" if found.phase == "backward" and not backward else "loss"
+        calls = _calls(runner, done, found, until)
+        for op, args, kwargs, _ in calls if backward else [c for c in calls if c[3]]:
+            run = (BACKWARD if backward else IN_PLACE if _in_place(op) else FORWARD).format(op=op)
+            if _shows(run, args, kwargs):
+                return _written(folder, found, run, args, kwargs)
+    return f"no stand-alone script was written: {found.op} alone does not show the fault"
+
+
+def _calls(runner: StepRunner, done: Roll, found: Culprit, until: Literal["loss", "grad", "step"]) -> list[tuple[str, Any, Any, bool]]:
+    assert found.op is not None
+    assert found.step is not None
     runner.restore(done.before)
     refused = () if done.raised is None else (type(done.raised),)  # the step raises over what the operator made
-    with suppress(*refused), _Capture(found.op, found.file, found.line) as seen:
-        runner.run(runner.again(found.step), found.step, until="loss")
-    calls = [c for c in seen.calls if c[3]] if found.phase == "forward" else seen.calls
-    for op, args, kwargs, _ in calls:
-        run = (FORWARD if found.phase == "forward" else BACKWARD).format(op=op)
-        if not _shows(run, args, kwargs):
-            continue
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save((args, kwargs), folder / "tensors.pt")
-        what = f"{found.op}, {found.phase} pass of step {found.step}: {found.file}:{found.line}\n    {found.code or ''}"
-        said = what.replace("\\", "\\\\").replace('"', "'")  # it becomes a docstring
-        (folder / "repro.py").write_text(SCRIPT.format(what=said, run=run), encoding="utf-8")
-        return f"a stand-alone script that shows the fault: {folder / 'repro.py'}"
-    return f"no stand-alone script was written: {found.op} alone does not show the fault"
+    seen = _Capture(found.op, found.file, found.line)
+    with suppress(*refused), seen:
+        runner.run(runner.again(found.step), found.step, until=until)
+    return seen.calls
+
+
+def _written(folder: Path, found: Culprit, run: str, args: Any, kwargs: Any) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save((args, kwargs), folder / "tensors.pt")
+    place = f"{found.file}:{found.line}\n    {found.code or ''}" if found.file is not None else f"the optimizer, for {found.param}"
+    what = f"{found.op}, {found.phase} pass of step {found.step}: {place}" if found.file else f"{found.op} at step {found.step}: {place}"
+    said = what.replace("\\", "\\\\").replace('"', "'")  # it becomes a docstring
+    (folder / "repro.py").write_text(SCRIPT.format(what=said, run=run), encoding="utf-8")
+    return f"a stand-alone script that shows the fault: {folder / 'repro.py'}"
 
 
 def _shows(run: str, args: Any, kwargs: Any) -> bool:
     """Whether the lines of the script, run on the copied arguments, give something non-finite."""
-    scope: dict[str, Any] = {"torch": torch, "args": tensor_map(_copy, args), "kwargs": kwargs}
+    scope: dict[str, Any] = {"torch": torch, "tensors": _numbers, "args": tensor_map(_copy, args), "kwargs": kwargs}
     try:
         with torch.enable_grad():
             exec(run, scope)
     except (RuntimeError, TypeError, AttributeError):  # an operator that cannot be called so: the next one is tried
         return False
-    return any(not torch.isfinite(t).all() for t in scope["results"])
+    return _odd(scope["results"])
