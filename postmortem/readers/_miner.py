@@ -39,7 +39,7 @@ def _tokens(word: str) -> re.Pattern[str]:
         rf"(?P<junk>{_JUNK})(?![{word}])"
         rf"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![{word}/]|\.\d)"
         rf"|(?P<nonfinite>{NONFINITE})(?:%|(?![{word}/\-.]))"
-        rf"|(?P<number>{NUMBER})(?:(?P<unit>(?=[%/\w])(?:{_UNIT})(?!\w)| (?=[%/A-Za-zµ])(?:{_UNIT})(?!\w)(?!\s*+\d))"
+        rf"|(?P<number>{NUMBER})(?:(?P<unit>(?=[%/\w])(?:{_UNIT})(?!\w)| (?=[%/A-Za-zµ])(?:{_UNIT})(?!\w)(?!\s*+[\d:=]))"
         rf"|(?![{word}])|(?=(?:step|iter|epoch|Step|Iter|Epoch|STEP|\[)))"
         r")"
     )
@@ -58,7 +58,9 @@ _DECIMAL_COMMA = re.compile(r"(?:0,\d++|\d++,(?:\d\d?|\d{4,}+))(?![\d,\]])")
 _COMMA = re.compile(r"(?<![\w.,:/(\[\-])[-+]?\d{1,9},\d++(?![\w,]|\.\d)")
 _COMMA_SURE = re.compile(r"(?<![\w.,:/(\[\-])[-+]?(?:0,\d++|\d{1,9},(?:\d\d?|\d{4,}+))(?![\w,]|\.\d)")
 """Numbers with one comma; those in which it cannot stand for thousands."""
-_DOTTED = re.compile(r"\d\.\d")
+_DOTTED = re.compile(r"\d\.(?!\d{3}(?!\d))\d")
+_GROUPED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){1,5}+(?:,\d++)?(?![\w.])")
+"""Dots that cannot stand for thousands, and numbers in which they do."""
 _WORDS = re.compile(r"""\b[A-Za-z_][\w.]{0,60}=(?:"[^"]{0,300}"|'[^']{0,300}'|[A-Za-z][\w./:@\-]{0,120})""")
 """Pairs with a word for a value, as logfmt writes them."""
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
@@ -96,7 +98,7 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         text = text[:LONGEST_ROW]
     commas = "," in text and _DOTTED.search(text) is None and _COMMA_SURE.search(text) is not None
     if commas:  # one number of the row shows that its commas stand before decimals
-        text = _COMMA.sub(_with_dot, text)
+        text = _COMMA.sub(_with_dot, _GROUPED.sub(_ungrouped, text))
     token = _TOKEN
     if not text.isascii() and _CJK.search(text):
         text, token = text.translate(_NARROW), _TOKEN_CJK
@@ -241,6 +243,11 @@ def _reversed(text: str, start: int) -> Record | None:
         return None
     values = [Value(pair["name"], number(pair["value"])) for pair in found]
     return Record(values, step=float(head[1]), level=STEP, once=True)
+
+
+def _ungrouped(match: re.Match[str]) -> str:
+    """A number without the dots between thousands, as long as it was."""
+    return match[0].replace(".", "").replace(",", ".").rjust(len(match[0]))
 
 
 def _with_dot(match: re.Match[str]) -> str:

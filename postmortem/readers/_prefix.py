@@ -70,6 +70,7 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("[", r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.\-]{1,60})?\]<std(?:out|err|diag)>: ?"),  # mpirun -tag-output: [job,rank]; SageMaker
     (">", r"(?:> )+"),  # quoted, as in mails and chats
     ("[", r"\[[Rr]ank[ _-]?(?P<rank>\d{1,6})\](?: ?:)? ?"),  # torch's excepthook, c10d, DeepSpeed
+    ("[", r"\[(?P<host>worker[ _-]?\d{1,6})\] "),  # workers of TensorFlow, of data loaders: not known to be a rank
     ("[", r"\[[A-Za-z_]+(?P<local_rank>\d{1,4})\]: ?"),  # torchrun --tee: role name and local rank
     # C++ logging of torch: severity, month (one digit up to September) and day, no year
     (

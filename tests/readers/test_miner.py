@@ -65,6 +65,8 @@ def test_styles_nobody_described(style: dict[str, Any], dialects: tuple[()] | No
         ("{'loss': tensor(0.41, device='cuda:0'), 'acc': np.float64(0.5)}", {"loss": 0.41, "acc": 0.5}),
         ("step 1 loss 0.5 eta 0:10:00 date 2026-11-20", {"loss": 0.5}),
         ("loss: 2,506 lr: 0,01", {"loss": 2.506, "lr": 0.01}),
+        ("loss: 2,5 tokens: 1.204.000 words: 1.050,25", {"loss": 2.5, "tokens": 1204000.0, "words": 1050.25}),
+        ("loss: 2.5 tokens: 1204 time: 3.5 s samples=12", {"loss": 2.5, "tokens": 1204.0, "time": 3.5, "samples": 12.0}),
         ("loss: 2,506 lr: 0.01", {"loss": 2506.0, "lr": 0.01}),
     ],
 )

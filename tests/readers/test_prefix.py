@@ -45,6 +45,7 @@ FORMS = [
     ("Nov 20 12:00:01 node7 python[4711]: text", "text", {"host": "node7", "pid": 4711}),
     ("WARNING:root:text", "text", {"level": "WARNING", "logger": "root"}),
     ("[1,mpirank:5,algo-1]<stderr>:text", "text", {"rank": 5}),
+    ("[worker 3] text", "text", {"host": "worker 3", "rank": None}),
     (">   text", "  text", {}),
     ("2026-11-20 12:00:01 10.0.0.33 [3] text", "text", {"task": 3, "host": "10.0.0.33"}),
     ("2026-11-20 12:00:01,365 (worker_7) : text", "text", {"rank": 7, "wall_time": 1795176001.365}),
