@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses._story import ABOUT_NUMBERS, named, tell
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.model import Diagnosis, Event, Finding
     from postmortem.core.view import View
     from postmortem.signatures import Signature
 
@@ -50,6 +51,36 @@ class Crash:
             replay=bool(ABOUT_NUMBERS.search(root.message)),
             unlogged=True,
         )
+
+
+class Reason(NamedTuple):
+    """Why it failed, as far as the message and the log tell: what speaks for it, and what to do."""
+
+    evidence: str
+    advice: str
+
+
+def crash_of(view: View, findings: tuple[Finding, ...], *kinds: str) -> tuple[Diagnosis, Event] | None:
+    """The story of the crash that ended the run, and its event, where the crash is of one of these kinds of message."""
+    story = Crash.diagnose(view, findings)
+    if story is None or story.name not in [f"crash: {kind}" for kind in kinds]:
+        return None
+    said = next(f for f in findings if f.id == story.findings[0]).evidence
+    return story, next(e for e in view.events if (e.kind, e.file, e.line) == (said["kind"], said["file"], said["line"]))
+
+
+def because(story: Diagnosis, event: Event, reasons: Sequence[Reason]) -> Diagnosis:
+    """The story of a crash with reasons in front, the best first, in the place of what its signature says in general."""
+    if not reasons:
+        return story
+    signature = CATALOGUE[event.kind]
+    first = reasons[0].evidence
+    return replace(
+        story,
+        summary=f"{first[0].upper()}{first[1:]}. {story.summary.removesuffix(signature.meaning).rstrip()}",
+        evidence_for=(*(r.evidence for r in reasons), *story.evidence_for),
+        next=tuple(dict.fromkeys([*(r.advice for r in reasons), *story.next])),
+    )
 
 
 def _fixes(signature: Signature) -> Iterator[str]:

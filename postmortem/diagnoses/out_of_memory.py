@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses._story import watched
-from postmortem.diagnoses.crash import Crash
+from postmortem.diagnoses.crash import Reason, because, crash_of
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
 _PROCESS = re.compile(r"Process (\d+) has ([\d.]+ \w+) memory in use")
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _FIRST_STEPS = 2
-
-
-class _Reason(NamedTuple):
-    """Why there was no room: what speaks for it, what to do, and how many bytes that would give."""
-
-    evidence: str
-    advice: str
-    nbytes: int
 
 
 @diagnosis
@@ -43,31 +35,30 @@ class OutOfMemory:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        story = Crash.diagnose(view, findings)
-        signature = CATALOGUE["cuda-oom"]
-        if story is None or story.name != f"crash: {signature.id}":
+        found = crash_of(view, findings, "cuda-oom")
+        if found is None:
             return None
-        root = next(f for f in findings if f.id == story.findings[0])
-        where = root.evidence["file"], root.evidence["line"]
-        event = next(e for e in view.events if e.kind == signature.id and (e.file, e.line) == where)
-        reasons = sorted(_reasons(view, event), key=lambda r: -r.nbytes)
-        if not reasons:
-            return story
-        return replace(
-            story,
-            summary=f"{reasons[0].evidence[0].upper()}{reasons[0].evidence[1:]}. {story.summary.removesuffix(signature.meaning).rstrip()}",
-            evidence_for=(*(r.evidence for r in reasons), *story.evidence_for),
-            next=(*dict.fromkeys([*(r.advice for r in reasons), signature.fixes[0]]), *story.next[len(signature.fixes) :]),
-        )
+        story, event = found
+        reasons = [Reason(r.evidence, r.advice) for r in sorted(_reasons(view, event), key=lambda r: -r.nbytes)]
+        general = CATALOGUE[event.kind].fixes
+        return because(replace(story, next=(general[0], *story.next[len(general) :])), event, reasons)
 
 
-def _reasons(view: View, event: Event) -> Iterator[_Reason]:
+class _Room(NamedTuple):
+    """A reason, and how many bytes it explains."""
+
+    evidence: str
+    advice: str
+    nbytes: int
+
+
+def _reasons(view: View, event: Event) -> Iterator[_Room]:
     fields = {name.removesuffix("_bytes"): value for name, value in event.fields.items() if name.endswith("_bytes")}
     requested, total = fields.get("requested", 0), fields.get("total", 0)
     gpu = f"GPU {event.fields['gpu']}" if "gpu" in event.fields else "the GPU"
     if requested > total > 0:
         advice = "look at the shapes at that line: a wrong dimension, or attention that grows with the square of the length"
-        yield _Reason(f"one tensor of {_size(requested)} is more than all of {gpu} ({_size(total)})", advice, requested)
+        yield _Room(f"one tensor of {_size(requested)} is more than all of {gpu} ({_size(total)})", advice, requested)
         return
     missing = requested - fields.get("free", 0)
     others = _others(event.message, fields)
@@ -77,11 +68,11 @@ def _reasons(view: View, event: Event) -> Iterator[_Reason]:
     if held >= max(missing, total // 50) > 0:
         who = ", ".join(f"process {pid} {_size(nbytes)}" for pid, nbytes in others.items()) or "all but what this process reserved and what is free"
         advice = f"free {gpu}: nvidia-smi shows whose processes these are; ranks that share one need torch.cuda.set_device(local_rank)"
-        yield _Reason(f"others hold {_size(held)} of the {_size(total)} of {gpu}: {who}", advice, held)
+        yield _Room(f"others hold {_size(held)} of the {_size(total)} of {gpu}: {who}", advice, held)
     spare = fields.get("reserved_unallocated", fields.get("reserved", 0) - fields.get("allocated", 0))
     if spare >= requested > 0:
         evidence = f"{_size(spare)} are reserved by PyTorch but in pieces too small for the {_size(requested)} asked for: fragmentation"
-        yield _Reason(evidence, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", spare)
+        yield _Room(evidence, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", spare)
     yield from _when(view, event)
 
 
@@ -97,7 +88,7 @@ def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
     return {pid: nbytes for pid, nbytes in found.items() if pid != mine} if mine is not None else {}
 
 
-def _when(view: View, event: Event) -> Iterator[_Reason]:
+def _when(view: View, event: Event) -> Iterator[_Room]:
     series = next(iter(watched(view)), None)
     if series is None or event.step is None:
         return
@@ -105,7 +96,7 @@ def _when(view: View, event: Event) -> Iterator[_Reason]:
     if steps <= _FIRST_STEPS:
         fixes = CATALOGUE["cuda-oom"].fixes[0]
         evidence = "it was in the first steps, where it shows whether model, gradients, optimizer state and activations fit"
-        yield _Reason(evidence, fixes, 0)
+        yield _Room(evidence, fixes, 0)
         return
     course = ""
     if (memory := view.main("memory")) is not None:
@@ -113,7 +104,7 @@ def _when(view: View, event: Event) -> Iterator[_Reason]:
         if len(before) > _FIRST_STEPS:
             course = f"; {memory.tag} was {before[len(before) // 10]:.4g} early on and {before[-1]:.4g} before it"
     advice = "bound the length of the longest batch, and evaluate under torch.no_grad(); if memory grew, keep loss.item() and not loss"
-    yield _Reason(f"{steps} logged steps before it fitted: one batch, the evaluation, or memory that grew{course}", advice, 0)
+    yield _Room(f"{steps} logged steps before it fitted: one batch, the evaluation, or memory that grew{course}", advice, 0)
 
 
 def _size(nbytes: int) -> str:
