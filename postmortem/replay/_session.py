@@ -78,7 +78,7 @@ class Session:
         self.raised: tuple[Any, ...] | None = None
         """What the step raises when it fails, and where, if it does (known once it was traced)."""
         train_step = runner.train_step
-        self._simple = train_step.accumulate == 1 and not isinstance(train_step.step, dict)
+        self.simple = train_step.accumulate == 1 and not isinstance(train_step.step, dict)
         """One forward and one backward pass: ending early leaves the operators before the end as they are."""
         self._sub_step: int | None = None
         """The sub-step that fails first, of several optimizers: 0 is the first."""
@@ -113,7 +113,7 @@ class Session:
             with ExitStack() as stack:
                 for mode in modes:
                     stack.enter_context(mode)
-                return self.runner.run(self.batch, self.step, overrides=overrides, until=_UNTIL[until] if self._simple else "step").first_nonfinite
+                return self.runner.run(self.batch, self.step, overrides=overrides, until=_UNTIL[until] if self.simple else "step").first_nonfinite
         except _Enough:
             return "loss"
         except _Bad:

@@ -344,7 +344,7 @@ class _Case:
             readings = []
         merged = [sorted(set(itertools.chain(*(of_hit[0] for of_hit in readings if of_hit))))]
         unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
-        budget = 36 if self.stage == "loss" else 14  # up to the loss is a third of a step
+        budget = 36 if self.stage == "loss" and self.session.simple else 14  # up to the loss is a third of a step
         odd = s.odd(self.session.batch)
         return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage, alike=True), budget, odd=odd)
 

@@ -36,7 +36,8 @@ class TrainStep:
     One step is: ``before_step(step)``; the batch; zero_grad; forward under autocast; backward; unscale; clip;
     optimizer step; scaler update; scheduler step.
 
-    model, optimizer: a module and its optimizer, or dicts of them (keys are the checkpoint's).
+    model, optimizer: a module and its optimizer, or dicts of them (keys are the checkpoint's). One that needs a
+        closure (LBFGS) gets one that runs zero_grad, forward and backward again.
     step: ``step(model, batch)`` returns the scalar loss or a dict of named losses (their sum is run backward);
         a dict of such functions by optimizer names makes sub-steps, in this order, on the same batch.
     batch: the batch of the one step to run. batches: ``batches(step) -> batch`` in the log's counting, or an

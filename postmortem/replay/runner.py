@@ -13,6 +13,7 @@ A step that is run again uses the batch that was kept and the random state as it
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import operator
 from contextlib import contextmanager, nullcontext
@@ -280,7 +281,8 @@ class StepRunner:
             got = f"{len(batch)}" if isinstance(batch, (list, tuple)) else f"a {type(batch).__name__}"
             raise ReplayError(f"accumulate={count}: batches must give a list of {count} micro-batches, not {got}")
         single = names[0] if isinstance(self.train_step.step, dict) else "loss"
-        for micro in batch if count > 1 else [batch]:
+        parts = batch if count > 1 else [batch]
+        for micro in parts:
             losses = self._forward(function, micro, single, count)
             if self.observe is not None:
                 self.observe("loss", losses)
@@ -311,11 +313,30 @@ class StepRunner:
             for optimizer in optimizers:
                 with self._changed_groups(optimizer):
                     if self.scaler is None:
-                        optimizer.step()
+                        again = (self._again(names, function, parts, single, sum(result.losses.values())),) if _asks_again(optimizer) else ()
+                        optimizer.step(*again)
                     else:
                         result.skipped |= found_inf(self.scaler, optimizer)
                         self.scaler.step(optimizer)
         return norm
+
+    def _again(self, names: list[str], function: Any, parts: Any, single: str, loss: float) -> Callable[[], float]:
+        """The closure of an optimizer that evaluates the loss several times; its first call gives what was evaluated already."""
+        known = [loss]
+
+        def closure() -> float:
+            if known:
+                return known.pop()
+            for name in names:
+                self.optimizers[name].zero_grad()
+            total = 0.0
+            for micro in parts:
+                part: Any = functools.reduce(operator.add, self._forward(function, micro, single, len(parts)).values())
+                part.backward()
+                total += part.item()
+            return total
+
+        return closure
 
     def _forward(self, function: Any, batch: Any, single: str, count: int) -> dict[str, torch.Tensor]:
         with self._autocast():
@@ -365,6 +386,12 @@ class StepRunner:
         finally:
             for group, values in saved:
                 group.update(values)
+
+
+def _asks_again(optimizer: Any) -> bool:
+    """Whether the optimizer's step cannot do without a closure, as LBFGS's."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def found_inf(scaler: Any, optimizer: Any) -> bool:

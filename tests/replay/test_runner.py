@@ -348,3 +348,22 @@ def test_preserved_puts_the_process_back() -> None:
     assert torch.get_num_threads() == threads
     assert not model._forward_hooks
     assert list(warnings.filters) == filters
+
+
+def test_an_optimizer_that_asks_for_a_closure() -> None:
+    """LBFGS evaluates the loss several times in a step: the same as in the user's own loop, and traced like any other."""
+    x, y = torch.randn(8, 3), torch.randn(8, 1)
+    models = [torch.nn.Linear(3, 1) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [torch.optim.LBFGS(m.parameters(), lr=0.5, max_iter=4) for m in models]
+
+    def closure() -> Any:
+        optimizers[0].zero_grad()
+        loss = ((models[0](x) - y) ** 2).mean()
+        loss.backward()
+        return loss
+
+    optimizers[0].step(closure)
+    runner = StepRunner(TrainStep(models[1], optimizers[1], lambda m, b: ((m(b[0]) - b[1]) ** 2).mean(), (x, y)))
+    assert runner.run((x, y), 0).first_nonfinite is None
+    assert torch.equal(models[0].weight, models[1].weight)
