@@ -26,7 +26,7 @@ COMPLETED = (
     r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:is |has |was )?(?:successfully )?(?:completed?|finished|done|ended)\b)",
     r"(?i:\b(?:completed|finished|done) (?:with )?(?:the )?train(?:ing)?\b)",
     r"\[after training is done\]",
-    r"Process \d+ exits successfully",
+    r"Process \d+ exits successfully|^# Ended \(code 0\)",
     r"Training time \d|Total training time: ",
     r"\bepochs completed in [\d.]+ hours",
     r"(?i:\bexit(?:ed)?(?: with)?[ _]?(?:code|status)\W{1,3}0\b)",
@@ -39,7 +39,7 @@ COMPLETED = (
 COMPLETED_ANCHORS = (
     *("Trainer.fit", "train_runtime", "omplete", "inished", "done", "Done", "DONE", "ended", "exits successfully", "Training time"),
     *("raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping", "topping early", "Early Stopping"),
-    *("Stopping. Best", "Trainer to stop"),
+    *("Stopping. Best", "Trainer to stop", "# Ended (code"),
 )
 """Plain texts one of which stands in whatever `COMPLETED` matches."""
 

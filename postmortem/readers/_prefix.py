@@ -109,6 +109,7 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         + r"\] ?-? ?|(?P<logger3>[\w.]{1,80}): \[(?P<level3>[A-Z]{4,8})\] ?)?",
     ),
     ("[", r"\[" + _DATE + " " + _LEVEL + r"(?: " + _SOURCE + r")?\] ?"),
+    ("[", r"\[(?P<glog>[IWEFDC]) " + _DATE + r"(?: (?P<logger>[A-Za-z][\w.\-:]{0,80}))?\] ?"),  # Optuna, Jupyter
     ("[", r"\[" + _LEVEL + r"\|" + _DATE + r"\] ?(?:[\w./\-]{1,120}:\d+ ?)?(?:>> ?)?"),
     ("[", r"\[" + _LEVEL + r"\|(?P<logger>[\w./\-]{1,120}:\d+)\] ?" + _DATE + r" ?(?:>> ?)?"),
     # rich: day and month come in the order of the locale, so the date is not used

@@ -68,6 +68,15 @@ def test_the_launcher_says_whose_output_follows(scan: Scan) -> None:
     assert event.rank == 4
 
 
+@pytest.mark.parametrize(("code", "ended"), [(0, "completed"), (1, "crashed")])
+def test_kaldi_says_how_a_job_ended(scan: Scan, code: int, ended: str) -> None:
+    """The last line of a job's log holds its code."""
+    assert (
+        scan(f"{STEPS}# Accounting: time=40 threads=1\n# Ended (code {code}) at Fri Nov 20 22:14:37 UTC 2026, elapsed time 40 seconds\n").ended
+        == ended
+    )
+
+
 def test_the_reason_for_a_signal_comes_after_it(scan: Scan) -> None:
     """A SIGTERM that the scheduler explains afterwards is the scheduler's doing."""
     text = "[rank: 0] Received SIGTERM: 15\nslurmstepd: error: *** STEP 2341.0 ON n12 CANCELLED AT 2026-11-20T14:02:11 DUE TO PREEMPTION ***\n"

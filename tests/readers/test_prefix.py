@@ -45,6 +45,7 @@ FORMS = [
     ("Nov 20 12:00:01 node7 python[4711]: text", "text", {"host": "node7", "pid": 4711}),
     ("WARNING:root:text", "text", {"level": "WARNING", "logger": "root"}),
     ("[1,mpirank:5,algo-1]<stderr>:text", "text", {"rank": 5}),
+    ("[W 2026-11-20 12:00:01,365] text", "text", {"level": "WARNING", "wall_time": 1795176001.365}),
     ("[worker 3] text", "text", {"host": "worker 3", "rank": None}),
     (">   text", "  text", {}),
     ("2026-11-20 12:00:01 10.0.0.33 [3] text", "text", {"task": 3, "host": "10.0.0.33"}),
