@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from postmortem.replay._operators import ABSORBERS, FRESH, MAKERS
+from postmortem.replay._operators import ABSORBERS, FRESH, LOGARITHMS, MAKERS
 from postmortem.replay._records import Birth, Hit
 from postmortem.replay._tensors import INF, NAN, NEG, POS
 
@@ -51,6 +51,8 @@ def births(trace: Tracer, sources: Iterable[int]) -> list[Birth]:
             found[index, None] = Birth(hit, bits=out, constant=constant)
         elif (hit.name in ABSORBERS and not out & NAN) or (out & NAN and not any(t.bits & NAN for t in bad)):
             found[index, None] = Birth(hit, bits=out, from_inf=True)
+        elif hit.name.strip("_") in LOGARITHMS and out & NEG:  # of a zero: no infinity that it read becomes -inf
+            found[index, None] = Birth(hit, bits=NEG)
     return [found[k] for k in sorted(found, key=lambda k: (k[0], k[1] is None))]
 
 

@@ -355,3 +355,13 @@ def test_fresh_state_that_only_puts_off_a_divergence() -> None:
     culprit = localize(step, step=60)
     assert (culprit.cause, culprit.fresh_state) == ("divergence", False)
     assert "lower_lr" in _cured(culprit)
+
+
+def test_a_logarithm_that_meets_a_zero_and_an_overflow() -> None:
+    """The infinity that it read is one thing, the zero of which it makes -inf another: not the mean, which adds them, is named."""
+    x = _rows()
+    x[2] = 0
+    x[2, 0] = 3000
+    culprit = _ask(lambda m, b: (b["x"] @ m.weight).exp().log().mean(), {"x": x})
+    assert culprit.op in ("exp", "log")
+    assert culprit.samples == (2,)
