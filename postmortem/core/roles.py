@@ -79,9 +79,15 @@ _NOT_A_METRIC = re.compile(
 )
 
 
+_LONGEST = 1000
+"""Characters of a name; the patterns' time grows with the square of a name's length, and nobody names a metric in more."""
+
+
 @lru_cache(maxsize=65_536)
 def role_of(tag: str) -> str | None:
     """The role of a tag, or None. ``val/loss`` and ``eval_loss`` are val_loss, ``Train/Acc@1`` is accuracy."""
+    if len(tag) > _LONGEST:
+        return None
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tag).lower().strip()
     if _NOT_A_METRIC.search(name):
         return None

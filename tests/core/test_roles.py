@@ -47,3 +47,9 @@ def test_role_of(role, name):
 def test_roles_are_known():
     """No role outside of the list that the documentation and the options name."""
     assert {role for role in NAMES if role is not None} <= set(ROLES)
+
+
+def test_a_name_of_a_megabyte_has_no_role():
+    """A name beyond all reason costs no time: it has no role, however it begins and ends."""
+    assert role_of("loss" + "x-" * 500_000 + "loss") is None
+    assert role_of("loss/" + "x" * 200) == "loss"
