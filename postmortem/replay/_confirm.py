@@ -36,14 +36,16 @@ class Confirm:
         self.stage = traced.stage
         first = traced
         pool: dict[Any, Candidate] = {}
+        at_once: set[Any] = set()
         for _ in range(_ROUNDS):
             met = candidates(traced, self.names)
             for c in met:
                 pool.setdefault(c.key, c).merge(c)
             every = sorted(pool.values(), key=lambda c: c.index)
             wanted = [c for c in every if not c.meant] or every
-            # one that came to light by repairing others is told from what hides them only together with them
-            curing = [c for c in wanted[:_AT_MOST] if self._cures([c])] if traced is first else []
+            # one that came to light by repairing others cannot be told, alone, from what hides them
+            at_once = {c.key for c in wanted} if traced is first else at_once
+            curing = [c for c in wanted[:_AT_MOST] if c.key in at_once and self._cures([c])]
             best = self._preferred(curing, wanted)
             if best is not None:
                 best = self._in_backward(best, wanted)
