@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses.crash import Reason, because, crash_of
+from postmortem.signatures import CATALOGUE
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.view import View
+
+_MEANS = (
+    (re.compile(r"n_classes|\btarget\w* ?(>=|<)"), "label-oob-cpu"),
+    (re.compile(r"out of bounds|Index <|<= ?index|\b(idx|ind|index)\w* ?(>=|<)"), "index-oob-cpu"),
+    (re.compile(r"(input|target)_val >= zero"), "bce-range"),
+    (re.compile(r"probability|cumdist|_?isnan|_?isinf|\bval >= zero"), "nan-distribution"),
+)
+"""Conditions of the kernels in aten/src/ATen/native/cuda: Loss.cu, NLLLoss2d.cu, Indexing.cu, ScatterGatherKernel.cu, MultinomialKernel.cu."""
+
+
+@diagnosis
+class DeviceAssert:
+    """A check inside a CUDA kernel failed; the condition that it printed tells which kind of value was wrong.
+
+    Kernels run behind the program: the line of the traceback may be a later one than the call that was wrong.
+    """
+
+    name = "device-assert"
+    priority = 64
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        found = crash_of(view, findings, "device-assert")
+        if found is None:
+            return None
+        story, event = found
+        said = str(event.fields.get("assertion", ""))
+        known = next((CATALOGUE[name] for pattern, name in _MEANS if pattern.search(said)), None)
+        if known is None:
+            return story
+        where = f" in {event.fields['kernel']}" if "kernel" in event.fields else ""
+        meaning = f"{known.meaning[0].lower()}{known.meaning[1:].rstrip('.')}"
+        general = CATALOGUE[event.kind].fixes
+        advice = (*known.fixes[1:], general[0], *story.next[len(general) :])
+        return because(replace(story, next=advice), event, [Reason(f"{meaning}: `{said}` failed{where}", known.fixes[0])])

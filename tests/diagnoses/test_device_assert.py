@@ -1,0 +1,52 @@
+"""The condition that a CUDA kernel printed says which kind of value was wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+import postmortem
+
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 61, in <module>
+    loss.backward()
+RuntimeError: CUDA error: device-side assert triggered
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "assertion", "summary", "advice"),
+    [
+        ("Loss.cu:250: nll_loss_forward_reduce_cuda_kernel_2d", "t >= 0 && t < n_classes", "A label is outside 0", "Check min and max of the labels"),
+        ("NLLLoss2d.cu:104: nll_loss2d_forward_kernel", "cur_target >= 0 && cur_target < n_classes", "A label is outside 0", "Check min and max"),
+        ("Indexing.cu:1369: indexSelectLargeIndex", "srcIndex < srcSelectDimSize", "An embedding, or a tensor", "model.resize_token_embeddings"),
+        (
+            "ScatterGatherKernel.cu:144: operator()",
+            'idx_dim >= 0 && idx_dim < index_size && "index out of bounds"',
+            "An embedding, or a tensor",
+            "model.resize_token_embeddings",
+        ),
+        ("Loss.cu:92: operator()", "input_val >= zero && input_val <= one", "Binary cross-entropy got values outside", "BCEWithLogitsLoss"),
+        (
+            "MultinomialKernel.cu:112: binarySearchForMultinomial",
+            "cumdist[size - 1] > static_cast<scalar_t>(0)",
+            "A probability distribution",
+            "Look for",
+        ),
+    ],
+)
+def test_the_condition(kernel, assertion, summary, advice, tmp_path):
+    lines = "".join(f"../aten/src/ATen/native/cuda/{kernel}: block: [0,0,0], thread: [{i},0,0] Assertion `{assertion}` failed.\n" for i in range(3))
+    (tmp_path / "train.out").write_text("".join(f"step {i} loss {2 / i:.3f}\n" for i in range(1, 20)) + lines + TRACEBACK)
+    found = postmortem.scan(tmp_path).runs[0].diagnosis
+    assert found.name == "crash: device-assert"
+    assert found.summary.startswith(summary)
+    assert f"`{assertion}` failed" in found.summary
+    assert found.next[0].startswith(advice)
+    assert any("CUDA_LAUNCH_BLOCKING" in text for text in found.next)
+
+
+def test_without_a_condition(tmp_path):
+    """Where the kernel's line is lost, the advice is how to get it."""
+    (tmp_path / "train.out").write_text("step 1 loss 2\nstep 2 loss 1\n" + TRACEBACK)
+    found = postmortem.scan(tmp_path).runs[0].diagnosis
+    assert found.next[0].startswith("Run the step on the CPU")
