@@ -30,6 +30,7 @@ _GRAVEST: tuple[Ended, ...] = ("out-of-memory", "time-limit", "preempted", "hung
 _STILL_RUNNING_SECONDS = (150.0, 300.0)
 """Silence of a running training: TensorBoard's writers hold back up to 120 s; who logs more rarely is given up to the second."""
 _STILL_RUNNING_ROWS = 20
+_NEWEST = 100_000  # points whose times tell how often a stream logs, and when last
 _NO_STEPS = ("epoch", "row")
 _COARSER = "numbers printed without a step, which another source has with one"
 
@@ -136,7 +137,8 @@ def _place_by_other_files(readings: list[Reading]) -> None:
     The last step before their time, where both are texts and so share a clock; else what ended the run stands at the last step of all.
     """
     known = [r for r in readings if len(r.points) and r.step_axis != "row"]
-    if not known:
+    without = [r for r in readings if r.source == "text" and not len(r.points) and any(e.step is None for e in r.events)]
+    if not known or not without:
         return
     prints = [r.points for r in known if r.source == "text"]
     wall = np.concatenate([np.empty(0), *(points.wall_time for points in prints)])
@@ -144,9 +146,9 @@ def _place_by_other_files(readings: list[Reading]) -> None:
     order = np.flatnonzero(~np.isnan(wall))
     order = order[np.argsort(wall[order], kind="stable")]
     last = int((prints or [known[0].points])[-1].step[-1])
-    for reading in readings:
-        if reading.source == "text" and not len(reading.points):
-            reading.events = [replace(e, step=_step_of(e, wall[order], step[order], last)) if e.step is None else e for e in reading.events]
+    wall, step = wall[order], step[order]
+    for reading in without:
+        reading.events = [replace(e, step=_step_of(e, wall, step, last)) if e.step is None else e for e in reading.events]
 
 
 def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], last: int) -> int | None:
@@ -271,7 +273,7 @@ def _ended(readings: list[tuple[Part, Reading]], streams: list[Stream]) -> Ended
     for ended in _GRAVEST:
         if ended in said:
             return ended
-    walls = [np.unique(s.points.wall_time[np.isfinite(s.points.wall_time)]) for s in streams]
+    walls = [np.unique(newest[np.isfinite(newest)]) for newest in (s.points.wall_time[-_NEWEST:] for s in streams)]
     newest = max((w for w in walls if len(w)), key=lambda w: float(w[-1]), default=None)
     if newest is not None:
         usual = float(np.median(np.diff(newest[-1000:]))) if len(newest) > 1 else np.inf
