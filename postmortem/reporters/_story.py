@@ -283,7 +283,7 @@ def unchecked(run: RunReport) -> list[str]:
 
 
 def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
-    """The file, and the line where there is one, that a finding points at: its own evidence, the crash's log line, else the run's first file."""
+    """The file, and the line where there is one, that a finding points at: its own evidence, the crash's log line, else the first file of the source with the most numbers."""
     file, line = finding.evidence.get("file"), finding.evidence.get("line")
     if isinstance(file, str) and file:
         return file, line if isinstance(line, int) and line > 0 else None
@@ -291,7 +291,7 @@ def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
         for event in told_events(run):
             if event.file and event.severity == "error":
                 return event.file, event.line
-    files = [f for source in run.sources for f in source.files]
+    files = [f for source in sorted(run.sources, key=lambda s: -s.points) for f in source.files]
     return (files[0] if files else run.path), None
 
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 
-from postmortem.core.model import Report, RunReport
+from postmortem.core.model import Finding, Report, RunReport, Source
 from postmortem.reporters import REPORTERS, RenderOptions
 from postmortem.reporters.html import fragment
 
@@ -132,6 +132,14 @@ def test_github_annotates_roots_at_the_log_line(many):
     assert sum(line.startswith("::error") for line in lines) == 3
     assert any(line.startswith("::warning file=runs/empty-1") for line in lines)
     assert not any("NAN001" in line for line in lines)
+
+
+def test_github_annotates_the_file_that_holds_the_numbers():
+    """Where a finding has no file of its own, it points at the source with the most numbers, not at an empty one."""
+    finding = Finding(id="f1", code="NAN001", name="nan-onset", severity="error", tag="loss", step=7, message="loss is NaN at step 7")
+    sources = (Source(kind="trainer_state", files=("a/trainer_state.json",), points=0), Source(kind="text", files=("a/train.log",), points=40))
+    run = RunReport(name="a", path="a", verdict="failed", ended="unknown", sources=sources, findings=(finding,))
+    assert rendered("github", Report(runs=(run,), version="0")).startswith("::error file=a/train.log,")
 
 
 def test_github_commands_cannot_be_injected(hostile):
