@@ -283,7 +283,10 @@ def unchecked(run: RunReport) -> list[str]:
 
 
 def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
-    """The file, and the line where there is one, that a finding points at: its own evidence, the crash's log line, else the first file of the source with the most numbers."""
+    """The file, and the line where there is one, that a finding points at.
+
+    Its own evidence, the crash's log line, else the first file of the source with the most numbers.
+    """
     file, line = finding.evidence.get("file"), finding.evidence.get("line")
     if isinstance(file, str) and file:
         return file, line if isinstance(line, int) and line > 0 else None
