@@ -1,0 +1,67 @@
+"""How long a training was to be, and how far it came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from postmortem.core.view import View
+
+_TOTALS = (
+    "max_steps",
+    "total_steps",
+    "num_train_steps",
+    "max_iters",
+    "train_iters",
+    "total_iterations",
+    "num_iterations",
+    "max_train_steps",
+    "iterations",
+)
+_EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "epochs", "n_epochs", "total_epochs")
+
+
+class Plan(NamedTuple):
+    """Steps or epochs that were done and planned; a part of an epoch is a fraction."""
+
+    done: float
+    planned: float
+    unit: str
+
+    def __str__(self) -> str:
+        """In words: at step 40 of 100, after epoch 3 of 10, in epoch 4 of 10."""
+        if self.unit == "epoch" and self.done != int(self.done):
+            return f"in epoch {int(self.done) + 1} of {self.planned:g}"
+        return f"{'after' if self.unit == 'epoch' else 'at'} {self.unit} {self.done:g} of {self.planned:g}"
+
+
+def plan_of(view: View) -> Plan | None:
+    """From what the files say of it, else from the configuration; None where nothing tells."""
+    facts = [r.facts for r in view.run.readings]
+    plans = [f["plan"] for f in facts if "plan" in f]
+    if plans:  # of several files of a run the one that came farthest
+        plan = max(plans, key=lambda p: p["done"] / p["planned"])
+        done = max(plan["done"], view.last_step or 0) if plan["unit"] == "step" else plan["done"]
+        return Plan(float(done), float(plan["planned"]), plan["unit"])
+    config = {str(k).rsplit(".", 1)[-1].rsplit("/", 1)[-1]: v for k, v in view.run.config.items()}
+    for source in (*facts, config):
+        for key in _TOTALS:
+            if (total := _positive(source.get(key))) and view.last_step is not None:
+                return Plan(float(view.last_step), total, "step")
+    epoch = view.main("epoch")
+    if epoch is not None and len(epoch.finite):
+        for source in (*facts, config):
+            for key in _EPOCHS:
+                if total := _positive(source.get(key)):
+                    return Plan(float(epoch.finite.value.max()) + 1, total, "epoch")
+    return None
+
+
+def _positive(value: Any) -> float | None:
+    if isinstance(value, dict):  # W&B writes {"value": …}
+        value = value.get("value")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if 0 < number < 1e15 else None

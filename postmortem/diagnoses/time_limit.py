@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.plan import plan_of
+from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses._story import watched
+from postmortem.diagnoses.crash import Reason, because, crash_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.model import Diagnosis, Event, Finding
+    from postmortem.core.view import View
+
+_SILENT = 20
+"""Times the usual time between rows, and at least ten minutes, of silence before the end that show that nothing went on any more."""
+
+
+@diagnosis
+class TimeLimit:
+    """The job's time was used up: how much of the training is left, or that it had stopped long before.
+
+    The rest is taken to go on at the speed of the last half of the logged rows.
+    """
+
+    name = "time-limit"
+    priority = 64
+
+    @staticmethod
+    def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        found = crash_of(view, findings, "slurm-time-limit")
+        return because(*found, list(_reasons(view, found[1]))) if found is not None else None
+
+
+def _reasons(view: View, event: Event) -> Iterator[Reason]:
+    series = next((s for s in watched(view) if np.isfinite(s.wall_time).sum() > 2), None)
+    pace = math.nan  # seconds per step
+    if series is not None:
+        timed = np.flatnonzero(np.isfinite(series.wall_time))
+        step, wall = series.step[timed], series.wall_time[timed]
+        half = len(timed) // 2
+        pace = float(wall[-1] - wall[half]) / max(int(step[-1] - step[half]), 1)
+        usual = float(np.median(np.diff(wall)))
+        silence = _ended(event) - float(wall[-1])
+        # half hours may be a logger that writes UTC beside a Slurm that does not
+        if silence > max(_SILENT * usual, 600) and abs((silence + 900) % 1800 - 900) > max(5 * usual, 120):
+            advice = "more time would not help: find what it waited for (py-spy dump --pid PID, the other ranks' logs) before it is started again"
+            yield Reason(f"nothing was logged in the last {_hours(silence)} before the limit: it hung, or became slow", advice)
+    plan = plan_of(view)
+    if plan is None or plan.done >= plan.planned:
+        return
+    left = (plan.planned - plan.done) * pace
+    if plan.unit == "step" and left > 0:
+        advice = f"resume from the newest checkpoint with a --time above {_clock(left)}, or in several jobs"
+        yield Reason(f"it stopped {plan}; the rest takes about {_hours(left)} at {pace:.3g} s per step", advice)
+    else:
+        yield Reason(f"it stopped {plan}", "resume from the newest checkpoint")
+
+
+def _ended(event: Event) -> float:
+    """Seconds since the epoch, in the time of the node, when the scheduler says it was; NaN where it does not."""
+    try:
+        return datetime.fromisoformat(str(event.fields.get("at"))).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return math.nan
+
+
+def _hours(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
+
+
+def _clock(seconds: float) -> str:
+    """As ``sbatch --time`` wants it: days-hours:minutes:seconds, up to the next minute."""
+    minutes = math.ceil(seconds / 60)
+    days, hours = minutes // 1440, minutes // 60 % 24
+    return f"{f'{days}-' if days else ''}{hours:02d}:{minutes % 60:02d}:00"
