@@ -41,6 +41,7 @@ _STARTS_ANEW = ("slurmstepd:", "srun:", "terminate called", "Fatal Python error"
 _VARIES = re.compile(r"\d+")
 _SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error:|-{2,40}Begin (?:global )?rank (\d{1,6}) STDERR-{2,40}")
 _LONGEST_LEAD = 120
+_GOES_ON = re.compile(r"\b(?:[Rr]etrying|[Ss]kipping|will (?:retry|try again)|[Tt]rying again)\b")
 
 _EXCEPTIONS = ("Traceback (most recent call last)", "Error:", "Error\n", "Error\r", "Exception:", "Exception\n", "Interrupt")
 _SPAWNED_ANCHORS = (" terminated with the following error:", " STDERR---")
@@ -347,7 +348,9 @@ class Scanner:
         seen.progress, seen.ordinary, seen.wall_time = self._course_at.pop(last.line, (seen.progress, seen.ordinary, None))
         if done.cut and self._number - last.line > _QUIET:
             seen.severity = "warning"  # not the end of the log: its other lines were lost, or written elsewhere
-        if signature.severity != "error" and signature.ended != "interrupted":
+        if not last.uncaught and _GOES_ON.search(title[:2000]) is not None:
+            seen.severity = "warning"
+        elif signature.severity != "error" and signature.ended != "interrupted":
             seen.severity = "error"  # a note that became an exception is none
 
     def _add(self, signature: Signature, line: int, first: int, message: str, key: int | None, fields: dict[str, Any]) -> Occurrence:

@@ -41,6 +41,14 @@ def test_a_caught_exception_before_the_end_is_a_note(scan: Scan) -> None:
     assert reading.events[0].severity == "info"
 
 
+@pytest.mark.parametrize("words", ["; retrying in 5 s", ", skipping this sample", "; will try again"])
+def test_an_exception_that_says_how_it_goes_on_ended_nothing(scan: Scan, words: str) -> None:
+    """A short log may show too little training after it; but an exception that nothing caught cannot go on."""
+    line = f"ConnectionError: 503 from the store{words}\n"
+    assert scan(line + STEPS[:400]).events[0].severity == "warning"
+    assert scan(STEPS + UNCAUGHT.replace("ValueError: negative count at 17\n", line)).ended == "crashed"
+
+
 def test_training_after_an_uncaught_exception_counts(scan: Scan) -> None:
     """The next program of the same job trained and completed."""
     reading = scan(STEPS + UNCAUGHT + STEPS + "Training finished\n")
