@@ -1,7 +1,7 @@
 """What a step keeps outside its model and optimizer: generators of its own, numbers in its closure or its object, other models.
 
-A rerun that found them changed would not be a rerun. What `batches` can reach is left alone, but for the generators:
-it is asked for each batch once.
+A rerun that found them changed would not be a rerun. What drawing a batch changes is left alone, but for the generators:
+`batches` is asked for each batch once.
 """
 
 from __future__ import annotations
@@ -83,22 +83,23 @@ def _of_the_users(value: Any) -> bool:
 
 
 class Outside:
-    """`generators`; and, of what `train_step.step` alone holds, `cells` of closures, `objects` with attributes, and `modules` by
-    name that are not in `models`: a teacher is stepped like a model. `compiled`: there are compiled functions among them."""
+    """What `train_step.step` holds: `generators`, `cells` of closures, `objects` with attributes, and `modules` by name that are not
+    in `models` (a teacher is stepped like a model). `compiled`: there are compiled functions among them.
+
+    What of them drawing a batch changes goes into `drawn`: (id of the object or cell, name of the attribute).
+    """
 
     def __init__(self, train_step: TrainStep, models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> None:
         known = [m for model in models for m in model.modules()]
         owners = [*known, *optimizers]
         steps = train_step.step.values() if isinstance(train_step.step, dict) else [train_step.step]
-        reach, theirs = Reach(steps), Reach([train_step.batches])
-        if not isinstance(train_step.batches, FunctionType | MethodType):
-            theirs.objects[id(train_step.batches)] = train_step.batches
-        self.cells = [c for k, c in reach.cells.items() if k not in theirs.cells and id(c.cell_contents) not in theirs.objects]
+        reach = Reach(steps)
+        self.cells, self.objects = list(reach.cells.values()), list(reach.objects.values())
+        self.drawn: set[tuple[int, str]] = set()
         own = {id(m) for m in known}
         others = {name: m for key, (name, m) in reach.modules.items() if key not in own}
         room = _ROOM * sum(p.numel() for m in models for p in m.parameters())
         self.modules = others if sum(p.numel() for m in others.values() for p in m.parameters()) <= room else {}
-        self.objects = [o for k, o in reach.objects.items() if k not in theirs.objects]
         modules = [m for o in owners if not _installed(name := type(o).__module__) and (m := sys.modules.get(name)) is not None]
         held = [*(vars(o) for o in [*owners, *reach.objects.values()]), *map(vars, modules), *reach.globals.values()]
         found = [v for names in held for v in list(names.values())] + [c.cell_contents for c in reach.cells.values()]

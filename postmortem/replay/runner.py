@@ -27,7 +27,7 @@ from postmortem.replay._outside import Outside
 from postmortem.replay._tensors import nonfinite_names, total_norm
 from postmortem.replay.batches import clone_tensor, tensor_map
 from postmortem.replay.precision import DTYPES, CastsFollow, NoiseStays, Precision, cast, cast_state
-from postmortem.replay.state import Rng, State
+from postmortem.replay.state import Rng, State, drawing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,7 +178,7 @@ class StepRunner:
             batch, rng = self._kept[step]
             rng.restore()
             return batch
-        with _exit_is_an_error():
+        with _exit_is_an_error(), drawing(self.outside):
             batch = self._ask(step)
         self._kept[step] = batch, Rng.capture(self.outside.generators)
         return batch

@@ -153,6 +153,7 @@ class _Attributes:
     def __init__(self, owners: Iterable[Any], outside: Outside) -> None:
         plain = [(o, _is_plain) for o in owners] + [(o, _is_small) for o in outside.objects]
         self._saved = [(o, kept, {k: (v, _copy(v)) for k, v in vars(o).items() if self._mine(o, k) and kept(v)}) for o, kept in plain]
+        self._drawn = outside.drawn
         self._cells = [(c, v, _copy(v)) for c in outside.cells if _is_small(v := c.cell_contents)]
 
     @staticmethod
@@ -163,12 +164,37 @@ class _Attributes:
 
     def restore(self) -> None:
         for owner, kept, saved in self._saved:
-            for name in [k for k, v in vars(owner).items() if k not in saved and self._mine(owner, k) and kept(v)]:
+            theirs = {name for key, name in self._drawn if key == id(owner)}
+            for name in [k for k, v in vars(owner).items() if k not in saved and k not in theirs and self._mine(owner, k) and kept(v)]:
                 del vars(owner)[name]
             for name, (original, values) in saved.items():
-                vars(owner)[name] = _put_back(original, values)
-        for cell, original, values in self._cells:
+                if name not in theirs:
+                    vars(owner)[name] = _put_back(original, values)
+        for cell, original, values in [c for c in self._cells if (id(c[0]), "") not in self._drawn]:
             cell.cell_contents = _put_back(original, values)
+
+
+@contextmanager
+def drawing(outside: Outside) -> Iterator[None]:
+    """Around the draw of a batch: notes what it changes of that which the step holds as well."""
+    objects = [(o, {k: _copy(v) for k, v in vars(o).items() if _is_small(v)}) for o in outside.objects]
+    cells = [(c, _copy(v)) for c in outside.cells if _is_small(v := c.cell_contents)]
+    yield
+    for o, values in objects:
+        outside.drawn |= {(id(o), k) for k, v in vars(o).items() if _is_small(v) and not (k in values and _same(values[k], v))}
+    outside.drawn |= {(id(c), "") for c, value in cells if not _same(value, c.cell_contents)}
+
+
+def _same(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
+    if isinstance(a, (list, tuple, deque)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
 
 
 def _put_back(original: Any, values: Any) -> Any:

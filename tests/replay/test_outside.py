@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,10 @@ class Trainer:
         self.taken += 1
         return torch.full((4, 3), float(self.taken))
 
+    def stream(self) -> Any:
+        while True:
+            yield self.batches(0)
+
 
 def test_the_object_of_a_method() -> None:
     """What the object of the step's method counts is put back."""
@@ -117,6 +122,36 @@ def test_the_object_of_a_method() -> None:
     culprit = _ask(trainer.loss, batches=[torch.randn(4, 3) for _ in range(5)])
     assert (culprit.phase, culprit.op, culprit.step) == ("forward", "div", 1)
     assert trainer.temperature == 2.0
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["function", "generator"])
+def test_an_object_with_the_step_and_the_batches(stream: bool) -> None:
+    """Of an object that gives the batches as well, what the step counts is put back and what drawing counts is not."""
+    trainer = Trainer()
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    batches = trainer.stream() if stream else trainer.batches
+    culprit = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), trainer.loss, batches=batches), step=4)
+    assert (culprit.op, culprit.step) == ("div", 1)
+    assert (trainer.temperature, trainer.taken) == (2.0, 2)
+
+
+class Criterion:
+    """A loss with a state of its own, handed over as an object that can be called."""
+
+    def __init__(self) -> None:
+        self.left = [2.0]
+
+    def __call__(self, m: Any, b: Any) -> Any:
+        self.left[0] -= 1.0
+        return m(b).mean() / torch.tensor(self.left[0])
+
+
+def test_a_step_that_is_an_object() -> None:
+    """An object that can be called is a step like another, also behind functools.partial."""
+    for criterion in (Criterion(), functools.partial(Criterion())):
+        culprit = _ask(criterion, batches=[torch.randn(4, 3) for _ in range(5)])
+        assert (culprit.phase, culprit.op, culprit.step) == ("forward", "div", 1)
 
 
 def test_what_gives_the_batches_is_left_alone() -> None:
