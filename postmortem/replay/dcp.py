@@ -18,8 +18,11 @@ from postmortem.replay.unpickling import UnreadableCheckpoint, safe_globals, why
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MODULES = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem", "torch.distributed.checkpoint._fsspec_filesystem")
+_METADATA = "torch.distributed.checkpoint.metadata"
 _CALLABLE = {
+    *((_METADATA, n) for n in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING")),
+    *((_METADATA, f"{kind}StorageMetadata") for kind in ("Tensor", "Bytes", "Chunk")),
+    *((f"torch.distributed.checkpoint.{m}", n) for m in ("filesystem", "_fsspec_filesystem") for n in ("_StorageInfo", "_StoragePrefix")),
     ("torch", "Size"),
     ("torch", "device"),
     ("torch.serialization", "_get_layout"),
@@ -38,8 +41,8 @@ class _Metadata(pickle.Unpickler):
     """An unpickler that knows the metadata classes, sizes and dtypes of torch, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        known = module in _MODULES and not name.startswith("__")
-        if known or (module, name) in _CALLABLE or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+        # names one by one: a module also holds what it imports, and a name may have dots ("os.system")
+        if (module, name) in _CALLABLE or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"refused: the metadata wants {module}.{name}")
 

@@ -345,6 +345,17 @@ def test_distributed_metadata_is_not_run(tmp_path: Path) -> None:
     assert not Path("it_ran").exists()
 
 
+@pytest.mark.parametrize("name", ["os.mkdir", "FileSystemWriter", "json.loads"])
+def test_distributed_metadata_reaches_nothing_through_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """What the modules of torch's metadata import, also by a name with dots, is refused like any other class."""
+    monkeypatch.chdir(tmp_path)
+    words = [b"\x8c" + bytes([len(w)]) + w for w in (b"torch.distributed.checkpoint.filesystem", name.encode(), b"it_ran")]
+    Path(".metadata").write_bytes(b"\x80\x04" + words[0] + words[1] + b"\x93" + words[2] + b"\x85R.")
+    Path("__0_0.distcp").touch()
+    assert f"refused: the metadata wants torch.distributed.checkpoint.filesystem.{name}" in health(tmp_path).problems[0].what
+    assert not Path("it_ran").exists()
+
+
 def test_missing_shard(tmp_path: Path) -> None:
     """A shard that the index names and that is not there is named."""
     path = write(tmp_path, "sharded")
