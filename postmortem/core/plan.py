@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from postmortem.core.view import View
 
 _TOTALS = (
@@ -53,8 +56,14 @@ def plan_of(view: View) -> Plan | None:
         for source in (*facts, config):
             for key in _EPOCHS:
                 if total := _positive(source.get(key)):
-                    return Plan(float(epoch.finite.value.max()) + 1, total, "epoch")
+                    return Plan(_epochs_done(epoch.finite.value), total, "epoch")
     return None
+
+
+def _epochs_done(epoch: NDArray[np.float64]) -> float:
+    """Epochs done, of the values float64[n] logged: a fraction is what is done, a whole number is one that ended, from 1 or from 0."""
+    counts_done = epoch[0] == 1 or bool((epoch % 1).any())
+    return float(epoch.max()) + (0 if counts_done else 1)
 
 
 def _positive(value: Any) -> float | None:

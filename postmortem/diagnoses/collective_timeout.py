@@ -1,24 +1,29 @@
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.crash import Reason, because, crash_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterator
 
     from postmortem.core.model import Diagnosis, Event, Finding
     from postmortem.core.view import View
+
+_KINDS = ("nccl-timeout", "gloo-timeout")
 
 
 @diagnosis
 class CollectiveTimeout:
     """Ranks waited for another one until the timeout; who did not come is named.
 
-    The ranks that print the timeout are those that waited. Suspects are the others, as long as they are no more than
-    those that waited (of a log of one rank alone nothing follows), the rank that had queued the fewest collectives,
-    and the one whose last printed step is behind.
+    The ranks that print the timeout are those that waited. Suspects are those that a barrier lists as missing, else
+    the ranks that printed nothing, as long as they are no more than those that waited (of a log of one rank alone
+    nothing follows); the rank that had queued the fewest collectives; and the one whose last printed step is behind.
+
+    Known false positive: with several process groups, ranks of another group print nothing either.
     """
 
     name = "collective-timeout"
@@ -26,37 +31,69 @@ class CollectiveTimeout:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        found = crash_of(view, findings, "nccl-timeout", "gloo-timeout")
-        return because(*found, list(_reasons(view, found[1]))) if found is not None else None
+        found = crash_of(view, findings, *_KINDS)
+        return because(*found, list(_reasons(view))) if found is not None else None
 
 
-def _reasons(view: View, event: Event) -> Iterator[Reason]:
-    fields = event.fields
-    waited = set(fields.get("ranks") or ([] if event.rank is None else [event.rank]))
-    suspects = set(fields.get("missing_ranks") or fields.get("suspects") or ())
-    what = f" {fields['op']} number {fields['seq']}" if "op" in fields and "seq" in fields else ""
-    if 0 < len(suspects) <= max(len(waited), 1):
-        yield Reason(f"{_ranks(suspects)} did not come to the collective{what} for which {_ranks(waited)} waited", _look_at(suspects))
-    if "laggard" in fields:
-        queued, last = fields["enqueued_by_rank"], fields["laggard"]
-        most = max(queued.values())
-        yield Reason(f"rank {last} had queued {queued[str(last)]} collectives, others {most}: it is behind", _look_at([last]))
-    steps: dict[int, int] = {}
+def _reasons(view: View) -> Iterator[Reason]:
+    timeouts = [e for e in view.events if e.kind in _KINDS]  # several where each rank has a log of its own
+    waited = {rank for e in timeouts for rank in _printed_by(e)}
+    missing = {rank for e in timeouts for rank in e.fields.get("missing_ranks") or ()}
+    silent = {s.rank for s in view.series if s.rank >= 0}.union(*(e.fields.get("suspects") or () for e in timeouts)) - waited
+    if missing:
+        yield Reason(f"{_ranks(missing)} did not come to the barrier", _look_at(missing))
+    elif 0 < len(silent) <= len(waited):
+        collectives = {(e.fields.get("op"), e.fields.get("seq")) for e in timeouts}
+        op, number = collectives.pop() if len(collectives) == 1 else (None, None)
+        which = f"collective {op} number {number}" if op is not None and number is not None else "collective"
+        yield Reason(f"{_ranks(waited)} waited for the {which}; {_ranks(silent)}, silent about it, likely did not come", _look_at(silent))
+    queued = _queued(timeouts)
+    if last := _least(queued):
+        yield Reason(f"{_ranks(last)} had queued {queued[last[0]]} collectives, the others up to {max(queued.values())}", _look_at(last))
+    steps = _last_steps(view)
+    if last := _least(steps):
+        yield Reason(f"the last row of {_ranks(last)} is of step {steps[last[0]]}, of the others up to step {max(steps.values())}", _look_at(last))
+
+
+def _printed_by(event: Event) -> list[int]:
+    return event.fields.get("ranks") or ([] if event.rank is None else [event.rank])
+
+
+def _queued(timeouts: list[Event]) -> dict[int, int]:
+    """Collectives that each rank had queued, where it says so."""
+    found: dict[int, int] = {}
+    for event in timeouts:
+        found |= {int(rank): n for rank, n in event.fields.get("enqueued_by_rank", {}).items()}
+        if len(ranks := _printed_by(event)) == 1 and "last_enqueued" in event.fields:
+            found[ranks[0]] = event.fields["last_enqueued"]
+    return found
+
+
+def _last_steps(view: View) -> dict[int, int]:
+    """The last step of each rank, of the tag that most ranks log: one that only some log says nothing about the others."""
+    by_tag: dict[str, dict[int, int]] = defaultdict(dict)
     for series in view.series:
         if series.rank >= 0 and len(series):
-            steps[series.rank] = max(steps.get(series.rank, int(series.step[-1])), int(series.step[-1]))
-    behind = [rank for rank, step in steps.items() if step < max(steps.values())]
-    if behind and len(behind) <= len(steps) // 2:
-        last = min(behind, key=steps.__getitem__)
-        yield Reason(f"the last row of {_ranks(behind)} is of step {steps[last]}, of the others of step {max(steps.values())}", _look_at(behind))
+            last = by_tag[series.tag]
+            last[series.rank] = max(last.get(series.rank, 0), int(series.step[-1]))
+    return max(by_tag.values(), key=len, default={})
 
 
-def _ranks(ranks: Iterable[int]) -> str:
+def _least(progress: dict[int, int]) -> list[int]:
+    """The ranks that came least far; none where they are more than half."""
+    least = min(progress.values(), default=0)
+    behind = [rank for rank, count in progress.items() if count == least]
+    return behind if len(behind) <= len(progress) // 2 else []
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    """In words: rank 3; ranks 1, 2 and 5; at most eight of them."""
+    if len(ranks) == 1:
+        return f"rank {next(iter(ranks))}"
     listed = [str(rank) for rank in sorted(ranks)]
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
-    return f"ranks {', '.join(listed[:8])} and {len(listed) - 8} more" if len(listed) > 8 else f"ranks {', '.join(listed[:-1])} and {listed[-1]}"
+    shown, last = (listed[:8], f"{len(listed) - 8} more") if len(listed) > 8 else (listed[:-1], listed[-1])
+    return f"ranks {', '.join(shown)} and {last}"
 
 
-def _look_at(ranks: Iterable[int]) -> str:
-    return f"look at {_ranks(ranks)}: the end of the log, dmesg on the node, `py-spy dump --pid PID` while it hangs"
+def _look_at(ranks: Collection[int]) -> tuple[str]:
+    return (f"look at {_ranks(ranks)}: the end of the log, dmesg on the node, `py-spy dump --pid PID` while it hangs",)

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.signatures import Signature
 
+_SEE = re.compile(r"See (?P<other>[\w-]+)(?:[:;] (?P<rest>.+)|\.?$)")
+
 
 @diagnosis
 class Crash:
@@ -54,10 +56,10 @@ class Crash:
 
 
 class Reason(NamedTuple):
-    """Why it failed, as far as the message and the log tell: what speaks for it, and what to do."""
+    """Why it failed, as far as the message and the log tell: what speaks for it, and what to do, best first."""
 
     evidence: str
-    advice: str
+    advice: tuple[str, ...]
 
 
 def crash_of(view: View, findings: tuple[Finding, ...], *kinds: str) -> tuple[Diagnosis, Event] | None:
@@ -69,30 +71,37 @@ def crash_of(view: View, findings: tuple[Finding, ...], *kinds: str) -> tuple[Di
     return story, next(e for e in view.events if (e.kind, e.file, e.line) == (said["kind"], said["file"], said["line"]))
 
 
-def because(story: Diagnosis, event: Event, reasons: Sequence[Reason]) -> Diagnosis:
-    """The story of a crash with reasons in front, the best first, in the place of what its signature says in general."""
+def because(story: Diagnosis, event: Event, reasons: Sequence[Reason], instead_of: Sequence[str] = ()) -> Diagnosis:
+    """The story of a crash with reasons in front, the best first, in the place of what its signature says in general.
+
+    `instead_of`: advice of the signature that the reasons make superfluous.
+    """
     if not reasons:
         return story
-    signature = CATALOGUE[event.kind]
-    first = reasons[0].evidence
+    meaning = CATALOGUE[event.kind].meaning
+    advice = [*(a for r in reasons for a in r.advice), *(a for a in story.next if a not in instead_of)]
     return replace(
         story,
-        summary=f"{first[0].upper()}{first[1:]}. {story.summary.removesuffix(signature.meaning).rstrip()}",
+        summary=f"{_sentence(reasons[0].evidence)}. {story.summary.removesuffix(meaning).rstrip()}",
         evidence_for=(*(r.evidence for r in reasons), *story.evidence_for),
-        next=tuple(dict.fromkeys([*(r.advice for r in reasons), *story.next])),
+        next=tuple(dict.fromkeys(advice)),
     )
 
 
 def _fixes(signature: Signature) -> Iterator[str]:
     """What a signature advises; where it sends the reader to another one ("See nan-metric: …"), what that one advises."""
     for fix in signature.fixes:
-        other, rest = (*re.split("[:;] ", fix.removeprefix("See ").rstrip("."), maxsplit=1), "")[:2]
-        if fix.startswith("See ") and other in CATALOGUE and other != signature.id:
-            yield from CATALOGUE[other].fixes
-            if rest:
-                yield f"{rest[0].upper()}{rest[1:]}."
+        see = _SEE.match(fix)
+        if see is not None and see["other"] in CATALOGUE and see["other"] != signature.id:
+            yield from CATALOGUE[see["other"]].fixes
+            if see["rest"]:
+                yield _sentence(see["rest"])
         else:
             yield fix
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
 
 
 def _place(frame: dict[str, Any]) -> str:

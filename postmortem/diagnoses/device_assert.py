@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
@@ -13,9 +12,9 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 _MEANS = (
+    (re.compile(r"(input|target)_val >= zero"), "bce-range"),
     (re.compile(r"n_classes|\btarget\w* ?(>=|<)"), "label-oob-cpu"),
     (re.compile(r"out of bounds|Index <|<= ?index|\b(idx|ind|index)\w* ?(>=|<)"), "index-oob-cpu"),
-    (re.compile(r"(input|target)_val >= zero"), "bce-range"),
     (re.compile(r"probability|cumdist|_?isnan|_?isinf|\bval >= zero"), "nan-distribution"),
 )
 """Conditions of the kernels in aten/src/ATen/native/cuda: Loss.cu, NLLLoss2d.cu, Indexing.cu, ScatterGatherKernel.cu, MultinomialKernel.cu."""
@@ -41,8 +40,8 @@ class DeviceAssert:
         known = next((CATALOGUE[name] for pattern, name in _MEANS if pattern.search(said)), None)
         if known is None:
             return story
-        where = f" in {event.fields['kernel']}" if "kernel" in event.fields else ""
+        kernel = event.fields.get("kernel", "operator()")
+        where = f" in {kernel}" if kernel != "operator()" else ""  # a lambda has no name that says anything
         meaning = f"{known.meaning[0].lower()}{known.meaning[1:].rstrip('.')}"
-        general = CATALOGUE[event.kind].fixes
-        advice = (*known.fixes[1:], general[0], *story.next[len(general) :])
-        return because(replace(story, next=advice), event, [Reason(f"{meaning}: `{said}` failed{where}", known.fixes[0])])
+        reason = Reason(f"{meaning}: `{said}` failed{where}", tuple(known.fixes))
+        return because(story, event, [reason], instead_of=CATALOGUE[event.kind].fixes[1:])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from postmortem.diagnoses import diagnosis
@@ -39,41 +38,50 @@ class OutOfMemory:
         if found is None:
             return None
         story, event = found
-        reasons = [Reason(r.evidence, r.advice) for r in sorted(_reasons(view, event), key=lambda r: -r.nbytes)]
-        general = CATALOGUE[event.kind].fixes
-        return because(replace(story, next=(general[0], *story.next[len(general) :])), event, reasons)
+        explained = sorted(_reasons(view, event), key=lambda e: -e.nbytes)
+        return because(story, event, [e.reason for e in explained], instead_of=CATALOGUE[event.kind].fixes[1:])
 
 
-class _Room(NamedTuple):
+class _Explained(NamedTuple):
     """A reason, and how many bytes it explains."""
 
-    evidence: str
-    advice: str
     nbytes: int
+    reason: Reason
 
 
-def _reasons(view: View, event: Event) -> Iterator[_Room]:
+def _reasons(view: View, event: Event) -> Iterator[_Explained]:
     fields = {name.removesuffix("_bytes"): value for name, value in event.fields.items() if name.endswith("_bytes")}
-    requested, total = fields.get("requested", 0), fields.get("total", 0)
+    requested, total, free = (fields.get(name, 0) for name in ("requested", "total", "free"))
     gpu = f"GPU {event.fields['gpu']}" if "gpu" in event.fields else "the GPU"
     if requested > total > 0:
         advice = "look at the shapes at that line: a wrong dimension, or attention that grows with the square of the length"
-        yield _Room(f"one tensor of {_size(requested)} is more than all of {gpu} ({_size(total)})", advice, requested)
+        yield _Explained(requested, Reason(f"one tensor of {_size(requested)} is more than all of {gpu} ({_size(total)})", (advice,)))
         return
-    missing = requested - fields.get("free", 0)
-    others = _others(event.message, fields)
-    # older wordings do not name processes; the CUDA context and NCCL take a few GiB beside what PyTorch reserved
-    unnamed = total - fields.get("free", 0) - fields.get("reserved", total) if not others else 0
-    held = sum(others.values()) or (unnamed if unnamed > total // 10 else 0)
-    if held >= max(missing, total // 50) > 0:
-        who = ", ".join(f"process {pid} {_size(nbytes)}" for pid, nbytes in others.items()) or "all but what this process reserved and what is free"
-        advice = f"free {gpu}: nvidia-smi shows whose processes these are; ranks that share one need torch.cuda.set_device(local_rank)"
-        yield _Room(f"others hold {_size(held)} of the {_size(total)} of {gpu}: {who}", advice, held)
+    allowed = fields.get("allowed", total)
+    if total > 0 and requested > free:
+        yield from _held_by_others(event.message, fields, gpu)
+    elif 0 < allowed < total and requested > 0:
+        evidence = f"this process may use {_size(allowed)} of the {_size(total)} of {gpu}, of which {_size(free)} is free: it met its own limit"
+        yield _Explained(free, Reason(evidence, ("raise or remove torch.cuda.set_per_process_memory_fraction",)))
     spare = fields.get("reserved_unallocated", fields.get("reserved", 0) - fields.get("allocated", 0))
     if spare >= requested > 0:
         evidence = f"{_size(spare)} are reserved by PyTorch but in pieces too small for the {_size(requested)} asked for: fragmentation"
-        yield _Room(evidence, "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", spare)
-    yield from _when(view, event)
+        yield _Explained(spare, Reason(evidence, ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)))
+    for reason in _when(view, event):
+        yield _Explained(0, reason)
+
+
+def _held_by_others(message: str, fields: dict[str, int], gpu: str) -> Iterator[_Explained]:
+    """What other processes have, where it would have been enough and is more than a fiftieth of the GPU."""
+    total, free = fields["total"], fields.get("free", 0)
+    others = _others(message, fields)
+    # older wordings do not name processes; the CUDA context and NCCL take a few GiB beside what PyTorch reserved
+    unnamed = total - free - fields.get("reserved", total) if not others else 0
+    held = sum(others.values()) or (unnamed if unnamed > total // 10 else 0)
+    if held >= max(fields["requested"] - free, total // 50):
+        who = ", ".join(f"process {pid} {_size(nbytes)}" for pid, nbytes in others.items()) or "all but what this process reserved and what is free"
+        advice = f"free {gpu}: nvidia-smi shows whose processes these are; ranks that share one need torch.cuda.set_device(local_rank)"
+        yield _Explained(held, Reason(f"others hold {_size(held)} of the {_size(total)} of {gpu}: {who}", (advice,)))
 
 
 def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
@@ -88,15 +96,15 @@ def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
     return {pid: nbytes for pid, nbytes in found.items() if pid != mine} if mine is not None else {}
 
 
-def _when(view: View, event: Event) -> Iterator[_Room]:
+def _when(view: View, event: Event) -> Iterator[Reason]:
+    """What follows from how far the training had come; nothing where no steps are known."""
     series = next(iter(watched(view)), None)
     if series is None or event.step is None:
         return
     steps = int((series.step <= event.step).sum())
     if steps <= _FIRST_STEPS:
-        fixes = CATALOGUE["cuda-oom"].fixes[0]
         evidence = "it was in the first steps, where it shows whether model, gradients, optimizer state and activations fit"
-        yield _Room(evidence, fixes, 0)
+        yield Reason(evidence, (CATALOGUE[event.kind].fixes[0],))
         return
     course = ""
     if (memory := view.main("memory")) is not None:
@@ -104,7 +112,7 @@ def _when(view: View, event: Event) -> Iterator[_Room]:
         if len(before) > _FIRST_STEPS:
             course = f"; {memory.tag} was {before[len(before) // 10]:.4g} early on and {before[-1]:.4g} before it"
     advice = "bound the length of the longest batch, and evaluate under torch.no_grad(); if memory grew, keep loss.item() and not loss"
-    yield _Room(f"{steps} logged steps before it fitted: one batch, the evaluation, or memory that grew{course}", advice, 0)
+    yield Reason(f"it had fitted for {steps} logged steps: a larger batch, an evaluation, or memory that grew{course}", (advice,))
 
 
 def _size(nbytes: int) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Diagnosis, Event, Finding
-    from postmortem.core.view import View
+    from postmortem.core.view import Series, View
 
 _SILENT = 20
 """Times the usual time between rows, and at least ten minutes, of silence before the end that show that nothing went on any more."""
@@ -25,7 +25,7 @@ _SILENT = 20
 class TimeLimit:
     """The job's time was used up: how much of the training is left, or that it had stopped long before.
 
-    The rest is taken to go on at the speed of the last half of the logged rows.
+    The rest is taken to go on at the speed of the last half of the rows that were logged since the last restart.
     """
 
     name = "time-limit"
@@ -39,27 +39,36 @@ class TimeLimit:
 
 def _reasons(view: View, event: Event) -> Iterator[Reason]:
     series = next((s for s in watched(view) if np.isfinite(s.wall_time).sum() > 2), None)
-    pace = math.nan  # seconds per step
+    pace = math.nan
     if series is not None:
-        timed = np.flatnonzero(np.isfinite(series.wall_time))
-        step, wall = series.step[timed], series.wall_time[timed]
-        half = len(timed) // 2
-        pace = float(wall[-1] - wall[half]) / max(int(step[-1] - step[half]), 1)
+        pace = _pace(view, series)
+        wall = series.wall_time[np.isfinite(series.wall_time)]
         usual = float(np.median(np.diff(wall)))
         silence = _ended(event) - float(wall[-1])
         # half hours may be a logger that writes UTC beside a Slurm that does not
         if silence > max(_SILENT * usual, 600) and abs((silence + 900) % 1800 - 900) > max(5 * usual, 120):
             advice = "more time would not help: find what it waited for (py-spy dump --pid PID, the other ranks' logs) before it is started again"
-            yield Reason(f"nothing was logged in the last {_hours(silence)} before the limit: it hung, or became slow", advice)
+            yield Reason(f"nothing was logged in the last {_hours(silence)} before the limit: it hung, or became slow", (advice,))
     plan = plan_of(view)
     if plan is None or plan.done >= plan.planned:
         return
     left = (plan.planned - plan.done) * pace
     if plan.unit == "step" and left > 0:
-        advice = f"resume from the newest checkpoint with a --time above {_clock(left)}, or in several jobs"
-        yield Reason(f"it stopped {plan}; the rest takes about {_hours(left)} at {pace:.3g} s per step", advice)
+        advice = f"resume from the newest checkpoint with a time limit above {_clock(left)} (Slurm: --time), or in several jobs"
+        yield Reason(f"it stopped {plan}; the rest takes about {_hours(left)} at {pace:.3g} s per step", (advice,))
     else:
-        yield Reason(f"it stopped {plan}", "resume from the newest checkpoint")
+        yield Reason(f"it stopped {plan}", ("resume from the newest checkpoint",))
+
+
+def _pace(view: View, series: Series) -> float:
+    """Seconds per step in the last half of the rows since the last restart; NaN where they do not tell."""
+    started = max((r.wall_time for r in view.restarts if math.isfinite(r.wall_time)), default=-math.inf)
+    timed = np.flatnonzero(series.wall_time >= started)  # never true of NaN
+    if len(timed) < 3:
+        return math.nan
+    half, last = timed[len(timed) // 2], timed[-1]
+    steps = int(series.step[last] - series.step[half])
+    return float(series.wall_time[last] - series.wall_time[half]) / steps if steps > 0 else math.nan
 
 
 def _ended(event: Event) -> float:

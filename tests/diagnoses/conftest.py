@@ -16,14 +16,15 @@ N = 400
 
 @pytest.fixture
 def story():
-    """story(tags, **run) -> RunReport of a run with {tag: values or (steps, values)}."""
+    """story(tags, **run) -> RunReport of a run with {tag: values, (steps, values) or (steps, values, seconds)}."""
     from postmortem.api import judge
 
     def make(tags: dict[str, Any], **run: Any):
         builder = PointsBuilder()
         for tag, data in tags.items():
-            step, value = data if isinstance(data, tuple) else (np.arange(len(data)), data)
-            builder.extend(tag, np.asarray(step, np.int64), np.asarray(value, float), 1.7e9 + np.arange(len(step)))
+            step, value, *seconds = data if isinstance(data, tuple) else (np.arange(len(data)), data)
+            wall_time = 1.7e9 + (np.asarray(seconds[0], float) if seconds else np.arange(len(step)))
+            builder.extend(tag, np.asarray(step, np.int64), np.asarray(value, float), wall_time)
         points = builder.build()
         segment, restarts = segments(points)
         defaults: dict[str, Any] = {"name": "exp7", "path": Path("runs/exp7"), "event_list": [], "problems": [], "sources": []}

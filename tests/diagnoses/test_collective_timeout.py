@@ -25,17 +25,17 @@ def rows(last: dict[int, int]) -> str:
     [
         (
             rows(dict.fromkeys(range(4), 30)) + "".join(WAITED.format(r) for r in (0, 1, 3)),
-            "Rank 2 did not come to the collective ALLREDUCE number 120 for which ranks 0, 1 and 3 waited. ",
+            "Ranks 0, 1 and 3 waited for the collective ALLREDUCE number 120; rank 2, silent about it, likely did not come. ",
             "rank 2",
         ),
         (
             rows(dict.fromkeys(range(3), 30)) + "".join(WAITED.format(r) + QUEUED.format(r, 121 if r == 1 else 140) for r in range(3)),
-            "Rank 1 had queued 121 collectives, others 140: it is behind. ",
+            "Rank 1 had queued 121 collectives, the others up to 140. ",
             "rank 1",
         ),
         (
             rows({0: 30, 1: 30, 2: 28}) + "".join(WAITED.format(r) for r in range(3)),
-            "The last row of rank 2 is of step 28, of the others of step 30. ",
+            "The last row of rank 2 is of step 28, of the others up to step 30. ",
             "rank 2",
         ),
     ],
@@ -53,4 +53,32 @@ def test_the_log_of_one_rank_alone(tmp_path):
     """Where one of eight ranks writes, the seven others are no suspects."""
     (tmp_path / "train.out").write_text("world_size: 8\n" + rows({0: 30}) + WAITED.format(0))
     found = postmortem.scan(tmp_path).runs[0].diagnosis
-    assert not any("for which" in text for text in (found.summary, *found.evidence_for))
+    assert not any("likely" in text for text in (found.summary, *found.evidence_for))
+
+
+def test_a_log_for_each_rank(tmp_path):
+    """What the ranks say in files of their own is put together, where they waited for different collectives, too."""
+    for rank in range(4):
+        steps = "".join(f"step {step} loss {2 + 1 / (step + rank + 1):.4f}\n" for step in range(31))
+        waited = WAITED.format(rank).replace("SeqNum=120", f"SeqNum={120 + rank}") if rank != 2 else ""
+        (tmp_path / f"train_rank{rank}.out").write_text(steps + waited)
+    found = postmortem.scan(tmp_path).runs[0].diagnosis
+    assert found.summary.startswith("Ranks 0, 1 and 3 waited for the collective; rank 2, silent about it, likely did not come. ")
+
+
+def test_a_barrier_lists_who_is_missing(tmp_path):
+    """Of whom the barrier names, also where the rank that waited is not known and more are missing than waited."""
+    error = "RuntimeError: timed out waiting for ranks: [3, 5, 6] in monitoredBarrier after 10000 ms\n"
+    stack = 'Traceback (most recent call last):\n  File "train.py", line 61, in <module>\n    main()\n'
+    (tmp_path / "train.out").write_text("".join(f"step {i} loss {2 / i:.3f}\n" for i in range(1, 20)) + stack + error)
+    found = postmortem.scan(tmp_path).runs[0].diagnosis
+    assert found.summary.startswith("Ranks 3, 5 and 6 did not come to the barrier. ")
+    assert found.next[0].startswith("look at ranks 3, 5 and 6: ")
+
+
+def test_rows_that_one_rank_alone_logs(tmp_path):
+    """A rank that logs another quantity, more rarely, is not behind."""
+    evaluated = "".join(f"[rank1]: step {step} val_loss {2 + 1 / (step + 1):.4f}\n" for step in range(0, 30, 10))
+    (tmp_path / "train.out").write_text(rows({0: 30}) + evaluated + WAITED.format(0) + WAITED.format(1))
+    found = postmortem.scan(tmp_path).runs[0].diagnosis
+    assert not any("last row" in text for text in (found.summary, *found.evidence_for))

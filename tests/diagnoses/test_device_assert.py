@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import postmortem
+from postmortem.core.model import Checkpoint, Event
+from postmortem.core.view import View
+from postmortem.diagnoses._engine import diagnose
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 61, in <module>
@@ -25,6 +29,7 @@ RuntimeError: CUDA error: device-side assert triggered
             "An embedding, or a tensor",
             "model.resize_token_embeddings",
         ),
+        ("Loss.cu:94: operator()", "target_val >= zero && target_val <= one", "Binary cross-entropy got values outside", "BCEWithLogitsLoss"),
         ("Loss.cu:92: operator()", "input_val >= zero && input_val <= one", "Binary cross-entropy got values outside", "BCEWithLogitsLoss"),
         (
             "MultinomialKernel.cu:112: binarySearchForMultinomial",
@@ -43,6 +48,7 @@ def test_the_condition(kernel, assertion, summary, advice, tmp_path):
     assert f"`{assertion}` failed" in found.summary
     assert found.next[0].startswith(advice)
     assert any("CUDA_LAUNCH_BLOCKING" in text for text in found.next)
+    assert "operator()" not in found.summary
 
 
 def test_without_a_condition(tmp_path):
@@ -50,3 +56,22 @@ def test_without_a_condition(tmp_path):
     (tmp_path / "train.out").write_text("step 1 loss 2\nstep 2 loss 1\n" + TRACEBACK)
     found = postmortem.scan(tmp_path).runs[0].diagnosis
     assert found.next[0].startswith("Run the step on the CPU")
+
+
+def test_with_a_checkpoint(story):
+    """The command that replays the step stays; of the general advice only how to get at the line."""
+    event = Event(
+        kind="device-assert",
+        severity="error",
+        message="CUDA error: device-side assert triggered",
+        file="train.out",
+        line=61,
+        step=30,
+        fields={"assertion": "t >= 0 && t < n_classes", "kernel": "nll_loss_forward_reduce_cuda_kernel_2d"},
+    )
+    report = story({"loss": np.linspace(2, 1, 31)}, event_list=[event], ended="crashed")
+    report.run.checkpoints = [Checkpoint(path="runs/exp7/step-20.pt", step=20)]
+    found, _ = diagnose(View(report.run), report.findings)
+    advice = [text.split(" ")[0] for text in found.next]
+    assert advice == ["Check", "ignore_index", "postmortem", "Run", "what", "postmortem"]
+    assert found.next[2].startswith("postmortem replay")

@@ -44,9 +44,16 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
             "one tensor of 512 GiB is more than all of GPU 0 (80 GiB)",
             "look at the shapes",
         ),
-        (HEAD + "2.00 GiB.", {"requested": 2048}, "400 logged steps before it fitted", "bound the length of the longest batch"),
+        (
+            HEAD + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 39.00 GiB is free. Process 30 has 20.00 GiB memory in use. "
+            "Including non-PyTorch memory, this process has 20.00 GiB memory in use. 20.00 GiB allowed;",
+            {"requested": 2048, "total": 80 << 10, "free": 39 << 10, "in_use": 20 << 10, "allowed": 20 << 10, "allocated": 19 << 10},
+            "this process may use 20 GiB of the 80 GiB of GPU 0, of which 39 GiB is free: it met its own limit",
+            "raise or remove torch.cuda.set_per_process_memory_fraction",
+        ),
+        (HEAD + "2.00 GiB.", {"requested": 2048}, "it had fitted for 400 logged steps", "bound the length of the longest batch"),
     ],
-    ids=["shared", "fragmented", "fragmented-older-wording", "shared-older-wording", "too-large", "late"],
+    ids=["shared", "fragmented", "fragmented-older-wording", "shared-older-wording", "too-large", "own-limit", "late"],
 )
 def test_the_numbers_of_the_message(story, course, message, fields, evidence, advice):
     """The reason that would have given the most room is told first, with the numbers that speak for it."""
@@ -74,3 +81,11 @@ def test_the_course_of_memory(story, course):
     event = Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9, step=399)
     found = story(course(memory_gb=lambda x: np.full(len(x), 61.5)), event_list=[event], ended="out-of-memory").diagnosis
     assert "memory_gb was 61.5 early on and 61.5 before it" in found.evidence_for[0]
+
+
+def test_a_bare_message_keeps_the_general_advice(story):
+    """Without numbers and without steps nothing is excluded."""
+    event = Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9)
+    found = story({}, event_list=[event], ended="out-of-memory").diagnosis
+    assert [text for text in found.next if "expandable_segments" in text]
+    assert [text for text in found.next if "nvidia-smi" in text]
