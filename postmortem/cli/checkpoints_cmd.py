@@ -67,7 +67,8 @@ def _text(h: Health, root: Path, verbose: bool) -> Iterator[str]:
     shown = h.bad if not verbose else h.tensors
     for t in shown[: None if verbose else _SHOWN]:
         kinds = ", ".join(f"{n} {what}" for n, what in ((t.nan, "NaN"), (t.posinf, "inf"), (t.neginf, "-inf")) if n)
-        yield f"    {t.name} {list(t.shape)} {t.dtype}: {kinds + ', ' if kinds else ''}max {t.max_abs:.4g}, norm {t.norm:.4g}"
+        sizes = "nothing in it is finite" if t.nonfinite and t.nonfinite >= t.numel else f"max {t.max_abs:.4g}, norm {t.norm:.4g}"
+        yield f"    {t.name} {list(t.shape)} {t.dtype}: {kinds + ', ' if kinds else ''}{sizes}"
     if len(shown) > _SHOWN and not verbose:
         yield f"    and {len(shown) - _SHOWN} more"
     changed = sorted((t for t in weights if t.change), key=lambda t: -(t.change or 0))[:3]

@@ -9,12 +9,16 @@ unpickler, storages standing on the meta device, so nothing of a file is run and
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
+import os
 import struct
+import warnings
 import zipfile
 import zlib
 from dataclasses import dataclass, field
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
@@ -24,13 +28,16 @@ from postmortem.core.model import Problem
 from postmortem.readers._checkpoints import is_weights
 from postmortem.replay import dcp
 from postmortem.replay.saved import shards_named, step_in_content
-from postmortem.replay.unpickling import UnreadableCheckpoint, is_zip, safe_globals, why_unreadable
+from postmortem.replay.unpickling import LONGEST_PICKLE, Pickle, UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 _CRC_LIMIT = 64 * 2**20  # checksums are verified in files up to this size; in larger ones that would double the time
+_JSON_LIMIT = 25 * 2**20  # JSON takes up to thirty times its size in memory; 25 MiB describe 200,000 tensors
+_SHOWN = 20  # missing files that are named one by one
+_DEEPEST = 64  # levels of containers in containers; no training state has so many
+_OVERLAP = 16  # tensors may share their bytes (tied weights, views), but together they are no more than this many files
 _SAFETENSORS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64,
@@ -67,18 +74,24 @@ def layout(path: Path) -> Layout:
     if dcp.is_dcp(path):
         found.step = _guarded(found, path, lambda: _dcp(path, found))
         return found
-    files = sorted(p for p in path.rglob("*") if p.is_file() and is_weights(p.name)) if path.is_dir() else [path]
-    files += _missing_shards(path, files, found) if path.is_dir() else []
+    folder = path.is_dir()
+    files = _weights_below(path) if folder else [path]
+    if folder:
+        found.problems += _missing_shards(path, {f.name for f in files})
     for file in files:
         prefix = "" if len(files) == 1 or file.suffix == ".safetensors" else file.name.partition(".")[0] + "."
         contents[file.stem] = _guarded(found, file, lambda file=file, prefix=prefix: _file(file, prefix, found))
     if not found.pieces and not found.problems:
-        found.problems.append(Problem(path=str(path), what="no saved weights in this folder" if path.is_dir() else "no tensors in it"))
-    if path.is_dir():
-        for extra in sorted(path.glob("*.json")):
-            contents.setdefault(extra.stem, _json(extra))
-    found.step = step_in_content(contents if path.is_dir() else next(iter(contents.values()), None), path)
+        found.problems.append(Problem(path=str(path), what="no saved weights in this folder" if folder else "no tensors in it"))
+    for extra in sorted(path.glob("*.json")) if path.is_dir() else ():
+        contents.setdefault(extra.stem, _json(extra))
+    found.step = step_in_content(contents if folder else next(iter(contents.values()), None), path)
     return found
+
+
+def _weights_below(folder: Path) -> list[Path]:
+    """The files with weights in a folder and those below; a folder that is deleted meanwhile holds none."""
+    return sorted(Path(where, name) for where, _, names in os.walk(folder) for name in names if is_weights(name))
 
 
 def _guarded(found: Layout, path: Path, read: Any) -> Any:
@@ -93,19 +106,18 @@ def _guarded(found: Layout, path: Path, read: Any) -> Any:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8", errors="replace")) if path.stat().st_size < 64 * 2**20 else None
+        return json.loads(path.read_text(encoding="utf-8", errors="replace")) if path.stat().st_size < _JSON_LIMIT else None
     except (OSError, ValueError, RecursionError):
         return None  # says no step then; `read_saved` reports it where it matters
 
 
-def _missing_shards(folder: Path, files: list[Path], found: Layout) -> list[Path]:
-    for index in folder.glob("*.index.json"):
-        named = set(shards_named(_json(index)))
-        there = {f.name for f in files}
-        found.problems += [
-            Problem(path=str(folder / n), what=f"missing: {index.name} names this file", lost="its weights") for n in sorted(named - there)
-        ]
-    return []
+def _missing_shards(folder: Path, there: set[str]) -> Iterator[Problem]:
+    for index in sorted(folder.glob("*.index.json")):
+        missing = sorted(set(shards_named(_json(index))) - there)
+        for name in missing[:_SHOWN]:
+            yield Problem(path=str(folder / name), what=f"missing: {index.name} names this file", lost="its weights")
+        if len(missing) > _SHOWN:
+            yield Problem(path=str(index), what=f"{len(missing) - _SHOWN} more files that it names are missing", lost="their weights")
 
 
 def _file(path: Path, prefix: str, found: Layout) -> Any:
@@ -113,10 +125,11 @@ def _file(path: Path, prefix: str, found: Layout) -> Any:
         raise EOFError
     if path.suffix == ".safetensors":
         return _safetensors(path, prefix, found)
-    with path.open("rb") as f:
-        content, places = _zip(f, 0, path.stat().st_size) if is_zip(path) else _legacy(f)
     size = path.stat().st_size
-    for name, t in _tensors(content, ()):
+    with path.open("rb") as f:
+        content, places = _zip(f, 0, size) if is_zip(path) else _legacy(f)
+    claimed: dict[tuple[int, int], None] = {}
+    for name, t in _tensors(content):
         place = places.get(t.untyped_storage()._cdata)
         if place is None:
             continue
@@ -126,19 +139,27 @@ def _file(path: Path, prefix: str, found: Layout) -> Any:
         if piece.offset + piece.nbytes > size:
             what = f"truncated: {name} needs bytes up to {piece.offset + piece.nbytes}, the file has {size}"
             raise UnreadableCheckpoint(Problem(path=str(path), offset=size, what=what, lost="the tensors behind this point"))
+        claimed[piece.offset, piece.nbytes] = None
         found.pieces.append(piece)
+    if (total := sum(nbytes for _, nbytes in claimed)) > _OVERLAP * size:
+        found.pieces = [p for p in found.pieces if p.path != path]
+        raise ValueError(f"its tensors lie over one another: they claim {total} bytes of a file of {size}")
     return content
 
 
-def _tensors(value: Any, where: tuple[str, ...]) -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        yield ".".join(where), value._values() if value.is_sparse else value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _tensors(inner, (*where, str(key)))
-    elif isinstance(value, (list, tuple)):
-        for i, inner in enumerate(value):
-            yield from _tensors(inner, (*where, str(i)))
+def _tensors(content: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in nested containers by their path. What stands in several places counts at the first: a pickle of a
+    hundred bytes can hold a list that holds itself, or 2^60 paths."""
+    seen: set[int] = set()
+    waiting: list[tuple[tuple[str, ...], Any]] = [(where, content)]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            yield ".".join(path), value._values() if value.is_sparse else value
+        elif isinstance(value, (dict, list, tuple)) and id(value) not in seen and len(path) < _DEEPEST:
+            seen.add(id(value))
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            waiting += reversed([((*path, str(key)), inner) for key, inner in items])
 
 
 class _Storages:
@@ -162,54 +183,86 @@ class _Storages:
         return {s._untyped_storage._cdata: offsets[key] for key, s in self.made.items() if key in offsets}
 
 
-def _unpickle(f: BinaryIO, storages: _Storages) -> Any:
+def _unpickle(f: Pickle, storages: _Storages) -> Any:
     unpickler = restricted.Unpickler(f, encoding="utf-8")
     unpickler.persistent_load = storages.load  # type: ignore[method-assign]
-    with safe_globals():
+    f.guards(unpickler)
+    with safe_globals(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of pickle protocols: what cannot be read is said by the error
         return unpickler.load()  # type: ignore[no-untyped-call]
+
+
+class _Part(io.RawIOBase):
+    """A part of a file as a file: the directory of an archive is looked for at its end, where other archives may follow."""
+
+    def __init__(self, f: BinaryIO, base: int, size: int) -> None:
+        self._f, self._base, self._size, self._at = f, base, size, 0
+
+    def seekable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if at < 0:
+            raise ValueError(f"a place {-at} bytes before its beginning")
+        self._at = at
+        return at
+
+    def read(self, n: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        self._f.seek(self._base + self._at)
+        data = self._f.read(left if n < 0 else min(n, left))
+        self._at += len(data)
+        return data
 
 
 def _zip(f: BinaryIO, base: int, size: int) -> tuple[Any, dict[int, int]]:
     """(content with tensors on meta, storage -> offset) of a zip archive that lies in f[base : base + size]."""
-    whole = f if base == 0 else io.BytesIO(_slice(f, base, size))
+    part = _Part(f, base, size)
     storages, offsets = _Storages(), {}
-    with zipfile.ZipFile(whole) as archive:
+    with zipfile.ZipFile(part) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in records:
             raise ValueError("a zip archive without data.pkl: no torch checkpoint")
         if records["data.pkl"].compress_type != zipfile.ZIP_STORED:  # torch never packs it: a few bytes could unpack to gigabytes
             raise ValueError("record data.pkl is compressed: no torch checkpoint")
-        content = _unpickle(io.BytesIO(archive.read(records["data.pkl"])), storages)
+        with archive.open(records["data.pkl"]) as record:
+            content = _unpickle(Pickle(record.read(LONGEST_PICKLE + 1)), storages)
         if size <= _CRC_LIMIT:
-            _check_sums(archive, whole)
+            _check_sums(archive, part)
         for name, info in records.items():
             if name.startswith("data/"):
                 if info.compress_type != zipfile.ZIP_STORED:
                     raise ValueError(f"record {name} is compressed: no torch checkpoint")
-                offsets[name[5:]] = base + _data_offset(whole, info)
+                offsets[name[5:]] = base + _data_offset(part, info)
     missing = [key for key in storages.made if key not in offsets]
     if missing:
         raise ValueError(f"record data/{missing[0]} is missing")
     return content, storages.places(offsets)
 
 
-def _slice(f: BinaryIO, base: int, size: int) -> bytes:
-    f.seek(base)
-    return f.read(size)
-
-
-def _data_offset(f: BinaryIO, info: zipfile.ZipInfo) -> int:
+def _data_offset(f: _Part, info: zipfile.ZipInfo) -> int:
     """Where a record's bytes begin: behind its local header, whose name and extra field have lengths of their own."""
     f.seek(info.header_offset + 26)
     name, extra = struct.unpack("<HH", f.read(4))
     return int(info.header_offset) + 30 + int(name) + int(extra)
 
 
-def _check_sums(archive: zipfile.ZipFile, f: BinaryIO) -> None:
+def _check_sums(archive: zipfile.ZipFile, f: _Part) -> None:
     """ValueError names the record whose bytes changed. Archives that were written without checksums fail in every record."""
-    wrong, right = [], 0
+    wrong, right, left = [], 0, 2 * _CRC_LIMIT
     for info in archive.infolist():
-        data = _slice(f, _data_offset(f, info), info.file_size)
+        f.seek(_data_offset(f, info))
+        data = f.read(info.file_size)
+        left -= len(data)
+        if left < 0:
+            raise ValueError("its records lie over one another")
         if zlib.crc32(data) == info.CRC:
             right += 1
         else:
@@ -219,14 +272,20 @@ def _check_sums(archive: zipfile.ZipFile, f: BinaryIO) -> None:
 
 
 def _legacy(f: BinaryIO) -> tuple[Any, dict[int, int]]:
-    storages = _Storages()
+    """As `_zip`, of a legacy file. Its pickles lie before its tensors, so they are in the first bytes that `Pickle` allows."""
+    storages, start = _Storages(), Pickle(f.read(LONGEST_PICKLE + 1))
     for _ in range(3):  # magic number, protocol version, system
-        _unpickle(f, storages)
-    content = _unpickle(f, storages)
-    keys = _unpickle(f, storages)
+        _unpickle(start, storages)
+    content = _unpickle(start, storages)
+    keys = _unpickle(start, storages)
+    if not isinstance(keys, list) or len(keys) > len(storages.made) + 1000:
+        raise ValueError("no list of its storages")
+    f.seek(start.tell())
     offsets = {}
     for key in map(str, keys):
         (numel,) = struct.unpack("<q", f.read(8))
+        if numel < 0:
+            raise ValueError(f"storage {key} has {numel} numbers")
         offsets[key] = f.tell()
         f.seek(numel * storages.itemsize.get(key, 1), io.SEEK_CUR)
     return content, storages.places(offsets)
@@ -236,27 +295,59 @@ def _safetensors(path: Path, prefix: str, found: Layout) -> dict[str, Any]:
     size = path.stat().st_size
     with path.open("rb") as f:
         (length,) = struct.unpack("<Q", f.read(8))
-        if length > min(size - 8, 100 * 2**20):
-            raise UnreadableCheckpoint(
-                Problem(path=str(path), offset=0, what=f"truncated or corrupt: its header is {length} bytes long, the file {size}", lost="the file")
-            )
-        header = json.loads(f.read(length))
-    if not isinstance(header, dict):
-        raise ValueError("its header is no table of tensors")
-    content: dict[str, Any] = header.pop("__metadata__", {})
-    end = 8 + length + max((info["data_offsets"][1] for info in header.values()), default=0)
+        if length > size - 8:
+            what = f"truncated or corrupt: its header is {length} bytes long, the file {size}"
+            raise UnreadableCheckpoint(Problem(path=str(path), offset=0, what=what, lost="the file"))
+        if length > _JSON_LIMIT:
+            raise ValueError(f"its header is {length} bytes long; more than {_JSON_LIMIT} are not read")
+        header = _header(f.read(length))
+    content: dict[str, Any] = header.pop("__metadata__", None) or {}
+    places = sorted(((*_offsets(name, info), name) for name, info in header.items()), key=lambda p: p[:2])
+    end = 8 + length + max((stop for _, stop, _ in places), default=0)
     if end != size:
         what = f"truncated: its tensors need {end} bytes, the file has {size}" if end > size else f"corrupt: {size - end} bytes too many"
         raise UnreadableCheckpoint(Problem(path=str(path), offset=min(size, end), what=what, lost="the file"))
+    for (_, stop, name), (start, _, other) in itertools.pairwise(places):
+        if start < stop:
+            raise ValueError(f"the header places {other} at bytes {start} on, where {name} lies")
+    pieces = []
     for name, info in header.items():
         start, stop = info["data_offsets"]
-        dtype, shape = _SAFETENSORS.get(info["dtype"], torch.uint8), tuple(info["shape"])
-        if not 0 <= start <= stop <= size - 8 - length or min(shape, default=0) < 0:
-            raise ValueError(f"the header places {name}, of shape {shape}, at bytes {start} to {stop}")
-        if stop - start != math.prod(shape) * dtype.itemsize and info["dtype"] in _SAFETENSORS:
-            raise ValueError(f"the header gives {name} {stop - start} bytes for shape {shape}")
-        found.pieces.append(Piece(prefix + name, shape, dtype, path, 8 + length + start, stop - start))
-    return {k: int(v) if isinstance(v, str) and v.isdigit() else v for k, v in content.items()}
+        kind = info.get("dtype")
+        dtype, shape = _SAFETENSORS.get(kind, torch.uint8) if isinstance(kind, str) else torch.uint8, info.get("shape")
+        if not isinstance(kind, str) or not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise ValueError(f"the header gives {name} dtype {str(kind)[:40]} and shape {str(shape)[:40]}")
+        if stop - start != math.prod(shape) * dtype.itemsize and kind in _SAFETENSORS:
+            raise ValueError(f"the header gives {name} {stop - start} bytes for shape {tuple(shape)}")
+        pieces.append(Piece(prefix + name, tuple(shape), dtype, path, 8 + length + start, stop - start))
+    found.pieces += pieces
+    return {k: int(v) if isinstance(v, str) and v.isdigit() else v for k, v in content.items()} if isinstance(content, dict) else {}
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    """The table of tensors at the head of a safetensors file. ValueError where it is none."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        table = dict(pairs)
+        if len(table) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"its header has {next(n for n in table if names.count(n) > 1)} twice")
+        return table
+
+    try:
+        header = json.loads(data, object_pairs_hook=unique)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"its header is no JSON: {short(error)}") from None
+    if not isinstance(header, dict):
+        raise ValueError("its header is no table of tensors")
+    return header
+
+
+def _offsets(name: str, info: Any) -> tuple[int, int]:
+    match info.get("data_offsets") if isinstance(info, dict) else None:
+        case [int(start), int(stop)] if 0 <= start <= stop:
+            return start, stop
+    raise ValueError(f"the header says of {name} no place in the file, but {str(info)[:80]}")
 
 
 def _dcp(folder: Path, found: Layout) -> int | None:
@@ -264,8 +355,10 @@ def _dcp(folder: Path, found: Layout) -> int | None:
     for index, where in metadata.storage_data.items():
         kind = metadata.state_dict_metadata.get(index.fqn)
         path = folder / where.relative_path
+        if PurePath(where.relative_path).is_absolute() or ".." in PurePath(where.relative_path).parts or min(where.offset, where.length) < 0:
+            raise ValueError(f"its metadata places {index.fqn} at byte {where.offset} of {where.relative_path}")
         if not hasattr(kind, "chunks"):
-            if index.fqn.rpartition(".")[2] in ("step", "global_step", "iteration") and "." not in index.fqn:
+            if index.fqn in ("step", "global_step", "iteration") and where.length < 2**16:
                 found.step = int(dcp.load_chunk(folder, where))
             continue
         if not path.is_file() or path.stat().st_size < where.offset + where.length:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import io
+import itertools
 import pathlib
 import pickle
+import pickletools
 import re
 import struct
 import types
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from postmortem.core.model import Problem
+
+
+LONGEST_PICKLE = 16 * 2**20  # bytes of structure: 100,000 tensors with their names take 10 MB
+_MARKS, _STACK = 10_000, 2_000_000  # a pickle of torch's own nests less than 1,000 deep and holds the items of one tuple at most
+_READS = 8_000_000  # two to three for a value
+_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the first of a legacy file's pickles
 
 
 class UnreadableCheckpoint(ReplayError):
@@ -54,23 +63,97 @@ def safe_globals() -> Any:
     return make(allowed)
 
 
+class Pickle(io.BytesIO):
+    """The bytes of pickles for torch's restricted unpickler, which takes a microsecond and up to 80 bytes for each of them.
+
+    ValueError where the unpickler is still reading at `LONGEST_PICKLE`, or holds more than any pickle that torch writes.
+    """
+
+    _unpickler: Any = None
+    _reads = 0
+
+    def guards(self, unpickler: Any) -> None:
+        """From here on looks at what `unpickler` holds, every so often; it has to read through this object's `read`."""
+        self._unpickler, unpickler.read = unpickler, self._counted
+
+    def _counted(self, n: int) -> bytes:
+        self._reads += 1
+        if self._reads % 1024 == 0 and (len(self._unpickler.metastack) > _MARKS or len(self._unpickler.stack) > _STACK):
+            raise ValueError("its pickle is no saved state: it opens more and more containers and fills none")
+        data = self.read(n)
+        if self.tell() > LONGEST_PICKLE or self._reads > _READS:
+            raise ValueError(f"its pickle holds too much beside the tensors: it was left at byte {self.tell()}")
+        return data
+
+
 def why_unreadable(path: Path, error: BaseException) -> str:
     """Why torch could not load a file, in one clause: refused (and what it wanted), truncated, or no checkpoint at all."""
+    try:
+        size = path.stat().st_size
+        head = b"" if path.is_dir() or path.suffix in (".safetensors", ".distcp") else _head(path)
+    except FileNotFoundError:
+        return "gone: it was deleted or renamed while it was read"
+    except OSError as denied:
+        return f"cannot be read: {denied.strerror or denied}"
+    foreign = _foreign(head, size)
+    if foreign:
+        return foreign
     text = str(error)
     wanted = _wanted(path, text)
     if wanted:
         return f"refused: its pickle wants to call {', '.join(wanted)}; --trust loads it, if the file is your own"
-    if isinstance(error, EOFError) or path.stat().st_size == 0:
-        return f"truncated: it ends after {path.stat().st_size} bytes"
+    if "Unsupported operand" in text:
+        return "truncated, corrupt, or a pickle of another protocol than 2, which torch.load reads only with --trust, if the file is your own"
+    if isinstance(error, EOFError) or size == 0:
+        return f"truncated: it ends after {size} bytes"
     if isinstance(error, zipfile.BadZipFile) or "central directory" in text:
-        return f"truncated: the directory at the end of the archive is missing after {path.stat().st_size} bytes"
+        return f"truncated: the directory at the end of the archive is missing after {size} bytes"
     if "zip archive" in text or "PytorchStreamReader" in text:
         return f"truncated or corrupt: {short(error)}"
     if "TorchScript" in text or "torch.jit" in text:
         return "a TorchScript archive, not a checkpoint"
-    if isinstance(error, (pickle.UnpicklingError, struct.error, UnicodeDecodeError, ValueError, IndexError, KeyError)):
-        return f"truncated, corrupt or no torch checkpoint: {short(error)}"
+    if isinstance(error, ValueError) and type(error) is ValueError:
+        return short(error)
+    if isinstance(error, (pickle.UnpicklingError, struct.error, ValueError, LookupError, TypeError, AttributeError, AssertionError)):
+        return f"truncated, corrupt or no torch checkpoint: {type(error).__name__}: {short(error)}"
     return f"cannot be loaded: {type(error).__name__}: {short(error)}"
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as f:
+        return f.read(2**20)
+
+
+def _foreign(head: bytes, size: int) -> str | None:
+    """What a file is that begins with `head` and that torch.save has not written; None where it may have."""
+    if any(head.startswith(known) or known.startswith(head) for known in (b"PK\x03\x04", _MAGIC)):  # cut, it still begins like one
+        return None
+    if not head.strip(b"\0"):
+        return f"nothing but zeros: its {size} bytes were never written"
+    if head.startswith(b"version https://git-lfs"):
+        return "a pointer of Git LFS: the weights themselves were not fetched (git lfs pull)"
+    if head[0] != 0x80:
+        return f"no torch checkpoint: neither a zip archive nor a pickle, it begins with {head[:16]!r}"
+    wanted = _classes(head)
+    wants = f" and wants {', '.join(wanted[:5])}" if wanted else ""
+    return f"a pickle of protocol {head[1]} that torch.save has not written{wants}: if it is your own, pickle.load it and torch.save it again"
+
+
+def _classes(data: bytes) -> list[str]:
+    """The classes and functions that a pickle names, as far as it can be followed."""
+    found: dict[str, None] = {}
+    words: list[str] = []
+    try:
+        for op, value, _ in itertools.islice(pickletools.genops(data), 200_000):
+            if isinstance(value, str) and op.name not in ("GLOBAL", "INST"):
+                words = [*words[-1:], value]
+            elif op.name in ("GLOBAL", "INST"):
+                found[str(value).replace(" ", ".")] = None
+            elif op.name == "STACK_GLOBAL":
+                found[".".join(words)] = None
+    except Exception:  # noqa: BLE001 - cut or damaged: what was named before is named
+        return list(found)
+    return list(found)
 
 
 def _wanted(path: Path, text: str) -> list[str]:

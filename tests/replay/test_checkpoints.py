@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+import pickle
 import random
 import tracemalloc
 import warnings
@@ -335,8 +336,6 @@ def test_pickles_that_want_more_are_refused(tmp_path: Path, monkeypatch: pytest.
 
 def test_distributed_metadata_is_not_run(tmp_path: Path) -> None:
     """The metadata of a distributed checkpoint is a pickle too: one that wants more is refused."""
-    import pickle
-
     (tmp_path / ".metadata").write_bytes(pickle.dumps({"x": Evil()}))
     (tmp_path / "__0_0.distcp").touch()
     with pytest.raises(UnreadableCheckpoint, match="refused"):
@@ -354,6 +353,70 @@ def test_distributed_metadata_reaches_nothing_through_a_module(tmp_path: Path, m
     Path("__0_0.distcp").touch()
     assert f"refused: the metadata wants torch.distributed.checkpoint.filesystem.{name}" in health(tmp_path).problems[0].what
     assert not Path("it_ran").exists()
+
+
+def test_the_first_of_several_tensors_in_a_distributed_file(tmp_path: Path) -> None:
+    """Every chunk of a file is read at its own place, the one at its beginning too."""
+    from torch.distributed import checkpoint
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        checkpoint.save({f"w{i}": torch.full((3,), float(i)) for i in range(4)}, checkpoint_id=str(tmp_path), no_dist=True)
+    assert {t.name: t.max_abs for t in health(tmp_path).tensors} == {f"w{i}": float(i) for i in range(4)}
+
+
+_LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\x02M\xe9\x03." + b"\x80\x02}."  # what comes before the content
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"hello", "no torch checkpoint: neither a zip archive nor a pickle, it begins with b'hello'"),
+        (b"root:x:0:0:root:/root\n" * 9, "no torch checkpoint: neither a zip archive nor a pickle, it begins with b'root:x:0:0:root:'"),
+        (bytes(4096), "nothing but zeros: its 4096 bytes were never written"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a pointer of Git LFS"),
+        (pickle.dumps({"a": 1}, protocol=4), "a pickle of protocol 4 that torch.save has not written: if"),
+        (pickle.dumps({"a": torch.ones(3)}, protocol=4), "wants torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes"),
+        (pickle.dumps({"a": torch.ones(3)}, protocol=2), "a pickle of protocol 2 that torch.save has not written and wants torch"),
+        (_LEGACY + b"\x80\x02" + b"(" * 3_000_000, "it opens more and more containers and fills none"),
+        (_LEGACY + b"\x80\x02" + b"]" * 3_000_000, "it opens more and more containers and fills none"),
+        (_LEGACY + b"\x80\x02]q\x00h\x00a." + b"\x80\x02].", "no tensors in it"),
+        (_LEGACY + b"\x80\x02]q\x00" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(60)) + b".\x80\x02].", "no tensors in it"),
+    ],
+    ids=[f"kind{i}" for i in range(11)],  # made of megabytes they would take minutes
+)
+def test_what_is_no_checkpoint_is_told_in_words(tmp_path: Path, data: bytes, said: str) -> None:
+    """Other files by a checkpoint's name, and pickles that grow, hold themselves or double with every line, end with one clear line."""
+    (tmp_path / "x.pt").write_bytes(data)
+    (problem,) = health(tmp_path / "x.pt").problems
+    assert said in problem.what
+
+
+def test_a_pickle_has_a_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands beside the tensors is read up to a bound, in both of torch's formats."""
+    monkeypatch.setattr("postmortem.replay.unpickling._READS", 10_000)
+    for zipped in (True, False):
+        torch.save({"w": torch.ones(1), "history": list(range(300, 10_300))}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+        assert "holds too much beside the tensors" in health(tmp_path / "x.pt").problems[0].what
+
+
+def test_tensors_that_claim_the_same_bytes_over_and_over(tmp_path: Path) -> None:
+    """Views that together are many times their file would take hours to look at: they are refused."""
+    base = torch.zeros(10_000)
+    torch.save([base[i:] for i in range(100)], tmp_path / "x.pt")
+    assert "lie over one another" in health(tmp_path / "x.pt").problems[0].what
+
+
+def test_nothing_finite_is_said(tmp_path: Path) -> None:
+    """A tensor of NaN alone has no largest value and no norm."""
+    from click.testing import CliRunner
+
+    from postmortem.cli.checkpoints_cmd import checkpoints
+
+    torch.save({"w": torch.full((3, 4), torch.nan), "v": torch.tensor([1.0, torch.nan])}, tmp_path / "x.pt")
+    said = CliRunner().invoke(checkpoints, [str(tmp_path / "x.pt")], standalone_mode=False).output
+    assert "w [3, 4] float32: 12 NaN, nothing in it is finite" in said
+    assert "v [2] float32: 1 NaN, max 1, norm 1" in said
 
 
 def test_missing_shard(tmp_path: Path) -> None:
@@ -449,6 +512,9 @@ def _safetensors(header: Any, data: bytes = b"") -> bytes:
         {"w": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}, "v": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
         {"w": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}},
         {"w": {"dtype": 3, "shape": "a", "data_offsets": [0]}},
+        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "v": {"dtype": "U8", "shape": [2], "data_offsets": [2, 4]}},
+        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 2**70]}},
+        {"w": 7},
     ],
 )
 def test_a_safetensors_header_that_lies(tmp_path, header):
@@ -458,6 +524,14 @@ def test_a_safetensors_header_that_lies(tmp_path, header):
     seen = health(path)
     assert seen.finite is None
     assert seen.problems[0].what
+
+
+@pytest.mark.parametrize(("text", "said"), [('{"w": 1, "w": 2}', "has w twice"), ("[" * 100_000, "no JSON"), ("{", "no JSON")])
+def test_a_safetensors_header_that_is_no_table(tmp_path, text, said):
+    """Names given twice, brackets without end and cut JSON are told as what they are."""
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text.encode())
+    assert said in health(path).problems[0].what
 
 
 def test_a_packed_pickle_is_not_unpacked(tmp_path):
