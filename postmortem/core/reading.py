@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,7 +14,9 @@ if TYPE_CHECKING:
     from postmortem.core.model import Ended, Event, Problem
 
 
-@dataclass(slots=True)
+_PIECE = 1 << 13
+
+
 class Points:
     """n numbers in order of arrival, as columns.
 
@@ -21,12 +24,54 @@ class Points:
     `wall_time` float64[n], seconds since the epoch, NaN where unknown; `rank` int16[n], -1 where unknown.
     """
 
-    tags: list[str]
-    code: NDArray[np.int32]
-    step: NDArray[np.int64]
-    value: NDArray[np.float64]
-    wall_time: NDArray[np.float64]
-    rank: NDArray[np.int16]
+    def __init__(self, tags: list[str], code: NDArray[np.int32], step: Any, value: NDArray[np.float64], wall_time: Any, rank: Any) -> None:
+        self.tags, self.code, self.value = tags, code, value
+        self._columns: dict[str, NDArray[Any]] = {"step": step, "wall_time": wall_time, "rank": rank}
+        self._by_row: dict[str, NDArray[Any]] = {}
+        self._count: NDArray[np.uint16] = np.empty(0, np.uint16)
+
+    @classmethod
+    def of_rows(
+        cls, tags: list[str], code: NDArray[np.int32], value: NDArray[np.float64], count: NDArray[np.uint16], step: Any, wall_time: Any, rank: Any
+    ) -> Points:
+        """Points of which the first `count[0]` were printed in one row, and so on; `step`, `wall_time` and `rank` are those of the rows.
+
+        They take a fraction of the memory until somebody asks for a whole column.
+        """
+        points = cls(tags, code, np.empty(0), value, np.empty(0), np.empty(0))
+        points._by_row = {"step": step, "wall_time": wall_time, "rank": rank}
+        points._count = count
+        return points
+
+    @property
+    def step(self) -> NDArray[np.int64]:
+        return self._whole("step")
+
+    @property
+    def wall_time(self) -> NDArray[np.float64]:
+        return self._whole("wall_time")
+
+    @property
+    def rank(self) -> NDArray[np.int16]:
+        return self._whole("rank")
+
+    @rank.setter
+    def rank(self, rank: NDArray[np.int16]) -> None:
+        self._by_row.pop("rank", None)
+        self._columns["rank"] = rank
+
+    def _whole(self, name: str) -> NDArray[Any]:
+        if name in self._by_row:
+            self._columns[name] = spread(self._by_row.pop(name), self._count, len(self))
+        return self._columns[name]
+
+    @cached_property
+    def _row(self) -> NDArray[np.int32]:
+        return spread(np.arange(len(self._count), dtype=np.int32), self._count, len(self))
+
+    def take(self, name: Literal["step", "wall_time", "rank"], which: Any) -> Any:
+        """A column at some places (an index, a slice or an array of either kind), without making the whole of it."""
+        return self._by_row[name][self._row[which]] if name in self._by_row else self._columns[name][which]
 
     def __len__(self) -> int:
         return len(self.code)
@@ -46,6 +91,17 @@ class Points:
         order = np.argsort(group, kind="stable")
         group = group[order]
         return order, np.flatnonzero(group[1:] != group[:-1]) + 1
+
+
+def spread(column: NDArray[Any], count: NDArray[Any], size: int) -> NDArray[Any]:
+    """Each cell of the column `count` times, `size` in all; in pieces, as repeat() makes wide integers of the counts."""
+    out = np.empty(size, column.dtype)
+    at = 0
+    for start in range(0, len(column), _PIECE):
+        piece = np.repeat(column[start : start + _PIECE], count[start : start + _PIECE])
+        out[at : at + len(piece)] = piece
+        at += len(piece)
+    return out
 
 
 class PointsBuilder:

@@ -67,7 +67,7 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     order, borders = points.by_tag_and_rank()
     same = np.ones(max(n - 1, 0), bool)
     same[borders - 1] = False
-    step = points.step[order]
+    step = points.take("step", order)
     fell = np.flatnonzero(same & (step[1:] < step[:-1])) + 1
     for k in fell:
         back_again = k + 1 < n and same[k] and step[k + 1] > step[k - 1]
@@ -81,7 +81,14 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
         start = row
         segment[row:] += 1
         restarts.append(
-            Restart(points.tags[code], int(points.rank[row]), int(points.step[before]), int(points.step[row]), float(points.wall_time[row]), row)
+            Restart(
+                points.tags[code],
+                int(points.take("rank", row)),
+                int(points.take("step", before)),
+                int(points.take("step", row)),
+                float(points.take("wall_time", row)),
+                row,
+            )
         )
         if len(restarts) == 32_000:  # int16; nothing restarts that often
             break

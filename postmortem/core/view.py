@@ -103,15 +103,17 @@ def _surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
     order, bounds = points.by_tag_and_rank()
     found = []
     for rows in np.split(order, bounds):
-        step, segment = points.step[rows], stream.segment[rows]
+        step, segment = points.take("step", rows), stream.segment[rows]
         if segment[-1] > segment[0]:
             rows = rows[_survives(step, segment)]
-            step = points.step[rows]
+            step = points.take("step", rows)
         if (step[1:] < step[:-1]).any():
             rows = rows[np.argsort(step, kind="stable")]
-            step = points.step[rows]
+            step = points.take("step", rows)
         tag = points.tags[int(points.code[rows[0]])]
-        series = Series(tag, roles.get(tag), int(points.rank[rows[0]]), stream.source, step, points.value[rows], points.wall_time[rows])
+        series = Series(
+            tag, roles.get(tag), int(points.take("rank", rows[0])), stream.source, step, points.value[rows], points.take("wall_time", rows)
+        )
         for column in (series.step, series.value, series.wall_time):
             column.flags.writeable = False
         found.append((int(rows.min()), series))

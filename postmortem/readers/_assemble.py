@@ -182,7 +182,9 @@ def _place_last_failures(readings: list[Reading]) -> None:
     Only within the interval at which the text prints: beyond it the other source may be of another attempt.
     """
     with_steps = [r.points.step for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS and len(r.points)]
-    reached = max((int(step.max()) for step in with_steps), default=0)
+    if not with_steps:
+        return
+    reached = max(int(step.max()) for step in with_steps)
     for reading in readings:
         if reading.source == "text" and reading.step_axis not in _NO_STEPS and len(reading.points):
             last = int(reading.points.step.max())
@@ -198,7 +200,8 @@ def _quantity(tag: str) -> str:
 def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
     there, code = np.unique(points.code[rows], return_inverse=True)
     tags = [points.tags[k] for k in there]
-    return Points(tags, code.astype(np.int32), points.step[rows], points.value[rows], points.wall_time[rows], points.rank[rows])
+    step, wall_time, rank = (points.take(name, rows) for name in ("step", "wall_time", "rank"))
+    return Points(tags, code.astype(np.int32), step, points.value[rows], wall_time, rank)
 
 
 def _read_console(reading: Reading, console: list[tuple[str, str]], events: list[Event]) -> None:
@@ -273,7 +276,7 @@ def _ended(readings: list[tuple[Part, Reading]], streams: list[Stream]) -> Ended
     for ended in _GRAVEST:
         if ended in said:
             return ended
-    walls = [np.unique(newest[np.isfinite(newest)]) for newest in (s.points.wall_time[-_NEWEST:] for s in streams)]
+    walls = [np.unique(newest[np.isfinite(newest)]) for newest in (s.points.take("wall_time", slice(-_NEWEST, None)) for s in streams)]
     newest = max((w for w in walls if len(w)), key=lambda w: float(w[-1]), default=None)
     if newest is not None:
         usual = float(np.median(np.diff(newest[-1000:]))) if len(newest) > 1 else np.inf

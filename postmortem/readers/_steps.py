@@ -17,13 +17,16 @@ from postmortem.core.roles import role_of
 from postmortem.readers._epochs import carried_epoch, from_bars, global_steps
 from postmortem.readers._plan import planned
 from postmortem.readers._repeats import again, last_states
-from postmortem.readers._track import HELD, HELD_BARE, MAYBE, MOST_TAGS, NO_STEP, OTHERS, Cells, spread, squeeze
+from postmortem.readers._track import HELD, HELD_BARE, MAYBE, MOST_TAGS, NO_STEP, OTHERS, Cells, squeeze
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.readers._plan import Announcements
     from postmortem.readers._track import Table, Track
+
+
+_PIECE = 1 << 16
 
 
 @dataclass(slots=True)
@@ -54,7 +57,7 @@ def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
     if not len(rows):
         return Resolved(Points.empty(), rows["line"], rows["rank"], rows["step"], "row")
     codes, tags = _held_out(codes, tags)
-    if (far := np.abs(rows["epoch"]) >= 2.0**40).any():  # of a damaged line
+    if (far := (rows["epoch"] >= 2.0**40) | (rows["epoch"] <= -(2.0**40))).any():  # of a damaged line
         rows = rows.with_column("epoch", np.where(far, np.nan, rows["epoch"]))
     cells = Cells(rows["count"])
     keep_row = last_states(rows)
@@ -104,16 +107,29 @@ def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
     line, rank, wall_time, count = rows["line"], rows["rank"], rows["wall_time"], rows["count"]
     del rows, epoch, exact
     if not keep.all():
-        count = count - np.bincount(cells.owner_of(np.flatnonzero(~keep)), minlength=len(count))
+        count = count.copy()
+        np.subtract.at(count, cells.owner_of(np.flatnonzero(~keep)), 1)
         codes, values = squeeze(codes, keep), squeeze(values, keep)
     del keep, cells
-    there = np.bincount(codes, minlength=len(tags)) > 0
+    there = _used(codes, len(tags))
     if not there.all():
-        codes = (np.cumsum(there) - 1).astype(np.int32)[codes]
+        _renumber(codes, (np.cumsum(there) - 1).astype(np.int32))
     tags = [t for t, used in zip(tags, there, strict=True) if used]
-    n = len(codes)
-    points = Points(tags, codes, spread(step, count, n), values, spread(wall_time, count, n), spread(rank, count, n))
+    points = Points.of_rows(tags, codes, values, count, step, wall_time, rank)
     return Resolved(points, line, rank, at_row, axis, notes, skipped, plan)
+
+
+def _used(codes: NDArray[np.int32], n: int) -> NDArray[np.bool_]:
+    """Which of n tags there are; in pieces, as codes are made wide to be counted."""
+    count = np.zeros(n, np.int64)
+    for start in range(0, len(codes), _PIECE):
+        count += np.bincount(codes[start : start + _PIECE], minlength=n)
+    return count > 0
+
+
+def _renumber(codes: NDArray[np.int32], new: NDArray[np.int32]) -> None:
+    for start in range(0, len(codes), _PIECE):
+        codes[start : start + _PIECE] = new.take(codes[start : start + _PIECE])
 
 
 def _whole(epoch: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -142,14 +158,16 @@ def _carried(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> 
     if not len(asking):
         return step
     step = step.copy()
+    starts = np.concatenate(([True], asking[1:] != asking[:-1] + 1))  # of rows in a row that ask
+    last = asking[np.maximum.accumulate(np.where(starts, np.arange(len(asking)), 0))] - 1
     rank = rows["rank"][asking]
     for r in np.unique(rank):
-        mine = asking[rank == r]
+        mine = rank == r
         named = np.flatnonzero(exact & (rows["rank"] == r)) if r != -1 else asking[:0]
-        if not len(named):
-            named = np.flatnonzero(exact)
-        before = np.searchsorted(named, mine)
-        step[mine] = np.where(before > 0, step[named[np.maximum(before - 1, 0)]], NO_STEP) if len(named) else NO_STEP
+        if len(named):
+            before = np.searchsorted(named, asking[mine])
+            last[mine] = np.where(before > 0, named[np.maximum(before - 1, 0)], -1)
+    step[asking] = np.where(last >= 0, step[last], NO_STEP)
     return step
 
 

@@ -141,17 +141,6 @@ class Cells:
         return np.repeat(np.arange(len(self.count), dtype=np.int32), self.count)
 
 
-def spread(column: NDArray[Any], count: NDArray[Any], size: int) -> NDArray[Any]:
-    """Each cell of the column `count` times, `size` in all; in pieces, as repeat() makes wide integers of the counts."""
-    out = np.empty(size, column.dtype)
-    at = 0
-    for start in range(0, len(column), _PIECE):
-        piece = np.repeat(column[start : start + _PIECE], count[start : start + _PIECE])
-        out[at : at + len(piece)] = piece
-        at += len(piece)
-    return out
-
-
 def squeeze(cells: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
     """The cells to keep, moved to the front of the same array, which costs no fresh pages."""
     at = 0
