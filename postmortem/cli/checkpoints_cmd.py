@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli._params import PATH
+from postmortem.cli._params import PATH, echo_json
 from postmortem.core.errors import NotFoundError
-from postmortem.core.model import SCHEMA_VERSION, json_value
+from postmortem.core.model import SCHEMA_VERSION
 from postmortem.core.text import printable
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def checkpoints(path: Path, format_: str, verbose: bool) -> int:
             "last_good": good[-1].path if good else None,
             "checkpoints": [_as_json(h) for h in found],
         }
-        click.echo(json.dumps(json_value(whole), ensure_ascii=False, indent=1, allow_nan=False))
+        echo_json(whole)
     else:
         for h in found:
             click.echo(printable("\n".join(_text(h, path, verbose))))

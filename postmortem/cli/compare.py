@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from postmortem import api
-from postmortem.cli._params import PATH
-from postmortem.core.errors import NotFoundError
-from postmortem.core.model import json_value
+from postmortem.cli._params import PATH, echo_json, loaded
+from postmortem.core.model import SCHEMA_VERSION
 from postmortem.core.text import printable
 
 if TYPE_CHECKING:
@@ -31,14 +29,10 @@ def compare(a: Path, b: Path, format_: str) -> int:
 
     The first RUN is the baseline. Exit code 1 where they part, 3 where they have no step in common.
     """
-    runs = [api.load(a), api.load(b)]
-    for path, run in zip((a, b), runs, strict=True):
-        if not run.sources:
-            raise NotFoundError("; ".join(f"{p.path}: {p.what}" for p in run.problems[:5]) or f"{path}: no training log found")
-    found = api.compare(*runs)
+    found = api.compare(loaded(a), loaded(b))
     if format_ == "json":
-        document = {"schema_version": 1, **dataclasses.asdict(found), "first": dataclasses.asdict(found.first) if found.first else None}
-        click.echo(json.dumps(json_value(document), indent=2, allow_nan=False))
+        first = dataclasses.asdict(found.first) if found.first else None
+        echo_json({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(found), "first": first})
     else:
         click.echo(printable(_text(found)))
     if not any(p.common_steps for p in found.partings):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 from typing import Any
 
 import click
 
 from postmortem import signatures
+from postmortem.cli._params import echo_json
 from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
@@ -42,15 +42,15 @@ def explain(what: str, format_: str) -> int:
         names = [x for p in pages for x in (p["code"], p["name"]) if x]
         raise UsageError(f"nothing is called {what!r}{did_you_mean(what, names)} (`postmortem rules` lists all)")
     if format_ == "json":
-        click.echo(json.dumps(chosen, indent=2))
+        echo_json(chosen)
     else:
-        click.echo(
-            "\n\n".join(
-                f"{' '.join(x for x in (p['code'], p['name']) if x)} ({p['kind']}{', ' + p['severity'] if p['severity'] else ''})\n\n{p['text']}"
-                for p in chosen
-            )
-        )
+        click.echo("\n\n".join(map(_text, chosen)))
     return 0
+
+
+def _text(page: dict[str, Any]) -> str:
+    about = f"{page['kind']}, {page['severity']}" if page["severity"] else page["kind"]
+    return f"{page['code']} {page['name']} ({about})\n\n{page['text']}".lstrip()
 
 
 @click.command()
@@ -59,7 +59,7 @@ def rules(format_: str) -> int:
     """List everything that can be found: findings with their codes, diagnoses, and signatures of failures in logs."""
     pages = _pages()
     if format_ == "json":
-        click.echo(json.dumps([{k: v for k, v in p.items() if k != "text"} for p in pages], indent=2))
+        echo_json([{k: v for k, v in p.items() if k != "text"} for p in pages])
         return 0
     for kind, title in (("finding", "Findings"), ("diagnosis", "Diagnoses"), ("signature", "Signatures of failures in logs")):
         click.echo(f"{title}:")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import linecache
 import os
 import shutil
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli._params import PATH
+from postmortem.cli._params import PATH, echo_json
 from postmortem.core.text import printable
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def replay(target: Path, format_: str, **options: Any) -> int:
     """
     result = api.replay(target, progress=_progress(), **options)
     if format_ == "json":
-        click.echo(json.dumps(result.as_json(), ensure_ascii=False, indent=1, allow_nan=False))
+        echo_json(result.as_json())
     else:
         click.echo(printable("\n".join(text(result))))
     if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):

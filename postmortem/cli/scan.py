@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from postmortem.core.model import Report
 
-
 _paths = click.argument("paths", nargs=-1, required=True, type=PATH)
 _select = click.option(
     "--select", multiple=True, metavar="CODE|NAME", help="Only these findings: a code (NAN001), a prefix (NAN) or a name; may be repeated."
@@ -34,8 +33,6 @@ _role = click.option(
     "--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell, e.g. --role my/objective=loss."
 )
 _checkpoints = click.option("--checkpoints", is_flag=True, help="Look into the saved weights of every run (needs torch), not only of failed ones.")
-
-
 _replay = click.option(
     "--replay", is_flag=True, help="Rerun the step at fault of failed runs that have a recipe.py and a checkpoint; name the culprit."
 )

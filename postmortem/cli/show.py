@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
 
-from postmortem import api
-from postmortem.cli._params import PATH
+from postmortem.cli._params import PATH, echo_json, loaded
 from postmortem.core.config import parse_roles
-from postmortem.core.errors import NotFoundError
-from postmortem.core.model import json_value
 from postmortem.core.text import printable
 from postmortem.core.view import Series, View
 
@@ -28,12 +24,13 @@ if TYPE_CHECKING:
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:
     """Show how RUN (a folder or a file) was understood: sources, tags and the role each got, steps, restarts, ranks, problems."""
-    loaded = api.load(run, roles=parse_roles(role))
-    if not loaded.sources:
-        raise NotFoundError("; ".join(f"{p.path}: {p.what}" for p in loaded.problems[:5]) or f"{run}: no training log found")
-    facts = _facts(loaded)
-    click.echo(json.dumps(json_value(facts), indent=2, allow_nan=False) if format_ == "json" else _text(facts))
-    return 3 if any(p.lost for p in loaded.problems) or not loaded.n_points else 0
+    found = loaded(run, parse_roles(role))
+    facts = _facts(found)
+    if format_ == "json":
+        echo_json(facts)
+    else:
+        click.echo(_text(facts))
+    return 3 if any(p.lost for p in found.problems) or not found.n_points else 0
 
 
 def _facts(run: Run) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from postmortem.core.errors import described
+from postmortem.core.model import Problem
 from postmortem.diagnoses import CAUSES
 
 if TYPE_CHECKING:
@@ -16,10 +18,15 @@ def diagnose(view: View, findings: tuple[Finding, ...]) -> tuple[Diagnosis | Non
     """The story of the run, or None where no cause fits, and the findings with `because_of` filled in, root first.
 
     Causes are asked by priority, lowest number first. What a story names after its first finding is a
-    consequence of that one.
+    consequence of that one. A cause that raises is a problem of the run, and the next one is asked.
     """
     for cause in CAUSES:
-        story = cause.diagnose(view, findings)
+        try:
+            story = cause.diagnose(view, findings)
+        except Exception as error:  # noqa: BLE001 - a fault of one diagnosis costs its story, not the scan
+            what = f"{cause.name}: the diagnosis failed: {described(error)}"
+            view.run.problems.append(Problem(path=str(view.run.path), what=what, lost="what it would have said"))
+            continue
         if story is not None:
             return story, _under_root(findings, story)
     return None, findings

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HEAD = 4096
 _SKIPPED_FOLDERS = {".git", "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".ipynb_checkpoints", "latest-run"}
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
-WANDB_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-.+|(?:offline-)?run-.+")
+WANDB_RUN = re.compile(r"(?:offline-)?run-.+")
 
 
 def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
@@ -67,6 +67,10 @@ def kind_of(mode: int) -> str:
 
 
 def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> type[Reader] | None:
+    """The first reader that knows the file by its name and first bytes, or None.
+
+    A log that none knows becomes a Problem, and so does every file that the user named (`explicit`).
+    """
     if of_wandb_itself(path):
         return None
     if path.name == "requirements.txt":

@@ -224,3 +224,13 @@ def test_every_cause_has_a_page_and_survives_nothing(cause, story):
     assert cause.__doc__
     run = story({"loss": np.ones(3)}).run
     assert cause.diagnose(View(run), ()) is None
+
+
+def test_a_cause_that_raises_costs_its_own_story_only(story, course, monkeypatch):
+    """Its fault is a problem of the run; the next cause is asked."""
+    first = next(iter(CAUSES))
+    monkeypatch.setattr(first, "diagnose", staticmethod(lambda view, findings: {}["missing"]))
+    report = story(course(**NAN_FROM_200))
+    assert report.diagnosis is not None
+    (problem,) = report.problems
+    assert problem.what.startswith(f"{first.name}: the diagnosis failed: KeyError: 'missing'")
