@@ -92,8 +92,8 @@ def inspect(path: Path) -> Health:
 def health(path: Path, previous: Path | None = None) -> Health:
     """The health of a checkpoint; with `previous`, how much each tensor changed since that one."""
     found = layout(path)
-    before = layout(previous).pieces if previous is not None else []
-    tensors = _scan(found, {(p.name, p.start): p for p in before})
+    before = layout(previous) if previous is not None else Layout()
+    tensors = _scan(found, before)
     return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces))
 
 
@@ -116,7 +116,8 @@ class _Span:
     stop: int
 
 
-def _scan(found: Layout, before: dict[tuple[str, tuple[int, ...]], Piece]) -> list[TensorHealth]:
+def _scan(found: Layout, previous: Layout) -> list[TensorHealth]:
+    before = {(p.name, p.start): p for p in previous.pieces}
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in found.pieces:
         packed = str(p.dtype).endswith("_x2")  # two 4-bit numbers in a byte, which are never NaN or infinite
@@ -124,8 +125,15 @@ def _scan(found: Layout, before: dict[tuple[str, tuple[int, ...]], Piece]) -> li
             groups[p.path, p.offset, p.nbytes].append(p)
     places = [_Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()]
     _look_at(places)
-    found.problems += {place.problem.path: place.problem for place in reversed(places) if place.problem}.values()
-    return list(_joined(place for place in places if not place.problem))
+    told = {place.problem.path: place.problem for place in reversed(places) if place.problem}
+    changed, outdated = found.changed(), previous.changed()
+    for path in sorted({place.pieces[0].path for place in places} & changed):
+        told.setdefault(str(path), Problem(path=str(path), what="written anew while it was read: look again", lost="its tensors"))
+    found.problems += told.values()
+    for place in places:
+        if place.before is not None and place.before.path in outdated:
+            place.before = None
+    return list(_joined(place for place in places if not place.problem and place.pieces[0].path not in changed))
 
 
 def _same(piece: Piece, old: Piece | None) -> Piece | None:

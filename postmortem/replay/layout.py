@@ -45,6 +45,9 @@ _SAFETENSORS = {
 }  # fmt: skip
 
 
+Stamp = tuple[int, int, int] | None
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """A tensor, or a chunk of a sharded one that begins at index `start`: `nbytes` bytes of `dtype` from `offset` on in `path`."""
@@ -65,6 +68,20 @@ class Layout:
     pieces: list[Piece] = field(default_factory=list)
     step: int | None = None
     problems: list[Problem] = field(default_factory=list)
+    stamps: dict[Path, Stamp] = field(default_factory=dict)
+
+    def changed(self) -> set[Path]:
+        """The files that are not what they were when they were opened: what lies where in them is no longer known."""
+        return {path for path, stamp in self.stamps.items() if stamp_of(path) != stamp}
+
+
+def stamp_of(path: Path) -> Stamp:
+    """What tells one state of a file from another: its inode, its size, when it was written; None where it is gone."""
+    try:
+        seen = path.stat()
+    except OSError:
+        return None
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
 def layout(path: Path) -> Layout:
@@ -83,7 +100,7 @@ def layout(path: Path) -> Layout:
         contents[file.stem] = _guarded(found, file, lambda file=file, prefix=prefix: _file(file, prefix, found))
     if not found.pieces and not found.problems:
         found.problems.append(Problem(path=str(path), what="no saved weights in this folder" if folder else "no tensors in it"))
-    for extra in sorted(path.glob("*.json")) if path.is_dir() else ():
+    for extra in _json_files(path, ".json"):
         contents.setdefault(extra.stem, _json(extra))
     found.step = step_in_content(contents if folder else next(iter(contents.values()), None), path)
     return found
@@ -111,8 +128,15 @@ def _json(path: Path) -> Any:
         return None  # says no step then; `read_saved` reports it where it matters
 
 
+def _json_files(folder: Path, ending: str) -> list[Path]:
+    try:
+        return sorted(folder / name for name in os.listdir(folder) if name.endswith(ending))
+    except OSError:  # a file, or a folder that was deleted meanwhile: what lay in it is a problem already
+        return []
+
+
 def _missing_shards(folder: Path, there: set[str]) -> Iterator[Problem]:
-    for index in sorted(folder.glob("*.index.json")):
+    for index in _json_files(folder, ".index.json"):
         missing = sorted(set(shards_named(_json(index))) - there)
         for name in missing[:_SHOWN]:
             yield Problem(path=str(folder / name), what=f"missing: {index.name} names this file", lost="its weights")
@@ -121,6 +145,7 @@ def _missing_shards(folder: Path, there: set[str]) -> Iterator[Problem]:
 
 
 def _file(path: Path, prefix: str, found: Layout) -> Any:
+    found.stamps[path] = stamp_of(path)
     if path.stat().st_size == 0:
         raise EOFError
     if path.suffix == ".safetensors":
@@ -151,7 +176,7 @@ def _tensors(content: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, t
     """The tensors in nested containers by their path. What stands in several places counts at the first: a pickle of a
     hundred bytes can hold a list that holds itself, or 2^60 paths."""
     seen: set[int] = set()
-    waiting: list[tuple[tuple[str, ...], Any]] = [(where, content)]
+    waiting = [(where, content)]
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, torch.Tensor):
@@ -193,15 +218,12 @@ def _unpickle(f: Pickle, storages: _Storages) -> Any:
 
 
 class _Part(io.RawIOBase):
-    """A part of a file as a file: the directory of an archive is looked for at its end, where other archives may follow."""
+    """A part of a file as a file: an archive's directory is looked for at the end, where other archives may follow."""
 
     def __init__(self, f: BinaryIO, base: int, size: int) -> None:
         self._f, self._base, self._size, self._at = f, base, size, 0
 
     def seekable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
         return True
 
     def tell(self) -> int:
@@ -210,7 +232,7 @@ class _Part(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if at < 0:
-            raise ValueError(f"a place {-at} bytes before its beginning")
+            raise ValueError("truncated or corrupt: the archive's directory points to before its beginning")
         self._at = at
         return at
 
@@ -368,6 +390,7 @@ def _dcp(folder: Path, found: Layout) -> int | None:
                 else "missing: the metadata names this file"
             )
             raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="its tensors"))
+        found.stamps.setdefault(path, stamp_of(path))
         with path.open("rb") as f:
             content, places = _zip(f, where.offset, where.length)
         for _, t in _tensors(content, (index.fqn,)):

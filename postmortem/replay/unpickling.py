@@ -104,7 +104,7 @@ def why_unreadable(path: Path, error: BaseException) -> str:
         return f"refused: its pickle wants to call {', '.join(wanted)}; --trust loads it, if the file is your own"
     if "Unsupported operand" in text:
         return "truncated, corrupt, or a pickle of another protocol than 2, which torch.load reads only with --trust, if the file is your own"
-    if isinstance(error, EOFError) or size == 0:
+    if isinstance(error, (EOFError, struct.error)) or size == 0:
         return f"truncated: it ends after {size} bytes"
     if isinstance(error, zipfile.BadZipFile) or "central directory" in text:
         return f"truncated: the directory at the end of the archive is missing after {size} bytes"
@@ -114,7 +114,7 @@ def why_unreadable(path: Path, error: BaseException) -> str:
         return "a TorchScript archive, not a checkpoint"
     if isinstance(error, ValueError) and type(error) is ValueError:
         return short(error)
-    if isinstance(error, (pickle.UnpicklingError, struct.error, ValueError, LookupError, TypeError, AttributeError, AssertionError)):
+    if isinstance(error, (pickle.UnpicklingError, struct.error, ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError)):
         return f"truncated, corrupt or no torch checkpoint: {type(error).__name__}: {short(error)}"
     return f"cannot be loaded: {type(error).__name__}: {short(error)}"
 

@@ -275,7 +275,7 @@ def test_change_of_every_type(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors that can no longer be read are a problem that names the file and the place; the others are looked at."""
+    """A file that is cut may be in the course of being written anew: the problem names it and the place, and nothing of it is told."""
     path = tmp_path / "x.pt"
     torch.save({"a": torch.ones(1000), "b": torch.ones(9 * 2**20)}, path)
 
@@ -286,12 +286,32 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr("postmortem.replay.health.layout", cut)
     found = health(path)
-    assert [t.name for t in found.tensors] == ["a"]
+    assert found.tensors == []
     assert [(p.path, p.offset, p.what) for p in found.problems] == [(str(path), 20 * 2**20, "truncated while it was read")]
     assert found.finite is None
     torch.save({"a": torch.ones(1000)}, path)
     monkeypatch.setattr("postmortem.replay.health.layout", lambda found: (layout(found), found.unlink())[0])
     assert "cannot be read: No such file" in health(path).problems[0].what
+
+
+def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where tensors lay in a file says nothing of the one that took its place: no numbers of it are told, nor of a folder that went."""
+    path = tmp_path / "x.pt"
+    torch.save({"a": torch.ones(1000)}, path)
+
+    def replaced(found: Path) -> Any:
+        pieces = layout(found)
+        torch.save({"much": list(range(9000)), "a": torch.ones(90_000)}, tmp_path / "new")
+        os.replace(tmp_path / "new", found)
+        return pieces
+
+    monkeypatch.setattr("postmortem.replay.health.layout", replaced)
+    found = health(path)
+    assert (found.tensors, found.finite) == ([], None)
+    assert [p.what for p in found.problems] == ["written anew while it was read: look again"]
+    assert "gone" in layout(tmp_path / "checkpoint-3" / "x.pt").problems[0].what
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)  # as it was a moment ago
+    assert "no saved weights" in layout(tmp_path / "checkpoint-3").problems[0].what
 
 
 def test_chunks_of_a_sharded_tensor_are_compared_with_their_own(tmp_path: Path) -> None:
@@ -305,7 +325,7 @@ def test_chunks_of_a_sharded_tensor_are_compared_with_their_own(tmp_path: Path) 
         (tmp_path / name).write_bytes(data.tobytes())
         pieces.append([Piece("w", (4,), torch.float32, tmp_path / name, 16 * i, 16, (4 * i,)) for i in range(2)])
     new, old = pieces
-    (seen,) = _scan(Layout(new), {("w", p.start): p for p in reversed(old)})
+    (seen,) = _scan(Layout(new), Layout(old[::-1]))
     assert (seen.change, seen.numel, seen.norm) == (0.0, 8, pytest.approx(float(np.linalg.norm(values))))
 
 
