@@ -288,7 +288,16 @@ class Scanner:
 
     def _finish(self, follow: _Follow) -> None:
         text = "\n".join(follow.lines)
-        follow.seen.fields = follow.seen.signature.detail(text) | follow.seen.fields | {"text": text[:4000]}
+        seen = follow.seen
+        seen.fields = seen.signature.detail(text) | seen.fields | {"text": text[:4000]}
+        what = seen.fields.get("what")
+        if not isinstance(what, str) or any(o.severity == "error" and o is not seen and o.attempt == seen.attempt for o in self.occurrences):
+            return
+        known = CATALOGUE.match(what, exception=True)  # nothing but the abort says why
+        if known is not None and known[0].rank > seen.signature.rank:
+            seen.signature, seen.severity = known[0], known[0].severity
+            seen.fields = known[0].detail(what) | known[1] | seen.fields
+            seen.message = f"{seen.message}: {what}"
 
     def _close_stream(self, key: int | None) -> None:
         for done in self._streams[key].close():
@@ -304,6 +313,9 @@ class Scanner:
             found = CATALOGUE.match(block.title, exception=True)
             if found is None or found[0].rank == 0:
                 found = CATALOGUE.match(block.text, exception=True) or found
+            raised = CATALOGUE.match(block.raised, exception=True) if block.frames else None
+            if raised is not None and (found is None or raised[0].rank > found[0].rank):
+                found = raised
             if found is not None and (best is None or found[0].rank > best[0]):
                 best = (found[0].rank, found[0], found[1], block.text)
         if best is None:

@@ -18,13 +18,22 @@ _LINKS = {
 _FRAME = re.compile(r'\s*(?:\| +)?File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?')
 _CLASS = re.compile(r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80})(?:\(\w{1,80}\))?(?:: ?(?P<message>.*)|\s*)$", re.DOTALL)
 _ENDINGS = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failed\w*|Timeout|Failure|Unsupported|OutOfResources|StopIteration|BackendCompilerFailed)$")
+_IN_SMALL = re.compile(
+    r"(?:cv2|struct|zlib|socket|select|lmdb|re|audioop|ossaudiodev|curses|termios|shutil|binascii|xml\.\w+(?:\.\w+)?|concurrent\.futures\.\w+)"
+    r"\.(?:error|timeout|gaierror|herror)$"
+)
+"""Classes that begin with a small letter, of Python and of OpenCV."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?|[-+]?(?:nan|inf)", re.IGNORECASE)
 _TITLES = frozenset({"Error", "Timeout", "Failure", "Failed", "Exit"})
 _NOT_YOURS = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|[\\/][Ll]ib[\\/](?:runpy|threading|multiprocessing)|^<(?!stdin|ipython|string)|torchinductor|/bin/\w+$"
+    r"site-packages|dist-packages|/lib/python\d|[\\/][Ll]ib[\\/](?:runpy|threading|multiprocessing)|^<(?!stdin|ipython|string)|torchinductor|\.pyx$|/bin/\w+$"
 )
 
 _USER_CODE = "from user code:"
+_BOX = "│┃╭╰"
+_BOXED = re.compile(r"(?P<file>[^\s❱].{0,499}?):(?P<line>\d{1,9}) in(?: (?P<function>\S.{0,200}))?$")
+"""A frame in rich's box; the name of the function, or a long path, may go on in the next row."""
+_BOXED_CODE = re.compile(r"❱ ?\d{1,9} (?P<code>.*)")
 _NODE = "defined at (most recent call last):"
 _LONG = ("torch._dynamo", "torch._inductor", "_pickle.", "tensorflow.")
 _INNER = re.compile(r"\s*(?:Original Traceback|Traceback \(most recent call last\): \(RANK \d{1,6}\)\s*$)")
@@ -77,6 +86,12 @@ class Block:
         return f"{self.exception}: {self.message}" if self.message else self.exception
 
     @property
+    def raised(self) -> str:
+        """``Class: message [raised in multiprocessing/connection.py]``: some exceptions mean another thing from there."""
+        place = "/".join(re.split(r"[\\/]", self.frames[-1].file)[-2:]) if self.frames else ""
+        return f"{self.title[:400]} [raised in {place}]"
+
+    @property
     def own_frame(self) -> Frame | None:
         """The innermost frame in the user's own code."""
         return next((f for f in reversed(self.frames) if f.yours), None)
@@ -122,6 +137,8 @@ def exception_of(text: str, *, strict: bool) -> tuple[str, str] | None:
         return None
     name, message = match["name"], (match["message"] or "").rstrip()
     last = name.rpartition(".")[2].lstrip("_")
+    if _IN_SMALL.match(name) is not None:
+        return name, message
     if not last[:1].isupper() or (_NUMBER.fullmatch(message.strip()) and (strict or _ENDINGS.search(last) is None)):
         return None
     known = _ENDINGS.search(last) is not None
@@ -153,6 +170,8 @@ class TracebackReader:
         self._blank = 0
         self._inner: Block | None = None
         self._outer: Block | None = None
+        self._path = ""
+        """The first rows of a path that a box breaks."""
         self.ended_at = 0
         """Line of the last ``Class: message`` that was read."""
         self.took = False
@@ -226,6 +245,10 @@ class TracebackReader:
     def _frames(self, number: int, text: str, level: str | None) -> list[Chain]:
         block = self._open
         assert block is not None
+        if text[:1] in _BOX and text[:1]:
+            self._foreign = 0
+            self._row(block, text.strip(_BOX + " "))
+            return []
         bare = text.lstrip(" |+") if text[:1] == " " and text.lstrip()[:1] in ("|", "+") else text
         depth = len(text) - len(text.lstrip(" "))
         if block.indent and depth == block.indent and block.frames:
@@ -259,6 +282,22 @@ class TracebackReader:
             if self._foreign > _FOREIGN:
                 return self.close()
         return []
+
+    def _row(self, block: Block, row: str) -> None:
+        """One row of a traceback that rich draws into a box."""
+        frame = _BOXED.match((self._path + row)[:1000])
+        code = _BOXED_CODE.match(row)
+        if frame is not None:
+            block.frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            del block.frames[:-1000]
+            self._path = ""
+        elif block.frames and code is not None and not block.frames[-1].code:
+            block.frames[-1].code = code["code"].replace("│", " ").strip()[:300]
+        elif block.frames and not block.frames[-1].function and row.replace("_", "a").isalnum():
+            block.frames[-1].function = row
+        else:
+            self._path = self._path + row if self._path or row[:1] in ("/", "~") or row[1:3] == ":\\" else ""
+            self._path = self._path if len(self._path) < 500 else ""
 
     def _message(self, number: int, text: str, level: str | None, prefixed: bool) -> list[Chain]:
         block = self._open

@@ -40,8 +40,9 @@ class Signature:
     """One known failure.
 
     `patterns` are alternatives, searched in a line without its prefixes or in ``Class: message`` of an
-    exception; `anchors` are plain texts one of which stands in everything the patterns match (the cheap test
-    before them); `details` are searched in the message and the `follow` lines after it for more fields.
+    exception, also with `` [raised in FOLDER/FILE]`` of its innermost frame behind; `anchors` are plain texts one
+    of which stands in everything the patterns match (the cheap test before them); `details` are searched in the
+    message and the `follow` lines after it for more fields.
     Named groups become fields, typed by `fields` (default str). `scope` "exception" keeps an entry from
     matching in ordinary lines. Appearances that agree in the fields named by `same` are one event (a name
     that is no field, such as "kind": all of them). The higher `rank` wins where several entries fit. `ended` is how a run ended

@@ -270,3 +270,50 @@ def test_a_traceback_inside_of_something_else(scan: Scan) -> None:
     event = only(scan("worker 3 said:\n" + text + "worker 3 is gone\n"))
     assert (event.kind, event.line) == ("mat-shapes", 10)
     assert event.fields["frame"]["line"] == 12
+
+
+def _of_kind(reading: EventReading, kind: str) -> Event:
+    (event,) = [e for e in reading.events if e.kind == kind]
+    return event
+
+
+def test_a_traceback_in_a_box_has_frames(scan: Scan) -> None:
+    """rich draws tracebacks into boxes, breaks long paths over rows and leaves the class outside."""
+    box = [
+        "╭────────────── Traceback (most recent call last) ───────────────╮",
+        "│ /home/me/run.py:5 in <module>                                  │",
+        "│                                                                │",
+        "│ ❱ 5 main()                                                     │",
+        "│ /home/me/a-long-folder/and-another-one/with/many/more/fol      │",
+        "│ ders/net.py:26 in forward                                      │",
+        "│   25 │   y = 1                                                 │",
+        "│ ❱ 26 │   return self.head(x)                                   │",
+        "╰────────────────────────────────────────────────────────────────╯",
+        "ValueError: bad head",
+    ]
+    event = _of_kind(scan("\n".join(box) + "\n"), "generic-exception")
+    frame = {"file": "/home/me/a-long-folder/and-another-one/with/many/more/folders/net.py", "line": 26, "function": "forward"}
+    assert event.fields["frame"] == frame | {"code": "return self.head(x)"}
+    assert event.line == len(box)
+
+
+def test_a_class_of_python_may_be_in_small_letters(scan: Scan) -> None:
+    """cv2.error and struct.error end a traceback like any other class."""
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 3, in load\n    x = unpack(b)\nstruct.error: unpack requires a buffer of 4 bytes\n'
+    )
+    assert _of_kind(scan(text), "data-corrupt").fields["exception"] == "error"
+
+
+def test_where_it_was_raised_tells_a_worker_from_a_file(scan: Scan) -> None:
+    """EOFError from multiprocessing is a lost worker, from anywhere else an empty file."""
+    text = 'Traceback (most recent call last):\n  File "{}", line 159, in read\n    raise EOFError\nEOFError\n'
+    assert _of_kind(scan(text.format("/usr/lib/python3.12/multiprocessing/reduction.py")), "worker-connection").severity == "error"
+    assert _of_kind(scan(text.format("/home/me/load.py")), "ckpt-corrupt").severity == "error"
+
+
+def test_what_an_abort_says_is_the_failure(scan: Scan) -> None:
+    """Where nothing else is said, the text of what() is looked up."""
+    text = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  CUDA error: an illegal memory access was encountered\n"
+    event = _of_kind(scan(text), "illegal-access")
+    assert (event.line, event.severity) == (1, "error")
