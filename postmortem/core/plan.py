@@ -40,24 +40,24 @@ class Plan(NamedTuple):
 
 def plan_of(view: View) -> Plan | None:
     """From what the files say of it, else from the configuration; None where nothing tells."""
-    facts = [r.facts for r in view.run.readings]
-    plans = [f["plan"] for f in facts if "plan" in f]
+    plans = [r.facts["plan"] for r in view.run.readings if "plan" in r.facts]
     if plans:  # of several files of a run the one that came farthest
         plan = max(plans, key=lambda p: p["done"] / p["planned"])
         done = max(plan["done"], view.last_step or 0) if plan["unit"] == "step" else plan["done"]
         return Plan(float(done), float(plan["planned"]), plan["unit"])
-    config = {str(k).rsplit(".", 1)[-1].rsplit("/", 1)[-1]: v for k, v in view.run.config.items()}
-    for source in (*facts, config):
-        for key in _TOTALS:
-            if (total := _positive(source.get(key))) and view.last_step is not None:
-                return Plan(float(view.last_step), total, "step")
+    steps, epochs = _setting(view, _TOTALS), _setting(view, _EPOCHS)
+    if steps is not None and view.last_step is not None:
+        return Plan(float(view.last_step), steps, "step")
     epoch = view.main("epoch")
-    if epoch is not None and len(epoch.finite):
-        for source in (*facts, config):
-            for key in _EPOCHS:
-                if total := _positive(source.get(key)):
-                    return Plan(_epochs_done(epoch.finite.value), total, "epoch")
+    if epochs is not None and epoch is not None and len(epoch.finite):
+        return Plan(_epochs_done(epoch.finite.value), epochs, "epoch")
     return None
+
+
+def _setting(view: View, names: tuple[str, ...]) -> float | None:
+    """The first of these settings, by the last part of its key, that is a positive number."""
+    config = {str(k).rsplit(".", 1)[-1].rsplit("/", 1)[-1]: v for k, v in view.run.config.items()}
+    return next((number for name in names if (number := _positive(config.get(name)))), None)
 
 
 def _epochs_done(epoch: NDArray[np.float64]) -> float:

@@ -181,4 +181,4 @@ class Reading:
     stopped: float | None = None
     step_axis: str = "step"
     facts: dict[str, Any] = field(default_factory=dict)
-    """Identifiers that tie files together: "job_id", "run_id", "host"."""
+    """What the file says of the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code"; "plan" as `core.plan` reads it."""

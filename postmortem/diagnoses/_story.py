@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from postmortem.core.view import Series, View
 
 NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite")
+_SEEN_NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient")
 BLOW_UP = ("divergence", "gradient-explosion", "loss-spike")
 _FOLLOWS = (
     *NONFINITE,
@@ -86,6 +87,10 @@ def role(view: View, finding: Finding) -> str | None:
 
 def has_errors(findings: Iterable[Finding]) -> bool:
     return any(f.severity == "error" for f in findings)
+
+
+def sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def number(value: float) -> str:
@@ -197,9 +202,6 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
     return max(fit, key=lambda c: (c.step or 0, c.path), default=None)
 
 
-_NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient")
-
-
 def _logged_between(view: View, good: int | None, onset: int) -> bool:
     """Whether the log has steps between the last good one and the onset: then the run was on its way down before it."""
     return good is not None and any(bool(((s.step > good) & (s.step < onset)).any()) for s in watched(view))
@@ -239,7 +241,7 @@ def tell(
     """
     if good is None:
         good = last_good_step(view, None if unlogged else root.step if good_before is None else good_before)
-    sudden = root.name in _NONFINITE and root.step is not None and good_before is None and not _logged_between(view, good, root.step)
+    sudden = root.name in _SEEN_NONFINITE and root.step is not None and good_before is None and not _logged_between(view, good, root.step)
     checkpoint = last_good_checkpoint(view, good, sys.maxsize if unlogged else root.step if sudden else None)
     steps = list(advice)
     if replay and root.step is not None:
@@ -294,9 +296,5 @@ def clip(view: View, step: int | None) -> str | None:
     before = grad.value[(grad.step < step) & calm(grad)]
     if len(before) < 5:
         return None
-    level = float(np.quantile(before[-200:], 0.9))
-    return (
-        f"clip the gradient norm at {number(float(f'{level:.1g}'))} (its level before the onset; torch.nn.utils.clip_grad_norm_)"
-        if level > 0
-        else None
-    )
+    level = float(f"{np.quantile(before[-200:], 0.9):.1g}")
+    return f"clip the gradient norm at {number(level)} (its level before the onset; torch.nn.utils.clip_grad_norm_)" if level > 0 else None

@@ -54,7 +54,7 @@ class CorruptResume:
         before, after = value_at(loss, good), value_at(loss, root.step)
         if before is not None and after is not None and loss is not None:
             for_.append(f"{loss.tag} was {number(before)} at step {good} and is {number(after)} at step {root.step}")
-        for_ += [f"{r.message}" for r in resets if r is not root]
+        for_ += [r.message for r in resets if r is not root]
         against = [] if resets or starts else ["the log shows no restart: steps do not go back; a schedule with one restart looks the same"]
         advice = ["save and load model, optimizer, scheduler and scaler together; compare the first lr and loss with the last ones"]
         if root.name == "lr-jump":

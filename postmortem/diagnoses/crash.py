@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import ABOUT_NUMBERS, named, tell
+from postmortem.diagnoses._story import ABOUT_NUMBERS, named, sentence, tell
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def because(story: Diagnosis, event: Event, reasons: Sequence[Reason], instead_o
     advice = [*(a for r in reasons for a in r.advice), *(a for a in story.next if a not in instead_of)]
     return replace(
         story,
-        summary=f"{_sentence(reasons[0].evidence)}. {story.summary.removesuffix(meaning).rstrip()}",
+        summary=f"{sentence(reasons[0].evidence)}. {story.summary.removesuffix(meaning).rstrip()}",
         evidence_for=(*(r.evidence for r in reasons), *story.evidence_for),
         next=tuple(dict.fromkeys(advice)),
     )
@@ -95,13 +95,9 @@ def _fixes(signature: Signature) -> Iterator[str]:
         if see is not None and see["other"] in CATALOGUE and see["other"] != signature.id:
             yield from CATALOGUE[see["other"]].fixes
             if see["rest"]:
-                yield _sentence(see["rest"])
+                yield sentence(see["rest"])
         else:
             yield fix
-
-
-def _sentence(text: str) -> str:
-    return text[0].upper() + text[1:]
 
 
 def _place(frame: dict[str, Any]) -> str:

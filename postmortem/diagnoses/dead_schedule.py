@@ -30,9 +30,9 @@ class DeadSchedule:
         rate = next((s.finite for s in view.of("lr") if s.tag == root.tag), None)
         if rate is not None and _in_steps(rate, root.step):
             cure = (
-                "the learning rate was lowered in steps until nothing was left: set a floor (min_lr), wait longer before each (patience, step_size), "
+                "the learning rate was lowered in steps until nothing was left: set a floor (min_lr), "
+                "wait longer before each (patience, step_size), or step the scheduler once per evaluation, not per batch"
             )
-            cure += "or step the scheduler once per evaluation, not per batch"
         else:
             factor = f"{total / max(1, root.step or 1):.2g}"
             cure = f"the scheduler runs {factor} times too fast: set its total steps to {total}, or step it once per optimizer step"

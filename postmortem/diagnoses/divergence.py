@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import clip, consequences, faults, lower_rate, number, rate_at, tell
+from postmortem.diagnoses._story import BLOW_UP, clip, consequences, faults, lower_rate, number, rate_at, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -19,10 +19,9 @@ class Divergence:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        found = [f for f in faults(view, findings) if f.name in ("divergence", "loss-spike", "gradient-explosion")]
-        if not found or faults(view, findings)[0] is not found[0]:
+        root = next(iter(faults(view, findings)), None)
+        if root is None or root.name not in BLOW_UP:
             return None
-        root = found[0]
         rate = rate_at(view, root.step)
         others = consequences(findings, root)
         steady = [f"{rate.tag} was {number(rate.at)} at the onset and had not risen"] if rate is not None else []

@@ -24,12 +24,11 @@ class EvaluationNan:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        bad = [f for f in faults(view, findings) if f.name in ("nan-onset", "inf-onset")]
-        if not bad or faults(view, findings)[0] is not bad[0]:
+        found = faults(view, findings)
+        bad = [f for f in found if f.name in ("nan-onset", "inf-onset")]
+        if not bad or found[0] is not bad[0] or not _evaluation(view, bad[0]):
             return None
         root = bad[0]
-        if not _evaluation(view, root):
-            return None
         last = root.evidence.get("last_finite_step")
         loss = next((s for s in view.of("loss") if s.tag != root.tag and len(s) and (root.step is None or s.step[-1] < root.step)), None)
         where = f"between steps {last} and {root.step}" if last is not None else f"at or before step {root.step}"

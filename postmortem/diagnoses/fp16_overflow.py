@@ -23,11 +23,10 @@ class Fp16Overflow:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        bad = [f for f in faults(view, findings) if f.name in NONFINITE]
+        root = next(iter(faults(view, findings)), None)
         sign = _half_precision(view)
-        if not bad or sign is None or faults(view, findings)[0] not in bad:
+        if root is None or root.name not in NONFINITE or sign is None:
             return None
-        root = bad[0]
         infinite = [f for f in named(findings, "inf-onset") if f.step is not None and root.step is not None and f.step <= root.step + 1]
         gradient = root.name == "nonfinite-gradient" or (root.tag is not None and view.run.roles.get(root.tag) == "grad_norm")
         if not infinite and not gradient:

@@ -27,12 +27,14 @@ class FrozenModel:
         stale = all(f.name == "constant-metric" for f in still)
         if stale:
             cause = "Either it is not computed anew, or nothing in the model changes"
+            disprove = "the metric changes when it is computed by hand from the checkpoint"
             advice = [
                 "print the inputs of the metric at two steps",
                 "compare the weights of two checkpoints: equal means frozen, different means a stale metric",
             ]
         else:
             cause = "The model guesses" if chance else "The weights do not change, or no longer help"
+            disprove = "the weights of two checkpoints after the onset differ"
             advice = [
                 "count the parameters that require gradients and are in the optimizer",
                 "overfit one batch: a model that cannot is wired wrongly",
@@ -45,11 +47,7 @@ class FrozenModel:
             [f for f in still if f is not root],
             summary=f"{root.message}. {cause}.",
             evidence_for=[f.message for f in still if f is not root][:3],
-            disprove=[
-                "the weights of two checkpoints after the onset differ"
-                if not stale
-                else "the metric changes when it is computed by hand from the checkpoint"
-            ],
+            disprove=[disprove],
             advice=advice,
             replay=False,
         )

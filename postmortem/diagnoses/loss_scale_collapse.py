@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses._story import consequences, faults, lower_rate, named, number, rate_at, role, tell
 
@@ -30,9 +32,8 @@ class LossScaleCollapse:
         related = first.name in ("loss-scale-collapse", "inf-onset", "nan-onset", "nonfinite-gradient")
         if not related and first.step is not None and first.step < (root.step or 0):
             return None  # the run blew up before
-        broken = [
-            f for f in named(findings, "nan-onset", "inf-onset") if role(view, f) == "loss" and _for_good(f) and (f.step or 0) <= (root.step or 0) + 1
-        ]
+        onsets = [f for f in named(findings, "nan-onset", "inf-onset") if role(view, f) == "loss" and (f.step or 0) <= (root.step or 0) + 1]
+        broken = [f for f in onsets if _for_good(view, f)]
         fall = f"{number(root.evidence['before'])} to {number(root.evidence['end'])}"
         return tell(
             view,
@@ -50,6 +51,8 @@ class LossScaleCollapse:
         )
 
 
-def _for_good(onset: Finding) -> bool:
-    """Whether all points from the onset on are not finite: one overflow in the forward pass spares the next batch."""
-    return "stays non-finite" in onset.message
+def _for_good(view: View, onset: Finding) -> bool:
+    """Whether no point after the onset is finite: one overflow in the forward pass spares the next batch."""
+    own = next((s for s in view.series if s.tag == onset.tag and onset.rank in (None, s.rank)), None)
+    after = own.value[own.step > (onset.step or 0)] if own is not None else np.empty(0)
+    return bool(len(after)) and not np.isfinite(after).any()

@@ -23,12 +23,10 @@ class Restart:
         if not resets or has_errors(findings):
             return None
         root = resets[0]
-        zero = root.evidence["after"] <= (view.first_step or 0)
-        advice = (
-            ["if it was meant to resume: the counter started at its beginning; check that the checkpoint was found and its step loaded"]
-            if zero
-            else []
-        )
+        advice = ["give every attempt its own folder or run id"]
+        if root.evidence["after"] <= (view.first_step or 0):
+            resumed = "if it was meant to resume: the counter started at its beginning; check that the checkpoint was found and its step loaded"
+            advice.insert(0, resumed)
         return tell(
             view,
             "restarted",
@@ -37,6 +35,6 @@ class Restart:
             summary=f"The run was restarted: {root.message}. What is judged is the history that survived.",
             evidence_for=[r.message for r in resets[1:3]],
             disprove=["two jobs wrote into the same log at the same time"],
-            advice=[*advice, "give every attempt its own folder or run id"],
+            advice=advice,
             replay=False,
         )

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import has_errors, named, tell
+from postmortem.diagnoses._story import has_errors, named, sentence, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -28,7 +28,7 @@ class SilentDeath:
             view,
             "silent-death",
             root,
-            summary=f"{root.message[:1].upper()}{root.message[1:]}: no error, no message of a scheduler. It was killed from outside, it seems.",
+            summary=f"{sentence(root.message)}: no error, no message of a scheduler. It was killed from outside, it seems.",
             evidence_for=[f.message for f in grown],
             disprove=["another file (the .err of the job, the log of another rank) ends later or tells more"],
             advice=["sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed; dmesg -T | grep -i kill on the node", "resume from the newest checkpoint"],
