@@ -24,15 +24,23 @@ DEEPEST = 50
 
 
 def number(value: Any) -> float | None:
-    """`value` as a float where it is a number, or the name of a non-finite one; None else, for booleans too."""
+    """`value` as a float where it is a number, or the name of a non-finite one; None else, for booleans too.
+
+    An integer beyond float64 is none: no program counts or measures that far, its digits are damaged. It is no infinity.
+    """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             return float(value)
-        except OverflowError:  # an integer of more than 308 digits
-            return math.inf if value > 0 else -math.inf
+        except OverflowError:
+            return None
     if isinstance(value, str):
         return NON_FINITE.get(value.strip().lower())
     return None
+
+
+def why_no_number(value: Any) -> str:
+    """What a value for which `number` gives None is counted as."""
+    return "integers beyond any float (damaged)" if isinstance(value, int) and not isinstance(value, bool) else "values that are no numbers"
 
 
 def step_number(value: Any) -> int | None:

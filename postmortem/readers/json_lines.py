@@ -12,7 +12,7 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
-from postmortem.readers._json import leaves, number
+from postmortem.readers._json import leaves, number, why_no_number
 from postmortem.readers._step_axis import COUNTERS, EPOCHS, LARGEST, plain
 from postmortem.readers._table import Table, finish, iso_time
 from postmortem.readers._text_file import decoded
@@ -97,7 +97,7 @@ def _add(row: dict[str, Any], table: Table, times: list[float], skipped: Counter
         if value is None:
             moment = iso_time(raw) if isinstance(raw, str) else None
             time = time if moment is None else moment
-            skipped["values that are no numbers"] += raw is not None and moment is None
+            skipped[why_no_number(raw)] += raw is not None and moment is None
         elif not held_out or plain(key) in EPOCHS:
             cells.append((key, value))
         elif key != "iter":  # of the validation loader, not of the training

@@ -11,7 +11,7 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
-from postmortem.readers._json import leaves, number, step_number
+from postmortem.readers._json import leaves, number, step_number, why_no_number
 from postmortem.readers._table import Table
 from postmortem.readers._text_file import decoded
 
@@ -66,11 +66,10 @@ def _fill(reading: Reading, state: dict[str, Any]) -> None:
         if step is None:
             reading.skipped["entries without a step"] = reading.skipped.get("entries without a step", 0) + 1
             continue
-        found = {key: number(value) for key, value in leaves(entry) if key != "step"}
-        no_numbers = sum(value is None for value in found.values())
-        if no_numbers:
-            reading.skipped["values that are no numbers"] = reading.skipped.get("values that are no numbers", 0) + no_numbers
-        table.add((key, value) for key, value in found.items() if value is not None)
+        found = {key: (number(value), value) for key, value in leaves(entry) if key != "step"}
+        for why in (why_no_number(raw) for value, raw in found.values() if value is None):
+            reading.skipped[why] = reading.skipped.get(why, 0) + 1
+        table.add((key, value) for key, (value, _) in found.items() if value is not None)
         steps.append(step)
     reading.points = table.points(np.array(steps, np.int64))
     reading.config = {key: state[key] for key in _CONFIG if state.get(key) is not None}

@@ -13,7 +13,7 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers._damage import Damage, problems_of
-from postmortem.readers._json import leaves, number, step_number
+from postmortem.readers._json import leaves, number, step_number, why_no_number
 from postmortem.readers._schema import DecodeError, messages
 from postmortem.readers._step_axis import Axis, step_axis
 from postmortem.readers._table import Table, finish
@@ -194,7 +194,7 @@ class _Log:
             elif numeric is not None and not name.startswith("_wandb."):
                 row[name] = numeric
             elif value is not None:
-                self.skipped["values that are no numbers"] += 1
+                self.skipped[why_no_number(value)] += 1
         step = step_number(history.step.num if history.HasField("step") else row.get("_step"))
         self.steps.append(len(self.table) if step is None else step)
         self.times.append(row.get("_timestamp", math.nan))
@@ -208,6 +208,9 @@ class _Log:
         started = self.reading.started
         finish(self.reading, self.table, self.times, axis._replace(columns=tuple(_OWN_KEYS)))
         self.reading.started = started or self.reading.started
+
+
+_INFINITE = (math.inf, -math.inf)
 
 
 def _path(item: Any) -> list[str]:
@@ -230,9 +233,12 @@ def _loads(text: bytes, fast: Callable[[bytes], Any]) -> Any:
     """`text` as JSON, tried by `fast` first: most values of a history are numbers, which float() reads sooner."""
     for parse in (fast, json.loads):
         try:
-            return parse(text)
+            found = parse(text)
         except (ValueError, RecursionError):
             continue
+        if found in _INFINITE and text.strip(b" +-").isdigit():
+            continue  # float() makes an infinity of 309 digits
+        return found
     return _text(text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
-from postmortem.readers._json import leaves, number, step_number
+from postmortem.readers._json import leaves, number, step_number, why_no_number
 from postmortem.readers._step_axis import step_axis
 from postmortem.readers._table import Table
 from postmortem.readers._text_file import decoded
@@ -51,7 +52,7 @@ class WandbSummary:
         values = {key: value for key, raw in leaves(summary, ".") if (value := number(raw)) is not None}
         own = {key: values.pop(key) for key in list(values) if key.startswith("_")}
         reading.summary = {key: value for key, value in summary.items() if not key.startswith("_")}
-        reading.skipped = {"values that are no numbers": n} if (n := sum(number(v) is None for _, v in leaves(reading.summary))) else {}
+        reading.skipped = dict(Counter(why_no_number(v) for _, v in leaves(reading.summary) if number(v) is None))
         table = Table()
         table.add(values.items())
         axis = step_axis(table.columns())

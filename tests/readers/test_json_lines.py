@@ -169,3 +169,11 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
     path.write_bytes(b'{"step": 1, "loss": 0.5}\n' + data + b'\n{"step": 2, "loss": 0.25}\n')
     reading = JsonLines.read(path)
     assert {0.5, 0.25} <= set(reading.points.value)
+
+
+def test_digits_beyond_any_float(tmp_path: Path) -> None:
+    """An integer of 401 digits is damage that is counted, not an infinity; what is written as an infinity is one."""
+    (tmp_path / "m.jsonl").write_text(f'{{"step": 1, "loss": {"9" * 401}}}\n{{"step": 2, "loss": -1e999}}\n{{"step": 3, "loss": Infinity}}\n')
+    reading = JsonLines.read(tmp_path / "m.jsonl")
+    assert column(reading, "loss") == [(2, -math.inf), (3, math.inf)]
+    assert reading.skipped == {"integers beyond any float (damaged)": 1}

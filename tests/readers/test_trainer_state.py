@@ -119,3 +119,12 @@ def test_something_else(tmp_path: Path, text: str) -> None:
     reading = read(tmp_path / "trainer_state.json", text)
     assert len(reading.points) == 0
     assert reading.problems
+
+
+def test_digits_beyond_any_float(tmp_path: Path) -> None:
+    """An integer of 401 digits is damage that is counted, not an infinity."""
+    path = tmp_path / "trainer_state.json"
+    path.write_text(f'{{"log_history": [{{"step": 1, "loss": {"9" * 401}, "note": "x"}}, {{"step": 2, "loss": Infinity}}]}}')
+    reading = TrainerState.read(path)
+    assert reading.points.value.tolist() == [float("inf")]
+    assert reading.skipped == {"integers beyond any float (damaged)": 1, "values that are no numbers": 1}

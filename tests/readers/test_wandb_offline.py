@@ -280,3 +280,10 @@ run.finish(exit_code=3)
     assert [text for stream, text in reading.facts["console"] if stream == "stdout"][:5] == [f"training {i}\n" for i in range(5)]
     assert (reading.ended, reading.facts["exit_code"]) == ("crashed", 3)
     assert reading.skipped["histogram values"] == 5
+
+
+def test_digits_beyond_any_float(tmp_path: Path) -> None:
+    """An integer of 401 digits in the history is damage that is counted, not an infinity."""
+    reading = read(tmp_path / "run-x.wandb", [history(0, loss=1.0), history(1, loss=-int("9" * 401)), history(2, loss=math.inf)])
+    assert [float(v) for v in reading.points.value if v > 0] == [1.0, math.inf]
+    assert reading.skipped["integers beyond any float (damaged)"] == 1
