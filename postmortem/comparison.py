@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.stats import SIGMA
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ NOISE_FACTOR = 5.0
 LASTING_POINTS = 3
 _SCHEDULE = ("lr", "loss_scale", "epoch")
 _MACHINE = ("throughput", "step_time", "data_time", "memory")
+_OUTCOMES = ("facts/run_id", "facts/exit_code", "facts/plan/done")
+"""What a run is called and how far it came is no setting of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +132,7 @@ def _beyond_noise(x: NDArray[np.float64], y: NDArray[np.float64]) -> int | None:
     """Index from which on x and y differ by more than the noise of x for LASTING_POINTS points; None if never."""
     finite = np.isfinite(x)
     steps = np.abs(np.diff(x[finite]))
-    noise = 1.4826 * float(np.median(steps)) / math.sqrt(2) if len(steps) else 0.0
+    noise = SIGMA * float(np.median(steps)) / math.sqrt(2) if len(steps) else 0.0
     with np.errstate(invalid="ignore"):
         apart = (np.abs(x - y) > NOISE_FACTOR * noise) | (np.isfinite(x) != np.isfinite(y))
     run = min(LASTING_POINTS, len(apart))
@@ -147,10 +150,10 @@ def _settings(run: Run) -> dict[str, Any]:
         if isinstance(value, dict):
             for key, inner in value.items():
                 walk(f"{prefix}/{key}" if prefix else str(key), inner)
-        else:
+        elif prefix not in _OUTCOMES:
             flat[prefix] = value
 
     walk("", run.config)
     for reading in run.readings:
-        walk("facts", {k: v for k, v in reading.facts.items() if k not in ("run_id", "exit_code")})
+        walk("facts", reading.facts)
     return flat

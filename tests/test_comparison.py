@@ -59,3 +59,12 @@ def test_nothing_in_common(tmp_path, postmortem):
     called = postmortem("compare", tmp_path / "a.csv", tmp_path / "b.csv")
     assert called.code == 3
     assert "nothing to compare" in called.out
+
+
+def test_how_far_a_run_came_is_no_setting(tmp_path):
+    """Two logs that announce the same plan have the same settings, where one of them ends earlier, too."""
+    from postmortem.api import compare
+
+    for name, rows in (("a", 40), ("b", 50)):
+        (tmp_path / f"{name}.out").write_text("".join(f"step {i}/100 loss {2 / (1 + i):.4f}\n" for i in range(rows)))
+    assert compare(postmortem.load(tmp_path / "a.out"), postmortem.load(tmp_path / "b.out")).settings == {}
