@@ -57,7 +57,11 @@ def read_metadata(folder: Path) -> Any:
     try:
         return _Metadata(io.BytesIO(path.read_bytes())).load()
     except Exception as error:  # a damaged pickle can raise anything
-        what = str(error) if isinstance(error, pickle.UnpicklingError) and "refused" in str(error) else f"truncated or corrupt metadata: {error}"
+        what = (
+            str(error)
+            if isinstance(error, pickle.UnpicklingError) and "refused" in str(error)
+            else f"truncated or corrupt metadata: {' '.join(str(error).split())[:200]}"
+        )
         raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="the checkpoint")) from error
 
 

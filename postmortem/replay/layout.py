@@ -41,8 +41,12 @@ _OVERLAP = 16  # tensors may share their bytes (tied weights, views), but togeth
 _SAFETENSORS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64,
-    **{name: getattr(torch, dtype) for name, dtype in (("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2")) if hasattr(torch, dtype)},
+    **{name: getattr(torch, dtype) for name, dtype in (
+        ("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2"), ("F8_E8M0", "float8_e8m0fnu"),
+        ("F8_E4M3FNUZ", "float8_e4m3fnuz"), ("F8_E5M2FNUZ", "float8_e5m2fnuz"), ("U16", "uint16"), ("U32", "uint32"), ("U64", "uint64"),
+    ) if hasattr(torch, dtype)},
 }  # fmt: skip
+_ALWAYS_FINITE = ("F4", "F6_E2M3", "F6_E3M2")  # packed types that have no NaN and no infinity
 
 
 Stamp = tuple[int, int, int] | None
@@ -343,6 +347,10 @@ def _safetensors(path: Path, prefix: str, found: Layout) -> dict[str, Any]:
             raise ValueError(f"the header gives {name} {stop - start} bytes for shape {tuple(shape)}")
         pieces.append(Piece(prefix + name, tuple(shape), dtype, path, 8 + length + start, stop - start))
     found.pieces += pieces
+    foreign = [f"{n} is {info['dtype'][:40]}" for n, info in header.items() if info["dtype"] not in (*_SAFETENSORS, *_ALWAYS_FINITE)]
+    if foreign:
+        what = f"{len(foreign)} tensors have a dtype that is not known, and were not looked at: {', '.join(foreign[:3])}"
+        found.problems.append(Problem(path=str(path), what=what, kept="the others"))
     return {k: int(v) if isinstance(v, str) and v.isdigit() else v for k, v in content.items()} if isinstance(content, dict) else {}
 
 

@@ -354,6 +354,13 @@ def test_pickles_that_want_more_are_refused(tmp_path: Path, monkeypatch: pytest.
     assert read_saved(Path("plain.pt")).content["config"].a == 1
 
 
+def test_what_is_wrong_with_metadata_is_one_line(tmp_path: Path) -> None:
+    """Messages of the unpickler that have several lines are joined."""
+    (tmp_path / ".metadata").write_bytes(b"\x80\x02NQ.")
+    (tmp_path / "__0_0.distcp").touch()
+    assert "\n" not in health(tmp_path).problems[0].what
+
+
 def test_distributed_metadata_is_not_run(tmp_path: Path) -> None:
     """The metadata of a distributed checkpoint is a pickle too: one that wants more is refused."""
     (tmp_path / ".metadata").write_bytes(pickle.dumps({"x": Evil()}))
@@ -552,6 +559,16 @@ def test_a_safetensors_header_that_is_no_table(tmp_path, text, said):
     path = tmp_path / "model.safetensors"
     path.write_bytes(len(text).to_bytes(8, "little") + text.encode())
     assert said in health(path).problems[0].what
+
+
+def test_a_dtype_that_nobody_knows(tmp_path):
+    """A tensor of a type that cannot be judged is named; the others are looked at."""
+    path = tmp_path / "model.safetensors"
+    table = {"w": {"dtype": "Q9", "shape": [1], "data_offsets": [0, 4]}, "v": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}
+    path.write_bytes(_safetensors(table, bytes(8)))
+    seen = health(path)
+    assert ([t.name for t in seen.tensors], seen.finite) == (["v"], None)
+    assert "w is Q9" in seen.problems[0].what
 
 
 def test_a_packed_pickle_is_not_unpacked(tmp_path):
