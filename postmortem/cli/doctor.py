@@ -15,7 +15,7 @@ from postmortem.readers import READERS
 from postmortem.reporters import REPORTERS
 
 _NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "google-crc32c", "click", "rich")
-_EXTRAS = {"torch": "replay", "safetensors": "replay", "wandb": "wandb"}
+_EXTRAS = {"torch": "replay", "safetensors": "replay"}
 
 
 @click.command()

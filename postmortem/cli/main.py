@@ -26,7 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("postmortem.cli.show:show", "Show how a run was understood: sources, tags, roles, steps, problems."),
     "explain": ("postmortem.cli.explain:explain", "Explain a finding, a diagnosis or a log signature."),
     "rules": ("postmortem.cli.explain:rules", "List everything that can be found."),
-    "checkpoints": ("postmortem.cli.checkpoints_cmd:checkpoints", "Check the health of saved weights; name the last good ones."),
+    "checkpoints": ("postmortem.cli.checkpoints_cmd:checkpoints", "Check the health of saved weights; name the last good one."),
     "replay": ("postmortem.cli.replay_cmd:replay", "Rerun the step at fault and name the culprit."),
     "compare": ("postmortem.cli.compare:compare", "Name the first step at which two runs part, and what differs."),
     "report": ("postmortem.cli.scan:report", "Write one self-contained HTML page about the runs below PATHS."),
