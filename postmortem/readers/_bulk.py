@@ -42,11 +42,15 @@ class Bulk:
         self.stretch, self.since = STRETCH, 0
         """How many rows to read quickly, and how many were since the last ones that were read properly."""
         self.read_quickly = 0
+        self.loud: list[NDArray[np.intp]] = []
+        """Rows of this block that were read by columns, and that the search for events must see."""
 
     def read(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
-        """Puts what the rows say into `out`, hides those that cannot be a failure -> those that were looked at one by one."""
+        """Puts what the rows say into `out`, hides those that cannot be a failure -> those that may be news."""
+        self.loud = []
         slow = self._by_layout(rows, out) if self.fast else rows.filled
-        return self._one_by_one(rows, slow, out)
+        self._one_by_one(rows, slow, out)
+        return np.concatenate([rows.that_may_matter(slow), *self.loud])
 
     def _by_layout(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
         """Reads the rows whose layout is known or common -> the others, in order."""
@@ -105,6 +109,8 @@ class Bulk:
                 self.understanding.count(template, len(taken))
                 if template.hide:
                     rows.hidden[where] = True
+                else:
+                    self.loud.append(where)
             if not left.any():
                 break
         return np.concatenate([*slow, group[left]])
@@ -119,8 +125,8 @@ class Bulk:
                 self.skeletons[skeleton] = template
         return template
 
-    def _one_by_one(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> NDArray[np.intp]:
-        """Reads rows by their template where it is known, else by parsing, or quickly among strangers -> those that may be news."""
+    def _one_by_one(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> None:
+        """Reads rows by their template where it is known, else by parsing, or quickly among strangers."""
         at = 0
         while at < len(which):
             if self.fast and self.strangers > STRANGERS and self.since < self.stretch:
@@ -135,7 +141,6 @@ class Bulk:
                     self.stretch = min(2 * self.stretch, LONGEST_STRETCH) if self.strangers else STRETCH
                 self.since = 0
             at += len(chunk)
-        return which
 
     def _quickly(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> None:
         """Reads strangers quickly; among them may be rows of a known skeleton, if any has values."""

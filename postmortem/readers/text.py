@@ -87,6 +87,8 @@ class _File:
         self.first_time = np.nan
         self.last_time = np.nan
         self.job: str | None = None
+        self.open = 0
+        """Up to which byte of the next block every line is shown, as the last one that may matter is `NEAR`."""
 
     def read(self) -> Reading:
         np.empty(_KEPT, np.uint8)  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
@@ -151,10 +153,10 @@ class _File:
     def _block(self, block: Block) -> Iterator[tuple[int, str]]:
         rows = Rows(block)
         out = Ordered(rows.line)
-        parsed = self.bulk.read(rows, out)
+        news = self.bulk.read(rows, out)
         self._note_times(rows)
         out.into(self.track)
-        yield from self._for_events(rows, parsed)
+        yield from self._for_events(rows, news)
 
     def _note_times(self, rows: Rows) -> None:
         """Keeps the first and the last time that rows named."""
@@ -179,10 +181,12 @@ class _File:
                 self.timeless.add(shape)
         return float("nan")
 
-    def _for_events(self, rows: Rows, parsed: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
+    def _for_events(self, rows: Rows, news: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
         """The lines that may matter for what went wrong: not the ones whose words cannot, unless they follow one that may."""
         if self.bulk.fast:
-            rows.show_after(rows.that_may_matter(parsed), NEAR)
+            rows.show_after(news, NEAR)
+            rows.hidden[: int(np.searchsorted(rows.start, self.open))] = False
+            self.open = max(int(rows.start[news].max(initial=-NEAR)) + NEAR, self.open) - rows.size
             if rows.block.first_line == 1:
                 rows.hidden[:600] = False
             rows.hidden[-20:] = False  # the end tells whether the log was cut

@@ -286,3 +286,22 @@ def test_metrics_behind_a_long_listing(tmp_path: Path) -> None:
     for name in ("step", "value", "wall_time", "rank"):
         np.testing.assert_array_equal(getattr(fast.points, name), getattr(slow.points, name))
     assert [fast.points.tags[c] for c in fast.points.code] == [slow.points.tags[c] for c in slow.points.code]
+
+
+@pytest.mark.parametrize("block", [2_000, 4 << 20])
+def test_what_follows_a_repeated_warning_is_seen(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that are alike are read together, and yet the lines behind each that may matter are searched, in the next block, too."""
+    monkeypatch.setattr("postmortem.readers._lines.BLOCK", block)
+    warning = (
+        "/opt/conda/lib/python3.11/site-packages/torch/autograd/graph.py:825: UserWarning: Grad strides do not match bucket view strides. "
+        "This may indicate grad was not created according to the gradient layout contract\n"
+        "grad.sizes() = [64, 32, 1, 1], strides() = [32, 1, 32, 32]\n"
+        "bucket_view.sizes() = [64, 32, 1, 1], strides() = [32, 1, 1, 1] (Triggered internally at reducer.cpp:327.)\n"
+    )
+    path = tmp_path / "train.out"
+    path.write_text(PLAIN * 200 + warning * 40 + PLAIN * 200)
+    for fast in (True, False):
+        (event,) = read_text(path, fast=fast).events
+        assert event.kind == "ddp-stride"
+        assert event.fields["grad_sizes"] == [64, 32, 1, 1]
+        assert event.fields["bucket_strides"] == [32, 1, 1, 1]
