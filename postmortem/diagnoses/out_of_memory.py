@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Event, Finding
     from postmortem.core.view import View
 
-_PROCESS = re.compile(r"Process (\d+) has ([\d.]+ \w+) memory in use")
+_PROCESS = re.compile(r"Process (\d+) has (\d+(?:\.\d+)?) (\w+) memory in use")
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _FIRST_STEPS = 2
 
@@ -87,7 +87,7 @@ def _held_by_others(message: str, fields: dict[str, int], gpu: str) -> Iterator[
 def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
     """Bytes of other processes on the GPU, by id. Without "this process has" the own one, whose id in a container is not
     known, is the smallest that has what PyTorch says it has."""
-    found = {pid: round(float(size[0]) * _UNITS.get(size[1], 1)) for pid, text in _PROCESS.findall(message) if (size := text.split())}
+    found = {pid: round(float(size) * _UNITS.get(unit, 1)) for pid, size, unit in _PROCESS.findall(message)}
     if "in_use" in fields:
         return found
     own = fields.get("allocated", 0) + fields.get("reserved_unallocated", 0)
