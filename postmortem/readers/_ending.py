@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from postmortem.readers._occurrences import trained_on
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from postmortem.core.model import Ended
     from postmortem.readers._occurrences import Failure
     from postmortem.signatures import Role
@@ -76,11 +78,21 @@ class Completion:
         self.line, self.progress = line, progress
 
 
-def judge(failures: list[Failure], progress: int, ordinary: int, completed: Completion | None, *, attempts: int, cut: bool) -> Ended | None:
+def judge(
+    failures: list[Failure],
+    progress: int,
+    ordinary: int,
+    completed: Completion | None,
+    *,
+    attempts: int,
+    cut: bool,
+    went_back: Callable[[int], bool] = lambda line: False,
+) -> Ended | None:
     """Sets `severity` and `victim_of` of the failures and says how the run ended; None where the text does not tell.
 
     `progress` is the bytes of training in all, `ordinary` the lines of other output, `completed` the line that says that the training is complete,
-    `attempts` how often the job was started again, `cut` whether the last line is incomplete.
+    `attempts` how often the job was started again, `cut` whether the last line is incomplete, `went_back` whether behind a
+    line the training did steps again and went on: a new process, as what a buffer held goes on where it was.
     """
     if completed is not None and progress - completed.progress > AFTER_COMPLETION:
         completed = None
@@ -88,7 +100,7 @@ def judge(failures: list[Failure], progress: int, ordinary: int, completed: Comp
     told = {f.signature.role for f in failures if f.severity == "error" and not _is_import(f)}
     lost: list[Failure] = []
     for failure in failures:
-        survived = _survived(failure, progress, completed, attempts) or _optional(failure, ordinary, told)
+        survived = _survived(failure, progress, completed, attempts) or went_back(failure.last.line) or _optional(failure, ordinary, told)
         if failure.severity == "error" and survived:
             failure.severity = "info"
             failure.fields["went_on"] = True

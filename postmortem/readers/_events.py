@@ -16,7 +16,7 @@ from postmortem.readers._plan import Announcements
 from postmortem.readers._scan import Scanner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from postmortem.core.model import Ended, Event
 
@@ -33,11 +33,19 @@ class EventReading:
     """How long the training was to be, where a line says it."""
 
 
-def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "text", unterminated: bool = False) -> EventReading:
+def find_events(
+    lines: Iterable[tuple[int, str]],
+    *,
+    path: str,
+    source: str = "text",
+    unterminated: bool = False,
+    went_back: Callable[[int, Announcements], bool] = lambda line, announced: False,
+) -> EventReading:
     """The events of a log, in the order of their lines.
 
     `lines` are (1-based physical line number, text); a carriage return inside a text starts a new state of it.
-    `unterminated`: the file's last line has no newline. Steps are left to the caller.
+    `unterminated`: the file's last line has no newline. Steps are left to the caller, who may tell, once the lines are
+    read, after which of them the training went back some steps and then on (`went_back`).
     """
     scanner = Scanner()
     announced = Announcements()
@@ -47,7 +55,13 @@ def find_events(lines: Iterable[tuple[int, str]], *, path: str, source: str = "t
     failures = fold(occurrences, scanner.more)
     enrich(failures, scanner.ranks, scanner.world_size)
     ended = judge(
-        failures, scanner.progress, scanner.ordinary, scanner.completion(), attempts=scanner.attempt, cut=unterminated and scanner.last_is_cut()
+        failures,
+        scanner.progress,
+        scanner.ordinary,
+        scanner.completion(),
+        attempts=scanner.attempt,
+        cut=unterminated and scanner.last_is_cut(),
+        went_back=lambda line: went_back(line, announced),
     )
     reading = EventReading([f.event(path, source) for f in sorted(failures, key=lambda f: f.first.line)], ended, announced=announced)
     if scanner.ranks:

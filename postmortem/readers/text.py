@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from postmortem.core.model import Event
     from postmortem.readers._lines import Block
+    from postmortem.readers._plan import Announcements
     from postmortem.readers._steps import Resolved
     from postmortem.readers.dialects import Dialect
 
@@ -44,6 +45,8 @@ _YEAR = re.compile(rb"(?<!\d)(20\d\d)[-/]\d\d[-/]\d\d")
 _CLOCK = re.compile(rb"\d\d:\d\d")
 _ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 _MOST_SHAPES = 20_000
+_STEPS_APART = 5
+"""Steps done again, and steps done more, that show a new start: ranks of one training are hardly a step apart."""
 _KEPT = 31 << 20
 """Bytes; just below the largest threshold up to which glibc learns from what is freed (mallopt(3), M_MMAP_THRESHOLD)."""
 NEAR = 32_768
@@ -89,12 +92,13 @@ class _File:
         self.job: str | None = None
         self.open = 0
         """Up to which byte of the next block every line is shown, as the last one that may matter is `NEAR`."""
+        self.resolved: Resolved | None = None
 
     def read(self) -> Reading:
         np.empty(_KEPT, np.uint8)  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
         lines = Lines(self.path)
-        found = find_events(self._lines(lines), path=str(self.path), unterminated=lines.ends_open())
-        resolved = resolve(self.track, found.announced)
+        found = find_events(self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back)
+        resolved = self._resolve(found.announced)
         reading = Reading(
             source="text",
             path=str(self.path),
@@ -124,6 +128,16 @@ class _File:
         if job:
             reading.facts.setdefault("job_id", job)
         return reading
+
+    def _resolve(self, announced: Announcements) -> Resolved:
+        """What the rows say, all of them being read."""
+        if self.resolved is None:
+            self.resolved = resolve(self.track, announced)
+        return self.resolved
+
+    def _went_back(self, line: int, announced: Announcements) -> bool:
+        resolved = self._resolve(announced)
+        return resolved.axis == "step" and _went_back(resolved, line)
 
     def _notes(self) -> list[str]:
         explained = self.understanding.explained
@@ -193,6 +207,19 @@ class _File:
         else:
             rows.hidden[:] = False
         yield from rows.shown()
+
+
+def _went_back(resolved: Resolved, line: int) -> bool:
+    """Whether behind `line` steps are done again and then more than were done before: other ranks are no such distance apart."""
+    known = resolved.step != NO_STEP
+    if not known.any() or not resolved.line[known][0] <= line:
+        return False
+    rank = resolved.rank[known][np.searchsorted(resolved.line[known], line, side="right") - 1]
+    known &= resolved.rank == rank
+    steps, behind = resolved.step[known], resolved.line[known] > line
+    before, after = np.unique(steps[~behind]), np.unique(steps[behind])
+    again = np.isin(after, before) & (after < steps[~behind][-1])
+    return bool(min(np.count_nonzero(again), np.count_nonzero(after > before[-1])) >= _STEPS_APART)
 
 
 def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:

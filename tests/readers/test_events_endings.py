@@ -1,10 +1,12 @@
 """What stands around a traceback, and what a last line of the script around says of it."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from postmortem.readers._events import EventReading, find_events
+from postmortem.readers.text import TextReader
 
 Scan = Callable[[str], EventReading]
 UNCAUGHT = """Traceback (most recent call last):
@@ -124,3 +126,27 @@ OSError: [Errno 28] No space left on device
     (event,) = scan(STEPS + text).events
     assert (event.kind, event.fields["cause_kind"], event.fields["failed_ranks"]) == ("ckpt-distributed", "disk-full", [3])
     assert event.fields["frame"]["file"] == "/home/me/store.py"
+
+
+def _course(*steps: range) -> list[str]:
+    return [f"step {s} | loss {3.0 - s / 1000:.4f} | lr 1.0e-4" for span in steps for s in span]
+
+
+_PREEMPTED = "slurmstepd: error: *** JOB 4242 ON node001 CANCELLED AT 2026-01-05T03:12:44 DUE TO PREEMPTION ***"
+
+
+def test_steps_that_go_back_and_on_are_a_new_start(tmp_path: Path) -> None:
+    """A job that was preempted, did its last steps again and completed has completed, however short its log is."""
+    log = tmp_path / "train.out"
+    log.write_text("\n".join([*_course(range(0, 400, 5)), _PREEMPTED, *_course(range(350, 700, 5)), "Training finished."]) + "\n")
+    reading = TextReader.read(log)
+    assert reading.ended == "completed"
+    assert [(e.kind, e.severity) for e in reading.events] == [("slurm-cancelled", "info")]
+
+
+@pytest.mark.parametrize("rest", [range(380, 405, 5), range(395, 420, 5), range(350, 390, 5)])
+def test_a_few_steps_behind_the_end_are_no_new_start(tmp_path: Path, rest: range) -> None:
+    """What buffers still held when the job was cancelled, of the last steps or some before them, is no training that went on."""
+    log = tmp_path / "train.out"
+    log.write_text("\n".join([*_course(range(0, 400, 5)), _PREEMPTED, *_course(rest)]) + "\n")
+    assert TextReader.read(log).ended == "preempted"
