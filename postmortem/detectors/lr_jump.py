@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.view import Series
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors._base import BaseDetector, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
     from postmortem.core.view import View
@@ -17,16 +20,18 @@ if TYPE_CHECKING:
 
 @detector
 class LrJump(BaseDetector):
-    """The learning rate rises in one row, once, as schedules do not.
+    """The learning rate rises in one row, once, as schedules do not; or a restart does the same steps with another one.
 
     What it looks for: a single rise of the learning rate from one row to the next, back to near its peak or above it,
-    after the warm-up.
+    after the warm-up; steps that a restart did again with a higher or lower learning rate.
 
     Why it matters: the usual cause is a resume that did not restore the scheduler; the learning rate of the start
     on trained weights undoes progress or makes the loss diverge.
 
     How: the ratio of neighbouring rows is above `ratio` and the new value at least `share` of the largest before. One such
     rise is a jump; two or more are a schedule with warm restarts (Loshchilov and Hutter, 2017). No noise is involved.
+    A schedule gives a step one learning rate: after a restart, one that is `apart` from all that were logged around
+    the same steps before is another schedule. A restart at the first step is another training and is not compared.
 
     Typical causes: scheduler.state_dict() not saved or not loaded, a last_epoch of -1 after resuming, a learning
     rate set by hand, a changed configuration.
@@ -39,11 +44,13 @@ class LrJump(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Ratio of neighbouring rows, share of the peak that is reached again, rows of warm-up that are left out at most."""
+        """Ratio of neighbouring rows, share of the peak that is reached again, rows of warm-up that are left out at most;
+        ratio of the same step before and after a restart."""
 
         ratio: float = 1.8
         share: float = 0.6
         warmup: int = 3
+        apart: float = 1.25
 
     code = "LRS001"
     name = "lr-jump"
@@ -54,6 +61,13 @@ class LrJump(BaseDetector):
         if not rates:
             raise NotChecked("no learning rate found")
         reported: set[int] = set()
+        for series, at, before in self._resumed(view):
+            if int(series.step[at]) not in reported:
+                reported.add(int(series.step[at]))
+                now = f"{series.tag} is {number(series.value[at])} at step {series.step[at]} after the restart"
+                yield self.found(
+                    series, at, f"{now}, and was {number(before)} there before it", evidence={"before": before, "after": series.value[at]}
+                )
         for raw in rates:
             series = raw.finite
             x = series.value
@@ -80,3 +94,40 @@ class LrJump(BaseDetector):
         """Whether the learning rate has done nothing but rise up to row i, by about the same amounts."""
         before = x[:i]
         return bool(len(before) < self.options.warmup or ((np.diff(before) >= 0).all() and before[-1] > before[0]))
+
+    def _resumed(self, view: View) -> Iterator[tuple[Series, int, float]]:
+        """(learning rate since a restart, the first row of it that differs, the one logged at that step before)."""
+        for stream in view.run.streams:
+            points = stream.points
+            order, borders = points.by_tag_and_rank()
+            for rows in np.split(order, borders):
+                tag = points.tags[int(points.code[rows[0]])] if len(rows) else ""
+                if view.run.roles.get(tag) != "lr":
+                    continue
+                rows = rows[np.isfinite(points.value[rows]) & (points.value[rows] > 0)]
+                segment = stream.segment[rows]
+                for k in np.unique(segment)[1:]:
+                    old, new = rows[segment == k - 1], rows[segment == k]
+                    series = Series(
+                        tag,
+                        "lr",
+                        int(points.take("rank", new[0])),
+                        stream.source,
+                        points.take("step", new),
+                        points.value[new],
+                        points.take("wall_time", new),
+                    )
+                    at = self._first_apart(points.take("step", old), points.value[old], series) if len(old) else None
+                    if at is not None:
+                        yield series, at, float(points.value[old][np.searchsorted(points.take("step", old), series.step[at], side="right") - 1])
+
+    def _first_apart(self, step: NDArray[np.int64], value: NDArray[np.float64], new: Series) -> int | None:
+        """The first row of `new` that is apart from what was logged at its step before; None where most rows are not."""
+        if new.step[0] <= step[0] or (np.diff(step) < 0).any():
+            return None
+        again = np.flatnonzero(new.step <= step[-1])
+        left = np.searchsorted(step, new.step[again], side="right") - 1
+        right = np.minimum(np.searchsorted(step, new.step[again], side="left"), len(step) - 1)  # the same row, where the step was logged
+        low, high = np.minimum(value[left], value[right]), np.maximum(value[left], value[right])
+        apart = (new.value[again] > self.options.apart * high) | (new.value[again] * self.options.apart < low)
+        return int(again[np.argmax(apart)]) if len(again) and 2 * np.count_nonzero(apart) > len(again) else None

@@ -1,0 +1,56 @@
+"""Learning rates that a restart changed, and schedules that only look like it."""
+
+import numpy as np
+import pytest
+
+from postmortem.detectors.lr_jump import LrJump
+
+STEPS = np.r_[0:200, 150:400]
+
+
+def cosine(step):
+    return 1e-3 * (0.55 + 0.45 * np.cos(np.pi * step / 400))
+
+
+def found(view_of, steps, rates):
+    return list(LrJump().detect(view_of({"train/loss": (steps, 2.0 - steps / 1000), "lr": (steps, rates)})))
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.7, 10.0])
+def test_another_rate_at_the_same_steps(view_of, factor):
+    """A resume with a lower or higher rate than the same steps had before is named once, at its first step."""
+    rates = cosine(STEPS)
+    rates[200:] *= factor
+    (finding,) = found(view_of, STEPS, rates)
+    assert (finding.step, finding.severity, finding.tag) == (150, "warning", "lr")
+    assert finding.evidence["after"] == pytest.approx(factor * finding.evidence["before"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        cosine(STEPS),
+        np.where(STEPS < 170, 1e-3, 1e-4),
+        1e-3 * (0.55 + 0.45 * np.cos(np.pi * (STEPS % 60) / 60)),
+        1e-3 * np.minimum(1, (STEPS + 1) / 300),
+        np.where(np.arange(450) == 200, 1e-5, cosine(STEPS)),
+    ],
+    ids=["cosine", "step decay", "warm restarts", "warm-up", "one odd row"],
+)
+def test_a_schedule_that_was_restored(view_of, rates):
+    """Drops, warm restarts and a warm-up that fall into the steps done twice are those of the schedule."""
+    assert not [f for f in found(view_of, STEPS, rates) if f.step == 150]
+
+
+def test_rows_at_other_steps(view_of):
+    """Where the restart logs between the steps of before, it is compared with the rows around: a drop between them is none."""
+    steps = np.r_[0:200:10, 155:400:10]
+    assert found(view_of, steps, np.where(steps < 174, 1e-3, 1e-4)) == []
+    (finding,) = found(view_of, steps, np.where(np.arange(len(steps)) < 20, 1e-3, 1e-4))
+    assert finding.step == 155
+
+
+def test_another_training_in_the_same_log(view_of):
+    """A log that starts again at its first step holds a second training, which has its own learning rate."""
+    steps = np.r_[0:200, 0:200]
+    assert found(view_of, steps, np.where(np.arange(400) < 200, 1e-3, 1e-4)) == []
