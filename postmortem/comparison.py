@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 NOISE_FACTOR = 5.0
 LASTING_POINTS = 3
-_SCHEDULE = ("lr", "loss_scale", "epoch")
 _MACHINE = ("throughput", "step_time", "data_time", "memory")
 _OUTCOMES = ("facts/run_id", "facts/exit_code", "facts/plan/done")
 """What a run is called and how far it came is no setting of it."""
