@@ -302,10 +302,12 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
 
 
 def _told_by_log(run: RunReport) -> bool:
-    """Whether the summary only repeats the log line that the headline shows."""
-    folds = folded(run)
+    """Whether the summary only repeats the log line that the headline shows; one that begins with a reason tells more."""
+    folds, diagnosis = folded(run), run.diagnosis
     event = seen_in_log(run, folds[0].first) if folds else None
-    return event is not None and run.diagnosis is not None and event.message[:60] in run.diagnosis.summary
+    if event is None or diagnosis is None or any(diagnosis.summary.lower().startswith(reason.lower()) for reason in diagnosis.evidence_for):
+        return False
+    return event.message[:60] in diagnosis.summary
 
 
 def _codes(group: Group) -> str:

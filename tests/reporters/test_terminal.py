@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rich.cells import cell_len
 
+import postmortem
 from postmortem.core.model import Event, Finding, Report
 from postmortem.reporters import RenderOptions
 from postmortem.reporters.terminal import render
@@ -163,3 +164,17 @@ def test_the_users_own_line_and_what_the_message_lacks_stand_under_an_event(one_
     assert "suspect ranks 1, 11" in text
     assert "op ALLREDUCE" not in text
     assert "requested" not in text
+
+
+@pytest.mark.parametrize(("reason", "told"), [(True, True), (False, False)], ids=["with a reason", "the log line only"])
+def test_the_triage_page_tells_why_a_run_crashed_where_that_is_known(tmp_path, reason, told):
+    """A reason that the numbers of a message give is shown; a summary that only repeats the headline is not."""
+    message = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 90.00 GiB."
+    message += " GPU 0 has a total capacity of 80.00 GiB of which 70.00 GiB is free." if reason else ""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a" / "train.out").write_text(f'Traceback (most recent call last):\n  File "train.py", line 6, in <module>\n{message}\n')
+    (tmp_path / "b" / "train.out").write_text("".join(f"step {i} loss {2 / (1 + i):.4f}\n" for i in range(40)))
+    text = render(postmortem.scan(tmp_path), RenderOptions(width=120))
+    assert ("One tensor of 90 GiB is more than all of GPU 0 (80 GiB)" in text) == told
+    assert ("The program failed" in text) == told
