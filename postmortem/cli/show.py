@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from postmortem.core.timeline import Run
 
 
+_LONGEST_TAG = 200  # the longest names of layers are not as long
+
+
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell.")
@@ -57,6 +60,11 @@ def _columns(thing: object, *names: str) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names}
 
 
+def _cut(tag: str) -> str:
+    """A tag as a line shows it; the JSON has all of it."""
+    return tag if len(tag) <= _LONGEST_TAG else f"{tag[:_LONGEST_TAG]}… ({len(tag)} characters)"
+
+
 def _tag(s: Series) -> dict[str, Any]:
     ends = {"first_step": int(s.step[0]), "last_step": int(s.step[-1]), "last": float(s.value[-1])}
     return {"tag": s.tag, "role": s.role, "rank": None if s.rank < 0 else s.rank, "source": s.source, "points": len(s), **ends}
@@ -71,14 +79,15 @@ def _text(facts: dict[str, Any]) -> str:
     lines += ["", "sources:"] + [f"  {s['kind']}: {s['points']} points from {_files(s['files'])}" for s in facts["sources"]]
     if facts["tags"]:
         width = min(60, max(len(t["tag"]) for t in facts["tags"]))
+        shown = [t | {"tag": _cut(t["tag"])} for t in facts["tags"]]
         lines += ["", "tags:"]
-        for t in facts["tags"]:
+        for t in shown:
             rank = "" if t["rank"] is None else f" rank {t['rank']}"
             lines.append(
                 f"  {t['tag']:<{width}}  {t['role'] or '-':<16} {t['points']:>8} points, steps {t['first_step']} to {t['last_step']}, "
                 f"last {t['last']:.6g} ({t['source']}{rank})"
             )
-    lines += _section("restarts", [f"{r['tag']}: step {r['before']} back to {r['after']}" for r in facts["restarts"]])
+    lines += _section("restarts", [f"{_cut(r['tag'])}: step {r['before']} back to {r['after']}" for r in facts["restarts"]])
     lines += _section("events", [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]])
     lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
     lines += _section("notes", facts["notes"])

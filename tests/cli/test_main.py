@@ -279,3 +279,11 @@ def test_names_in_a_checkpoint_do_not_steer_the_terminal(postmortem, tmp_path):
     assert called.code == 1
     assert "title" in called.out
     assert not {c for c in called.out if not c.isprintable() and c != "\n"}
+
+
+def test_show_cuts_a_tag_of_megabytes(postmortem, tmp_path):
+    """A tag that is no name is shown by its beginning and its length; JSON has all of it."""
+    (tmp_path / "metrics.csv").write_text(f"step,loss,{'a' * 100_000}\n" + "".join(f"{i},{1 / i},{i}\n" for i in range(1, 30)))
+    assert "a… (100000 characters)" in postmortem("show", tmp_path).out
+    assert len(postmortem("show", tmp_path).out) < 2_000
+    assert "a" * 100_000 in postmortem("show", tmp_path, "--format", "json").out
