@@ -83,6 +83,7 @@ class Crash(BaseDetector):
                     "lines": [e.line for e in events[:16] if e.line is not None],
                     "causes": causes,
                     "frame": first.fields.get("frame"),
+                    "advice": first.fields.get("advice") or [],
                 },
             )
 

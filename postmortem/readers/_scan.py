@@ -19,7 +19,7 @@ from postmortem.readers._plan import ANNOUNCED
 from postmortem.readers._prefilter import Prefilter
 from postmortem.readers._prefix import Prefix, labelled, peel
 from postmortem.readers._tracebacks import HEADER, Chain, TracebackReader
-from postmortem.signatures import CATALOGUE, Signature
+from postmortem.signatures import CATALOGUE, Signature, advice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,9 +41,11 @@ _STARTS_ANEW = ("slurmstepd:", "srun:", "terminate called", "Fatal Python error"
 _VARIES = re.compile(r"\d+")
 _SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error:|-{2,40}Begin (?:global )?rank (\d{1,6}) STDERR-{2,40}")
 _LONGEST_LEAD = 120
+_RANKED_HEADER = re.compile(r"\[(?:rank|default)\d{1,6}\]: ?" + re.escape(HEADER))
+"""The first line of a rank's traceback behind a progress bar that had not ended its line."""
 _GOES_ON = re.compile(r"\b(?:[Rr]etrying|[Ss]kipping|will (?:retry|try again)|[Tt]rying again)\b")
 
-_EXCEPTIONS = ("Traceback (most recent call last)", "Error:", "Error\n", "Error\r", "Exception:", "Exception\n", "Interrupt")
+_EXCEPTIONS = ("Traceback (most recent call last)", '  File "', "Error:", "Error\n", "Error\r", "Exception:", "Exception\n", "Interrupt")
 _SPAWNED_ANCHORS = (" terminated with the following error:", " STDERR---")
 _WORLD_ANCHORS = ("orld_size", "orld size", "WORLD_SIZE", "orldSize")
 
@@ -186,7 +188,8 @@ class Scanner:
     def _line(self, number: int, text: str) -> None:
         if "\x1b" in text:
             text = _ESCAPES.sub("", text)
-        rest, prefix = peel(text, labels=self._labels)
+        at = _RANKED_HEADER.search(text) if HEADER in text else None
+        rest, prefix = peel(text[at.start() :] if at is not None else text, labels=self._labels)
         self._rank(prefix)
         self._prefix = prefix
         key = prefix.best_rank
@@ -331,6 +334,8 @@ class Scanner:
             fields["exception_class"] = last.exception
         if last.message:
             fields["exception_message"] = last.message[:2000]
+        if signature.rank == 0 and (fixes := advice(str(fields.get("exception", "")), last.message)):
+            fields["advice"] = list(fixes)
         causes = [block.title[:500] for block in done.by_cause if block is not last]
         if causes:
             fields["causes"] = causes

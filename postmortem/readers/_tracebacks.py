@@ -40,6 +40,8 @@ _INNER = re.compile(r"\s*(?:Original Traceback|Traceback \(most recent call last
 """Headers of an exception inside a message: of a data-loader worker, of the ranks of a distributed checkpoint."""
 _FOREIGN = 60
 """Foreign lines between two lines of a traceback before it counts as lost."""
+_NEXT_FRAME = 4
+"""Lines from a frame to the next or to the last line: its code, and marks under it on two lines."""
 _MESSAGE_LINES = 40
 _TABLE_LINES = 2000
 """Lines of a message that are kept; torchelastic's table has nine for every failed rank."""
@@ -159,6 +161,10 @@ def _quotes_code(block: Block) -> bool:
     return any(line.strip() == _USER_CODE or line.rstrip().endswith(_NODE) for line in block.more)
 
 
+def _frame(found: re.Match[str]) -> Frame:
+    return Frame(found["file"], int(found["line"]), (found["function"] or "").strip())
+
+
 class TracebackReader:
     """Reads one rank's lines; `feed` returns the chains that are complete, `close` what is left at the end."""
 
@@ -170,6 +176,9 @@ class TracebackReader:
         self._blank = 0
         self._inner: Block | None = None
         self._outer: Block | None = None
+        self._headless: list[Frame] = []
+        """Frames that stand behind one another without a header, and the line of the last."""
+        self._headless_at = 0
         self._path = ""
         """The first rows of a path that a box breaks."""
         self.ended_at = 0
@@ -228,7 +237,14 @@ class TracebackReader:
             self._start(number, text, level)
         elif not text[:1].isspace() and (found := exception_of(text, strict=True)) is not None and level not in ("INFO", "DEBUG"):
             block = Block(number, level=level, had_header=False)
+            if self._headless and number - self._headless_at <= _NEXT_FRAME:
+                block.frames = self._headless
+            self._headless = []
             self._complete(block, number, found)
+        elif text[:1] == " " and (frame := _FRAME.match(text)) is not None:  # the header was lost
+            self._headless = [*(self._headless[-50:] if number - self._headless_at <= _NEXT_FRAME else []), _frame(frame)]
+            self._headless_at = number
+            self.took = False
         else:
             self.took = False
         return []
@@ -258,7 +274,7 @@ class TracebackReader:
             self._foreign = 0
             if not block.frames:
                 block.indent = max(depth - 2, 0)
-            block.frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            block.frames.append(_frame(frame))
             del block.frames[:-1000]
         elif text[:1].isspace() and bare is text:
             if block.frames and not block.frames[-1].code and set(text.strip()) - set("^~ "):
@@ -288,7 +304,7 @@ class TracebackReader:
         frame = _BOXED.match((self._path + row)[:1000])
         code = _BOXED_CODE.match(row)
         if frame is not None:
-            block.frames.append(Frame(frame["file"], int(frame["line"]), (frame["function"] or "").strip()))
+            block.frames.append(_frame(frame))
             del block.frames[:-1000]
             self._path = ""
         elif block.frames and code is not None and not block.frames[-1].code:

@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -192,6 +192,27 @@ def _signature(entry: dict[str, Any], family: str) -> Signature:
 CATALOGUE = Catalogue()
 
 
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    exception: re.Pattern[str]
+    message: re.Pattern[str]
+    fixes: tuple[str, ...]
+    example: str
+
+
+@cache
+def advices() -> tuple[_Advice, ...]:
+    """What to do about exceptions that no entry knows, the special before the general."""
+    table = tomllib.loads((resources.files(__name__) / "general.toml").read_text("utf-8"))["advice"]
+    return tuple(_Advice(re.compile(a["exception"]), re.compile(a.get("message", "")), tuple(a["fixes"]), a["example"]) for a in table)
+
+
+def advice(exception: str, message: str) -> tuple[str, ...]:
+    """What to do about an exception by its class (without its module) and message; empty where nothing is known."""
+    message = message[:_LONGEST]
+    return next((a.fixes for a in advices() if a.exception.fullmatch(exception) and a.message.search(message)), ())
+
+
 def page(signature: Signature) -> str:
     """The page that ``postmortem explain ID`` shows, as Markdown."""
     parts = [f"# {signature.id}", signature.meaning]
@@ -201,6 +222,8 @@ def page(signature: Signature) -> str:
         parts.append("## What to do\n" + "\n".join(f"{n}. {f}" for n, f in enumerate(signature.fixes, start=1)))
     if signature.evidence:
         parts.append(f"## What would confirm it\n{signature.evidence}")
+    if signature.rank == 0:
+        parts.append("## By its class\n" + "\n".join(f"- `{a.example}`: {' '.join(a.fixes)}" for a in advices()))
     parts.append("## How it is found\n" + _how(signature))
     parts.append("## Example\n```\n" + "\n".join(signature.examples) + "\n```")
     return "\n\n".join(parts) + "\n"

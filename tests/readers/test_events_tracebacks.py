@@ -317,3 +317,30 @@ def test_what_an_abort_says_is_the_failure(scan: Scan) -> None:
     text = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  CUDA error: an illegal memory access was encountered\n"
     event = _of_kind(scan(text), "illegal-access")
     assert (event.line, event.severity) == (1, "error")
+
+
+def test_frames_count_where_the_header_is_lost(scan: Scan) -> None:
+    """A log that begins in the middle of a traceback, or a header that a terminal broke."""
+    tail = PLAIN.split("(most recent call last):\n")[1]
+    event = _of_kind(scan("racking:\n" + tail), "mat-shapes")
+    assert event.fields["frame"] == {"file": "/home/me/project/model.py", "line": 12, "function": "forward", "code": ""}
+
+
+def test_a_rank_may_stand_behind_a_bar_that_did_not_end_its_line(scan: Scan) -> None:
+    """The header stands in the line of the bar, the frames behind the rank alone."""
+    header, *lines = PLAIN.splitlines()[1:]
+    text = f" 16%|#6   | 16/100 [00:05<00:27,  3.1it/s][rank3]: {header}\n" + "".join(f"[rank3]: {line}\n" for line in lines)
+    event = only(scan(text))
+    assert (event.rank, event.kind, event.fields["frame"]["line"]) == (3, "mat-shapes", 12)
+
+
+def test_an_unknown_exception_has_advice_for_its_class(scan: Scan) -> None:
+    """What no entry knows is advised on by class and shape of the message; a class of one's own is not."""
+    told = only(
+        scan(PLAIN.replace("RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)", "NameError: name 'x' is not defined"))
+    )
+    assert told.kind == "generic-exception"
+    assert "never set" in told.fields["advice"][0]
+    own = only(scan(PLAIN.replace("RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)", "mylib.OddError: bad")))
+    assert own.kind == "generic-exception"
+    assert "advice" not in own.fields

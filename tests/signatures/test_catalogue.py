@@ -1,11 +1,12 @@
 """The catalogue of failures: every entry against its own examples and all the others."""
 
 import re
+from typing import Any
 
 import pytest
 
 from postmortem.core.errors import UsageError
-from postmortem.signatures import CATALOGUE, Signature, page
+from postmortem.signatures import CATALOGUE, Signature, advice, advices, page
 
 ENTRIES = list(CATALOGUE.values())
 EXAMPLES = [(s, e) for s in ENTRIES for e in s.examples]
@@ -108,3 +109,19 @@ def test_an_unknown_id_can_be_asked_for() -> None:
     """`get` answers None where there is no such entry, as of any mapping."""
     assert CATALOGUE.get("None") is None
     assert CATALOGUE.get("cuda-oom") is CATALOGUE["cuda-oom"]
+
+
+@pytest.mark.parametrize("known", advices(), ids=lambda a: a.example)
+def test_an_unknown_exception_gets_the_advice_for_its_class(known: Any) -> None:
+    """Each example gets its own advice and no more special one, and no entry of the catalogue but the general one knows it."""
+    name, _, message = known.example.partition(": ")
+    assert advice(name, message) == known.fixes
+    found = CATALOGUE.match(known.example, exception=True)
+    assert found is not None
+    assert found[0].id == "generic-exception"
+    assert known.example in page(found[0])
+
+
+def test_an_exception_of_a_class_of_ones_own_gets_no_advice() -> None:
+    """Nothing is made up about a class that nobody knows."""
+    assert advice("MyError", "bad") == ()
