@@ -33,7 +33,8 @@ class CorruptResume:
         ]
         rate = view.main("lr")
         highest = 0.0 if rate is None else float(rate.finite.value.max(initial=0.0))
-        back = [j for j in jumps if highest <= 1.2 * j.evidence["peak_before"]]
+        # a jump that is told from the steps done twice has no peak: it is another rate, not the beginning of the schedule
+        back = [j for j in jumps if highest <= 1.2 * j.evidence.get("peak_before", 0.0)]
         starts = [f.step for f in findings if f.name == "step-reset" and f.step is not None]  # a clean resume is one too
         at_start = [j for j in jumps if any(0 <= (j.step or 0) - start <= _near(view) for start in starts)]
         if back or at_start:
