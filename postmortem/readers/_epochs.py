@@ -33,7 +33,7 @@ def carried_epoch(rows: Table) -> NDArray[np.float64]:
     return epoch
 
 
-def global_steps(rows: Table, keep: NDArray[np.bool_], notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Steps that rows name, positions within an epoch made global -> (step, whether the row names one)."""
     step = rows["step"]
     flags = rows["flags"]
@@ -49,7 +49,7 @@ def global_steps(rows: Table, keep: NDArray[np.bool_], notes: list[str]) -> tupl
         mine = np.flatnonzero(within & (family == kind))
         e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
         base = _base(rows[mine], e)
-        if not _starts_again(rows[mine], e, n, base):
+        if not _starts_again(rows[mine], e, n):
             continue
         if (total > 0).all():
             length = total
@@ -74,7 +74,7 @@ def _base(rows: Table, epoch: NDArray[np.float64]) -> float:
     return 1.0 if (rows["epochs"] > 0).any() else 0.0
 
 
-def _starts_again(rows: Table, epoch: NDArray[np.float64], n: NDArray[np.float64], base: float) -> bool:
+def _starts_again(rows: Table, epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
     """Whether the counter counts within an epoch: it falls where the epoch rises."""
     order = np.argsort(rows["rank"], kind="stable")
     e, k, rank = epoch[order], n[order], rows["rank"][order]

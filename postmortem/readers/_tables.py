@@ -50,7 +50,7 @@ class ColumnTable(Dialect):
             if len(cells) == len(names) + 1 and cells[0].isdigit() and sign == "  ":
                 names = ["step", *names]  # the index of a data frame, whose column has no name
             if len(cells) == len(names):
-                record = self._row(row.text, names, cells)
+                record = self._row(names, cells)
                 if record is not None:
                     return record
         for sign in ("|", ",", "  ", " "):
@@ -89,7 +89,7 @@ class ColumnTable(Dialect):
         return (known >= 2 and len(names) > 2) or (known >= 1 and places >= 1)
 
     @staticmethod
-    def _row(text: str, names: list[str], cells: list[str]) -> Record | None:
+    def _row(names: list[str], cells: list[str]) -> Record | None:
         record = Record()
         numbers = 0
         for name, cell in zip(names, cells, strict=True):

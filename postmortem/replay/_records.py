@@ -17,7 +17,6 @@ class TensorView:
     bits: int
     shape: tuple[int, ...]
     dtype: str
-    mutated: bool = False
     rows: dict[int, list[int]] = field(default_factory=dict)
     """Per dimension, the indices at which it is not finite (only where a hit was described)."""
     stats: dict[str, Any] = field(default_factory=dict)
