@@ -300,7 +300,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         changed = earlier or {}
         read = [
-            TensorView(s, changed[id(t)] if id(t) in changed else exact_bits(t), shape_of(t), str(t.dtype), id(t) in changed)
+            TensorView(s, changed[id(t)] if id(t) in changed else exact_bits(t), shape_of(t), str(t.dtype))
             for t, s in zip(tensors, sources, strict=True)
         ]
         hit = Hit(
