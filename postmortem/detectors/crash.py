@@ -56,7 +56,7 @@ class Crash(BaseDetector):
         caused = any(not _is_consequence(kind) for kind, _ in crashes)
         for kind, events in crashes:
             first = events[0]
-            ranks = sorted({e.rank for e in events if e.rank is not None})
+            ranks = sorted({rank for e in events for rank in e.fields.get("ranks") or [e.rank] if rank is not None})
             where = f", line {first.line} of {first.file.rsplit('/', 1)[-1]}" if first.line is not None else ""
             who = "" if not ranks else f" on rank {ranks[0]}" if len(ranks) == 1 else f" on {len(ranks)} ranks, {first.rank} first"
             exception = first.fields.get("exception") or first.fields.get("class") or kind
