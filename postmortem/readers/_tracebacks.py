@@ -26,7 +26,7 @@ _IN_SMALL = re.compile(
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?|[-+]?(?:nan|inf)", re.IGNORECASE)
 _TITLES = frozenset({"Error", "Timeout", "Failure", "Failed", "Exit"})
 _NOT_YOURS = re.compile(
-    r"site-packages|dist-packages|/lib/python\d|[\\/][Ll]ib[\\/](?:runpy|threading|multiprocessing)|^<(?!stdin|ipython|string)|torchinductor|\.pyx$|/bin/\w+$"
+    r"site-packages|dist-packages|/lib/python\d|[\\/][Ll]ib[\\/](?:runpy|threading|multiprocessing|urllib|concurrent|asyncio|ctypes|importlib|contextlib|subprocess|zipfile|tarfile)\b|^<(?!stdin|ipython|string)|torchinductor|\.pyx$|/bin/\w+$"
 )
 
 _USER_CODE = "from user code:"
