@@ -46,7 +46,7 @@ class Crash:
             summary=f"The program failed{step}: {root.message.rstrip('.')}." + (f" {known.meaning}" if known is not None else ""),
             evidence_for=for_,
             advice=[
-                *(_fixes(known) if known is not None else ()),
+                *(root.evidence.get("advice") or (_fixes(known) if known is not None else ())),
                 *([f"what would confirm it: {known.evidence}"] if known is not None and known.evidence else []),
                 f"postmortem explain {root.evidence.get('kind', root.code)}",
             ],
