@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from postmortem.core.model import Checkpoint, Event
 from postmortem.core.view import View
 from postmortem.diagnoses import CAUSES
 from postmortem.diagnoses._engine import diagnose
+from postmortem.readers._events import find_events
+from postmortem.reporters._story import with_commands
+from postmortem.signatures import CATALOGUE
 
 N = 400
 T = np.arange(N)
@@ -191,6 +195,24 @@ def test_crash_tells_what_the_signature_knows(story, course):
     assert report.diagnosis.name == "crash: cuda-oom"
     assert "line 812 of train.out" in report.diagnosis.summary
     assert "postmortem explain cuda-oom" in report.diagnosis.next
+
+
+def test_an_exception_that_no_signature_knows_is_advised_by_its_class(story, course):
+    """What is true of all exceptions stands behind `explain`; the advice is for this one."""
+    frame = 'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\n    fit(depth=3)\n'
+    text = frame + "TypeError: fit() got an unexpected keyword argument 'depth'\n"
+    (event,) = find_events(enumerate(text.split("\n"), 1), path="train.out").events
+    found = story(course(), event_list=[replace(event, step=399)], ended="crashed").diagnosis
+    assert found.name == "crash: generic-exception"
+    assert found.next[0] == event.fields["advice"][0]
+
+
+@pytest.mark.parametrize("signature", CATALOGUE.values(), ids=lambda s: s.id)
+def test_commands_in_advice_can_be_copied(signature):
+    """A command that is shown on a line of its own ends its sentence and is whole."""
+    for fix in signature.fixes:
+        _, commands = with_commands(fix)
+        assert all(fix.rstrip(" .").endswith((f"`{c}`", c)) for c in commands), fix
 
 
 def test_memory_leak_explains_the_crash(story, course):
