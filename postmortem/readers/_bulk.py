@@ -24,6 +24,8 @@ STRANGERS, SAMPLE, STRETCH, LONGEST_STRETCH = 4_096, 256, 1_024, 131_072
 
 As long as the sample is of strangers, too, the next stretch is twice as long."""
 AT_ONCE = 65_536
+LOUD = 64
+"""Of rows of one kind that the search for events must see, as many have all lines near them shown: a warning of every step says no more."""
 
 
 class Bulk:
@@ -110,7 +112,8 @@ class Bulk:
                 if template.hide:
                     rows.hidden[where] = True
                 else:
-                    self.loud.append(where)
+                    self.loud.append(where[: max(0, LOUD - template.loud)])
+                    template.loud += len(where)
             if not left.any():
                 break
         return np.concatenate([*slow, group[left]])

@@ -57,6 +57,8 @@ class Template:
     """It has numbers, whether or not they mean something."""
     hide: bool = False
     """No line of this skeleton can be a failure."""
+    loud: int = 0
+    """How many lines of it that can be one were read by columns."""
     row: Any = None
     codes: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     values: list[Place] = field(default_factory=list)

@@ -93,6 +93,7 @@ class _File:
         self.open = 0
         """Up to which byte of the next block every line is shown, as the last one that may matter is `NEAR`."""
         self.resolved: Resolved | None = None
+        self.last_fall: int | None = None
 
     def read(self) -> Reading:
         np.empty(_KEPT, np.uint8)  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
@@ -137,7 +138,9 @@ class _File:
 
     def _went_back(self, line: int, announced: Announcements) -> bool:
         resolved = self._resolve(announced)
-        return resolved.axis == "step" and _went_back(resolved, line)
+        if self.last_fall is None:
+            self.last_fall = _last_fall(resolved) if resolved.axis == "step" else -1
+        return line < self.last_fall and _went_back(resolved, line)
 
     def _notes(self) -> list[str]:
         explained = self.understanding.explained
@@ -207,6 +210,15 @@ class _File:
         else:
             rows.hidden[:] = False
         yield from rows.shown()
+
+
+def _last_fall(resolved: Resolved) -> int:
+    """The last line at which the steps of a rank go back; -1 where they never do."""
+    known = np.flatnonzero(resolved.step != NO_STEP)
+    known = known[np.argsort(resolved.rank[known], kind="stable")]
+    step, rank = resolved.step[known], resolved.rank[known]
+    fell = (step[1:] < step[:-1]) & (rank[1:] == rank[:-1])
+    return int(resolved.line[known[1:]][fell].astype(np.int64).max(initial=-1))
 
 
 def _went_back(resolved: Resolved, line: int) -> bool:

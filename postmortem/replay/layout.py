@@ -17,6 +17,7 @@ import struct
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -360,8 +361,7 @@ def _header(data: bytes) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise ValueError(f"its header has {next(n for n in table if names.count(n) > 1)} twice")
+            raise ValueError(f"its header has {Counter(name for name, _ in pairs).most_common(1)[0][0]} twice")
         return table
 
     try:
