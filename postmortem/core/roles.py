@@ -68,7 +68,8 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("epoch", r"^(\w+/)?epochs?(_float|_frac)?$"),
         (
             "loss",
-            r"(^|[\s/_.\-\d])(loss|nll|ce|bce|mse|mae|cross[\s_\-]?entropy|crossentropyloss|elbo|kl|objective|cost|tel|trl)($|[\s/_.\-(\d])|loss(es)?($|[\s/_.\-(\d])|crossentropyloss|logloss|损失|損失|(^|[\s_])(perte|verlust)($|[\s_])",
+            # no elbo, objective or kl: they may well be there to rise (a bound, a reward, the distance from a reference model)
+            r"(^|[\s/_.\-\d])(loss|nll|ce|bce|mse|mae|cross[\s_\-]?entropy|crossentropyloss|cost|tel|trl)($|[\s/_.\-(\d])|loss(es)?($|[\s/_.\-(\d])|crossentropyloss|logloss|损失|損失|(^|[\s_])(perte|verlust)($|[\s_])",
         ),
     )
 )
