@@ -113,7 +113,7 @@ def judge(
             return "completed"
         return "cut" if cut else None
     root = _root(lost)
-    if root.signature.id == "slurm-cancelled" and "reason" not in root.fields:
+    if _cleared_up(root):
         root.severity = "info"  # scancel: somebody stopped it
     for failure in lost:
         if failure is not root and _is_victim(failure, root):
@@ -151,6 +151,8 @@ def _is_import(failure: Failure) -> bool:
 def _root(lost: list[Failure]) -> Failure:
     """The failure to blame: the first that failed by itself or waited in vain, else the first victim, else a report."""
     told = {f.signature.id for f in lost}
+    reported = [f.first.line for f in lost if f.signature.id == "srun-exit" and "how" in f.fields and not _with_the_rest(f)]
+    lost = [f for f in lost if not (reported and _cleared_up(f) and f.first.line > min(reported))]
     own = [f for f in lost if _blame(f) >= 2 and not told & _TOLD_BY.get(f.signature.id, set())]
     if own:
         return min(own, key=lambda f: f.first.first_line)
@@ -160,7 +162,17 @@ def _root(lost: list[Failure]) -> Failure:
     if silent:  # the launcher names a rank that said nothing itself, and the others only say that it is gone
         silent[0].first.rank = silent[0].fields["root_rank"]
         return silent[0]
-    return max(lost, key=lambda f: (_blame(f), -f.first.first_line))
+    return max(lost, key=lambda f: (_blame(f), not _with_the_rest(f), -f.first.first_line))
+
+
+def _cleared_up(failure: Failure) -> bool:
+    """Whether Slurm says without a reason that it cancelled: behind the failure of a task that is a consequence of it."""
+    return failure.signature.id == "slurm-cancelled" and "reason" not in failure.fields
+
+
+def _with_the_rest(failure: Failure) -> bool:
+    """Whether a launcher says that its processes were told to stop."""
+    return failure.fields.get("how") == "Terminated" or failure.fields.get("exitcode") in (-15, 143)
 
 
 def _blame(failure: Failure) -> int:
@@ -192,7 +204,8 @@ def _ended(root: Failure) -> Ended:
         return "interrupted" if by_hand or root.fields.get("exception") == "KeyboardInterrupt" else "killed"
     if root.signature.id == "srun-exit" and root.fields.get("how") == "Out Of Memory":
         return "out-of-memory"
-    if root.signature.id in ("srun-exit", "elastic-child-failed") and (root.fields.get("how") == "Killed" or root.fields.get("exitcode") == -9):
+    killed = root.fields.get("how") == "Killed" or root.fields.get("exitcode") in (-9, 137) or _with_the_rest(root)
+    if killed and root.signature.id in ("srun-exit", "elastic-child-failed"):
         return "killed"
     if root.fields.get("cut"):
         return "cut"

@@ -24,6 +24,8 @@ _QUOTED = re.compile(
     re.MULTILINE,
 )
 """The traceback that a program decorated with `record` leaves in torchelastic's table."""
+_TASKS = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_MOST_TASKS = 100_000
 _DIED_OF = {-9: "host-kill", -11: "segv", -7: "dl-bus-shm"}
 
 
@@ -42,6 +44,7 @@ def enrich(failures: list[Failure], ranks: set[int], world_size: int) -> None:
         elif failure.signature.id == "elastic-child-failed":
             _table(failures, failure, text, ranks)
     _name_strided(failures)
+    _tasks(failures, ranks)
     for failure in failures:
         if failure.first.rank is None and isinstance(failure.fields.get("local_rank"), int):
             failure.first.rank = failure.fields["local_rank"]  # the best that is known
@@ -147,6 +150,29 @@ def _table(failures: list[Failure], table: Failure, text: str, ranks: set[int]) 
         died_of = _DIED_OF.get(row["exitcode"])
         if died_of in CATALOGUE and died_of is not None and row["pid"] not in known:
             failures.append(_derived(died_of, table, f"rank {row['rank']} ended with exit code {row['exitcode']}", dict(row), row["rank"]))
+
+
+def _tasks(failures: list[Failure], ranks: set[int]) -> None:
+    """The tasks that srun names are ranks, unless each task is a launcher that reports on ranks of its own."""
+    said = [f for f in failures if f.signature.id == "srun-exit"]
+    if any(f.signature.role == "wrapper" and f not in said for f in failures):
+        return
+    for failure in said:
+        named = [rank for seen in failure.members for rank in _listed(seen.fields.get("tasks", ""))]
+        if not named:
+            continue
+        failure.first.rank, failure.ranks = named[0], sorted(set(named))
+        ranks.update(named)
+        if failure.fields.get("how") == "Out Of Memory":
+            for kill in failures:
+                if kill.signature.id == "slurm-oom-kill" and not kill.ranks:
+                    kill.first.rank, kill.ranks = named[0], failure.ranks
+
+
+def _listed(tasks: str) -> list[int]:
+    """The numbers of a list such as ``0-3,5``; none where it cannot be one of ranks."""
+    spans = [(int(first), int(last or first)) for first, last in _TASKS.findall(tasks)]
+    return [n for first, last in spans for n in range(first, last + 1)] if sum(last - first for first, last in spans) < _MOST_TASKS else []
 
 
 def _quoted(failures: list[Failure], table: Failure, quoted: re.Match[str], text: str) -> None:

@@ -7,7 +7,20 @@ import pytest
 from postmortem.core.roles import ROLES, role_of
 
 NAMES = {
-    "loss": ["loss", "train/loss", "Loss/train", "lm loss", "train_loss", "training_loss", "losses/policy_loss", "d_loss", "train/epoch_loss", "nll", "kl_loss", "objective_loss"],
+    "loss": [
+        "loss",
+        "train/loss",
+        "Loss/train",
+        "lm loss",
+        "train_loss",
+        "training_loss",
+        "losses/policy_loss",
+        "d_loss",
+        "train/epoch_loss",
+        "nll",
+        "kl_loss",
+        "objective_loss",
+    ],
     "val_loss": ["val/loss", "val_loss", "eval_loss", "validation loss", "Loss/val", "val lm loss value", "valid_loss", "test/loss"],
     "grad_norm": ["grad_norm", "grad norm", "train/grad_norm", "Grad/norm", "gnorm", "gradient_norm", "global_grad_norm"],
     "layer_grad_norm": ["grad_norm/layer3", "grad_norm_layer0"],

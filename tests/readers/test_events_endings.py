@@ -150,3 +150,55 @@ def test_a_few_steps_behind_the_end_are_no_new_start(tmp_path: Path, rest: range
     log = tmp_path / "train.out"
     log.write_text("\n".join([*_course(range(0, 400, 5)), _PREEMPTED, *_course(rest)]) + "\n")
     assert TextReader.read(log).ended == "preempted"
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks", "ended"),
+    [
+        ("task 0: Killed", [0], "killed"),
+        ("task 3: Out Of Memory", [3], "out-of-memory"),
+        ("tasks 0-3,5: Exited with exit code 1", [0, 1, 2, 3, 5], "crashed"),
+        ("task 1: Exited with exit code 137", [1], "killed"),
+        ("tasks 2,4: Terminated", [2, 4], "killed"),
+        ("task 12: Segmentation fault (core dumped)", [12], "crashed"),
+        ("task 6: Floating point exception", [6], "crashed"),
+        ("tasks 0-99999999999: Killed", [], "killed"),
+    ],
+)
+def test_srun_names_ranks_by_their_tasks(scan: Scan, said: str, ranks: list[int], ended: str) -> None:
+    """The task is the rank of whoever printed nothing itself; of a list each of them, the first in front; of no possible list none."""
+    reading = scan(STEPS + f"srun: error: node001: {said}\n")
+    (event,) = reading.events
+    assert (event.rank, event.fields.get("ranks", ranks)) == (ranks[0] if ranks else None, ranks)
+    assert reading.ended == ended
+
+
+def test_the_rank_that_ran_out_of_memory_is_that_of_the_task(scan: Scan) -> None:
+    """slurmstepd does not say who was killed, srun does."""
+    text = "slurmstepd: error: Detected 1 oom_kill event in StepId=55.0. Some of the step tasks have been OOM Killed.\n"
+    reading = scan(STEPS + text + "srun: error: node001: task 3: Out Of Memory\nsrun: error: node001: tasks 0-2: Terminated\n")
+    assert [(e.kind, e.rank, e.severity) for e in reading.events] == [
+        ("slurm-oom-kill", 3, "error"),
+        ("srun-exit", 3, "info"),
+        ("srun-exit", 0, "info"),
+    ]
+
+
+def test_a_task_that_starts_ranks_of_its_own_is_none(scan: Scan) -> None:
+    """Under srun with a launcher in each task, the task is the number of a node."""
+    text = "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n"
+    reading = scan(STEPS + text + "srun: error: node002: task 1: Exited with exit code 1\n")
+    assert [e.rank for e in reading.events] == [None, None]
+
+
+_STEP_ENDED = "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-01-05T03:12:44 ***\n"
+_STOPPED = "srun: error: node001: tasks 0-2: Terminated\n"
+
+
+def test_a_step_that_is_ended_after_a_task_failed_was_stopped_by_nobody(scan: Scan) -> None:
+    """What srun reported before is the cause; a task that ends behind it, as at scancel, is not."""
+    failed = "srun: error: node001: task 3: Exited with exit code 1\n"
+    before, after = scan(STEPS + failed + _STEP_ENDED + _STOPPED), scan(STEPS + _STEP_ENDED + _STOPPED + failed)
+    assert (before.ended, before.events[0].severity, before.events[0].rank) == ("crashed", "error", 3)
+    assert [e.severity for e in before.events[1:]] == ["info", "info"]
+    assert (after.ended, {e.severity for e in after.events}) == ("interrupted", {"info"})
