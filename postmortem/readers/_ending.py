@@ -2,7 +2,7 @@
 
 By cause, not by time of printing: a failure of its own beats a rank that waited, that beats a rank whose peer went
 away, that beats what launchers and schedulers report about others. A failure after which training went on, or
-completed, lost nothing.
+completed, lost nothing; one after which the program says that it goes on is a warning.
 """
 
 from __future__ import annotations
@@ -104,6 +104,9 @@ def judge(
         if failure.severity == "error" and survived:
             failure.severity = "info"
             failure.fields["went_on"] = True
+        elif failure.severity == "error" and failure.last.goes_on is not None:
+            failure.severity = "warning"
+            failure.fields["goes_on"] = failure.last.goes_on.message[:300]
         elif failure.severity == "error" and failure.last.attempt < last_attempt:
             failure.severity = "warning"  # the job was started again in the same file; the last attempt decides
         elif failure.severity == "error" or (failure.signature.ended in ("interrupted", "preempted") and not survived):

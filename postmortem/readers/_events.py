@@ -50,9 +50,7 @@ def find_events(
     scanner = Scanner()
     announced = Announcements()
     scanner.read(announced.watch(lines))
-    occurrences = scanner.close()
-    soften(occurrences)
-    failures = fold(occurrences, scanner.more)
+    failures = fold(soften(scanner.close(), scanner.progress), scanner.more)
     enrich(failures, scanner.ranks, scanner.world_size)
     ended = judge(
         failures,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.model import Event
+from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 _VARIES = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?")
 _LONGEST_MESSAGE = 1000
 _AS_WARNING = re.compile(r"\b(?:User|Runtime|Future|Deprecation|PendingDeprecation|Resource|Possible\w{1,20}|Lightning\w{0,20})Warning: ")
+_OF_A_TRACEBACK = frozenset({"text", "exception", "exception_class", "exception_message", "frame", "causes", "advice"})
+_GOES_ON = ("goes-on", "cuda-oom-retries")
+_SAID_WITHIN = 40
+"""Lines behind a failure within which its program says that it goes on."""
 _FLUSHED = 8192
 """Bytes that a process may still write from its buffer after it failed: less than this is not "it went on"."""
 
@@ -27,7 +33,8 @@ class Occurrence:
 
     `line` is 1-based, `first_line` where its traceback begins; `attempt` counts the starts of a job that are
     appended in one file; `progress` is how many bytes of training and `ordinary` how many lines of other output
-    the log had shown before it; `uncaught`: its stack begins where Python begins, so that nothing can have caught it.
+    the log had shown before it; `uncaught`: its stack begins where Python begins, so that nothing can have caught it;
+    `goes_on` is where its program says that it goes on nevertheless.
     """
 
     signature: Signature
@@ -44,6 +51,7 @@ class Occurrence:
     progress: int = 0
     ordinary: int = 0
     uncaught: bool = False
+    goes_on: Occurrence | None = None
 
 
 @dataclass(slots=True)
@@ -93,16 +101,45 @@ class Failure:
         )
 
 
-def soften(occurrences: Iterable[Occurrence]) -> None:
-    """Lowers what cannot have ended the run: exceptions that Python ignored, and failures that a library only warns of."""
+def soften(occurrences: Iterable[Occurrence], progress: int) -> list[Occurrence]:
+    """Lowers what cannot have ended the run: exceptions that Python ignored, and failures that a library only warns of.
+
+    Failures whose program says that it goes on are marked; notes that say so of no failure are left out. `progress` is
+    the bytes of training in all.
+    """
+    by_line = sorted(occurrences, key=lambda o: o.first_line)
     ignored: dict[int | None, int] = {}
-    for seen in sorted(occurrences, key=lambda o: o.first_line):
+    for seen in by_line:
         if seen.signature.id == "exception-ignored":
             ignored[seen.rank] = seen.line
         elif seen.exception and 0 <= seen.first_line - ignored.get(seen.rank, -10) <= 2:
             seen.severity = "info"
         elif seen.severity == "error" and not seen.exception and _AS_WARNING.search(seen.message):
             seen.severity = "warning"
+    notes = [seen for seen in by_line if seen.signature.id in _GOES_ON]
+    lines = [note.line for note in notes]
+    spoken_of = set()
+    for seen in by_line:
+        if seen.severity == "error" and (seen.exception or seen.signature.role == "cause"):
+            if not seen.uncaught and CATALOGUE["goes-on"].match(seen.message) is not None:
+                seen.goes_on = seen
+                continue
+            near = notes[bisect_left(lines, seen.first_line - 1) : bisect_right(lines, seen.line + _SAID_WITHIN)]
+            seen.goes_on = next((note for note in near if _speaks_of(note, seen, progress)), None)
+            spoken_of.add(id(seen.goes_on))
+    return [seen for seen in occurrences if seen.signature.id != "goes-on" or id(seen) in spoken_of]
+
+
+def _speaks_of(note: Occurrence, seen: Occurrence, progress: int) -> bool:
+    """Whether a note that the program goes on is of this failure: of the same process behind it, or right before its traceback.
+
+    A program that died of it was perhaps started again with other settings: then training follows.
+    """
+    if note.rank != seen.rank or seen.first_line <= note.line <= seen.line:
+        return False
+    if note.line < seen.first_line:  # what a search says of a trial stands behind its failure
+        return not seen.uncaught and "trial" not in note.fields
+    return not seen.uncaught or progress > note.progress
 
 
 def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], int]) -> list[Failure]:
@@ -127,10 +164,14 @@ def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], in
         known.count += 1
         known.last = seen
         known.members.append(seen)
-        if seen.exception and not known.first.exception:  # an exception says more than the warning lines before it
-            seen.first_line = min(seen.first_line, known.first.first_line)
-            known.first = seen
-        known.fields = seen.fields | known.fields
+        if known.first.rank in (None, seen.rank):
+            contradicts = any(known.fields[k] != v for k, v in seen.fields.items() if k in known.fields and k not in _OF_A_TRACEBACK)
+            if not contradicts:  # else the numbers of two messages would be mixed
+                known.fields = seen.fields | known.fields
+            if seen.exception and not known.first.exception:  # an exception says more than the warning lines before it
+                seen.first_line = min(seen.first_line, known.first.first_line)
+                known.first = seen
+                known.fields = dict(seen.fields) if contradicts else known.fields
         if known.first.rank is None and "pid" in seen.signature.same:
             known.first.rank = seen.rank
         if seen.rank is not None and seen.rank not in known.ranks:
@@ -153,7 +194,7 @@ def key_of(seen: Occurrence) -> tuple[object, ...]:
     """Occurrences with the same key are the same failure; see `fold`."""
     signature = seen.signature
     if signature.same:
-        return (signature.id, seen.attempt, *(str(seen.fields.get(name)) for name in signature.same))
+        return (signature.id, seen.attempt, seen.goes_on is not None, *(str(seen.fields.get(name)) for name in signature.same))
     if seen.severity != "error":
         return (signature.id, seen.attempt)
-    return (signature.id, seen.attempt, seen.exception, _VARIES.sub("0", seen.message[:2000])[:200])
+    return (signature.id, seen.attempt, seen.goes_on is not None, seen.exception, _VARIES.sub("0", seen.message[:2000])[:200])

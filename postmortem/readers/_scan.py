@@ -43,7 +43,6 @@ _SPAWNED = re.compile(r"-- Process (\d{1,6}) terminated with the following error
 _LONGEST_LEAD = 120
 _RANKED_HEADER = re.compile(r"\[(?:rank|default)\d{1,6}\]: ?" + re.escape(HEADER))
 """The first line of a rank's traceback behind a progress bar that had not ended its line."""
-_GOES_ON = re.compile(r"\b(?:[Rr]etrying|[Ss]kipping|will (?:retry|try again)|[Tt]rying again)\b")
 
 _EXCEPTIONS = ("Traceback (most recent call last)", '  File "', "Error:", "Error\n", "Error\r", "Exception:", "Exception\n", "Interrupt")
 _SPAWNED_ANCHORS = (" terminated with the following error:", " STDERR---")
@@ -365,8 +364,6 @@ class Scanner:
         seen.progress, seen.ordinary, seen.wall_time = self._course_at.pop(last.line, (seen.progress, seen.ordinary, None))
         if done.cut and self._number - last.line > _QUIET:
             seen.severity = "warning"  # not the end of the log: its other lines were lost, or written elsewhere
-        if not last.uncaught and _GOES_ON.search(title[:2000]) is not None:
-            seen.severity = "warning"
         elif signature.severity != "error" and signature.ended != "interrupted":
             seen.severity = "error"  # a note that became an exception is none
 

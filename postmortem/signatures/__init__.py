@@ -44,7 +44,7 @@ class Signature:
     of which stands in everything the patterns match (the cheap test before them); `details` are searched in the
     message and the `follow` lines after it for more fields.
     Named groups become fields, typed by `fields` (default str). `scope` "exception" keeps an entry from
-    matching in ordinary lines. Appearances that agree in the fields named by `same` are one event (a name
+    matching in ordinary lines, "line" from matching exceptions. Appearances that agree in the fields named by `same` are one event (a name
     that is no field, such as "kind": all of them). The higher `rank` wins where several entries fit. `ended` is how a run ended
     whose root this is.
     """
@@ -63,7 +63,7 @@ class Signature:
     evidence: str = ""
     rank: int = 50
     role: Role = "cause"
-    scope: Literal["any", "exception"] = "any"
+    scope: Literal["any", "exception", "line"] = "any"
     follow: int = 0
     same: tuple[str, ...] = ()
     ended: Ended | None = None
@@ -148,7 +148,7 @@ class Catalogue(Mapping[str, Signature]):
     def match(self, text: str, *, exception: bool = False) -> tuple[Signature, dict[str, Any]] | None:
         """The signature of highest rank that fits a text, with its fields. `exception`: the text is ``Class: message``."""
         for signature in self.by_rank:
-            if exception or signature.scope == "any":
+            if signature.scope in ("any", "exception" if exception else "line"):
                 fields = signature.match(text)
                 if fields is not None:
                     return signature, fields
@@ -230,7 +230,7 @@ def page(signature: Signature) -> str:
 
 
 def _how(signature: Signature) -> str:
-    where = "the message of an exception" if signature.scope == "exception" else "an exception or any line of the log"
+    where = {"exception": "the message of an exception", "line": "any line of the log"}.get(signature.scope, "an exception or any line of the log")
     kinds = {"error": "an error", "warning": "a warning", "info": "a note"}
     lines = [f"Severity: {kinds[signature.severity]}. Searched in {where}, after rank and logger prefixes were taken off:"]
     lines += [f"- `{pattern.pattern}`" for pattern in signature.patterns]
