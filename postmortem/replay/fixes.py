@@ -173,11 +173,14 @@ def _called_from(file: str, line: int) -> bool:
 
 # ---- the line that this would make
 
+Span = tuple[int, int, int, int]
+"""First and last line, first and last column (in UTF-8 bytes) of an expression."""
 
-def suggested_line(file: str, span: tuple[int, int, int, int] | None, line: int, op: str, eps: float, signed: bool) -> str | None:
+
+def suggested_line(file: str, span: Span | None, line: int, op: str, eps: float, signed: bool) -> str | None:
     """A unified diff of the user's line with the epsilon or clamp in it; None where the line is not understood."""
-    source, tree = _parsed(file)
-    operand = None if tree is None else _operand(tree, span, line, op)
+    source = linecache.getlines(file)
+    operand = next((found for node in _nodes(source, span, line) if (found := _singular_part(node, op)) is not None), None)
     if operand is None or operand.lineno != operand.end_lineno:
         return None
     row = source[operand.lineno - 1].rstrip("\n")
@@ -197,12 +200,11 @@ def suggested_line(file: str, span: tuple[int, int, int, int] | None, line: int,
     return _diff(file, operand.lineno, row, (raw[:start] + new.encode() + raw[end:]).decode())
 
 
-def contiguous_line(file: str, span: tuple[int, int, int, int] | None) -> str | None:
+def contiguous_line(file: str, span: Span | None) -> str | None:
     """A unified diff of the user's line in which the call at `span` is given its first argument as a contiguous tensor."""
-    source, tree = _parsed(file)
-    calls = [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, ast.Call) and n.args]
-    called = next((n for n in calls if (n.lineno, n.end_lineno, n.col_offset, n.end_col_offset) == span), None)
-    if called is None or called.args[0].lineno != called.args[0].end_lineno:
+    source = linecache.getlines(file)
+    called = next((n for n in (_nodes(source, span, span[0]) if span else []) if isinstance(n, ast.Call) and _span(n) == span), None)
+    if called is None or not called.args or called.args[0].lineno != called.args[0].end_lineno:
         return None
     given = called.args[0]
     row = source[given.lineno - 1].rstrip("\n")
@@ -212,28 +214,39 @@ def contiguous_line(file: str, span: tuple[int, int, int, int] | None) -> str | 
     return _diff(file, given.lineno, row, raw[:start].decode() + kept + ".contiguous()" + raw[end:].decode())
 
 
-def _parsed(file: str) -> tuple[list[str], ast.Module | None]:
-    """The lines of a file and what they mean; None where it is not there or not Python."""
-    source = linecache.getlines(file)
+def _nodes(source: list[str], span: Span | None, line: int) -> list[ast.expr | ast.AugAssign]:
+    """What stands at `span`: an expression or an augmented assignment; where none does, all of them on the line."""
     try:
-        return source, ast.parse("".join(source)) if source else None
+        tree = (_piece(source, span) if span is not None else None) or ast.parse("".join(source))
     except SyntaxError:
-        return source, None
+        return []
+    nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.expr, ast.AugAssign)) and n.lineno <= line <= (n.end_lineno or n.lineno)]
+    return [n for n in nodes if _span(n) == span] or nodes
+
+
+def _piece(source: list[str], span: Span) -> ast.Module | None:
+    """What stands at `span`, parsed without the rest of the file; None where it cannot be understood alone."""
+    first, last, start, end = span
+    rows = [row.encode() for row in source[first - 1 : last]]
+    if not rows or rows[0][:start].rstrip().endswith(b"."):
+        return None  # the call of a method on a line of its own: what it belongs to stands before it
+    rows[-1] = rows[-1][:end]
+    rows[0] = b" " * start + rows[0][start:]
+    for head, tail in ((b"(\n", b"\n)"), (b"if 1:\n", b"")):  # an expression, an assignment
+        try:
+            tree = ast.parse(head + b"".join(rows) + tail)
+        except SyntaxError:
+            continue
+        return ast.increment_lineno(tree, first - 2)
+    return None
+
+
+def _span(node: ast.expr | ast.AugAssign) -> tuple[int, int | None, int, int | None]:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
 def _diff(file: str, line: int, old: str, new: str) -> str:
     return f"--- {file}\n+++ {file}\n@@ -{line} +{line} @@\n-{old}\n+{new}\n"
-
-
-def _operand(tree: ast.Module, span: tuple[int, int, int, int] | None, line: int, op: str) -> ast.expr | None:
-    """The expression on which the operator is singular: the denominator, or the argument of the function."""
-    nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.expr, ast.AugAssign)) and n.lineno <= line <= (n.end_lineno or n.lineno)]
-    exact = [n for n in nodes if span is not None and (n.lineno, n.end_lineno, n.col_offset, n.end_col_offset) == span]
-    for node in exact or nodes:
-        found = _singular_part(node, op)
-        if found is not None:
-            return found
-    return None
 
 
 def _singular_part(node: ast.AST, op: str) -> ast.expr | None:

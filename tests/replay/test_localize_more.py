@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from postmortem.replay._places import Where  # noqa: E402
 from postmortem.replay.fixes import suggested_line  # noqa: E402
 from postmortem.replay.localize import localize  # noqa: E402
 from postmortem.replay.model import Culprit, TrainStep  # noqa: E402
@@ -247,6 +249,30 @@ def test_suggested_lines(tmp_path: Path, line: str, op: str, signed: bool, wante
     assert diff is not None
     assert diff.splitlines()[-1].removeprefix("+") == wanted
     compile(diff.splitlines()[-1][1:], "user.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("body", "op", "at", "wanted"),
+    [
+        ("return 2 / a + a / b", "div", 1, "return 2 / a + a / b.clamp(min=1e-06)"),
+        ("ä = b; return a / torch.stack([ä,\n  ä]) + ä / a", "div", 2, "ä]) + ä / a.clamp(min=1e-06)"),
+        ("ä = b; return torch.log(ä)", "log", 0, "ä = b; return torch.log(ä.clamp(min=1e-06))"),
+        ("a /= b", "div", 0, "a /= b.clamp(min=1e-06)"),
+        ("return (a\n    .log())", "log", 0, "return (a.clamp(min=1e-06)"),
+        ("return (a\n    .pow(b))", "pow", 0, "return (a.clamp(min=1e-06)"),
+    ],
+)
+def test_the_suggestion_is_for_the_expression_that_ran(tmp_path: Path, body: str, op: str, at: int, wanted: str) -> None:
+    """Of several on a line, or one over several lines, the expression that ran is the one that is changed."""
+    file = tmp_path / "user.py"
+    file.write_text(f"import torch\n\ndef step(a, b):\n    {body}\n", encoding="utf-8")
+    code = next(c for c in compile(file.read_text(encoding="utf-8"), str(file), "exec").co_consts if hasattr(c, "co_code"))
+    ran = [i.offset for i in dis.get_instructions(code) if i.opname == "CALL" or i.argrepr in ("/", "/=")]
+    span = Where(code, 0, ran[at], None).span
+    assert span is not None
+    diff = suggested_line(str(file), span, span[0], op, 1e-6, False)
+    assert diff is not None
+    assert diff.splitlines()[-1].removeprefix("+").strip() == wanted
 
 
 def test_a_hook_that_changes_the_layout_of_a_gradient() -> None:
