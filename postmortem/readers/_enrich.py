@@ -225,6 +225,11 @@ def _timeouts(failures: list[Failure], ranks: set[int], world_size: int) -> None
     everyone = set(range(world_size)) if 1 < world_size <= 100_000 else ranks
     suspects = sorted(everyone - waited) if waited else []
     for failure in waiting:
+        if missing := {rank for seen in failure.members for rank in seen.fields.get("missing_ranks", ())}:
+            failure.fields["missing_ranks"] = sorted(missing)
+    listed = {rank for failure in waiting for rank in failure.fields.get("missing_ranks", ())}
+    suspects = sorted(listed) or suspects  # a barrier says itself who did not come
+    for failure in waiting:
         if suspects:
             failure.fields["suspects"] = suspects
     by_seq: dict[int, list[Failure]] = {}

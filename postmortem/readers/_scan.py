@@ -369,7 +369,7 @@ class Scanner:
 
     def _add(self, signature: Signature, line: int, first: int, message: str, key: int | None, fields: dict[str, Any]) -> Occurrence:
         if key is None or key < 0:
-            key = next((fields[name] for name in ("bad_rank", "spawn_rank", "diag_rank") if isinstance(fields.get(name), int)), None)
+            key = next((fields[name] for name in ("bad_rank", "spawn_rank", "diag_rank", "waiting_rank") if isinstance(fields.get(name), int)), None)
         seen = Occurrence(
             signature=signature,
             severity=signature.severity,

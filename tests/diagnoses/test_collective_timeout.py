@@ -66,12 +66,29 @@ def test_a_log_for_each_rank(tmp_path):
     assert found.summary.startswith("Ranks 0, 1 and 3 waited for the collective; rank 2, silent about it, likely did not come. ")
 
 
-def test_a_barrier_lists_who_is_missing(tmp_path):
+LISTED = "[E1121 10:00:00.123456789 ProcessGroupGloo.cpp:145] [Rank 0]: Rank {} failed to pass monitoredBarrier in 5000 ms\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "RuntimeError: timed out waiting for ranks: [3, 5, 6] in monitoredBarrier after 10000 ms\n",
+        "RuntimeError: [Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
+        "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 5000 ms\n" + LISTED.format(5) + LISTED.format(6),
+        "RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running collective: CollectiveFingerPrint(SequenceNumber=13, "
+        "OpType=ALLREDUCE, TensorShape=[20, 10]). Error: \n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
+        "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check "
+        "rank 0 logs for faulty rank.\n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
+    ],
+)
+def test_a_barrier_lists_who_is_missing(tmp_path, error):
     """Of whom the barrier names, also where the rank that waited is not known and more are missing than waited."""
-    error = "RuntimeError: timed out waiting for ranks: [3, 5, 6] in monitoredBarrier after 10000 ms\n"
     stack = 'Traceback (most recent call last):\n  File "train.py", line 61, in <module>\n    main()\n'
     (tmp_path / "train.out").write_text("".join(f"step {i} loss {2 / i:.3f}\n" for i in range(1, 20)) + stack + error)
-    found = postmortem.scan(tmp_path).runs[0].diagnosis
+    run = postmortem.scan(tmp_path).runs[0]
+    found = run.diagnosis
+    assert {tuple(e.fields["suspects"]) for e in run.events} == {(3, 5, 6)}
+    assert run.ended == "hung"
     assert found.summary.startswith("Ranks 3, 5 and 6 did not come to the barrier. ")
     assert found.next[0].startswith("look at ranks 3, 5 and 6: ")
 
