@@ -8,7 +8,7 @@ import numpy as np
 
 from postmortem.readers._quick import Quick
 from postmortem.readers._scan import prefilter
-from postmortem.readers._shapes import FEW, LONGEST, RUN, Layout, Template, equal_keys, fold, hashes, learn, read_one
+from postmortem.readers._shapes import FEW, LONGEST, RUN, Family, Layout, Template, equal_keys, fold, hashes, learn, read_one
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,7 +34,10 @@ class Bulk:
     def __init__(self, understanding: Understanding, fast: bool) -> None:
         self.understanding = understanding
         self.fast = fast
-        self.layouts: dict[tuple[int, int], list[Layout]] = {}
+        self.families: dict[tuple[int, int], Family] = {}
+        """By the length of their rows, and the hash of their folded bytes."""
+        self.usual: dict[int, list[Family]] = {}
+        """Those that many rows of a length were of, which are looked for first."""
         self.n_layouts = 0
         self.skeletons: dict[bytes, Template] = {}
         self.met: set[bytes] = set()
@@ -62,53 +65,58 @@ class Bulk:
                 slow.append(group)
                 continue
             words = rows.words(group, length)
-            folded = fold(words, length)
-            keys = hashes(folded)
+            usual = self.usual.setdefault(length, [])
+            for family in usual.copy():
+                alike = family.alike(words)
+                if 4 * np.count_nonzero(alike) < len(group):
+                    usual.remove(family)
+                slow.append(self._read(rows, family, *_only(alike, group, words), out))
+                group, words = _only(~alike, group, words)
+            keys = hashes(fold(words, length))
             *common, rest = equal_keys(keys)
-            slow += [self._same_key(rows, group, same, length, int(keys[same[0]]), words, folded, out) for same in common]
+            for same in common:
+                family = self._family(rows, int(group[same[0]]), int(keys[same[0]]))
+                mine, its = (group, words) if len(same) == len(group) else (group[same], words.take(same, 0))
+                alike = family.alike(its)
+                if 3 * len(same) > len(group) and family not in usual:
+                    usual.append(family)
+                slow += [mine[~alike], self._read(rows, family, *_only(alike, mine, its), out)]
             slow.append(group[rest])
         return np.sort(np.concatenate(slow))
 
-    def _same_key(
-        self,
-        rows: Rows,
-        group: NDArray[np.intp],
-        mine: NDArray[np.intp],
-        length: int,
-        key: int,
-        words: NDArray[np.uint64],
-        folded: NDArray[np.uint64],
-        out: Ordered,
-    ) -> NDArray[np.intp]:
-        """Reads the rows `mine` of the group, the same but for digits -> those rows that must be read one by one."""
-        layouts = self.layouts.setdefault((length, key), [])
-        if len(mine) < len(words):
-            group, words, folded = group[mine], words.take(mine, 0), folded.take(mine, 0)
+    def _family(self, rows: Rows, i: int, key: int) -> Family:
+        """That of a row, by the hash of its folded bytes."""
+        row = rows.bytes(i)
+        family = self.families.get((len(row), key))
+        if family is None:
+            family = Family(row)
+            if len(self.families) < MOST_LAYOUTS:
+                self.families[len(row), key] = family
+        return family
+
+    def _read(self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64], out: Ordered) -> NDArray[np.intp]:
+        """Reads rows of one family -> those of them that must be read one by one."""
         left = np.ones(len(group), bool)
         slow = []
         for turn in range(MOST_VARIANTS):
-            if turn == len(layouts):
+            if turn == len(family.layouts):
                 if np.count_nonzero(left) < FEW or self.n_layouts >= MOST_LAYOUTS:
                     break
-                first = int(np.argmax(left))
-                row = rows.bytes(int(group[first]))
-                layouts.append(Layout(self._template(row), row, folded[first].copy()))
+                row = rows.bytes(int(group[np.argmax(left)]))
+                family.layouts.append(Layout(self._template(row), row))
                 self.n_layouts += 1
-            layout = layouts[turn]
-            if turn == 0 or not np.array_equal(layout.literal, layouts[turn - 1].literal):
-                alike = layout.alike(folded)
-            here = layout.named(words, left & alike)
-            taken = np.flatnonzero(here)
-            left &= ~here
+            layout = family.layouts[turn]
+            here = layout.named(words, left)
+            left = left & ~here
+            where, mine = _only(here, group, words)
             template = layout.template
-            if not template.pure or (template.row is not None and len(taken) < MANY):
-                slow.append(group[taken])
-            elif len(taken):
-                where = group[taken]
+            if not template.pure or (template.row is not None and len(where) < MANY):
+                slow.append(where)
+            elif len(where):
                 if template.row is not None:
-                    found, values = layout.read(words.take(taken, 0) if len(taken) < len(words) else words)
+                    found, values = layout.read(mine)
                     out.put(where, found, template.codes, values)
-                self.understanding.count(template, len(taken))
+                self.understanding.count(template, len(where))
                 if template.hide:
                     rows.hidden[where] = True
                 else:
@@ -180,3 +188,8 @@ class Bulk:
             for record in self.understanding.records(row, int(rows.line[i])):
                 out.add(i, *record)
         return new
+
+
+def _only(which: NDArray[np.bool_], group: NDArray[np.intp], words: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+    """Some rows of a group, and their words."""
+    return (group, words) if which.all() else (group[which], words.compress(which, 0))

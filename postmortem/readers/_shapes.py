@@ -38,6 +38,8 @@ FEW = 4
 MOST_TURNS = 400
 """From so many groups on they must have more than three rows each, on average, to be worth a turn each."""
 _MIX = np.random.default_rng(20).integers(1, 2**63, LONGEST // 8 + 2, np.uint64) * np.uint64(2) + np.uint64(1)
+_TILE = 64
+"""Rows compared at a time: numpy is slow where the last axis is short."""
 _DATES = (
     re.compile(rb"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
     re.compile(rb"(?<!\d)(?P<M>\d\d)/(?P<D>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
@@ -245,39 +247,57 @@ def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:
     return out, values
 
 
+class Family:
+    """Rows of one length that are the same but for their digits; `layouts` differ in the digits of names."""
+
+    __slots__ = ("_bounds", "layouts")
+
+    def __init__(self, row: bytes) -> None:
+        self.layouts: list[Layout] = []
+        raw = np.frombuffer(row, np.uint8)
+        digits = (raw >= 48) & (raw < 58)
+        self._bounds = np.zeros((2, 1, (len(row) // 8 + 2) * 8), np.uint8)
+        self._bounds[0, 0, : len(row)] = np.where(digits, 48, raw)
+        self._bounds[1] = 255
+        self._bounds[1, 0, : len(row)] = np.where(digits, 9, 0)
+
+    def alike(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which rows uint64[n, w] of this length are of the family, whatever is behind their length."""
+        n, width = len(words), self._bounds.shape[2]
+        raw = words.view(np.uint8)
+        alike = np.ones(n, bool)
+        whole = n - n % _TILE
+        for rows, tile in ((slice(0, whole), _TILE), (slice(whole, n), 1)):
+            zeros, slack = np.broadcast_to(self._bounds, (2, tile, width)).reshape(2, -1)
+            other = raw[rows].reshape(-1, tile * width) ^ zeros
+            alike[rows][np.flatnonzero(other > slack) // width] = False
+        return alike
+
+
 class Layout:
     """Rows of one skeleton and one length whose runs stand at the same columns.
 
-    `literal` uint64[w] are the bytes with zeros for digits; `runs` the columns of the runs of digits. `names` are the
-    digits that belong to names and must be the same: (word, mask, the word under the mask).
+    `runs` are the columns of the runs of digits. `names` are the digits that belong to names and must be the same:
+    (word, mask, the word under the mask).
     """
 
-    __slots__ = ("literal", "names", "row", "runs", "template")
+    __slots__ = ("names", "row", "runs", "template")
 
-    def __init__(self, template: Template, row: bytes, literal: NDArray[np.uint64]) -> None:
+    def __init__(self, template: Template, row: bytes) -> None:
         self.template = template
         self.row = row
         self.runs = runs_of(row)
-        self.literal = literal
         inside = np.zeros(len(row), bool)
         for start, end in self.runs:
             inside[start:end] = True
-        raw = np.frombuffer(row, np.uint8)
-        mask = np.zeros(len(literal) * 8, np.uint8)
-        mask[: len(row)] = np.where((raw >= 48) & (raw < 58) & ~inside, 255, 0)
-        wanted = np.zeros(len(literal) * 8, np.uint8)
-        wanted[: len(row)] = raw
-        masks, bytes_ = mask.view("<u8"), wanted.view("<u8")
+        raw = np.frombuffer(row.ljust(-(-len(row) // 8) * 8, b"\0"), np.uint8)
+        mask = np.where((raw >= 48) & (raw < 58), np.uint8(255), np.uint8(0))
+        mask[: len(row)][inside] = 0
+        masks, bytes_ = mask.view("<u8"), raw.view("<u8")
         self.names = [(int(i), masks[i], bytes_[i] & masks[i]) for i in np.flatnonzero(masks)]
 
-    def alike(self, folded: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which of the folded rows have the bytes of this layout, whatever their digits."""
-        same = np.ones(len(folded), bool)
-        same[np.flatnonzero((folded != self.literal).ravel()) // len(self.literal)] = False  # many times as fast as all(axis=1)
-        return same
-
     def named(self, words: NDArray[np.uint64], which: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of these rows, alike to the layout, have the digits of its names, too."""
+        """Which of these rows, of the layout's family, have the digits of its names, too."""
         for column, mask, wanted in self.names:
             which = which & ((words[:, column] & mask) == wanted)
         return which
