@@ -20,11 +20,11 @@ _PIECE = 1 << 13
 class Points:
     """n numbers in order of arrival, as columns.
 
-    `code` (int32[n]) indexes `tags`; `step` int64[n]; `value` float64[n], NaN and infinities exact;
+    `code` (int32[n] or uint16[n]) indexes `tags`; `step` int64[n]; `value` float64[n], NaN and infinities exact;
     `wall_time` float64[n], seconds since the epoch, NaN where unknown; `rank` int16[n], -1 where unknown.
     """
 
-    def __init__(self, tags: list[str], code: NDArray[np.int32], step: Any, value: NDArray[np.float64], wall_time: Any, rank: Any) -> None:
+    def __init__(self, tags: list[str], code: NDArray[Any], step: Any, value: NDArray[np.float64], wall_time: Any, rank: Any) -> None:
         self.tags, self.code, self.value = tags, code, value
         self._columns: dict[str, NDArray[Any]] = {"step": step, "wall_time": wall_time, "rank": rank}
         self._by_row: dict[str, NDArray[Any]] = {}
@@ -32,7 +32,7 @@ class Points:
 
     @classmethod
     def of_rows(
-        cls, tags: list[str], code: NDArray[np.int32], value: NDArray[np.float64], count: NDArray[np.uint16], step: Any, wall_time: Any, rank: Any
+        cls, tags: list[str], code: NDArray[Any], value: NDArray[np.float64], count: NDArray[np.uint16], step: Any, wall_time: Any, rank: Any
     ) -> Points:
         """Points of which the first `count[0]` were printed in one row, and so on; `step`, `wall_time` and `rank` are those of the rows.
 

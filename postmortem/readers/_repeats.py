@@ -38,7 +38,7 @@ def last_states(rows: Table) -> NDArray[np.bool_]:
 def again(
     rows: Table,
     cells: Cells,
-    codes: NDArray[np.int32],
+    codes: NDArray[np.uint16],
     values: NDArray[np.float64],
     step: NDArray[np.int64],
     keep: NDArray[np.bool_],
@@ -70,7 +70,7 @@ def again(
     return found_again
 
 
-def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.int32], cells: Cells, n_tags: int) -> NDArray[Any]:
+def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int) -> NDArray[Any]:
     """Indices of the values whose tag comes twice in rows of one rank and step that follow one another, and of a few more."""
     rank, filled = rows["rank"], rows["count"] > 0
     found: list[NDArray[Any]] = [np.empty(0, np.intp)]
@@ -100,7 +100,7 @@ def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.int
 
 
 def _pairs_by_tag(
-    rank: NDArray[np.int16], codes: NDArray[np.int32], cells: Cells, index: NDArray[Any], keep: NDArray[np.bool_], n_tags: int
+    rank: NDArray[np.int16], codes: NDArray[np.uint16], cells: Cells, index: NDArray[Any], keep: NDArray[np.bool_], n_tags: int
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], NDArray[np.intp]]]:
     """The kept ones of some values, in pairs that follow one another in their tag and rank, some tags at a time.
 
@@ -116,7 +116,7 @@ def _pairs_by_tag(
         tag, rank_ = codes[mine], rank[owner]
         order = np.argsort(rank_, kind="stable") if len(rank_) and (rank_ != rank_[0]).any() else None
         # numpy sorts short numbers by counting
-        by_tag = np.argsort((tag if order is None else tag[order]).astype(np.uint16 if n_tags < 65_536 else np.int32), kind="stable")
+        by_tag = np.argsort(tag if order is None else tag[order], kind="stable")
         order = by_tag if order is None else order[by_tag]
         tag, rank_ = tag[order], rank_[order]
         same = np.flatnonzero((tag[1:] == tag[:-1]) & (rank_[1:] == rank_[:-1]))

@@ -113,13 +113,13 @@ def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
     del keep, cells
     there = _used(codes, len(tags))
     if not there.all():
-        _renumber(codes, (np.cumsum(there) - 1).astype(np.int32))
+        _renumber(codes, (np.cumsum(there) - 1).astype(codes.dtype))
     tags = [t for t, used in zip(tags, there, strict=True) if used]
     points = Points.of_rows(tags, codes, values, count, step, wall_time, rank)
     return Resolved(points, line, rank, at_row, axis, notes, skipped, plan)
 
 
-def _used(codes: NDArray[np.int32], n: int) -> NDArray[np.bool_]:
+def _used(codes: NDArray[np.uint16], n: int) -> NDArray[np.bool_]:
     """Which of n tags there are; in pieces, as codes are made wide to be counted."""
     count = np.zeros(n, np.int64)
     for start in range(0, len(codes), _PIECE):
@@ -127,7 +127,7 @@ def _used(codes: NDArray[np.int32], n: int) -> NDArray[np.bool_]:
     return count > 0
 
 
-def _renumber(codes: NDArray[np.int32], new: NDArray[np.int32]) -> None:
+def _renumber(codes: NDArray[np.uint16], new: NDArray[np.uint16]) -> None:
     for start in range(0, len(codes), _PIECE):
         codes[start : start + _PIECE] = new.take(codes[start : start + _PIECE])
 
@@ -173,7 +173,7 @@ def _carried(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> 
 
 def _implausible(
     rows: Table,
-    codes: NDArray[np.int32],
+    codes: NDArray[np.uint16],
     cells: Cells,
     exact: NDArray[np.bool_],
     keep: NDArray[np.bool_],
@@ -209,7 +209,7 @@ def _implausible(
     return foreign
 
 
-def _repeated(codes: NDArray[np.int32], keep: NDArray[np.bool_], tags: list[str], skipped: dict[str, int]) -> NDArray[np.bool_]:
+def _repeated(codes: NDArray[np.uint16], keep: NDArray[np.bool_], tags: list[str], skipped: dict[str, int]) -> NDArray[np.bool_]:
     """Without any step: only tags that come back, or are a loss or a score, are metrics; the rest is a listing."""
     count = np.bincount(codes[keep], minlength=len(tags))
     role = [role_of(t) for t in tags]
@@ -229,7 +229,7 @@ def _repeated(codes: NDArray[np.int32], keep: NDArray[np.bool_], tags: list[str]
 
 
 def _counter(
-    rows: Table, owner: NDArray[np.int32], codes: NDArray[np.int32], values: NDArray[np.float64], keep: NDArray[np.bool_], tags: list[str]
+    rows: Table, owner: NDArray[np.int32], codes: NDArray[np.uint16], values: NDArray[np.float64], keep: NDArray[np.bool_], tags: list[str]
 ) -> NDArray[np.int64] | None:
     """The step of each row by an unknown whole number that rises in almost every row; None where there is none."""
     if not keep.any():
@@ -250,7 +250,7 @@ def _counter(
     return None
 
 
-def _cycles(owner: NDArray[np.int32], codes: NDArray[np.int32], keep: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
+def _cycles(owner: NDArray[np.int32], codes: NDArray[np.uint16], keep: NDArray[np.bool_], n: int) -> NDArray[np.int64]:
     """A count that rises with each row that prints a tag again."""
     step = np.zeros(n, np.int64)
     seen: set[int] = set()
@@ -269,13 +269,13 @@ def _cycles(owner: NDArray[np.int32], codes: NDArray[np.int32], keep: NDArray[np
     return step
 
 
-def _held_out(codes: NDArray[np.int32], tags: list[str]) -> tuple[NDArray[np.int32], list[str]]:
+def _held_out(codes: NDArray[np.uint16], tags: list[str]) -> tuple[NDArray[np.uint16], list[str]]:
     """Names the values of evaluations: by their split where they would pass for the training's."""
     if not any(t[0] in (HELD, HELD_BARE) for t in tags if t):
         return codes, tags
     plain = set(tags)
     final: dict[str, int] = {}
-    map_ = np.empty(len(tags), np.int32)
+    map_ = np.empty(len(tags), codes.dtype)
     for i, tag in enumerate(tags):
         if tag[:1] in (HELD, HELD_BARE):
             split, _, name = tag[1:].partition(HELD)
@@ -286,8 +286,8 @@ def _held_out(codes: NDArray[np.int32], tags: list[str]) -> tuple[NDArray[np.int
 
 
 def _maybe(
-    codes: NDArray[np.int32], keep: NDArray[np.bool_], tags: list[str], notes: list[str]
-) -> tuple[NDArray[np.bool_], NDArray[np.int32], list[str]]:
+    codes: NDArray[np.uint16], keep: NDArray[np.bool_], tags: list[str], notes: list[str]
+) -> tuple[NDArray[np.bool_], NDArray[np.uint16], list[str]]:
     """Tags that a row family left out: NaN where it had printed them before."""
     where = {t: i for i, t in enumerate(tags)}
     for tag in [t for t in tags if t.startswith(MAYBE)]:
@@ -306,5 +306,5 @@ def _maybe(
                 f"{tag[1:]} is missing from {int(left.sum())} lines that print it otherwise: "
                 "its writer leaves out NaN (and negative) means, so these points are NaN"
             )
-        codes = np.where(mine, real, codes).astype(np.int32)
+        codes = np.where(mine, real, codes).astype(codes.dtype)
     return keep, codes, tags

@@ -18,7 +18,7 @@ NO_STEP = np.iinfo(np.int64).min
 EVALUATION, BAR, WITHIN, SAMPLES, FRACTIONAL = 1, 2, 4, 8, 16
 """Flags of a row; WITHIN: its step is a position that may start again in every epoch."""
 MAYBE, HELD, HELD_BARE = "\x00", "\x01", "\x02"
-OTHERS, MOST_TAGS = "\x03", 20_000
+OTHERS, MOST_TAGS, CODE = "\x03", 20_000, np.uint16
 """The tag of all numbers whose names come after so many others: no training has as many, so they are no names."""
 """In front of a tag. MAYBE: NaN if earlier rows printed the tag, else nothing. HELD: an evaluation's value, followed
 by its split word; it is put before the tag where the value would pass for the training's (a loss, or a tag
@@ -162,7 +162,7 @@ class Track:
 
     def _forget(self) -> None:
         self._columns = {name: _Growing(ROW[name]) for name in FIELDS}
-        self._codes = _Growing(np.int32)
+        self._codes = _Growing(CODE)
         self._values = _Growing(np.float64)
 
     def code(self, tag: str) -> int:
@@ -182,11 +182,11 @@ class Track:
         """The same number for n more cells of a column of `ROW`."""
         self._columns[name].fill(n, value, self.share)
 
-    def room(self, n: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def room(self, n: int) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
         """Space for n more values: codes and numbers, to be written at once."""
         return self._codes.room(n, self.share), self._values.room(n, self.share)
 
-    def release(self) -> tuple[Table, NDArray[np.int32], NDArray[np.float64]]:
+    def release(self) -> tuple[Table, NDArray[np.uint16], NDArray[np.float64]]:
         """Hands out everything but the tags, and forgets it."""
         found = Table({name: column.done() for name, column in self._columns.items()}), self._codes.done(), self._values.done()
         self._forget()
