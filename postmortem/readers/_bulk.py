@@ -72,6 +72,8 @@ class Bulk:
                     usual.remove(family)
                 slow.append(self._read(rows, family, *_only(alike, group, words), out))
                 group, words = _only(~alike, group, words)
+            if not len(group):
+                continue
             keys = hashes(fold(words, length))
             *common, rest = equal_keys(keys)
             for same in common:

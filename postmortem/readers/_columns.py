@@ -50,12 +50,15 @@ class Columns:
                 self.known[start, end] = self._digits(start, end - start)
         return self.known[start, end]
 
+    def _texts(self, start: int, width: int) -> NDArray[Any]:
+        """The bytes from the column `start` on, as one number of 1, 2, 4 or 8 bytes for each row."""
+        return np.ndarray((len(self.words),), f"<u{width}", self.words, start, (self.words.strides[0],))
+
     def _digits(self, start: int, n: int) -> NDArray[Any]:
         """The first digit is the lowest byte: neighbours are joined to pairs, pairs to fours, fours to eights."""
         width = 1 if n == 1 else 2 if n == 2 else 4 if n <= 4 else 8
         word: Any = np.dtype(f"<u{width}").type
-        text = np.ndarray((len(self.words),), word, self.words, start, (self.words.strides[0],))
-        found: NDArray[Any] = text & word(0x0F0F0F0F0F0F0F0F >> (64 - 8 * width))
+        found = self._texts(start, width) & word(0x0F0F0F0F0F0F0F0F >> (64 - 8 * width))
         if n < width:
             found <<= word(8 * (width - n))
         if width > 1:
@@ -116,25 +119,31 @@ class Columns:
 
     def seconds(self, parts: dict[str, int], year: int) -> NDArray[np.float64]:
         """Seconds since the epoch; `parts` are the runs of a date: Y, M, D (or MD), h, m, s, f. NaN where the calendar has no such date."""
-        n = {k: self.digits(*self.runs[i]) for k, i in parts.items()}
-        minutes = n["h"].astype(np.int64) * 60 + n["m"]
-        if "MD" in n:
-            n["M"], n["D"] = np.divmod(n["MD"], n["MD"].dtype.type(100))
-        date = (n["Y"].astype(np.int64) if "Y" in n else np.int64(year)) * 10_000 + n["M"] * np.int64(100) + n["D"]
-        new = np.flatnonzero(np.concatenate(([True], date[1:] != date[:-1])))  # days are few
-        day = np.repeat(_day(date[new]), np.diff(new, append=len(date)))
-        found: NDArray[np.float64] = day + (minutes * 60 + n["s"])
+        start = self.runs[min(parts.values())][0]
+        last = max(self.runs[parts["MD" if "MD" in parts else "D"]][1] - 8, start)
+        new = np.flatnonzero(_changes(self._texts(start, 8)) | _changes(self._texts(last, 8)))  # dates are few
+        day = np.repeat(Columns(self.words[new], self.row, self.runs).days(parts, year), np.diff(new, append=len(self.words)))
+        n = {k: self.digits(*self.runs[parts[k]]) for k in ("h", "m", "s", "f") if k in parts}
+        found: NDArray[np.float64] = day + ((n["h"].astype(np.int64) * 60 + n["m"]) * 60 + n["s"])
         if "f" in n:
             start, end = self.runs[parts["f"]]
             found += n["f"] / _EXACT[end - start]
         found[(n["h"] >= 24) | (n["m"] >= 60)] = np.nan
         return found
 
+    def days(self, parts: dict[str, int], year: int) -> NDArray[np.float64]:
+        """Seconds since the epoch at the start of the days; NaN where month or day cannot be."""
+        n = {k: self.digits(*self.runs[parts[k]]).astype(np.int64) for k in ("Y", "M", "D", "MD") if k in parts}
+        month, day = np.divmod(n["MD"], 100) if "MD" in n else (n["M"], n["D"])
+        years = n.get("Y", np.full(len(day), year))
+        ok = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31) & (years >= 1970)
+        months = np.where(ok, (years - 1970) * 12 + month - 1, 0).astype("datetime64[M]")
+        days = months.astype("datetime64[D]").astype(np.int64) + day - 1
+        return np.where(ok, days * 86_400.0, np.nan)
 
-def _day(date: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Seconds since the epoch at the start of days given as 20260131; NaN where month or day cannot be."""
-    years, month, day = date // 10_000, date // 100 % 100, date % 100
-    ok = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31) & (years >= 1970)
-    months = np.where(ok, (years - 1970) * 12 + month - 1, 0).astype("datetime64[M]")
-    days = months.astype("datetime64[D]").astype(np.int64) + day - 1
-    return np.where(ok, days * 86_400.0, np.nan)
+
+def _changes(texts: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a text is not the one before it; the first is new."""
+    new = np.ones(len(texts), bool)
+    np.not_equal(texts[1:], texts[:-1], out=new[1:])
+    return new

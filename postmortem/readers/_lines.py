@@ -65,18 +65,27 @@ class Lines:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     size: int = 0
+    """Bytes read so far, of the text without its wrapping."""
+    line: int = 1
+    """Number of the next line."""
 
     def __iter__(self) -> Iterator[Block]:
         with self.path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
             encoding = _encoding(head, self.path)
             file.seek(0)
-            chunks = _utf8(_as_opened(file), encoding) if encoding else _as_opened(file)
+            size = os.fstat(file.fileno()).st_size  # a log that grows while it is read has an end all the same
+            chunks = _pieces(file, size)
             if encoding:
                 self.notes.append(f"read as {encoding}")
+                chunks = _utf8(chunks, encoding)
             elif key := content_key(head):
                 self.notes.append(f"each line is a JSON object, the log is what stands in {key!r}")
                 chunks = unwrapped(chunks, key, LONGEST_LINE)
+            else:
+                yield from self._as_they_are(file, size)
+                file.seek(self.size)
+                chunks = _pieces(file, size - self.size)
             yield from self._blocks(chunks)
 
     def ends_open(self) -> bool:
@@ -87,12 +96,20 @@ class Lines:
             tail = file.read().rstrip(b"\0")
         return bool(tail) and not tail.endswith((b"\n", b"\r"))
 
+    def _as_they_are(self, file: BinaryIO, size: int) -> Iterator[Block]:
+        """Blocks of a file, uncopied, as long as there are lines that end well within the next `BLOCK` bytes; `self.size` of it were read."""
+        while self.size + BLOCK <= size:
+            file.seek(self.size)
+            data = file.read(BLOCK)
+            end = data.rfind(b"\n", 0, len(data) - len(_SPARE)) + 1
+            if not end:
+                return
+            yield self._next(data, end)
+
     def _blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
-        line, offset = 1, 0
         kept: list[bytes] = []  # pieces of a line that has not ended
         kept_size = 0
         for chunk in chunks:
-            self.size += len(chunk)
             end = chunk.rfind(b"\n") + 1
             if not end:
                 kept.append(chunk)
@@ -102,22 +119,23 @@ class Lines:
                 # a redrawn bar of gigabytes: its states are rows of their own, so it may be cut between two
                 data = b"".join(kept)
                 end = data.rfind(b"\r") + 1 or len(data)
-                yield self._block(data[:end] + _SPARE, line, offset)
-                offset += end
+                yield self._next(data[:end] + _SPARE, end)
                 kept, kept_size = [data[end:]], len(data) - end
                 continue
-            data = b"".join((*kept, memoryview(chunk)[:end], _SPARE))
-            block = self._block(data, line, offset)
-            line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
-            offset += kept_size + end
+            yield self._next(b"".join((*kept, memoryview(chunk)[:end], _SPARE)), kept_size + end)
             kept, kept_size = [chunk[end:]], len(chunk) - end
-            yield block
         if kept_size:
-            yield self._block(b"".join((*kept, _SPARE)), line, offset)
+            yield self._next(b"".join((*kept, _SPARE)), kept_size)
 
-    def _block(self, data: bytes, line: int, offset: int) -> Block:
-        """The block of these bytes and the spare ones behind them, cleaned of what is no text."""
-        size = len(data) - len(_SPARE)
+    def _next(self, data: bytes, size: int) -> Block:
+        """The block of the first `size` of these bytes, which follow those that were read."""
+        block = self._block(data, size, self.line, self.size)
+        self.line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
+        self.size += size
+        return block
+
+    def _block(self, data: bytes, size: int, line: int, offset: int) -> Block:
+        """The block of these bytes, of which the last are spare ones behind `size`, cleaned of what is no text."""
         at, control = _controls(data, size)
         if control[_NUL] or control[_ESC] or control[_BACKSPACE] or (offset == 0 and data.startswith(codecs.BOM_UTF8)):
             data = self._cleaned(data[:size], line, offset)
@@ -183,9 +201,8 @@ def _encoding(head: bytes, path: Path) -> str | None:
     return None
 
 
-def _as_opened(file: BinaryIO) -> Iterator[bytes]:
-    """The file in pieces, as long as it was when it was opened: a log that grows while it is read has an end all the same."""
-    left = os.fstat(file.fileno()).st_size
+def _pieces(file: BinaryIO, left: int) -> Iterator[bytes]:
+    """The next `left` bytes of a file."""
     while left and (piece := file.read(min(BLOCK, left))):
         left -= len(piece)
         yield piece

@@ -250,27 +250,27 @@ def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:
 class Family:
     """Rows of one length that are the same but for their digits; `layouts` differ in the digits of names."""
 
-    __slots__ = ("_bounds", "layouts")
+    __slots__ = ("_slack", "_zeros", "layouts")
 
     def __init__(self, row: bytes) -> None:
         self.layouts: list[Layout] = []
         raw = np.frombuffer(row, np.uint8)
         digits = (raw >= 48) & (raw < 58)
-        self._bounds = np.zeros((2, 1, (len(row) // 8 + 2) * 8), np.uint8)
-        self._bounds[0, 0, : len(row)] = np.where(digits, 48, raw)
-        self._bounds[1] = 255
-        self._bounds[1, 0, : len(row)] = np.where(digits, 9, 0)
+        behind = np.zeros((len(row) // 8 + 2) * 8 - len(row), np.uint8)
+        self._zeros = np.append(np.where(digits, np.uint8(48), raw), behind)
+        self._slack = np.append(np.where(digits, np.uint8(9), np.uint8(0)), ~behind)
 
     def alike(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Which rows uint64[n, w] of this length are of the family, whatever is behind their length."""
-        n, width = len(words), self._bounds.shape[2]
-        raw = words.view(np.uint8)
-        alike = np.ones(n, bool)
-        whole = n - n % _TILE
-        for rows, tile in ((slice(0, whole), _TILE), (slice(whole, n), 1)):
-            zeros, slack = np.broadcast_to(self._bounds, (2, tile, width)).reshape(2, -1)
-            other = raw[rows].reshape(-1, tile * width) ^ zeros
-            alike[rows][np.flatnonzero(other > slack) // width] = False
+        raw, width = words.view(np.uint8), words.shape[1] * 8
+        alike = np.ones(len(words), bool)
+        if len(words) >= _TILE > len(self._zeros) // width:
+            self._zeros, self._slack = np.tile(self._zeros, _TILE), np.tile(self._slack, _TILE)
+        whole = len(words) - len(words) % (len(self._zeros) // width)
+        for rows, size in ((slice(0, whole), len(self._zeros)), (slice(whole, None), width)):
+            other = (raw[rows].reshape(-1, size) ^ self._zeros[:size]) > self._slack[:size]
+            if other.any():
+                alike[rows][np.flatnonzero(other) // width] = False
         return alike
 
 
