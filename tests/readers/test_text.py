@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -286,6 +287,23 @@ def test_metrics_behind_a_long_listing(tmp_path: Path) -> None:
     for name in ("step", "value", "wall_time", "rank"):
         np.testing.assert_array_equal(getattr(fast.points, name), getattr(slow.points, name))
     assert [fast.points.tags[c] for c in fast.points.code] == [slow.points.tags[c] for c in slow.points.code]
+
+
+def test_block_by_block_is_the_same_as_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later blocks are read by what earlier ones had: the same bytes but for digits, whatever the digits of names, lengths and days do."""
+    monkeypatch.setattr("postmortem.readers._lines.BLOCK", 20_000)
+    start = datetime(2025, 12, 31, 23, 40, tzinfo=UTC)
+    lines = []
+    for i in range(2_000):
+        clock = start + timedelta(seconds=i)
+        lines += [f"[rank{rank}]: step {i}: loss {9 - i / 300 + rank / 100:.4f}, time {700 + i % 90}.5ms" for rank in (0, 1, 2, 11)]
+        lines.append(f"{clock:%Y-%m-%d %H:%M:%S},{i % 1000:03d} - INFO - step={i} loss={9 - i / 300:.4f} lr=3.000e-04")
+        lines.append(f"{clock:%Y-%m-%d %H:%M:%S},{i % 1000:03d} - INFO - step={i} lr=3.000e-04 loss={9 - i / 300:.4f}")
+        lines.append(f"I{clock:%m%d %H:%M:%S}.{i:06d} 4242 train.py:{i % 7}] step {i} loss {'nan' if i % 97 == 5 else '1.25'}")
+        lines.append(f"step {i}: loss :.4571, time ;0.7" if i % 50 == 0 else f"step {i}: loss 0.4571, time 70.7")
+    text = "\n".join(lines)
+    same(read(tmp_path, text, fast=True), read(tmp_path, text, fast=False))
+    assert np.unique(read(tmp_path, text).points.wall_time // 86_400).size == 4  # two days, one of them in two years as glog names none, and no time
 
 
 @pytest.mark.parametrize("block", [2_000, 4 << 20])
