@@ -58,7 +58,7 @@ class Columns:
         """The first digit is the lowest byte: neighbours are joined to pairs, pairs to fours, fours to eights."""
         width = 1 if n == 1 else 2 if n == 2 else 4 if n <= 4 else 8
         word: Any = np.dtype(f"<u{width}").type
-        found = self._texts(start, width) & word(0x0F0F0F0F0F0F0F0F >> (64 - 8 * width))
+        found: NDArray[Any] = self._texts(start, width) & word(0x0F0F0F0F0F0F0F0F >> (64 - 8 * width))
         if n < width:
             found <<= word(8 * (width - n))
         if width > 1:
