@@ -29,6 +29,12 @@ RuntimeError: CUDA error: device-side assert triggered
             "An embedding, or a tensor",
             "model.resize_token_embeddings",
         ),
+        (
+            "IndexKernel.cu:94: operator()",
+            'index >= -sizes[i] && index < sizes[i] && "index `i` out of bounds"',
+            "An embedding, or a tensor",
+            "model.resize_token_embeddings",
+        ),
         ("Loss.cu:94: operator()", "target_val >= zero && target_val <= one", "Binary cross-entropy got values outside", "BCEWithLogitsLoss"),
         ("Loss.cu:92: operator()", "input_val >= zero && input_val <= one", "Binary cross-entropy got values outside", "BCEWithLogitsLoss"),
         (
@@ -75,3 +81,12 @@ def test_with_a_checkpoint(story):
     advice = [text.split(" ")[0] for text in found.next]
     assert advice == ["Check", "ignore_index", "postmortem", "Run", "what", "postmortem"]
     assert found.next[2].startswith("postmortem replay")
+
+
+@pytest.mark.parametrize("end", ["", "`", "' failed.", "`]"])
+def test_the_end_of_a_condition(tmp_path, end):
+    """A line that is cut, or quotes in another way, shows all that there is of the condition."""
+    said = "IndexKernel.cu:94: operator(): block: [0,0,0], thread: [5,0,0] Assertion `index >= -sizes[i] && index < sizes[i]" + end
+    (tmp_path / "train.out").write_text("step 1 loss 2\nstep 2 loss 1\n" + said + "\n" + TRACEBACK)
+    (event,) = postmortem.scan(tmp_path).runs[0].events
+    assert event.fields["assertion"] == "index >= -sizes[i] && index < sizes[i]"
