@@ -232,15 +232,15 @@ def plain_number(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 
-def step_in(content: object) -> int | None:
-    """The step that a loaded state says under one of the usual keys, also one level down; None where it does not."""
-    if not isinstance(content, dict):
+def step_in(content: object, depth: int = 3) -> int | None:
+    """The step that a loaded state says under one of the usual keys, also some levels down; None where it does not."""
+    if depth < 0 or not isinstance(content, dict):
         return None
     for key in STEP_KEYS:
         value = plain_number(content.get(key))
         if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer()):
             return int(value)
     for key in ("state", "trainer_state", "train_state", "training_state", "meta", "metadata", "progress", "client_state"):
-        if isinstance(content.get(key), dict) and (nested := step_in(content[key])) is not None:
+        if isinstance(content.get(key), dict) and (nested := step_in(content[key], depth - 1)) is not None:
             return nested
     return None

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections import defaultdict
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from postmortem.core.model import Problem
+from postmortem.replay._archives import check_file
 from postmortem.replay.unpickling import UnreadableCheckpoint, safe_globals, why_unreadable
 
 if TYPE_CHECKING:
@@ -66,30 +69,59 @@ def read_metadata(folder: Path) -> Any:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The checkpoint as the nested dict that was saved, lists included; tensors are joined from their chunks, on the CPU."""
+    """The checkpoint as the nested dict that was saved, lists included; tensors are joined from their chunks, on the CPU.
+
+    UnreadableCheckpoint where a part is damaged or missing.
+    """
     metadata = read_metadata(folder)
+    try:
+        return _joined(folder, metadata)
+    except UnreadableCheckpoint:
+        raise
+    except Exception as error:  # metadata that was read may still say anything
+        what = f"truncated or corrupt metadata: {' '.join(str(error).split())[:200]}"
+        raise UnreadableCheckpoint(Problem(path=str(folder / ".metadata"), what=what, lost="the checkpoint")) from error
+
+
+def _joined(folder: Path, metadata: Any) -> dict[str, Any]:
     content: dict[str, Any] = {}
+    places = defaultdict(list)
+    for index, where in metadata.storage_data.items():
+        places[index.fqn].append((index, where))
     for name, kind in metadata.state_dict_metadata.items():
-        parts = [(index, where) for index, where in metadata.storage_data.items() if index.fqn == name]
         if hasattr(kind, "chunks"):
             value: Any = torch.empty(tuple(kind.size), dtype=kind.properties.dtype)
-            for index, where in parts:
+            filled = 0
+            for index, where in places[name]:
                 chunk = load_chunk(folder, where)
                 offsets = tuple(index.offset) if index.offset is not None else (0,) * chunk.dim()
                 value[tuple(slice(o, o + n) for o, n in zip(offsets, chunk.shape, strict=True))] = chunk
+                filled += chunk.numel()
+            if filled != value.numel():
+                raise ValueError(f"its chunks of {name} hold {filled} of {value.numel()} numbers")
         else:
-            value = load_chunk(folder, parts[0][1]) if parts else None
+            value = load_chunk(folder, places[name][0][1]) if places[name] else None
         _place(content, (metadata.planner_data or {}).get(name, (name,)), value)
     return {key: _with_lists(inner) for key, inner in content.items()}
 
 
+def inside(where: Any) -> bool:
+    """Whether a `_StorageInfo` names a place in the checkpoint's own folder."""
+    path = PurePath(where.relative_path)
+    return not path.is_absolute() and ".." not in path.parts and min(where.offset, where.length) >= 0
+
+
 def load_chunk(folder: Path, where: Any) -> Any:
     """One chunk, by its `_StorageInfo`. UnreadableCheckpoint names the file and offset."""
+    if not inside(where):
+        raise ValueError(f"it places a part at byte {where.offset} of {where.relative_path}")
     path = folder / where.relative_path
     try:
         with path.open("rb") as f:
             f.seek(where.offset)
             data = f.read(where.length)
+        if data.startswith(b"PK"):
+            check_file(io.BytesIO(data), len(data))
         with safe_globals():
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # as above

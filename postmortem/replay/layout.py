@@ -16,10 +16,9 @@ import os
 import struct
 import warnings
 import zipfile
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import torch
@@ -28,13 +27,13 @@ from torch import _weights_only_unpickler as restricted
 from postmortem.core.model import Problem
 from postmortem.readers._checkpoints import is_weights
 from postmortem.replay import dcp
+from postmortem.replay._archives import Part, check_sums, data_offset
 from postmortem.replay.saved import shards_named, step_in_content
 from postmortem.replay.unpickling import LONGEST_PICKLE, Pickle, UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CRC_LIMIT = 64 * 2**20  # checksums are verified in files up to this size; in larger ones that would double the time
 _JSON_LIMIT = 25 * 2**20  # JSON takes up to thirty times its size in memory; 25 MiB describe 200,000 tensors
 _SHOWN = 20  # missing files that are named one by one
 _DEEPEST = 64  # levels of containers in containers; no training state has so many
@@ -107,7 +106,7 @@ def layout(path: Path) -> Layout:
         found.problems.append(Problem(path=str(path), what="no saved weights in this folder" if folder else "no tensors in it"))
     for extra in _json_files(path, ".json"):
         contents.setdefault(extra.stem, _json(extra))
-    found.step = step_in_content(contents if folder else next(iter(contents.values()), None), path)
+    found.step = _guarded(found, path, lambda: step_in_content(contents if folder else next(iter(contents.values()), None), path))
     return found
 
 
@@ -158,6 +157,8 @@ def _file(path: Path, prefix: str, found: Layout) -> Any:
     size = path.stat().st_size
     with path.open("rb") as f:
         content, places = _zip(f, 0, size) if is_zip(path) else _legacy(f)
+    if is_zip(path):
+        torch._C.PyTorchFileReader(str(path)).get_all_records()  # stricter than Python's: what it refuses nobody can load
     claimed: dict[tuple[int, int], None] = {}
     for name, t in _tensors(content):
         place = places.get(t.untyped_storage()._cdata)
@@ -222,36 +223,9 @@ def _unpickle(f: Pickle, storages: _Storages) -> Any:
         return unpickler.load()  # type: ignore[no-untyped-call]
 
 
-class _Part(io.RawIOBase):
-    """A part of a file as a file: an archive's directory is looked for at the end, where other archives may follow."""
-
-    def __init__(self, f: BinaryIO, base: int, size: int) -> None:
-        self._f, self._base, self._size, self._at = f, base, size, 0
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        if at < 0:
-            raise ValueError("truncated or corrupt: the archive's directory points to before its beginning")
-        self._at = at
-        return at
-
-    def read(self, n: int = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        self._f.seek(self._base + self._at)
-        data = self._f.read(left if n < 0 else min(n, left))
-        self._at += len(data)
-        return data
-
-
 def _zip(f: BinaryIO, base: int, size: int) -> tuple[Any, dict[int, int]]:
     """(content with tensors on meta, storage -> offset) of a zip archive that lies in f[base : base + size]."""
-    part = _Part(f, base, size)
+    part = Part(f, base, size)
     storages, offsets = _Storages(), {}
     with zipfile.ZipFile(part) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
@@ -261,41 +235,16 @@ def _zip(f: BinaryIO, base: int, size: int) -> tuple[Any, dict[int, int]]:
             raise ValueError("record data.pkl is compressed: no torch checkpoint")
         with archive.open(records["data.pkl"]) as record:
             content = _unpickle(Pickle(record.read(LONGEST_PICKLE + 1)), storages)
-        if size <= _CRC_LIMIT:
-            _check_sums(archive, part)
+        check_sums(archive, part)
         for name, info in records.items():
             if name.startswith("data/"):
                 if info.compress_type != zipfile.ZIP_STORED:
                     raise ValueError(f"record {name} is compressed: no torch checkpoint")
-                offsets[name[5:]] = base + _data_offset(part, info)
+                offsets[name[5:]] = base + data_offset(part, info)
     missing = [key for key in storages.made if key not in offsets]
     if missing:
         raise ValueError(f"record data/{missing[0]} is missing")
     return content, storages.places(offsets)
-
-
-def _data_offset(f: _Part, info: zipfile.ZipInfo) -> int:
-    """Where a record's bytes begin: behind its local header, whose name and extra field have lengths of their own."""
-    f.seek(info.header_offset + 26)
-    name, extra = struct.unpack("<HH", f.read(4))
-    return int(info.header_offset) + 30 + int(name) + int(extra)
-
-
-def _check_sums(archive: zipfile.ZipFile, f: _Part) -> None:
-    """ValueError names the record whose bytes changed. Archives that were written without checksums fail in every record."""
-    wrong, right, left = [], 0, 2 * _CRC_LIMIT
-    for info in archive.infolist():
-        f.seek(_data_offset(f, info))
-        data = f.read(info.file_size)
-        left -= len(data)
-        if left < 0:
-            raise ValueError("its records lie over one another")
-        if zlib.crc32(data) == info.CRC:
-            right += 1
-        else:
-            wrong.append(info.filename.partition("/")[2])
-    if wrong and right:
-        raise ValueError(f"the checksum of record {wrong[0]} is wrong")
 
 
 def _legacy(f: BinaryIO) -> tuple[Any, dict[int, int]]:
@@ -385,7 +334,7 @@ def _dcp(folder: Path, found: Layout) -> int | None:
     for index, where in metadata.storage_data.items():
         kind = metadata.state_dict_metadata.get(index.fqn)
         path = folder / where.relative_path
-        if PurePath(where.relative_path).is_absolute() or ".." in PurePath(where.relative_path).parts or min(where.offset, where.length) < 0:
+        if not dcp.inside(where):
             raise ValueError(f"its metadata places {index.fqn} at byte {where.offset} of {where.relative_path}")
         if not hasattr(kind, "chunks"):
             if index.fqn in ("step", "global_step", "iteration") and where.length < 2**16:

@@ -7,6 +7,7 @@ names deciding where several fit. The account says what fitted, from where, and 
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -92,8 +93,12 @@ def load_saved(runner: StepRunner, saved: Saved) -> Account:
 # ---- weights
 
 
-def _dicts(value: Any, where: Where = (), depth: int = 4) -> Iterator[tuple[Where, dict[Any, Any]]]:
-    """Every dict in nested dicts and short lists, with its path; outer ones first."""
+def _dicts(content: Any) -> Iterator[tuple[Where, dict[Any, Any]]]:
+    """The dicts in nested dicts and short lists, with their paths, outer ones first; of those that hold themselves over and over, some."""
+    return itertools.islice(_every_dict(content, (), 4), 100_000)
+
+
+def _every_dict(value: Any, where: Where, depth: int) -> Iterator[tuple[Where, dict[Any, Any]]]:
     if isinstance(value, dict):
         yield where, value
         items = value.items() if depth else ()
@@ -103,7 +108,7 @@ def _dicts(value: Any, where: Where = (), depth: int = 4) -> Iterator[tuple[Wher
         return
     for key, inner in items:
         if isinstance(inner, (dict, list, tuple)):
-            yield from _dicts(inner, (*where, str(key)), depth - 1)
+            yield from _every_dict(inner, (*where, str(key)), depth - 1)
 
 
 def _is_weights(state: dict[Any, Any]) -> bool:
@@ -336,14 +341,16 @@ def _check_shapes(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> No
 def find_rng(content: Any) -> SavedRng:
     """The random states in a checkpoint, told by their form; those of a data loader's own generator are left alone."""
     found = SavedRng()
-    _find_rng(content, (), found)
+    _find_rng(content, (), found, set())
     return found
 
 
-def _find_rng(value: Any, where: Where, found: SavedRng) -> None:
+def _find_rng(value: Any, where: Where, found: SavedRng, seen: set[int]) -> None:
     path = ".".join(where).lower()
-    if len(where) > 5 or any(word in path for word in ("optim", "loader", "sampler", "generator", "dataset")):
+    if len(where) > 5 or id(value) in seen or any(word in path for word in ("optim", "loader", "sampler", "generator", "dataset")):
         return
+    if isinstance(value, (dict, list, tuple)):
+        seen.add(id(value))  # a pickle of a few bytes can hold one dict a million times
     if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.dim() == 1:
         if value.numel() == _CPU_RNG_BYTES and found.cpu is None:
             found.cpu = value.clone()
@@ -356,7 +363,7 @@ def _find_rng(value: Any, where: Where, found: SavedRng) -> None:
     elif isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(inner, torch.Tensor) or inner.dtype == torch.uint8:
-                _find_rng(inner, (*where, str(key)), found)
+                _find_rng(inner, (*where, str(key)), found, seen)
     elif isinstance(value, (list, tuple)) and len(value) <= 64:
         for i, inner in enumerate(value):
-            _find_rng(inner, (*where, str(i)), found)
+            _find_rng(inner, (*where, str(i)), found, seen)

@@ -19,6 +19,7 @@ from postmortem.core.errors import MissingExtra
 from postmortem.core.model import Problem
 from postmortem.readers._checkpoints import is_weights, plain_number, step_in, step_of
 from postmortem.replay import dcp
+from postmortem.replay._archives import check_file
 from postmortem.replay.unpickling import UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
 
 if TYPE_CHECKING:
@@ -63,15 +64,18 @@ def read_saved(path: Path, *, trust: bool = False) -> Saved:
     return Saved(path, content, step, problems)
 
 
-def _optimizer_count(content: Any, depth: int = 3) -> int | None:
+def _optimizer_count(content: Any) -> int | None:
     """How many steps an optimizer in `content` has done, by its own count (Adam and its kin keep one per parameter)."""
-    if not isinstance(content, (dict, list)) or depth < 0:
-        return None
-    if isinstance(content, dict) and isinstance(content.get("state"), dict) and "param_groups" in content:
-        counts = [plain_number(s.get("step")) for s in content["state"].values() if isinstance(s, dict)]
-        return max((int(n) for n in counts if isinstance(n, (int, float)) and math.isfinite(n)), default=None)
-    inner = content.values() if isinstance(content, dict) else content
-    return next((n for n in (_optimizer_count(v, depth - 1) for v in inner) if n is not None), None)
+    level: dict[int, Any] = {0: content}
+    for _ in range(4):  # of containers in containers, where one that stands in several places counts once
+        for held in level.values():
+            if isinstance(held, dict) and isinstance(held.get("state"), dict) and "param_groups" in held:
+                counts = [plain_number(s.get("step")) for s in held["state"].values() if isinstance(s, dict)]
+                if finite := [int(n) for n in counts if isinstance(n, (int, float)) and math.isfinite(n)]:
+                    return max(finite)
+        containers = [h for h in level.values() if isinstance(h, (dict, list))]
+        level = {id(v): v for h in containers for v in (h.values() if isinstance(h, dict) else h)}
+    return None
 
 
 def step_in_content(content: Any, path: Path) -> int | None:
@@ -145,9 +149,12 @@ def read_file(path: Path, *, trust: bool = False) -> Any:
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     try:
-        large = path.stat().st_size > _MAPPED and is_zip(path)
+        size, zipped = path.stat().st_size, is_zip(path)
+        if zipped:
+            with path.open("rb") as f:
+                check_file(f, size)
         with safe_globals():
-            return torch.load(path, map_location="cpu", weights_only=not trust, mmap=large)
+            return torch.load(path, map_location="cpu", weights_only=not trust, mmap=zipped and size > _MAPPED)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise UnreadableCheckpoint(Problem(path=str(path), what=why_unreadable(path, error), lost="the file")) from error
 

@@ -46,6 +46,46 @@ def is_zip(path: Path) -> bool:
         return f.read(4) == b"PK\x03\x04"
 
 
+class _Dtype:
+    """Stands in for a numpy type in a pickle, which may say anything of it: an object type that claims to hold no objects would make
+    pointers of the file's bytes. Only the name and the byte order are believed."""
+
+    def __init__(self, name: Any, *_: Any) -> None:
+        self.dtype: np.dtype[Any] = np.dtype(str(name))
+        if self.dtype.kind not in "biufcSUO":
+            raise ValueError(f"refused: its pickle holds numpy arrays of {str(name)[:40]}; --trust loads it, if the file is your own")
+
+    def __setstate__(self, state: Any) -> None:
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+class _Array(np.ndarray[Any, Any]):
+    """A numpy array in a pickle: empty until it is given its content, once for all, of a type that is numpy's own."""
+
+    def __new__(cls, *_: Any) -> _Array:
+        return super().__new__(cls, (0,), np.uint8)
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, stated, fortran, data = state
+        believed: Any = (1, shape, stated.dtype, bool(fortran), data)
+        super().__setstate__(believed)
+
+    def __reduce__(self) -> Any:
+        return np.asarray(self).__reduce__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return np.asarray(self).__reduce_ex__(protocol)
+
+
+def _scalar(stated: Any, data: Any) -> Any:
+    core = getattr(np, "_core", None) or np.core  # numpy 1 called it core
+    return core.multiarray.scalar(stated.dtype, data)
+
+
+def _no_bytes() -> bytes:
+    return b""
+
+
 def safe_globals() -> Any:
     """Allows, for one load, the classes that are plain data: numpy arrays and scalars, deque, Namespace, paths.
 
@@ -54,10 +94,9 @@ def safe_globals() -> Any:
     make = getattr(torch.serialization, "safe_globals", None)
     if make is None:
         return nullcontext()
-    core = getattr(np, "_core", None) or np.core  # numpy 1 called it core
-    allowed: list[Any] = [np.ndarray, np.dtype, *{type(np.dtype(c)) for c in "?bBhHiIlLqQefdFDSUO"}]
-    allowed += [core.multiarray._reconstruct, core.multiarray.scalar]
-    allowed += [(getattr(core.multiarray, n), f"numpy.{m}.multiarray.{n}") for n in ("_reconstruct", "scalar") for m in ("core", "_core")]
+    allowed: list[Any] = [_Dtype, _Array, (_Dtype, "numpy.dtype"), (_Array, "numpy.ndarray"), (_no_bytes, "builtins.bytes")]
+    for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+        allowed += [(_Array, f"{module}._reconstruct"), (_scalar, f"{module}.scalar")]
     allowed += [collections.deque, collections.defaultdict, dict, list, set, argparse.Namespace, types.SimpleNamespace]
     allowed += [pathlib.PosixPath, pathlib.PurePosixPath, (pathlib.PosixPath, "pathlib._local.PosixPath")]
     return make(allowed)

@@ -354,6 +354,108 @@ def test_pickles_that_want_more_are_refused(tmp_path: Path, monkeypatch: pytest.
     assert read_saved(Path("plain.pt")).content["config"].a == 1
 
 
+class Typed:
+    """A numpy type in a pickle that is given another state than its own."""
+
+    def __init__(self, name: str, state: tuple[Any, ...]) -> None:
+        self.name, self.state = name, state
+
+    def __reduce__(self) -> Any:
+        return np.dtype, (self.name, False, True), self.state
+
+
+class Bytes:
+    """A numpy array in a pickle, of eight bytes."""
+
+    def __init__(self, dtype: Typed) -> None:
+        self.dtype = dtype
+
+    def __reduce__(self) -> Any:
+        return np.zeros(1).__reduce__()[0], (np.ndarray, (0,), b"b"), (1, (), self.dtype, False, b"A" * 8)
+
+
+@pytest.mark.parametrize("dtype", [Typed("O8", (3, "|", None, None, None, -1, -1, 0)), Typed("V8", (3, "|", None, None, None, 8, 1, 63))])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_bytes_of_a_file_are_never_taken_for_objects(tmp_path: Path, zipped: bool, dtype: Typed) -> None:
+    """A numpy type whose flags lie would make pointers of what the file says, and end or take over the process."""
+    torch.save({"w": torch.ones(1), "step": Bytes(dtype)}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    assert health(tmp_path / "x.pt").problems
+    with pytest.raises(UnreadableCheckpoint):
+        read_saved(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array([[1, "a"], [None, 2.5]], dtype=object), np.array(["ab", "c"]), np.array([b"xyz"]),
+        np.zeros((0, 4)), np.arange(3, dtype=">i4"), np.array(2.5), np.float16(2.5), np.str_("hi"), np.array([True]), np.array([1 + 2j]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_numpy_in_a_checkpoint(tmp_path: Path, value: Any) -> None:
+    """Arrays and scalars of numpy come back as they were, and can be saved again."""
+    torch.save({"w": torch.ones(1), "value": value}, tmp_path / "x.pt")
+    again = pickle.loads(pickle.dumps(read_saved(tmp_path / "x.pt").content["value"]))
+    for got in (again, read_saved(tmp_path / "x.pt").content["value"]):
+        assert isinstance(got, np.ndarray) == isinstance(value, np.ndarray)
+        assert (got.shape, got.dtype, got.tolist()) == (value.shape, value.dtype.newbyteorder("="), value.tolist())
+    assert not health(tmp_path / "x.pt").problems
+
+
+def test_a_state_that_holds_itself(tmp_path: Path) -> None:
+    """A dict in itself, or one a million times over, is looked through once."""
+    model, _ = trained()
+    held: dict[str, Any] = {"model": model.state_dict()}
+    held["state"] = held
+    for _ in range(6):
+        held = {"model": held["model"], **{f"k{i}": held for i in range(200)}}
+    held["state"] = held
+    torch.save(held, tmp_path / "x.pt")
+    saved = read_saved(tmp_path / "x.pt")
+    assert saved.step is health(tmp_path / "x.pt").step is None
+    assert load_saved(StepRunner(TrainStep(model, None, None)), saved).fitted[0].startswith("model: 4 of 4 tensors")
+
+
+@pytest.mark.parametrize("kind", ["zip", "distributed"])
+def test_changed_bytes_are_not_loaded(tmp_path: Path, kind: str) -> None:
+    """torch loads weights whose checksum is wrong without a word; here nothing starts from them."""
+    path = write(tmp_path, kind)
+    file = path if path.is_file() else next(path.glob("*.distcp"))
+    weights = trained()[0][0].weight.detach().numpy().tobytes()
+    data = file.read_bytes()
+    assert data.count(weights) == 1
+    file.write_bytes(data.replace(weights, weights[:-1] + bytes([weights[-1] ^ 1])))
+    with pytest.raises(UnreadableCheckpoint, match=r"the checksum of record data/\d+ is wrong"):
+        read_saved(path)
+
+
+def test_an_archive_that_torch_cannot_load_is_not_called_good(tmp_path: Path) -> None:
+    """Python's reader of zip files forgives what torch's does not."""
+    torch.save({"w": torch.ones(3)}, tmp_path / "x.pt")
+    before, name, after = (tmp_path / "x.pt").read_bytes().rpartition(b"x/version")
+    (tmp_path / "x.pt").write_bytes(before + name.upper() + after)  # in the directory at the end: torch looks for it
+    assert health(tmp_path / "x.pt").problems
+
+
+@pytest.mark.parametrize(
+    ("edit", "said"),
+    [
+        (lambda m: m.storage_data.pop(next(i for i in m.storage_data if i.fqn == "model.0.bias")), "model.0.bias hold 0 of 6 numbers"),
+        (lambda m: m.state_dict_metadata.update({"x": 3, "y": m.state_dict_metadata.pop("model.0.bias")}), "y hold 0 of 6 numbers"),
+        (lambda m: setattr(m, "storage_data", 3), "truncated or corrupt metadata"),
+        (lambda m: setattr(next(iter(m.storage_data.values())), "relative_path", "../x"), "it places a part at byte 0 of ../x"),
+    ],
+)
+def test_distributed_metadata_that_lies(tmp_path: Path, edit: Any, said: str) -> None:
+    """Numbers that no chunk gives are not whatever lay in memory, and no file outside the folder is opened."""
+    folder = write(tmp_path, "distributed")
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    edit(metadata)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+    with pytest.raises(UnreadableCheckpoint, match=said.replace(".", r"\.")):
+        read_saved(folder)
+
+
 def test_what_is_wrong_with_metadata_is_one_line(tmp_path: Path) -> None:
     """Messages of the unpickler that have several lines are joined."""
     (tmp_path / ".metadata").write_bytes(b"\x80\x02NQ.")
