@@ -6,10 +6,13 @@ chunks and where each chunk lies (file, offset, length). A chunk is a small torc
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from collections import defaultdict
+from enum import EnumMeta
 from pathlib import PurePath
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,14 +43,30 @@ _CALLABLE = {
 }
 
 
+_OF_PYTHON = 1 << 9  # the flag of a class that was made by a class statement, and can be changed
+
+
 class _Metadata(pickle.Unpickler):
     """An unpickler that knows the metadata classes, sizes and dtypes of torch, and nothing else."""
 
+    def __init__(self, data: bytes) -> None:
+        super().__init__(io.BytesIO(data))
+        self._found: dict[tuple[str, str], Any] = {}
+
     def find_class(self, module: str, name: str) -> Any:
         # names one by one: a module also holds what it imports, and a name may have dots ("os.system")
-        if (module, name) in _CALLABLE or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"refused: the metadata wants {module}.{name}")
+        if (module, name) not in _CALLABLE and not (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            raise pickle.UnpicklingError(f"refused: the metadata wants {module}.{name}")
+        if (module, name) not in self._found:
+            self._found[module, name] = _own(super().find_class(module, name))
+        return self._found[module, name]
+
+
+def _own(found: Any) -> Any:
+    """What stands for a class or function in one pickle only: a pickle can set attributes of whatever it names."""
+    if isinstance(found, (FunctionType, EnumMeta)):
+        return functools.partial(found)
+    return type(found.__name__, (found,), {}) if isinstance(found, type) and found.__flags__ & _OF_PYTHON else found
 
 
 def is_dcp(folder: Path) -> bool:
@@ -58,7 +77,7 @@ def read_metadata(folder: Path) -> Any:
     """The `Metadata` of a folder. UnreadableCheckpoint where it is damaged or wants more than metadata."""
     path = folder / ".metadata"
     try:
-        return _Metadata(io.BytesIO(path.read_bytes())).load()
+        return _Metadata(path.read_bytes()).load()
     except Exception as error:  # a damaged pickle can raise anything
         what = (
             str(error)

@@ -484,6 +484,16 @@ def test_distributed_metadata_reaches_nothing_through_a_module(tmp_path: Path, m
     assert not Path("it_ran").exists()
 
 
+def test_distributed_metadata_changes_no_class(tmp_path: Path) -> None:
+    """A pickle can set attributes of the classes that it names: they are not those of the process."""
+    before = Path.exists
+    (tmp_path / ".metadata").write_bytes(b"\x80\x02cpathlib\nPosixPath\n(N}X\x06\x00\x00\x00existscbuiltins\nset\nstb.")
+    (tmp_path / "__0_0.distcp").touch()
+    assert health(tmp_path).problems
+    assert tmp_path.exists()
+    assert type(tmp_path).exists is before
+
+
 def test_the_first_of_several_tensors_in_a_distributed_file(tmp_path: Path) -> None:
     """Every chunk of a file is read at its own place, the one at its beginning too."""
     from torch.distributed import checkpoint
