@@ -11,6 +11,8 @@ from postmortem.readers._scan import prefilter
 from postmortem.readers._shapes import FEW, LONGEST, RUN, Family, Layout, Template, equal_keys, fold, hashes, learn, read_one
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from postmortem.readers._rows import Ordered, Rows
@@ -72,29 +74,29 @@ class Bulk:
                     usual.remove(family)
                 slow.append(self._read(rows, family, *_only(alike, group, words), out))
                 group, words = _only(~alike, group, words)
-            if not len(group):
-                continue
-            keys = hashes(fold(words, length))
-            *common, rest = equal_keys(keys)
-            for same in common:
-                family = self._family(rows, int(group[same[0]]), int(keys[same[0]]))
-                mine, its = (group, words) if len(same) == len(group) else (group[same], words.take(same, 0))
-                alike = family.alike(its)
-                if 3 * len(same) > len(group) and family not in usual:
-                    usual.append(family)
-                slow += [mine[~alike], self._read(rows, family, *_only(alike, mine, its), out)]
-            slow.append(group[rest])
+            if len(group):
+                slow += self._by_key(rows, group, words, length, out)
         return np.sort(np.concatenate(slow))
 
-    def _family(self, rows: Rows, i: int, key: int) -> Family:
-        """That of a row, by the hash of its folded bytes."""
-        row = rows.bytes(i)
-        family = self.families.get((len(row), key))
-        if family is None:
-            family = Family(row)
-            if len(self.families) < MOST_LAYOUTS:
-                self.families[len(row), key] = family
-        return family
+    def _by_key(self, rows: Rows, group: NDArray[np.intp], words: NDArray[np.uint64], length: int, out: Ordered) -> Iterator[NDArray[np.intp]]:
+        """Finds the families among rows of one length and reads them -> the rows that must be read one by one."""
+        keys = hashes(fold(words, length))
+        *common, rest = equal_keys(keys)
+        yield group[rest]
+        for same in common:
+            key = length, int(keys[same[0]])
+            if key not in self.families:
+                if len(same) < FEW or len(self.families) >= MOST_LAYOUTS:
+                    yield group[same]
+                    continue
+                self.families[key] = Family(rows.bytes(int(group[same[0]])))
+            family, usual = self.families[key], self.usual[length]
+            if 3 * len(same) > len(group) and family not in usual:
+                usual.append(family)
+            mine, its = (group, words) if len(same) == len(group) else (group[same], words.take(same, 0))
+            alike = family.alike(its)
+            yield mine[~alike]
+            yield self._read(rows, family, *_only(alike, mine, its), out)
 
     def _read(self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64], out: Ordered) -> NDArray[np.intp]:
         """Reads rows of one family -> those of them that must be read one by one."""
