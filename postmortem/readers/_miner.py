@@ -53,14 +53,10 @@ _ORDINAL = re.compile(r"\s*+(?:个)?(?:(?P<epoch>轮|[Ee]poch)|(?P<step>步|次�
 _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
 _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
+_NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
+_TO_BRACKET = re.compile(r"[^()\[\]]{0,1000}+[)\]]")
+_TIMES_SIGN = re.compile(r"(?: ?[x×] ?\d++)++")
 _TIMES = {"ms", "us", "µs", "ns", "s", "sec", "secs", "min", "h", "hr", "hrs"}
-_DECIMAL_COMMA = re.compile(r"(?:0,\d++|\d++,(?:\d\d?|\d{4,}+))(?![\d,\]])")
-_COMMA = re.compile(r"(?<![\w.,:/(\[\-])[-+]?\d{1,9},\d++(?![\w,]|\.\d)")
-_COMMA_SURE = re.compile(r"(?<![\w.,:/(\[\-])[-+]?(?:0,\d++|\d{1,9},(?:\d\d?|\d{4,}+))(?![\w,]|\.\d)")
-"""Numbers with one comma; those in which it cannot stand for thousands."""
-_DOTTED = re.compile(r"\d\.(?!\d{3}(?!\d))\d")
-_GROUPED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){1,5}+(?:,\d++)?(?![\w.])")
-"""Dots that cannot stand for thousands, and numbers in which they do."""
 _WORDS = re.compile(r"""\b[A-Za-z_][\w.]{0,60}=(?:"[^"]{0,300}"|'[^']{0,300}'|[A-Za-z][\w./:@\-]{0,120})""")
 """Pairs with a word for a value, as logfmt writes them."""
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
@@ -96,13 +92,10 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         return None
     if len(text) > LONGEST_ROW:
         text = text[:LONGEST_ROW]
-    commas = "," in text and _DOTTED.search(text) is None and _COMMA_SURE.search(text) is not None
-    if commas:  # one number of the row shows that its commas stand before decimals
-        text = _COMMA.sub(_with_dot, _GROUPED.sub(_ungrouped, text))
     token = _TOKEN
     if not text.isascii() and _CJK.search(text):
         text, token = text.translate(_NARROW), _TOKEN_CJK
-    record = Record(once=commas)
+    record = Record()
     end = start
     covered = leftover = 0
     weak: list[tuple[Value, bool]] = []  # blank pairs without a known role: kept if the whole row is made of pairs
@@ -161,6 +154,11 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
             continue
         unit = match["unit"].strip() if kind == "unit" else ""
         where = position(named.name)
+        if where is None and role_of(named.name) is None and (several := _several(gap, raw, text, stop)):
+            covered += len(named.name)
+            leftover += named.leftover
+            end = several
+            continue
         if where is not None and where[0] == "step":
             if unit in ("k", "K", "M"):  # "step 1.5k"
                 raw = f"{number(raw) * _SUFFIX[unit]:.0f}"
@@ -189,10 +187,6 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         value = Value(tag, number(raw) * factor if factor != 1.0 else number(raw), *(span if factor == 1.0 else (-1, -1)))
         end = stop
         follows = text[end : end + 1]
-        if follows == "," and raw.isdigit() and role_of(tag) and (comma := _DECIMAL_COMMA.match(text, begin)):
-            value, end = Value(tag, float(comma[0].replace(",", "."))), comma.end()  # "Verlust: 0,75"
-            follows = text[end : end + 1]
-            record.once = True
         if named.strong or (role_of(tag) is not None and named.words <= 4):
             record.values.append(value)
             covered += len(named.name)
@@ -234,6 +228,15 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
     return record
 
 
+def _several(gap: str, raw: str, text: str, stop: int) -> int:
+    """Where the numbers in brackets end of which the first ends at `stop`, or a shape such as ``224 x 224``; 0 where it is one number."""
+    if gap.rstrip()[-1:] in ("(", "[") and ("," in raw or _NEXT.match(text, stop)):
+        found = _TO_BRACKET.match(text, stop)
+        return found.end() if found else stop
+    found = _TIMES_SIGN.match(text, stop)
+    return found.end() if found else 0
+
+
 def _reversed(text: str, start: int) -> Record | None:
     """Rows with the names behind the numbers: ``100: 1.52, 1.61 avg loss, 0.001 rate, 2.3 seconds`` (darknet)."""
     head = re.match(r"\s*+(\d{1,15})[:)]\s", text[start:])
@@ -243,15 +246,6 @@ def _reversed(text: str, start: int) -> Record | None:
         return None
     values = [Value(pair["name"], number(pair["value"])) for pair in found]
     return Record(values, step=float(head[1]), level=STEP, once=True)
-
-
-def _ungrouped(match: re.Match[str]) -> str:
-    """A number without the dots between thousands, as long as it was."""
-    return match[0].replace(".", "").replace(",", ".").rjust(len(match[0]))
-
-
-def _with_dot(match: re.Match[str]) -> str:
-    return match[0].replace(",", ".")
 
 
 def _same_quantity(name: str, before: str) -> bool:

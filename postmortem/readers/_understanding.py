@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.readers._commas import decimal_commas, with_dots
 from postmortem.readers._lines import text_of
 from postmortem.readers._miner import LONGEST_ROW, mine
 from postmortem.readers._prefix import labelled, peel
@@ -42,6 +43,8 @@ class Understanding:
         self.active = list(enumerate(self.dialects))
         self.labels = False
         self.year = 1970
+        self.commas = False
+        """Whether the log writes decimals behind a comma."""
         self.explained: Counter[str] = Counter()
         self.unexplained = 0
         self.cut_rows = 0
@@ -53,13 +56,14 @@ class Understanding:
         text = "\n".join(sample)
         self.active = [(i, d) for i, d in enumerate(self.dialects) if d.sniff(text)]
         self.year = year
+        self.commas = decimal_commas(text_of(head))
 
     def records(self, row: bytes, line: int) -> Iterator[tuple[Any, list[int], list[float]]]:
         """Everything that a row says: one `ROW`, the codes of its tags and its values for each of the parts that were glued."""
         if len(row) > LONGEST_ROW:
             self.cut_rows += 1
             row = row[:LONGEST_ROW]
-        text = text_of(row)
+        text = with_dots(text_of(row)) if self.commas else text_of(row)
         for part in _GLUED.split(text) if _GLUED.search(text) else (text,):
             record, dialect, prefix, _ = self._part(part, line)
             if dialect >= 0 and not (record is None and not part.strip()):
@@ -85,6 +89,8 @@ class Understanding:
         try:
             text = row.decode("utf-8")
         except UnicodeDecodeError:
+            return None
+        if self.commas and text != with_dots(text):
             return None
         rest, prefix = peel(text, labels=self.labels, year=self.year)
         if _GLUED.search(text) or any(d.content is not None and d.content.match(rest) for _, d in self.active):

@@ -64,10 +64,11 @@ def test_styles_nobody_described(style: dict[str, Any], dialects: tuple[()] | No
         ('{"kl": {"mean": 1, "by": {"max": "2.5"}}, "lr": null, "x": NaN}', {"kl/mean": 1.0, "kl/by/max": 2.5, "x": math.nan}),
         ("{'loss': tensor(0.41, device='cuda:0'), 'acc': np.float64(0.5)}", {"loss": 0.41, "acc": 0.5}),
         ("step 1 loss 0.5 eta 0:10:00 date 2026-11-20", {"loss": 0.5}),
-        ("loss: 2,506 lr: 0,01", {"loss": 2.506, "lr": 0.01}),
-        ("loss: 2,5 tokens: 1.204.000 words: 1.050,25", {"loss": 2.5, "tokens": 1204000.0, "words": 1050.25}),
         ("loss: 2.5 tokens: 1204 time: 3.5 s samples=12", {"loss": 2.5, "tokens": 1204.0, "time": 3.5, "samples": 12.0}),
         ("loss: 2,506 lr: 0.01", {"loss": 2506.0, "lr": 0.01}),
+        ("loss: 0.5 shape: (3,10) kernel_size=[3, 3] size=(1, 3, 224, 224)", {"loss": 0.5}),
+        ("step 3 loss 0.5 betas=(0.9, 0.95) grid (8 8 1) resolution: 224 x 224", {"loss": 0.5}),
+        ("lr: [0.001, 0.0001] loss: [0.5] acc: tensor([0.25])", {"lr": 0.001, "loss": 0.5, "acc": 0.25}),
     ],
 )
 def test_one_row(text: str, expected: dict[str, float]) -> None:
@@ -87,6 +88,9 @@ def test_one_row(text: str, expected: dict[str, float]) -> None:
         'File "train.py", line 63, in main',
         "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
         "RuntimeError: The size of tensor a (13) must match the size of tensor b (12)",
+        "Input shape: (3, 224, 224)",
+        "Conv2d kernel_size=[3, 3], stride=(1, 1)",
+        "mean: [0.485, 0.456, 0.406] std: [0.229, 0.224, 0.225]",
         "GPU 3 has a total capacity of 79.33 GiB of which 640.19 MiB is free",
     ],
 )
