@@ -61,7 +61,8 @@ def roll(
     ran. A step that raises ends the roll as its fault (`raised`). Batches that end early end it too (`ended` says so);
     ReplayError where not even the first could be had.
     """
-    done = Roll(first=first, start=runner.snapshot(), before=runner.snapshot())
+    start = runner.snapshot()
+    done = Roll(first=first, start=start, before=start)
     spare: State | None = None  # `before`, held at the start of a row of skipped steps
     for step in range(first, last + 1):
         try:
@@ -73,7 +74,7 @@ def roll(
             break
         settled = done.fault is not None
         if not settled:
-            done.before = runner.snapshot(done.before)
+            done.before = runner.snapshot(None if done.before is start else done.before)
         try:
             result = runner.run(batch, step)
         except ReplayError:

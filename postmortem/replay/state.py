@@ -107,10 +107,8 @@ _PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.Tensor)
 
 def _is_plain(value: Any, depth: int = 3) -> bool:
     """Numbers, strings, tensors and shallow containers of them: what can be copied without surprises."""
-    if isinstance(value, torch.nn.Parameter):
-        return False
     if isinstance(value, _PLAIN):
-        return True
+        return not isinstance(value, torch.nn.Parameter)
     if depth and type(value) in (list, tuple, deque, set):
         return len(value) < 10_000 and all(_is_plain(v, depth - 1) for v in value)
     if depth and isinstance(value, dict):
@@ -152,7 +150,7 @@ class _Attributes:
 
     def __init__(self, owners: Iterable[Any], outside: Outside) -> None:
         plain = [(o, _is_plain) for o in owners] + [(o, _is_small) for o in outside.objects]
-        self._saved = [(o, kept, {k: (v, _copy(v)) for k, v in vars(o).items() if self._mine(o, k) and kept(v)}) for o, kept in plain]
+        self._saved = [(o, kept, set(vars(o)), {k: (v, _copy(v)) for k, v in vars(o).items() if self._mine(o, k) and kept(v)}) for o, kept in plain]
         self._drawn = outside.drawn
         self._cells = [(c, v, _copy(v)) for c in outside.cells if _is_small(v := c.cell_contents)]
 
@@ -163,13 +161,15 @@ class _Attributes:
         )
 
     def restore(self) -> None:
-        for owner, kept, saved in self._saved:
+        for owner, kept, known, saved in self._saved:
+            attributes = vars(owner)
             theirs = {name for key, name in self._drawn if key == id(owner)}
-            for name in [k for k, v in vars(owner).items() if k not in saved and k not in theirs and self._mine(owner, k) and kept(v)]:
-                del vars(owner)[name]
+            for name in attributes.keys() - known - theirs:
+                if self._mine(owner, name) and kept(attributes[name]):
+                    del attributes[name]
             for name, (original, values) in saved.items():
                 if name not in theirs:
-                    vars(owner)[name] = _put_back(original, values)
+                    attributes[name] = _put_back(original, values)
         for cell, original, values in [c for c in self._cells if (id(c[0]), "") not in self._drawn]:
             cell.cell_contents = _put_back(original, values)
 
@@ -199,6 +199,8 @@ def _same(a: Any, b: Any) -> bool:
 
 def _put_back(original: Any, values: Any) -> Any:
     """`original` itself, filled with the saved `values` where it is a tensor or container, so that aliases stay."""
+    if values is original:  # nothing that can be written into
+        return original
     if isinstance(original, torch.Tensor):
         if original.shape != values.shape or original.dtype != values.dtype or not original.is_leaf:
             return values.clone()

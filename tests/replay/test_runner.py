@@ -127,6 +127,17 @@ def test_snapshot_into_the_same_memory() -> None:
     assert everything(runner) == newer
 
 
+def test_attributes_that_come_during_a_step_go_with_it() -> None:
+    """What a step adds to a module is gone after a restore; what it only makes plain, as a number in place of an object, is not."""
+    runner = make()
+    runner.models[""].last = object()
+    before = runner.snapshot()
+    vars(runner.models[""]).update(last=0.5, added=1)
+    runner.restore(before)
+    assert "last" in vars(runner.models[""])
+    assert "added" not in vars(runner.models[""])
+
+
 def test_batches_are_asked_for_once_in_order() -> None:
     """Each step's batch is asked for once; asked again, the kept one comes with the random state from after its draw."""
     asked: list[int] = []
