@@ -8,6 +8,8 @@ import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
+
 
 class StepMode(TorchFunctionMode):
     """Calls `change(function, args, kwargs)` for every torch function, and the function with what that returns.
@@ -21,7 +23,7 @@ class StepMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in (torch.Tensor.backward, torch.autograd.backward) and not any(kwargs.values()):
+        if func in _BACKWARD and not any(kwargs.values()):
             with self:
                 return _backward(*args)
         func, args, kwargs = self.change(func, args, kwargs)

@@ -98,30 +98,27 @@ class AtLine(StepMode):
 
     def __init__(self, file: str, line: int, op: str, eps: float) -> None:
         super().__init__()
-        self.file, self.line, self.op, self.eps, self.used = file, line, op, eps, 0
+        self.file, self.line, self.eps, self.used = file, line, eps, 0
         self.signed = self.whole = False
+        self._changes: dict[str, Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]]] = {}
+        """name of a torch function -> what becomes of its arguments."""
+        if op in ("div", "norm") or op in NORMS:
+            self._changes |= dict.fromkeys(NORMS.get(op, EPS_KEYWORD), self._keyword)
+        if op in ("div", "reciprocal"):
+            self._changes |= dict.fromkeys(DIVISION, lambda a, k: self._argument(a, k, 1, "other", self._away_from_zero))
+            self._changes |= dict.fromkeys(RECIPROCAL, lambda a, k: self._argument(a, k, 0, "input", self._away_from_zero))
+        if op == "norm":
+            names = ("norm", "vector_norm", "linalg_norm", "linalg_vector_norm")
+            self._changes |= dict.fromkeys(names, lambda a, k: self._argument(a, k, 0, "input", lambda x: x + self.eps))
+        if (domain := DOMAINS.get(op)) is not None:
+            self._changes |= dict.fromkeys(domain.names, lambda a, k: self._argument(a, k, domain.argument, "input", lambda x: domain.clamp(x, eps)))
 
     def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-        change = self._change(getattr(func, "__name__", ""))
+        change = self._changes.get(getattr(func, "__name__", ""))
         if change is None or not _called_from(self.file, self.line):
             return func, args, kwargs
         self.used += 1
         return func, *change(list(args), dict(kwargs))
-
-    def _change(self, name: str) -> Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]] | None:
-        if self.op in ("div", "reciprocal"):
-            if name in DIVISION:
-                return lambda a, k: self._argument(a, k, 1, "other", self._away_from_zero)
-            if name in RECIPROCAL:
-                return lambda a, k: self._argument(a, k, 0, "input", self._away_from_zero)
-        domain = DOMAINS.get(self.op)
-        if domain is not None and name in domain.names:
-            return lambda a, k: self._argument(a, k, domain.argument, "input", lambda x: domain.clamp(x, self.eps))
-        if self.op == "norm" and name in ("norm", "vector_norm", "linalg_norm", "linalg_vector_norm"):
-            return lambda a, k: self._argument(a, k, 0, "input", lambda x: x + self.eps)
-        if name in EPS_KEYWORD and (name in NORMS.get(self.op, ()) or self.op in ("div", "norm")):
-            return self._keyword
-        return None
 
     @staticmethod
     def _argument(args: list[Any], kwargs: dict[str, Any], position: int, key: str, change: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
