@@ -71,6 +71,6 @@ def _positive(value: Any) -> float | None:
         value = value.get("value")
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # an integer of hundreds of digits is beyond any float
         return None
     return number if 0 < number < 1e15 else None

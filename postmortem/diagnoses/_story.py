@@ -267,10 +267,10 @@ def tell(
 
 
 def setting(view: View, *keys: str) -> tuple[str, float] | None:
-    """A number of the configuration by the last part of its key, with the key as it is written."""
+    """A number of the configuration by the last part of its key, with the key as it is written; none is as large as 1e300."""
     for key, value in view.run.config.items():
         value = value.get("value") if isinstance(value, dict) else value
-        if re.split(r"[./]", str(key))[-1].lower() in keys and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if re.split(r"[./]", str(key))[-1].lower() in keys and isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
             return str(key), float(value)
     return None
 

@@ -37,7 +37,7 @@ def test_from_the_settings(epochs, config, words):
     assert str(plan_of(view(epochs, config))) == words
 
 
-@pytest.mark.parametrize("value", [None, 0, -1, "auto", float("nan"), float("inf"), [100]])
+@pytest.mark.parametrize("value", [None, 0, -1, "auto", float("nan"), float("inf"), [100], 10**400, "9" * 5000])
 def test_settings_that_are_no_plan(value):
     assert plan_of(view([0, 1], {"max_steps": value})) is None
 

@@ -256,3 +256,10 @@ def test_a_cause_that_raises_costs_its_own_story_only(story, course, monkeypatch
     assert report.diagnosis is not None
     (problem,) = report.problems
     assert problem.what.startswith(f"{first.name}: the diagnosis failed: KeyError: 'missing'")
+
+
+def test_a_setting_of_hundreds_of_digits_is_none(story, course):
+    """An integer beyond any float is damage: the advice about the learning rate does without it."""
+    report = story(course(loss=from_(200, np.inf)), config={"optimizer.lr": 10**400, "num_classes": 10**400, "max_steps": -(10**400)})
+    assert report.verdict == "failed"
+    assert not any("optimizer.lr" in text for text in report.diagnosis.next)

@@ -122,6 +122,19 @@ def test_spellings_of_numbers(text: str, value: float) -> None:
     assert same(number(text), value) or number(text) == value
 
 
+@pytest.mark.parametrize("digits", ["9" * 400, "9" * 400 + ".5", "-" + "9" * 5000, "1e" + "9" * 400])
+def test_numbers_of_hundreds_of_digits(digits: str, tmp_path: Path) -> None:
+    """They are what float() makes of them, also beside rows of the same words; such steps, epochs and ranks are none."""
+    log = tmp_path / "train.log"
+    rows = [f"step {i} loss: {2 / (i + 1):.3f} tokens: {digits if i % 7 == 3 else i}" for i in range(60)]
+    log.write_text("\n".join([*rows, f"step {digits} loss: 1.5", f"Epoch {digits} loss: 1.5", f"[rank{digits}]: step 60 loss: 0.033"]) + "\n")
+    found = values_of(read_text(log), "tokens")
+    assert [v for _, v, _ in found] == [float(digits) if i % 7 == 3 else i for i in range(60)]
+    losses = values_of(read_text(log), "loss")
+    assert [v for _, v, _ in losses[:60]] == [round(2 / (i + 1), 3) for i in range(60)]
+    assert {rank for _, _, rank in losses} == {-1}
+
+
 def test_a_long_row_is_bounded() -> None:
     """What stands behind the longest row that is looked at is not searched."""
     record = mine("loss=1 " + "x" * (2 * LONGEST_ROW) + " acc=2", demand=False)
