@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _SHADOW = ("ema", "shadow", "swa", "averaged", "teacher", "best")  # a second copy of the weights beside those in training
+_WHOLE = (torch.nn.Module, torch.optim.Optimizer)  # some save the objects, not their state
 _CPU_RNG_BYTES = 5056  # torch's mt19937 state on the CPU
 
 
@@ -99,6 +100,8 @@ def _dicts(content: Any) -> Iterator[tuple[Where, dict[Any, Any]]]:
 
 
 def _every_dict(value: Any, where: Where, depth: int) -> Iterator[tuple[Where, dict[Any, Any]]]:
+    if isinstance(value, _WHOLE):
+        value = value.state_dict()
     if isinstance(value, dict):
         yield where, value
         items = value.items() if depth else ()
@@ -107,7 +110,7 @@ def _every_dict(value: Any, where: Where, depth: int) -> Iterator[tuple[Where, d
     else:
         return
     for key, inner in items:
-        if isinstance(inner, (dict, list, tuple)):
+        if isinstance(inner, (dict, list, tuple, *_WHOLE)):
             yield from _every_dict(inner, (*where, str(key)), depth - 1)
 
 
@@ -347,8 +350,10 @@ def find_rng(content: Any) -> SavedRng:
 
 def _find_rng(value: Any, where: Where, found: SavedRng, seen: set[int]) -> None:
     path = ".".join(where).lower()
-    if len(where) > 5 or id(value) in seen or any(word in path for word in ("optim", "loader", "sampler", "generator", "dataset")):
+    if len(where) > 5 or id(value) in seen or any(word in path for word in ("loader", "sampler", "generator", "dataset")):
         return
+    if "optim" in path and not isinstance(value, dict) and "rng" not in path and "random" not in path:
+        return  # an optimizer's own bytes; a file optimizer.pt may hold random states as well
     if isinstance(value, (dict, list, tuple)):
         seen.add(id(value))  # a pickle of a few bytes can hold one dict a million times
     if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.dim() == 1:

@@ -20,7 +20,7 @@ from postmortem.core.model import Problem
 from postmortem.readers._checkpoints import is_weights, plain_number, step_in, step_of
 from postmortem.replay import dcp
 from postmortem.replay._archives import check_file
-from postmortem.replay.unpickling import UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
+from postmortem.replay.unpickling import TRUSTING, UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,7 +154,8 @@ def read_file(path: Path, *, trust: bool = False) -> Any:
             with path.open("rb") as f:
                 check_file(f, size)
         with safe_globals():
-            return torch.load(path, map_location="cpu", weights_only=not trust, mmap=zipped and size > _MAPPED)
+            how: dict[str, Any] = {"weights_only": False, "pickle_module": TRUSTING} if trust else {"weights_only": True}
+            return torch.load(path, map_location="cpu", mmap=zipped and size > _MAPPED, **how)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise UnreadableCheckpoint(Problem(path=str(path), what=why_unreadable(path, error), lost="the file")) from error
 

@@ -102,6 +102,40 @@ def safe_globals() -> Any:
     return make(allowed)
 
 
+class _Unknown(dict[Any, Any]):
+    """Stands in for an object of a class that is not here: what the pickle says of it, as items and as attributes."""
+
+    def __init__(self, *_: Any, **given: Any) -> None:
+        super().__init__(given)
+
+    def __setstate__(self, state: Any) -> None:
+        for part in state if isinstance(state, tuple) else (state,):
+            self.update(part if isinstance(part, dict) else {})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return id(self)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Unpickles whatever can be: a script's own classes (``__main__.Config``) are not here, and no state needs them."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return super().find_class(module, name)
+        except (ImportError, AttributeError):
+            return type(name, (_Unknown,), {"__module__": module})
+
+
+TRUSTING = types.SimpleNamespace(Unpickler=_Unpickler, load=lambda f, **how: _Unpickler(f, **how).load(), __name__="pickle")
+"""In place of the module pickle, for files that the user vouches for."""
+
+
 class Pickle(io.BytesIO):
     """The bytes of pickles for torch's restricted unpickler, which takes a microsecond and up to 80 bytes for each of them.
 

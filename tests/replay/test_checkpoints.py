@@ -8,7 +8,9 @@ import math
 import os
 import pickle
 import random
+import sys
 import tracemalloc
+import types
 import warnings
 import zipfile
 from pathlib import Path
@@ -454,6 +456,32 @@ def test_distributed_metadata_that_lies(tmp_path: Path, edit: Any, said: str) ->
     (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     with pytest.raises(UnreadableCheckpoint, match=said.replace(".", r"\.")):
         read_saved(folder)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_classes_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool) -> None:
+    """A script saves its own classes with the state (`__main__.Config`): trusted, the file is loaded, and they hold what they held."""
+    gone = types.ModuleType("gone")
+    exec("class Config(dict):\n    def __init__(self, lr): self.lr = lr\nclass State: pass", vars(gone))
+    monkeypatch.setitem(sys.modules, "gone", gone)
+    model, optimizer = trained()
+    state = gone.State()
+    state.weights = model.state_dict()
+    torch.save({"state": state, "config": gone.Config(0.5), "optimizer": optimizer}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    monkeypatch.delitem(sys.modules, "gone")
+    saved = read_saved(tmp_path / "x.pt", trust=True)
+    assert saved.content["config"].lr == 0.5
+    fresh = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    account = load_saved(StepRunner(TrainStep(fresh, torch.optim.Adam(fresh.parameters()), None)), saved)
+    assert account.fitted[:2] == ["model: 4 of 4 tensors from state.weights", "optimizer: from optimizer"]
+    assert all(map(torch.equal, fresh.state_dict().values(), model.state_dict().values()))
+
+
+def test_random_states_beside_an_optimizer(tmp_path: Path) -> None:
+    """A file called optimizer.pt may hold the random state as well; bytes in the optimizer's own state are none."""
+    state = {"state": {0: {"quantized": torch.zeros(5056, dtype=torch.uint8)}}, "param_groups": []}
+    assert find_rng({"optimizer": {"optimizer": state}}).cpu is None
+    assert find_rng({"optimizer": {"optimizer": state, "rng": torch.get_rng_state()}}).names() == ["cpu"]
 
 
 def test_what_is_wrong_with_metadata_is_one_line(tmp_path: Path) -> None:
