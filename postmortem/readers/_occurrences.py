@@ -44,7 +44,6 @@ class Occurrence:
     message: str
     rank: int | None = None
     wall_time: float | None = None
-    level: str | None = None
     fields: dict[str, Any] = field(default_factory=dict)
     exception: str = ""
     attempt: int = 0

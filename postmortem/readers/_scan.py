@@ -378,7 +378,6 @@ class Scanner:
             message=message,
             rank=key,
             wall_time=self._prefix.wall_time,
-            level=self._prefix.level,
             fields=fields,
             attempt=self.attempt,
             progress=self.progress,

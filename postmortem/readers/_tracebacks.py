@@ -11,10 +11,12 @@ import re
 from dataclasses import dataclass, field
 
 HEADER = "Traceback (most recent call last)"
-_LINKS = {
-    "The above exception was the direct cause of the following exception:": "cause",
-    "During handling of the above exception, another exception occurred:": "context",
-}
+_LINKS = frozenset(
+    {
+        "The above exception was the direct cause of the following exception:",
+        "During handling of the above exception, another exception occurred:",
+    }
+)
 _FRAME = re.compile(r'\s*(?:\| +)?File "(?P<file>[^"]{1,500})", line (?P<line>\d{1,9})(?:, in (?P<function>.{1,200}))?')
 _CLASS = re.compile(r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80})(?:\(\w{1,80}\))?(?:: ?(?P<message>.*)|\s*)$", re.DOTALL)
 _ENDINGS = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failed\w*|Timeout|Failure|Unsupported|OutOfResources|StopIteration|BackendCompilerFailed)$")
@@ -72,7 +74,6 @@ class Block:
     message: str = ""
     more: list[str] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
-    link: str = ""
     level: str | None = None
     had_header: bool = True
     indent: int = 0
@@ -206,10 +207,10 @@ class TracebackReader:
         if self._state == "idle":
             return self._idle(number, text, level)
         if self._state == "frames":
-            return self._frames(number, text, level)
+            return self._frames(number, text)
         if self._state == "linked":
             if HEADER in text:
-                self._start(number, text, level)
+                self._start(number, level)
                 return []
             if text.strip():
                 return self._emit() + self.feed(number, text, level, prefixed)
@@ -234,7 +235,7 @@ class TracebackReader:
 
     def _idle(self, number: int, text: str, level: str | None) -> list[Chain]:
         if HEADER in text:
-            self._start(number, text, level)
+            self._start(number, level)
         elif not text[:1].isspace() and (found := exception_of(text, strict=True)) is not None and level not in ("INFO", "DEBUG"):
             block = Block(number, level=level, had_header=False)
             if self._headless and number - self._headless_at <= _NEXT_FRAME:
@@ -249,7 +250,7 @@ class TracebackReader:
             self.took = False
         return []
 
-    def _start(self, number: int, text: str, level: str | None) -> None:
+    def _start(self, number: int, level: str | None) -> None:
         self._open = Block(number, level=level)
         self._state, self._foreign = "frames", 0
 
@@ -258,7 +259,7 @@ class TracebackReader:
         self._open, self._state, self._blank = block, "message", 0
         self.ended_at = number
 
-    def _frames(self, number: int, text: str, level: str | None) -> list[Chain]:
+    def _frames(self, number: int, text: str) -> list[Chain]:
         block = self._open
         assert block is not None
         if text[:1] in _BOX and text[:1]:
@@ -320,18 +321,17 @@ class TracebackReader:
         assert block is not None
         stripped = text.strip()
         if stripped in _LINKS:
-            block.link = _LINKS[stripped]
             self._blocks.append(block)
             self._open, self._state = None, "linked"
             return []
         if HEADER in text and _INNER.match(text):
             block.more.append(text)
             self._outer = block
-            self._start(number, text, level)
+            self._start(number, level)
             return []
         if HEADER in text and not (self.in_table and stripped.startswith("traceback :")):
             done = self._finish()
-            self._start(number, text, level)
+            self._start(number, level)
             return done
         if stripped == _USER_CODE:  # dynamo: frames that belong to the message
             block.more.append(text)
@@ -340,10 +340,10 @@ class TracebackReader:
         quoted = self.in_table and text.startswith("    ")
         if _FRAME.match(text) and not prefixed and not quoted and not _quotes_code(block):
             done = self._finish()  # frames of another process that writes into the same file
-            self._start(number, text, level)
+            self._start(number, level)
             assert self._open is not None
             self._open.had_header = False
-            return done + self._frames(number, text, level)
+            return done + self._frames(number, text)
         if self._ends_message(text, stripped, level, prefixed):
             return self._finish() + self._idle(number, text, level)
         if self._blank == 0 or prefixed or self.in_table or _is_long(block):
