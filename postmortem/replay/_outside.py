@@ -103,7 +103,7 @@ class Outside:
         modules = [m for o in owners if not _installed(name := type(o).__module__) and (m := sys.modules.get(name)) is not None]
         held = [*(vars(o) for o in [*owners, *reach.objects.values()]), *map(vars, modules), *reach.globals.values()]
         found = [v for names in held for v in list(names.values())] + [c.cell_contents for c in reach.cells.values()]
-        self.generators = list({id(g): g for g in found if isinstance(g, _GENERATORS) and not any(g is one for one in _GLOBAL)}.values())
+        self.generators = list({id(g): g for g in found if issubclass(type(g), _GENERATORS) and not any(g is one for one in _GLOBAL)}.values())
         self.compiled = any(isinstance(v, FunctionType) and hasattr(v, "_torchdynamo_orig_callable") for v in found)
 
 

@@ -236,7 +236,8 @@ class StepRunner:
             batch = self._overrides.batch(batch)
         if self._overrides.dtype is not None and not self._only_autocast():
             batch = tensor_map(functools.partial(cast, dtype=DTYPES[self._overrides.dtype]), batch)
-        self._finite_buffers()
+        if self._buffers is None:
+            self._finite_buffers()
         result = StepResult(step=step, loss=math.nan, losses={})
         result.scale = self.scaler.get_scale() if self.scaler is not None else 1.0
         result.lr = next((float(g["lr"]) for o in self._native_optimizers() for g in o.param_groups if "lr" in g), math.nan)
