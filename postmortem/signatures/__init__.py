@@ -30,6 +30,11 @@ FieldType = Literal["str", "int", "float", "ints", "words", "size", "nonfinite"]
 _LONGEST = 4000
 """Characters of a message that patterns look at."""
 
+_IF = re.compile(
+    r"(?i)\b(?:if|in case|whenever|when you|avoid\w{0,3}|prevent\w{0,3}|risk of"
+    r"|(?:may|might|can|could|would) (?:potentially )?(?:cause|run|result|lead|get|see|encounter|hit|trigger|fail|go|be))\b"
+)
+
 _UNITS = {"b": 1, "bytes": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power, _letter: 1024**_power}
@@ -70,14 +75,19 @@ class Signature:
 
     def match(self, text: str) -> dict[str, Any] | None:
         """The fields of a text that this signature describes, or None where it does not."""
+        found = self._search(text)
+        return self.typed(found.groupdict()) if found is not None else None
+
+    def only_if(self, text: str) -> bool:
+        """Whether the words before what matches speak of what may happen: ``to avoid CUDA out of memory`` reports nothing."""
+        found = self._search(text)
+        return found is not None and _IF.search(text, max(0, found.start() - 200), found.start()) is not None
+
+    def _search(self, text: str) -> re.Match[str] | None:
         text = text[:_LONGEST]
         if not any(anchor in text for anchor in self.anchors):
             return None
-        for pattern in self.patterns:
-            found = pattern.search(text)
-            if found is not None:
-                return self.typed(found.groupdict())
-        return None
+        return next((found for pattern in self.patterns if (found := pattern.search(text)) is not None), None)
 
     def detail(self, text: str) -> dict[str, Any]:
         """The further fields that `details` find in a text of several lines."""

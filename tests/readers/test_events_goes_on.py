@@ -96,3 +96,33 @@ def test_numbers_of_two_ranks_are_never_mixed(scan: Scan) -> None:
         (event,) = scan(STEPS + first + OOM + second + longer).events
         assert (event.fields["gpu"], event.fields["free_gib"]) == (0, 1.2)
         assert "allocated_gib" not in event.fields
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NOTE: if you see CUDA out of memory errors, reduce --batch_size",
+        "Reduce the batch size to avoid CUDA out of memory.",
+        "If the process is hanging, set NCCL_DEBUG=INFO",
+        "Mixed settings may cause the error CUDA error: an illegal memory access was encountered",
+        '    "OOMKilled": false,',
+        "Found 0 duplicate images",
+        "Found 0 files to delete",
+        "Loading 0 of 5 shards",
+        "cudnn version check: CUDNN_STATUS_SUCCESS",
+        "INFO: the input must be on GPU for the fast path",
+        "max_restarts=3: the agent will restart worker group on failure",
+        "Segmentation fault handler installed",
+        "0 CUDA memory allocation retries.",
+        "straggler detection on rank 0 enabled",
+        "FlightRecorder enabled with a buffer of 2000",
+    ],
+)
+def test_what_may_happen_or_did_not_is_no_event(scan: Scan, line: str) -> None:
+    """Advice before the fact, counters at 0 and settings are not what they speak of."""
+    assert scan(STEPS + line + "\n" + MORE).events == []
+
+
+def test_a_missing_gpu_that_the_program_does_without(scan: Scan) -> None:
+    (event,) = scan("No CUDA GPUs are available, using CPU\n" + STEPS).events
+    assert event.severity == "warning"

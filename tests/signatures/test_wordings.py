@@ -12,7 +12,7 @@ WORDINGS = [line.split("\t", 1) for line in (Path(__file__).parent / "wordings.t
 @pytest.mark.parametrize(("kind", "text"), WORDINGS, ids=[f"{i}-{kind}" for i, (kind, _) in enumerate(WORDINGS)])
 def test_a_wording_is_known(kind: str, text: str) -> None:
     """The entry of highest rank is the one that explains it."""
-    found = CATALOGUE.match(text, exception=True)
+    found = CATALOGUE.match(text, exception=CATALOGUE[kind].scope != "line")
     assert found is not None
     assert found[0].id == kind
 
