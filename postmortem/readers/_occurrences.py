@@ -117,28 +117,30 @@ def soften(occurrences: Iterable[Occurrence], progress: int) -> list[Occurrence]
             seen.severity = "warning"
     notes = [seen for seen in by_line if seen.signature.id in _GOES_ON]
     lines = [note.line for note in notes]
+    died = max((seen.line for seen in by_line if seen.signature.role == "wrapper" and seen.severity == "error"), default=0)
     spoken_of = set()
     for seen in by_line:
         if seen.severity == "error" and (seen.exception or seen.signature.role == "cause"):
-            if not seen.uncaught and CATALOGUE["goes-on"].match(seen.message) is not None:
-                seen.goes_on = seen
-                continue
             near = notes[bisect_left(lines, seen.first_line - 1) : bisect_right(lines, seen.line + _SAID_WITHIN)]
-            seen.goes_on = next((note for note in near if _speaks_of(note, seen, progress)), None)
+            near = [seen] if CATALOGUE["goes-on"].match(seen.message) is not None else near
+            seen.goes_on = next((note for note in near if _speaks_of(note, seen) and _went_on(note, seen, died, progress)), None)
             spoken_of.add(id(seen.goes_on))
     return [seen for seen in occurrences if seen.signature.id != "goes-on" or id(seen) in spoken_of]
 
 
-def _speaks_of(note: Occurrence, seen: Occurrence, progress: int) -> bool:
-    """Whether a note that the program goes on is of this failure: of the same process behind it, or right before its traceback.
+def _speaks_of(note: Occurrence, seen: Occurrence) -> bool:
+    """Whether a note that the program goes on is of this failure: its own words, of the same process behind it, or right before
+    its traceback; what a search says of a trial stands behind its failure."""
+    if note is seen:
+        return True
+    before = note.line < seen.first_line and not seen.uncaught and "trial" not in note.fields
+    return note.rank == seen.rank and (before or note.line > seen.line)
 
-    A program that died of it was perhaps started again with other settings: then training follows.
-    """
-    if note.rank != seen.rank or seen.first_line <= note.line <= seen.line:
-        return False
-    if note.line < seen.first_line:  # what a search says of a trial stands behind its failure
-        return not seen.uncaught and "trial" not in note.fields
-    return not seen.uncaught or progress > note.progress
+
+def _went_on(note: Occurrence, seen: Occurrence, died: int, progress: int) -> bool:
+    """Whether training follows what a program said; where nothing can have caught the failure, or a launcher reports a death
+    behind it (in line `died`), it must."""
+    return progress > note.progress or not (seen.uncaught or died > note.line)
 
 
 def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], int]) -> list[Failure]:

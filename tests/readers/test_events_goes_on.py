@@ -85,6 +85,14 @@ def test_another_rank_that_goes_on_saves_nobody(scan: Scan) -> None:
     assert reading.ended == "crashed"
 
 
+def test_words_of_another_do_not_hide_why_a_process_died(scan: Scan) -> None:
+    """Where a launcher reports a death and no training follows, the failure before it is the cause, whatever somebody said of going on."""
+    text = STEPS + traceback("ValueError: bad width\n") + "retrying the connection\n"
+    report = "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n"
+    assert [(e.kind, e.severity) for e in scan(text + report).events] == [("generic-exception", "error"), ("child-exit", "info")]
+    assert scan(text + MORE + report).events[0].severity == "warning"
+
+
 def test_words_without_a_failure_are_no_event(scan: Scan) -> None:
     assert scan(STEPS + "Skipping this sample\nTrial 3 failed with value None.\nretrying\n" + MORE).events == []
 
