@@ -145,7 +145,9 @@ def _look_at(places: list[_Place]) -> None:
     """Fills `sums` of every place, or `problem` where it cannot be read."""
     ends = [(place, place.pieces[0].nbytes) for place in places]
     spans = deque(_Span(place, start, min(start + _SPAN, end)) for place, end in ends for start in range(0, end, _SPAN))
-    workers = max(1, min(8, os.cpu_count() or 1, len(spans)))  # one more would only push the others out of the cache
+    if not spans:
+        return
+    workers = min(8, os.cpu_count() or 1, len(spans))  # one more would only push the others out of the cache
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
