@@ -26,7 +26,8 @@ _IN_SMALL = re.compile(
 )
 """Classes that begin with a small letter, of Python and of OpenCV."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(?:[eE][-+]?\d+)?%?|[-+]?(?:nan|inf)", re.IGNORECASE)
-_TITLES = frozenset({"Error", "Timeout", "Failure", "Failed", "Exit"})
+_TITLES = frozenset({"Error", "Timeout", "Failure", "Failed", "Exit", "CommandNotFoundError", "CondaError"})
+"""What outside of a traceback is no class of Python: titles, and what conda says in a job script."""
 _NOT_YOURS = re.compile(
     r"site-packages|dist-packages|/lib/python\d|[\\/][Ll]ib[\\/](?:runpy|threading|multiprocessing|urllib|concurrent|asyncio|ctypes|importlib|contextlib|subprocess|zipfile|tarfile)\b|^<(?!stdin|ipython|string)|torchinductor|\.pyx$|/bin/\w+$"
 )

@@ -124,6 +124,7 @@ def test_numbers_of_two_ranks_are_never_mixed(scan: Scan) -> None:
         "0 CUDA memory allocation retries.",
         "straggler detection on rank 0 enabled",
         "FlightRecorder enabled with a buffer of 2000",
+        "n1:17:17 [0] NCCL WARN Cuda failure 217 'peer access is not supported between these two devices'",
     ],
 )
 def test_what_may_happen_or_did_not_is_no_event(scan: Scan, line: str) -> None:
@@ -134,3 +135,11 @@ def test_what_may_happen_or_did_not_is_no_event(scan: Scan, line: str) -> None:
 def test_a_missing_gpu_that_the_program_does_without(scan: Scan) -> None:
     (event,) = scan("No CUDA GPUs are available, using CPU\n" + STEPS).events
     assert event.severity == "warning"
+
+
+def test_an_environment_that_was_not_activated(scan: Scan) -> None:
+    """conda's own words look like an exception, but the script goes on: they explain the failure that follows."""
+    said = "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+    assert [(e.kind, e.severity) for e in scan(said + STEPS).events] == [("conda-activate", "warning")]
+    reading = scan(said + traceback("ModuleNotFoundError: No module named 'torch'\n", "<module>"))
+    assert [(e.kind, e.severity) for e in reading.events] == [("conda-activate", "warning"), ("module-missing", "error")]
