@@ -48,6 +48,7 @@ FAILED = "[W 2026-01-05 10:00:00,001] Trial 3 failed with value None.\n"
         traceback(NO_MEMORY, "load") + "falling back to memory-mapped reading\n" + MORE,
         "could not load part 7, skipping it\n" + traceback("OSError: truncated file\n", "load") + MORE,
         "CUDA out of memory in step 12, skipping this batch\n" + MORE,
+        "CUDA out of memory detected. The microbatch size will be decreased from 8 -> 4.\n" + MORE,
     ],
 )
 def test_what_the_program_goes_on_after_is_no_crash(scan: Scan, text: str) -> None:
