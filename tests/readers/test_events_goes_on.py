@@ -42,6 +42,8 @@ FAILED = "[W 2026-01-05 10:00:00,001] Trial 3 failed with value None.\n"
         + "Trial train_9f3b_00003 errored after 2 iterations at 2026-01-05 10:00:00.\n"
         + NEXT,
         traceback("ValueError: bad width\n") + "wandb: ERROR Run 8d2k errored:\nwandb: Agent Starting Run: 2kd8 with config:\n" + NEXT,
+        traceback("ValueError: bad width\n", "run_one") + "=== Trial 4/10: width=64 ===\n" + NEXT,
+        traceback("ValueError: bad width\n", "<module>") + "Starting experiment with width=64\n" + NEXT,
         OOM + "batch size too large, trying 16\n" + NEXT,
         OOM + "Batch size 64 failed, trying batch size 32\n" + NEXT,
         traceback(OOM, "find_executable_batch_size") + "Decreasing batch size to: 16.\n" + MORE,
