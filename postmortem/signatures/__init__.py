@@ -48,6 +48,7 @@ class Signature:
     exception, also with `` [raised in FOLDER/FILE]`` of its innermost frame behind; `anchors` are plain texts one
     of which stands in everything the patterns match (the cheap test before them); `details` are searched in the
     message and the `follow` lines after it for more fields.
+    `unless` is searched first: a text in which it stands is not meant.
     Named groups become fields, typed by `fields` (default str). `scope` "exception" keeps an entry from
     matching in ordinary lines, "line" from matching exceptions. Appearances that agree in the fields named by `same` are one event (a name
     that is no field, such as "kind": all of them). The higher `rank` wins where several entries fit. `ended` is how a run ended
@@ -62,6 +63,7 @@ class Signature:
     anchors: tuple[str, ...]
     examples: tuple[str, ...]
     details: tuple[re.Pattern[str], ...] = ()
+    unless: re.Pattern[str] | None = None
     fields: Mapping[str, FieldType]
     causes: tuple[str, ...] = ()
     fixes: tuple[str, ...] = ()
@@ -85,7 +87,7 @@ class Signature:
 
     def _search(self, text: str) -> re.Match[str] | None:
         text = text[:_LONGEST]
-        if not any(anchor in text for anchor in self.anchors):
+        if not any(anchor in text for anchor in self.anchors) or (self.unless is not None and self.unless.search(text) is not None):
             return None
         return next((found for pattern in self.patterns if (found := pattern.search(text)) is not None), None)
 
@@ -194,6 +196,8 @@ def _signature(entry: dict[str, Any], family: str) -> Signature:
         raise ValueError(f"{family}.toml: {entry['id']}: unknown field types {sorted(bad)}")
     for key in ("patterns", "details"):
         entry[key] = tuple(re.compile(p, re.MULTILINE) for p in entry.get(key, ()))
+    if "unless" in entry:
+        entry["unless"] = re.compile(entry["unless"])
     for key in ("anchors", "examples", "causes", "fixes", "same"):
         entry[key] = tuple(entry.get(key, ()))
     return Signature(family=family, fields=fields, **entry)
@@ -244,6 +248,8 @@ def _how(signature: Signature) -> str:
     kinds = {"error": "an error", "warning": "a warning", "info": "a note"}
     lines = [f"Severity: {kinds[signature.severity]}. Searched in {where}, after rank and logger prefixes were taken off:"]
     lines += [f"- `{pattern.pattern}`" for pattern in signature.patterns]
+    if signature.unless is not None:
+        lines.append(f"- but not where `{signature.unless.pattern}` stands in it")
     groups = sorted({name for pattern in (*signature.patterns, *signature.details) for name in pattern.groupindex})
     if groups:
         lines.append(f"\nFields: {', '.join(groups)}.")

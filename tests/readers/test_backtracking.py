@@ -39,7 +39,7 @@ def patterns_of(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], bool
 
 def every_pattern() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
     for signature in CATALOGUE.values():
-        for pattern in (*signature.patterns, *signature.details):
+        for pattern in (*signature.patterns, *signature.details, *filter(None, [signature.unless])):
             yield signature.id, pattern, True
     for package in (postmortem.readers, postmortem.readers.dialects):
         for info in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):

@@ -80,6 +80,15 @@ def test_a_program_that_died_must_have_been_started_again(scan: Scan, words: str
     assert scan(STEPS + died + words + MORE).ended == (None if words else "out-of-memory")
 
 
+@pytest.mark.parametrize(
+    "words", ["Try reducing batch size.", "Consider using CPU or skipping the largest samples", "You can resume by falling back to fp32"]
+)
+def test_advice_behind_a_failure_goes_nowhere(scan: Scan, words: str) -> None:
+    """What a program tells its user to do is not what it does."""
+    assert scan(STEPS + traceback(OOM, "train_step") + words + "\n").ended == "out-of-memory"
+    assert scan(STEPS + f"RuntimeError: out of memory. {words}\n").ended == "crashed"
+
+
 def test_another_rank_that_goes_on_saves_nobody(scan: Scan) -> None:
     """Words of one rank say nothing about the failure of another."""
     text = "".join(f"[rank{n % 2}]: {line}\n" for n, line in enumerate(STEPS.splitlines()))
