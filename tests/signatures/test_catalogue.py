@@ -125,3 +125,4 @@ def test_an_unknown_exception_gets_the_advice_for_its_class(known: Any) -> None:
 def test_an_exception_of_a_class_of_ones_own_gets_no_advice() -> None:
     """Nothing is made up about a class that nobody knows."""
     assert advice("MyError", "bad") == ()
+    assert advice("RuntimeError", "no relationship between a and b") == ()
