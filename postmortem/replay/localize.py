@@ -27,7 +27,7 @@ from postmortem.replay.runner import Overrides, ReplayError, StepRunner
 from postmortem.replay.samples import Samples
 from postmortem.replay.search import find_samples
 from postmortem.replay.state import preserved
-from postmortem.replay.trace import Tracer
+from postmortem.replay.trace import Tracer, Within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,7 +119,7 @@ class _Case:
     told: bool
     """The steps were handed over rolled: someone saw in the log that they went wrong."""
     how: list[str] = field(default_factory=list)
-    _in_optimizers: bool = False
+    _within: Within = "others"
 
     # ---- stages
 
@@ -162,18 +162,18 @@ class _Case:
         return self.runner.again(step)
 
     def _trace(self, repair: dict[int, Callable[[torch.Tensor], Any]] | None = None, prepare: Callable[[], None] | None = None) -> Traced:
-        """A traced rerun. Inside the optimizer it looks only where a parameter is known to fail."""
+        """A traced rerun. Where a parameter fails it is done again inside the optimizer, with the rest only if that had anything odd."""
         traced = self._traced(repair, prepare)
-        if traced.stage == "param" and not self._in_optimizers:
-            self._in_optimizers = True
+        if traced.stage == "param" and self._within == "others":
+            self._within = "all" if traced.tracer.hits else "optimizers"
             traced = self._traced(repair, prepare)
         return traced
 
     def _traced(self, repair: dict[int, Callable[[torch.Tensor], Any]] | None, prepare: Callable[[], None] | None) -> Traced:
         if self.runner.device.type == "cpu":
-            return self.session.trace(Tracer(repair=repair, optimizers=self._in_optimizers), prepare)
-        suspects = self.session.trace(Tracer(deferred=True, repair=repair, optimizers=self._in_optimizers), prepare).tracer.suspects
-        return self.session.trace(Tracer(detail=set(suspects), repair=repair, optimizers=self._in_optimizers), prepare)
+            return self.session.trace(Tracer(repair=repair, within=self._within), prepare)
+        suspects = self.session.trace(Tracer(deferred=True, repair=repair, within=self._within), prepare).tracer.suspects
+        return self.session.trace(Tracer(detail=set(suspects), repair=repair, within=self._within), prepare)
 
     def _unstable(self, step: int) -> Culprit:
         if self.roll.raised is not None:

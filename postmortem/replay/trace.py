@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch._C._autograd import _get_sequence_nr
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from types import CodeType, FrameType
 
+Within = Literal["all", "optimizers", "others"]
 
 _INEXACT = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex)}
 _graph_task, _grad_enabled = torch._C._current_graph_task_id, torch.is_grad_enabled  # looked up once: they are asked per operator
@@ -71,7 +72,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """See the module. `detail`: indices of operators to look at exactly, all that look odd where None. `repair`:
     operator index -> function that mends its output in place. `look=False` only counts operators and repairs.
     `origin_of`: an operator of the backward pass whose forward operator and place are wanted as `origin`.
-    `optimizers=False`: inside the steps of torch's optimizers operators are only counted."""
+    `within`: look only inside the steps of torch's optimizers, or only outside of them; the other operators are counted."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         look: bool = True,
         deferred: bool = False,
         origin_of: int | None = None,
-        optimizers: bool = True,
+        within: Within = "all",
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.hits: dict[int, Hit] = {}
@@ -104,7 +105,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._stack: list[torch.nn.Module] = []
         self._handles: list[Any] = []
         self._optimizing = 0
-        self._origin_of, self._in_optimizers = origin_of, optimizers
+        self._origin_of, self._within = origin_of, within
         self.origin: tuple[str | None, Where] = (None, NOWHERE)
 
     # ---- arming
@@ -154,7 +155,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         index = self._count
         self._count += 1
-        if not self._look or (self._optimizing and not self._in_optimizers):
+        if not self._look or self._within == ("others" if self._optimizing else "optimizers"):
             self._names.append("")
             self._places.append(_NO_PLACE)
             out = func(*args, **kwargs)

@@ -131,16 +131,17 @@ def test_unusual_tensors_are_looked_at_as_well() -> None:
     assert [h.name for h in trace.hits.values()] == ["div", "mul", "mul", "div", "_to_copy"]
 
 
-def test_the_optimizer_left_out() -> None:
-    """With optimizers=False the operators of its step are counted, as repairs need, and not looked at."""
+def test_inside_or_outside_the_optimizer() -> None:
+    """What is not looked at is counted all the same, as repairs need."""
     counts = []
-    for optimizers in (True, False):
+    for within, found in (("all", ["div", "add_", "add_"]), ("others", ["div"]), ("optimizers", ["add_", "add_"])):
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=float("nan"))
-        with Tracer(optimizers=optimizers) as trace:
+        optimizer = torch.optim.SGD(model.parameters(), lr=float("inf"), foreach=False)
+        with Tracer(within=within) as trace:
+            torch.ones(2) / 0
             model(torch.ones(2, 3)).sum().backward()
             optimizer.step()
         counts.append(trace.count)
-        assert bool(trace.hits) == optimizers
-    assert counts[0] == counts[1]
+        assert [h.name for h in trace.hits.values()] == found
+    assert counts[0] == counts[1] == counts[2]
