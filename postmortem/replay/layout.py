@@ -186,7 +186,8 @@ def _tensors(content: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, t
     while waiting:
         path, value = waiting.pop()
         if isinstance(value, torch.Tensor):
-            yield ".".join(path), value._values() if value.is_sparse else value
+            compressed = value.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+            yield ".".join(path), value._values() if value.is_sparse else value.values() if compressed else value
         elif isinstance(value, (dict, list, tuple)) and id(value) not in seen and len(path) < _DEEPEST:
             seen.add(id(value))
             items = value.items() if isinstance(value, dict) else enumerate(value)

@@ -183,6 +183,8 @@ def why_unreadable(path: Path, error: BaseException) -> str:
         return f"truncated: the directory at the end of the archive is missing after {size} bytes"
     if "zip archive" in text or "PytorchStreamReader" in text:
         return f"truncated or corrupt: {short(error)}"
+    if "uantized" in text and isinstance(error, NotImplementedError):
+        return "it holds quantized tensors, which are not looked into"
     if "TorchScript" in text or "torch.jit" in text:
         return "a TorchScript archive, not a checkpoint"
     if isinstance(error, ValueError) and type(error) is ValueError:

@@ -535,6 +535,19 @@ def test_the_first_of_several_tensors_in_a_distributed_file(tmp_path: Path) -> N
 _LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\x02M\xe9\x03." + b"\x80\x02}."  # what comes before the content
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_sparse_and_quantized_tensors(tmp_path: Path, zipped: bool) -> None:
+    """The values of a sparse tensor of any layout are looked at; what cannot be looked into is told in words."""
+    bad = torch.diag(torch.tensor([1.0, 2.0, math.nan]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        state = {"coo": bad.to_sparse(), "csr": bad.to_sparse_csr(), "csc": bad.to_sparse_csc(), "bsr": bad.to_sparse_bsr((1, 1))}
+        torch.save(state, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+        torch.save({"q": torch.quantize_per_tensor(bad, 0.1, 0, torch.qint8)}, tmp_path / "q.pt", _use_new_zipfile_serialization=zipped)
+    assert {t.name: (t.numel, t.nan, t.max_abs) for t in health(tmp_path / "x.pt").tensors} == dict.fromkeys(state, (3, 1, 2.0))
+    assert health(tmp_path / "q.pt").problems[0].what == "it holds quantized tensors, which are not looked into"
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
