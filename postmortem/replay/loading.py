@@ -193,8 +193,8 @@ def _load_model(key: str, model: torch.nn.Module, saved: Saved, account: Account
         return matched + _named(fit.where, key) - 0.3 * shadow, 0.01 * len(fit.pairs), -len(fit.where)
 
     best = max(fits, key=worth, default=None)
+    tail = f"; {saved.problems[0].path}: {saved.problems[0].what}" if saved.problems else ""
     if best is None or not best.pairs:
-        tail = f"; {saved.problems[0].path}: {saved.problems[0].what}" if saved.problems else ""
         raise ReplayError(f"{saved.path}: no weights in it fit the recipe's {what}{tail}")
     place = ".".join(best.where) or "the file itself"
     if best.mismatched:
@@ -210,7 +210,7 @@ def _load_model(key: str, model: torch.nn.Module, saved: Saved, account: Account
     adapter = any("lora" in s.lower() or "adapter" in s.lower() for s in best.pairs.values())
     if trainable and not adapter:
         raise ReplayError(
-            f"{saved.path}: {len(trainable)} trainable weights of the recipe's {what} are missing in {place}: {', '.join(trainable[:4])}"
+            f"{saved.path}: {len(trainable)} trainable weights of the recipe's {what} are missing in {place}: {', '.join(trainable[:4])}{tail}"
         )
     account.fitted.append(f"{what}: {len(best.pairs)} of {len(target)} tensors from {place}{best.renamed}")
     if missing:

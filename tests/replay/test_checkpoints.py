@@ -605,6 +605,9 @@ def test_missing_shard(tmp_path: Path) -> None:
     (path / "model-00002-of-00002.safetensors").unlink()
     assert "model-00002" in health(path).problems[0].path
     assert "missing" in health(path).problems[0].what
+    model, _ = trained()
+    with pytest.raises(ReplayError, match=r"trainable weights of .* are missing in model: .*model-00002-of-00002.safetensors: missing: an index"):
+        load_saved(StepRunner(TrainStep(model, None, None)), read_saved(path))
 
 
 @pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "model.", "module._orig_mod.", "net.body."])
