@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Values = NDArray[np.floating[Any]]
 
-CHUNK = 2 * 2**20  # smaller ones cost more calls, larger ones leave the cache
+CHUNK = 3 * 2**20  # smaller ones have threads wait for the interpreter more often, larger ones leave the cache
 _LINE = 64  # bytes of a cache line
 _PAGE = 2 * 2**20  # bytes of a huge page
 _OPEN = 8  # files that a thread keeps open
