@@ -125,7 +125,7 @@ def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
         values = wide[: len(data) // 2]
         torch.from_numpy(values).copy_(torch.from_numpy(data).view(dtype))
     else:
-        values = _table(dtype)[data]
+        values = _table(dtype).take(data)
         largest = _largest(values)
     if math.isfinite(largest):
         return values, Sums(largest=largest, norm=_norm(values) if largest else 0.0)
