@@ -354,15 +354,18 @@ def _add_culprit(report: RunReport) -> None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
 
 
-def checkpoints(path: PathLike) -> list[Health]:
-    """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch."""
+def checkpoints(path: PathLike, *, trust: bool = False) -> list[Health]:
+    """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
+
+    `trust` unpickles whatever is in them: only for files of one's own.
+    """
     _need_torch("checkpoints")
     from postmortem.replay.health import health
 
     if not Path(path).exists():
         raise NotFoundError(f"no such file or folder: {path}")
     paths = [Path(c.path) for c in find_checkpoints(Path(path))]
-    return [health(p, previous) for previous, p in zip([None, *paths], paths, strict=False)]
+    return [health(p, previous, trust=trust) for previous, p in zip([None, *paths], paths, strict=False)]
 
 
 def _need_torch(what: str) -> None:

@@ -25,13 +25,14 @@ _SHOWN = 5
 @click.command()
 @click.argument("path", type=PATH)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--trust", is_flag=True, help="Unpickle whatever is in them: only for files of your own.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every tensor.")
-def checkpoints(path: Path, format_: str, verbose: bool) -> int:
+def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
     """Look into the checkpoints in and below PATH, and name the last good one.
 
-    Nothing that is pickled is run. Exit code 1: one holds non-finite values or cannot be read; 0: all are good.
+    Nothing that is pickled is run, unless you --trust it. Exit code 1: one holds non-finite values or cannot be read; 0: all are good.
     """
-    found = api.checkpoints(path)
+    found = api.checkpoints(path, trust=trust)
     if not found:
         raise NotFoundError(f"{path}: no checkpoint found (.pt, .pth, .ckpt, .safetensors, pytorch_model.bin, checkpoint folders)")
     good = [h for h in found if h.finite]

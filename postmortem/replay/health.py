@@ -89,10 +89,10 @@ def inspect(path: Path) -> Health:
     return health(path)
 
 
-def health(path: Path, previous: Path | None = None) -> Health:
-    """The health of a checkpoint; with `previous`, how much each tensor changed since that one."""
-    found = layout(path)
-    before = layout(previous) if previous is not None else Layout()
+def health(path: Path, previous: Path | None = None, *, trust: bool = False) -> Health:
+    """The health of a checkpoint; with `previous`, how much each tensor changed since that one. `trust` unpickles whatever is in them."""
+    found = layout(path, trust=trust)
+    before = layout(previous, trust=trust) if previous is not None else Layout()
     tensors = _scan(found, before)
     return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces))
 

@@ -29,7 +29,7 @@ from postmortem.readers._checkpoints import is_weights
 from postmortem.replay import dcp
 from postmortem.replay._archives import Part, check_sums, data_offset
 from postmortem.replay.saved import shards_named, step_in_content
-from postmortem.replay.unpickling import LONGEST_PICKLE, Pickle, UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
+from postmortem.replay.unpickling import LONGEST_PICKLE, WHOLE, Pickle, Trusting, UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,8 +88,11 @@ def stamp_of(path: Path) -> Stamp:
     return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
-def layout(path: Path) -> Layout:
-    """The layout of a checkpoint, file or folder. Damage is in `problems`; nothing is raised for content."""
+def layout(path: Path, *, trust: bool = False) -> Layout:
+    """The layout of a checkpoint, file or folder. Damage is in `problems`; nothing is raised for content.
+
+    `trust` unpickles whatever is in it: only for files of one's own.
+    """
     found = Layout()
     contents: dict[str, Any] = {}
     if dcp.is_dcp(path):
@@ -101,7 +104,7 @@ def layout(path: Path) -> Layout:
         found.problems += _missing_shards(path, {f.name for f in files})
     for file in files:
         prefix = "" if len(files) == 1 or file.suffix == ".safetensors" else file.name.partition(".")[0] + "."
-        contents[file.stem] = _guarded(found, file, lambda file=file, prefix=prefix: _file(file, prefix, found))
+        contents[file.stem] = _guarded(found, file, lambda file=file, prefix=prefix: _file(file, prefix, found, trust))
     if not found.pieces and not found.problems:
         found.problems.append(Problem(path=str(path), what="no saved weights in this folder" if folder else "no tensors in it"))
     for extra in _json_files(path, ".json"):
@@ -148,7 +151,7 @@ def _missing_shards(folder: Path, there: set[str]) -> Iterator[Problem]:
             yield Problem(path=str(index), what=f"{len(missing) - _SHOWN} more files that it names are missing", lost="their weights")
 
 
-def _file(path: Path, prefix: str, found: Layout) -> Any:
+def _file(path: Path, prefix: str, found: Layout, trust: bool) -> Any:
     found.stamps[path] = stamp_of(path)
     if path.stat().st_size == 0:
         raise EOFError
@@ -156,7 +159,7 @@ def _file(path: Path, prefix: str, found: Layout) -> Any:
         return _safetensors(path, prefix, found)
     size = path.stat().st_size
     with path.open("rb") as f:
-        content, places = _zip(f, 0, size) if is_zip(path) else _legacy(f)
+        content, places = _zip(f, 0, size, trust) if is_zip(path) else _legacy(f, trust)
     if is_zip(path):
         torch._C.PyTorchFileReader(str(path)).get_all_records()  # stricter than Python's: what it refuses nobody can load
     claimed: dict[tuple[int, int], None] = {}
@@ -185,6 +188,7 @@ def _tensors(content: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, t
     waiting = [(where, content)]
     while waiting:
         path, value = waiting.pop()
+        value = value.state_dict() if isinstance(value, WHOLE) else value
         if isinstance(value, torch.Tensor):
             compressed = value.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
             yield ".".join(path), value._values() if value.is_sparse else value.values() if compressed else value
@@ -215,16 +219,17 @@ class _Storages:
         return {s._untyped_storage._cdata: offsets[key] for key, s in self.made.items() if key in offsets}
 
 
-def _unpickle(f: Pickle, storages: _Storages) -> Any:
-    unpickler = restricted.Unpickler(f, encoding="utf-8")
-    unpickler.persistent_load = storages.load  # type: ignore[method-assign]
-    f.guards(unpickler)
+def _unpickle(f: Pickle, storages: _Storages, trust: bool = False) -> Any:
+    unpickler: Any = Trusting(f, encoding="utf-8") if trust else restricted.Unpickler(f, encoding="utf-8")
+    unpickler.persistent_load = storages.load
+    if not trust:
+        f.guards(unpickler)
     with safe_globals(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of pickle protocols: what cannot be read is said by the error
-        return unpickler.load()  # type: ignore[no-untyped-call]
+        return unpickler.load()
 
 
-def _zip(f: BinaryIO, base: int, size: int) -> tuple[Any, dict[int, int]]:
+def _zip(f: BinaryIO, base: int, size: int, trust: bool = False) -> tuple[Any, dict[int, int]]:
     """(content with tensors on meta, storage -> offset) of a zip archive that lies in f[base : base + size]."""
     part = Part(f, base, size)
     storages, offsets = _Storages(), {}
@@ -235,7 +240,7 @@ def _zip(f: BinaryIO, base: int, size: int) -> tuple[Any, dict[int, int]]:
         if records["data.pkl"].compress_type != zipfile.ZIP_STORED:  # torch never packs it: a few bytes could unpack to gigabytes
             raise ValueError("record data.pkl is compressed: no torch checkpoint")
         with archive.open(records["data.pkl"]) as record:
-            content = _unpickle(Pickle(record.read(LONGEST_PICKLE + 1)), storages)
+            content = _unpickle(Pickle(record.read(LONGEST_PICKLE + 1)), storages, trust)
         check_sums(archive, part)
         for name, info in records.items():
             if name.startswith("data/"):
@@ -248,12 +253,12 @@ def _zip(f: BinaryIO, base: int, size: int) -> tuple[Any, dict[int, int]]:
     return content, storages.places(offsets)
 
 
-def _legacy(f: BinaryIO) -> tuple[Any, dict[int, int]]:
+def _legacy(f: BinaryIO, trust: bool) -> tuple[Any, dict[int, int]]:
     """As `_zip`, of a legacy file. Its pickles lie before its tensors, so they are in the first bytes that `Pickle` allows."""
     storages, start = _Storages(), Pickle(f.read(LONGEST_PICKLE + 1))
     for _ in range(3):  # magic number, protocol version, system
         _unpickle(start, storages)
-    content = _unpickle(start, storages)
+    content = _unpickle(start, storages, trust)
     keys = _unpickle(start, storages)
     if not isinstance(keys, list) or len(keys) > len(storages.made) + 1000:
         raise ValueError("no list of its storages")

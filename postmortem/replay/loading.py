@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from postmortem.replay.runner import ReplayError, StepRunner
+from postmortem.replay.unpickling import WHOLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 _SHADOW = ("ema", "shadow", "swa", "averaged", "teacher", "best")  # a second copy of the weights beside those in training
-_WHOLE = (torch.nn.Module, torch.optim.Optimizer)  # some save the objects, not their state
 _CPU_RNG_BYTES = 5056  # torch's mt19937 state on the CPU
 
 
@@ -100,7 +100,7 @@ def _dicts(content: Any) -> Iterator[tuple[Where, dict[Any, Any]]]:
 
 
 def _every_dict(value: Any, where: Where, depth: int) -> Iterator[tuple[Where, dict[Any, Any]]]:
-    if isinstance(value, _WHOLE):
+    if isinstance(value, WHOLE):
         value = value.state_dict()
     if isinstance(value, dict):
         yield where, value
@@ -110,7 +110,7 @@ def _every_dict(value: Any, where: Where, depth: int) -> Iterator[tuple[Where, d
     else:
         return
     for key, inner in items:
-        if isinstance(inner, (dict, list, tuple, *_WHOLE)):
+        if isinstance(inner, (dict, list, tuple, *WHOLE)):
             yield from _every_dict(inner, (*where, str(key)), depth - 1)
 
 

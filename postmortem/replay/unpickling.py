@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Problem
 
 
+WHOLE = (torch.nn.Module, torch.optim.Optimizer)  # some save the objects, not their state
 LONGEST_PICKLE = 16 * 2**20  # bytes of structure: 100,000 tensors with their names take 10 MB
 _MARKS, _STACK = 10_000, 2_000_000  # a pickle of torch's own nests less than 1,000 deep and holds the items of one tuple at most
 _READS = 8_000_000  # two to three for a value
@@ -122,7 +123,7 @@ class _Unknown(dict[Any, Any]):
         return id(self)
 
 
-class _Unpickler(pickle.Unpickler):
+class Trusting(pickle.Unpickler):
     """Unpickles whatever can be: a script's own classes (``__main__.Config``) are not here, and no state needs them."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -132,7 +133,7 @@ class _Unpickler(pickle.Unpickler):
             return type(name, (_Unknown,), {"__module__": module})
 
 
-TRUSTING = types.SimpleNamespace(Unpickler=_Unpickler, load=lambda f, **how: _Unpickler(f, **how).load(), __name__="pickle")
+TRUSTING = types.SimpleNamespace(Unpickler=Trusting, load=lambda f, **how: Trusting(f, **how).load(), __name__="pickle")
 """In place of the module pickle, for files that the user vouches for."""
 
 

@@ -281,8 +281,8 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "x.pt"
     torch.save({"a": torch.ones(1000), "b": torch.ones(9 * 2**20)}, path)
 
-    def cut(found: Path) -> Any:
-        pieces = layout(found)
+    def cut(found: Path, **how: Any) -> Any:
+        pieces = layout(found, **how)
         os.truncate(found, 20 * 2**20)
         return pieces
 
@@ -292,7 +292,7 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest
     assert [(p.path, p.offset, p.what) for p in found.problems] == [(str(path), 20 * 2**20, "truncated while it was read")]
     assert found.finite is None
     torch.save({"a": torch.ones(1000)}, path)
-    monkeypatch.setattr("postmortem.replay.health.layout", lambda found: (layout(found), found.unlink())[0])
+    monkeypatch.setattr("postmortem.replay.health.layout", lambda found, **how: (layout(found, **how), found.unlink())[0])
     assert "cannot be read: No such file" in health(path).problems[0].what
 
 
@@ -301,8 +301,8 @@ def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: p
     path = tmp_path / "x.pt"
     torch.save({"a": torch.ones(1000)}, path)
 
-    def replaced(found: Path) -> Any:
-        pieces = layout(found)
+    def replaced(found: Path, **how: Any) -> Any:
+        pieces = layout(found, **how)
         torch.save({"much": list(range(9000)), "a": torch.ones(90_000)}, tmp_path / "new")
         os.replace(tmp_path / "new", found)
         return pieces
@@ -471,6 +471,9 @@ def test_classes_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.delitem(sys.modules, "gone")
     saved = read_saved(tmp_path / "x.pt", trust=True)
     assert saved.content["config"].lr == 0.5
+    assert [p.what[:7] for p in health(tmp_path / "x.pt").problems] == ["refused"]
+    assert health(tmp_path / "x.pt", trust=True).finite
+    assert {t.name for t in health(tmp_path / "x.pt", trust=True).tensors} > {f"state.weights.{k}" for k in model.state_dict()}
     fresh = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
     account = load_saved(StepRunner(TrainStep(fresh, torch.optim.Adam(fresh.parameters()), None)), saved)
     assert account.fitted[:2] == ["model: 4 of 4 tensors from state.weights", "optimizer: from optimizer"]
