@@ -259,7 +259,10 @@ class Scanner:
         world = _WORLD.search(rest[:2000]) if "orld" in rest or "WORLD" in rest else None
         if world is not None:
             self.world_size = max(self.world_size, int(world[1]))
-        if signature is None or fields is None or (signature.severity == "error" and signature.only_if(rest)):
+        if signature is None or fields is None:
+            return
+        measured = any(isinstance(value, (int, float, list)) for value in fields.values())  # numbers are of something that happened
+        if signature.severity == "error" and not measured and signature.only_if(rest):
             return
         seen = self._add(signature, number, number, rest.strip(), key, fields)
         if signature.follow:

@@ -144,6 +144,13 @@ def test_what_may_happen_or_did_not_is_no_event(scan: Scan, line: str) -> None:
     assert scan(STEPS + line + "\n" + MORE).events == []
 
 
+def test_advice_that_quotes_what_happened_is_a_report(scan: Scan) -> None:
+    """A number in the message is of something that happened, whatever words stand before it."""
+    line = "ERROR: training failed. If this comes again, use fewer samples: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    (event,) = scan(STEPS + line).events
+    assert (event.kind, event.severity) == ("cuda-oom", "error")
+
+
 def test_a_missing_gpu_that_the_program_does_without(scan: Scan) -> None:
     (event,) = scan("No CUDA GPUs are available, using CPU\n" + STEPS).events
     assert event.severity == "warning"
