@@ -178,8 +178,8 @@ def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], in
         if seen.rank is not None and seen.rank not in known.ranks:
             known.ranks.append(seen.rank)
     for key, count in more.items():
-        if key in latest:
-            latest[key].count += count
+        if (known := latest.get(key) or latest.get((*key[:2], True, *key[3:]))) is not None:
+            known.count += count
     for failure in failures:
         failure.ranks.sort()
     return failures

@@ -31,8 +31,8 @@ _BATCH = 256
 """Lines that the prefilter sees at once."""
 _QUIET = 300
 """Lines without news of a rank after which its message is taken as finished."""
-_MOST = 20_000
-"""Occurrences that are kept; of a flood beyond it only the number is."""
+_MOST, _MOST_ALIKE = 20_000, 1_000
+"""Occurrences that are kept, and those of one kind; of a flood beyond it the last, and their number."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\))")
 _PROGRESS = re.compile(r"(?:\b(?:[Ll]oss|[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|ppl|lr|eta|[Aa]cc)\b.{0,40}?\d|it/s|s/it|_loss\W)")
@@ -72,6 +72,9 @@ class Scanner:
         self.occurrences: list[Occurrence] = []
         self.more: Counter[tuple[object, ...]] = Counter()
         """How often what was seen came again, beyond the occurrences that are kept."""
+        self._alike: Counter[tuple[object, ...]] = Counter()
+        self._last: dict[tuple[object, ...], Occurrence] = {}
+        """The last of each kind of which not all are kept."""
         self.progress = 0
         """Bytes of lines that look like training, since the first failure."""
         self.ordinary = 0
@@ -158,6 +161,9 @@ class Scanner:
         for follow in self._follows:
             self._finish(follow)
         self._follows = []
+        self.occurrences += self._last.values()
+        self.more.subtract(dict.fromkeys(self._last, 1))
+        self._last = {}
         self.occurrences.sort(key=lambda seen: seen.line)
         return self.occurrences
 
@@ -357,10 +363,11 @@ class Scanner:
         if signature.follow or done.last.exception.endswith("ChildFailedError"):
             fields["text"] = last.text
         end = last.line + len(last.more)
-        self.occurrences = [o for o in self.occurrences if not (o.signature is signature and last.line < o.line <= end and not o.exception)]
+        recent = max(0, len(self.occurrences) - 2 * len(last.more) - _BATCH)  # what the lines of its message were taken for
+        said = [o for o in self.occurrences[recent:] if not (o.signature is signature and last.line < o.line <= end and not o.exception)]
+        self.occurrences[recent:] = said
         title = "a traceback without its last line" if done.cut else last.title
-        seen = self._add(signature, last.line, done.blocks[0].header, title, key, fields)
-        seen.exception = last.exception
+        seen = self._add(signature, last.line, done.blocks[0].header, title, key, fields, last.exception)
         seen.uncaught = last.uncaught
         if seen.rank is None and signature.role != "wrapper":
             seen.rank, self._spawned = self._spawned, None
@@ -370,7 +377,9 @@ class Scanner:
         elif signature.severity != "error" and signature.ended != "interrupted":
             seen.severity = "error"  # a note that became an exception is none
 
-    def _add(self, signature: Signature, line: int, first: int, message: str, key: int | None, fields: dict[str, Any]) -> Occurrence:
+    def _add(
+        self, signature: Signature, line: int, first: int, message: str, key: int | None, fields: dict[str, Any], exception: str = ""
+    ) -> Occurrence:
         if key is None or key < 0:
             key = next((fields[name] for name in ("bad_rank", "spawn_rank", "diag_rank", "waiting_rank") if isinstance(fields.get(name), int)), None)
         seen = Occurrence(
@@ -382,16 +391,20 @@ class Scanner:
             rank=key,
             wall_time=self._prefix.wall_time,
             fields=fields,
+            exception=exception,
             attempt=self.attempt,
             progress=self.progress,
             ordinary=self.ordinary,
         )
         self._failed = self._failed or signature.severity == "error"
         self._counted_from = self.progress
-        if len(self.occurrences) < _MOST:
+        key_of_kind = key_of(seen)
+        self._alike[key_of_kind] += 1
+        if self._alike[key_of_kind] <= _MOST_ALIKE and len(self.occurrences) < _MOST:
             self.occurrences.append(seen)
-        else:
-            self.more[key_of(seen)] += 1
+        elif key_of_kind in self._last or len(self._last) < _MOST:
+            self._last[key_of_kind] = seen
+            self.more[key_of_kind] += 1
         return seen
 
     def _count(self, text: str) -> None:

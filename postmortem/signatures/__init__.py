@@ -157,9 +157,24 @@ class Catalogue(Mapping[str, Signature]):
         """The plain texts of all entries: a line with none of them matches nothing."""
         return tuple(sorted({anchor for signature in self._entries.values() for anchor in signature.anchors if anchor}))
 
+    @cached_property
+    def _places(self) -> dict[str, list[tuple[str, int]]]:
+        """Anchors and the places of their entries in `by_rank`, by the first four letters of the anchor."""
+        places: dict[str, list[tuple[str, int]]] = {}
+        for place, signature in enumerate(self.by_rank):
+            for anchor in signature.anchors:
+                places.setdefault(anchor[:4], []).append((anchor, place))
+        return places
+
+    def _candidates(self, text: str) -> list[Signature]:
+        """The entries that have an anchor in a text, highest rank first: to ask each of them would cost more than all the rest."""
+        beginnings = self._places.keys() & {text[i : i + 4] for i in range(len(text) - 3)}
+        found = {place for letters in (*beginnings, "") for anchor, place in self._places.get(letters, ()) if anchor in text}
+        return [self.by_rank[place] for place in sorted(found)]
+
     def match(self, text: str, *, exception: bool = False) -> tuple[Signature, dict[str, Any]] | None:
         """The signature of highest rank that fits a text, with its fields. `exception`: the text is ``Class: message``."""
-        for signature in self.by_rank:
+        for signature in self._candidates(text[:_LONGEST]):
             if signature.scope in ("any", "exception" if exception else "line"):
                 fields = signature.match(text)
                 if fields is not None:

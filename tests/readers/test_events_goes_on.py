@@ -162,3 +162,18 @@ def test_an_environment_that_was_not_activated(scan: Scan) -> None:
     assert [(e.kind, e.severity) for e in scan(said + STEPS).events] == [("conda-activate", "warning")]
     reading = scan(said + traceback("ModuleNotFoundError: No module named 'torch'\n", "<module>"))
     assert [(e.kind, e.severity) for e in reading.events] == [("conda-activate", "warning"), ("module-missing", "error")]
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768",
+        "ValueError: bad sample 17, skipping it",
+    ],
+)
+def test_a_flood_does_not_hide_the_crash_behind_it(scan: Scan, note: str) -> None:
+    """However often a note came, each is counted, and what ended the run is kept."""
+    reading = scan("".join(f"step {n} loss 1.5\n{note}\n" for n in range(21_000)) + traceback(OOM, "<module>"))
+    assert reading.ended == "out-of-memory"
+    assert (reading.events[-1].kind, reading.events[-1].line) == ("cuda-oom", 42_004)
+    assert sum(event.fields["count"] for event in reading.events[:-1]) == 21_000
