@@ -50,7 +50,7 @@ def find_events(
     scanner = Scanner()
     announced = Announcements()
     scanner.read(announced.watch(lines))
-    failures = fold(soften(scanner.close(), scanner.progress), scanner.more)
+    failures = fold(soften(scanner.close(), scanner.progress), scanner.kept.more)
     enrich(failures, scanner.ranks, scanner.world_size)
     ended = judge(
         failures,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ _OF_A_TRACEBACK = frozenset({"text", "exception", "exception_class", "exception_
 _GOES_ON = ("goes-on", "cuda-oom-retries")
 _SAID_WITHIN = 40
 """Lines behind a failure within which its program says that it goes on."""
+_MOST, _MOST_ALIKE = 20_000, 1_000
+"""Occurrences that are kept, and those of one kind."""
 _FLUSHED = 8192
 """Bytes that a process may still write from its buffer after it failed: less than this is not "it went on"."""
 
@@ -51,6 +54,38 @@ class Occurrence:
     ordinary: int = 0
     uncaught: bool = False
     goes_on: Occurrence | None = None
+
+
+class Kept:
+    """The occurrences of a log: all of them, and of a flood the first ones, the last, and how many they were.
+
+    `occurrences` are in the order in which they were added; `more` says how often a key came again without being kept.
+    """
+
+    def __init__(self) -> None:
+        self.occurrences: list[Occurrence] = []
+        self.more: Counter[tuple[object, ...]] = Counter()
+        self._alike: Counter[tuple[object, ...]] = Counter()
+        self._last: dict[tuple[object, ...], Occurrence] = {}
+
+    def add(self, seen: Occurrence) -> None:
+        kind = key_of(seen)
+        if self._alike[kind] < _MOST_ALIKE and len(self.occurrences) < _MOST:
+            self._alike[kind] += 1
+            self.occurrences.append(seen)
+            return
+        if kind not in self._last and len(self._last) >= _MOST:  # what ended the run is among the last
+            del self._last[oldest := next(iter(self._last))]
+            del self.more[oldest]
+        self._last[kind] = seen
+        self.more[kind] += 1
+
+    def close(self) -> list[Occurrence]:
+        """All that is kept, in the order of their lines."""
+        self.more.subtract(dict.fromkeys(self._last, 1))
+        self.occurrences = sorted((*self.occurrences, *self._last.values()), key=lambda seen: seen.line)
+        self._last = {}
+        return self.occurrences
 
 
 @dataclass(slots=True)

@@ -7,14 +7,13 @@ prefixes, given to the traceback reader of its rank and matched against the cata
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from postmortem.readers._ending import AFTER_COMPLETION, COMPLETED, COMPLETED_ANCHORS, STRONG, Completion
-from postmortem.readers._occurrences import Occurrence, key_of
+from postmortem.readers._occurrences import Kept, Occurrence
 from postmortem.readers._plan import ANNOUNCED
 from postmortem.readers._prefilter import Prefilter
 from postmortem.readers._prefix import Prefix, labelled, peel
@@ -31,8 +30,6 @@ _BATCH = 256
 """Lines that the prefilter sees at once."""
 _QUIET = 300
 """Lines without news of a rank after which its message is taken as finished."""
-_MOST, _MOST_ALIKE = 20_000, 1_000
-"""Occurrences that are kept, and those of one kind; of a flood beyond it the last, and their number."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]{0,500}(?:\x07|\x1b\\))")
 _PROGRESS = re.compile(r"(?:\b(?:[Ll]oss|[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|ppl|lr|eta|[Aa]cc)\b.{0,40}?\d|it/s|s/it|_loss\W)")
@@ -69,12 +66,7 @@ class Scanner:
     """Goes through the lines and collects occurrences."""
 
     def __init__(self) -> None:
-        self.occurrences: list[Occurrence] = []
-        self.more: Counter[tuple[object, ...]] = Counter()
-        """How often what was seen came again, beyond the occurrences that are kept."""
-        self._alike: Counter[tuple[object, ...]] = Counter()
-        self._last: dict[tuple[object, ...], Occurrence] = {}
-        """The last of each kind of which not all are kept."""
+        self.kept = Kept()
         self.progress = 0
         """Bytes of lines that look like training, since the first failure."""
         self.ordinary = 0
@@ -144,7 +136,7 @@ class Scanner:
 
     def _counting(self) -> bool:
         """Whether it still matters how much progress there is: only the first part after a failure or an end does."""
-        return bool(self.occurrences or self._completions) and self.progress - self._counted_from < 4 * AFTER_COMPLETION
+        return bool(self.kept.occurrences or self._completions) and self.progress - self._counted_from < 4 * AFTER_COMPLETION
 
     def last_is_cut(self) -> bool:
         """Whether the last line is the beginning of one that the log wrote in full before."""
@@ -161,11 +153,7 @@ class Scanner:
         for follow in self._follows:
             self._finish(follow)
         self._follows = []
-        self.occurrences += self._last.values()
-        self.more.subtract(dict.fromkeys(self._last, 1))
-        self._last = {}
-        self.occurrences.sort(key=lambda seen: seen.line)
-        return self.occurrences
+        return self.kept.close()
 
     def _started_again(self, text: str) -> None:
         """The first line of the file once more, after a failure: another attempt is appended."""
@@ -302,7 +290,7 @@ class Scanner:
         seen = follow.seen
         seen.fields = seen.signature.detail(text) | seen.fields | {"text": text[:4000]}
         what = seen.fields.get("what")
-        if not isinstance(what, str) or any(o.severity == "error" and o is not seen and o.attempt == seen.attempt for o in self.occurrences):
+        if not isinstance(what, str) or any(o.severity == "error" and o is not seen and o.attempt == seen.attempt for o in self.kept.occurrences):
             return
         known = CATALOGUE.match(what, exception=True)  # nothing but the abort says why
         if known is not None and known[0].rank > seen.signature.rank:
@@ -363,9 +351,9 @@ class Scanner:
         if signature.follow or done.last.exception.endswith("ChildFailedError"):
             fields["text"] = last.text
         end = last.line + len(last.more)
-        recent = max(0, len(self.occurrences) - 2 * len(last.more) - _BATCH)  # what the lines of its message were taken for
-        said = [o for o in self.occurrences[recent:] if not (o.signature is signature and last.line < o.line <= end and not o.exception)]
-        self.occurrences[recent:] = said
+        recent = max(0, len(self.kept.occurrences) - 2 * len(last.more) - _BATCH)  # what the lines of its message were taken for
+        said = [o for o in self.kept.occurrences[recent:] if not (o.signature is signature and last.line < o.line <= end and not o.exception)]
+        self.kept.occurrences[recent:] = said
         title = "a traceback without its last line" if done.cut else last.title
         seen = self._add(signature, last.line, done.blocks[0].header, title, key, fields, last.exception)
         seen.uncaught = last.uncaught
@@ -398,13 +386,7 @@ class Scanner:
         )
         self._failed = self._failed or signature.severity == "error"
         self._counted_from = self.progress
-        key_of_kind = key_of(seen)
-        self._alike[key_of_kind] += 1
-        if self._alike[key_of_kind] <= _MOST_ALIKE and len(self.occurrences) < _MOST:
-            self.occurrences.append(seen)
-        elif key_of_kind in self._last or len(self._last) < _MOST:
-            self._last[key_of_kind] = seen
-            self.more[key_of_kind] += 1
+        self.kept.add(seen)
         return seen
 
     def _count(self, text: str) -> None:
