@@ -6,7 +6,7 @@ import io
 import struct
 import zipfile
 import zlib
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 _LIMIT = 64 * 2**20
 
@@ -36,6 +36,11 @@ class Part(io.RawIOBase):
         data = self._f.read(left if n < 0 else min(n, left))
         self._at += len(data)
         return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def data_offset(f: Part, info: zipfile.ZipInfo) -> int:

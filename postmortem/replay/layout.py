@@ -160,8 +160,6 @@ def _file(path: Path, prefix: str, found: Layout, trust: bool) -> Any:
     size = path.stat().st_size
     with path.open("rb") as f:
         content, places = _zip(f, 0, size, trust) if is_zip(path) else _legacy(f, trust)
-    if is_zip(path):
-        torch._C.PyTorchFileReader(str(path)).get_all_records()  # stricter than Python's: what it refuses nobody can load
     claimed: dict[tuple[int, int], None] = {}
     for name, t in _tensors(content):
         place = places.get(t.untyped_storage()._cdata)
@@ -250,6 +248,9 @@ def _zip(f: BinaryIO, base: int, size: int, trust: bool = False) -> tuple[Any, d
     missing = [key for key in storages.made if key not in offsets]
     if missing:
         raise ValueError(f"record data/{missing[0]} is missing")
+    part.seek(0)
+    strict: Any = torch._C.PyTorchFileReader  # what it refuses nobody can load; Python's reader forgives more
+    strict(part).get_all_records()
     return content, storages.places(offsets)
 
 
@@ -343,8 +344,9 @@ def _dcp(folder: Path, found: Layout) -> int | None:
         if not dcp.inside(where):
             raise ValueError(f"its metadata places {index.fqn} at byte {where.offset} of {where.relative_path}")
         if not hasattr(kind, "chunks"):
-            if index.fqn in ("step", "global_step", "iteration") and where.length < 2**16:
-                found.step = int(dcp.load_chunk(folder, where))
+            value = _guarded(found, path, lambda where=where: dcp.load_chunk(folder, where)) if where.length < 2**16 else None
+            if index.fqn in ("step", "global_step", "iteration") and value is not None:
+                found.step = int(value)
             continue
         if not path.is_file() or path.stat().st_size < where.offset + where.length:
             what = (

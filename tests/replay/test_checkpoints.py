@@ -515,6 +515,22 @@ def test_distributed_metadata_reaches_nothing_through_a_module(tmp_path: Path, m
     assert not Path("it_ran").exists()
 
 
+def test_parts_of_a_distributed_checkpoint_that_are_no_tensors(tmp_path: Path) -> None:
+    """What no tensor is can be damaged as well, and the headers between them: such a folder is not called good."""
+    folder = write(tmp_path, "distributed")
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    file = next(folder.glob("*.distcp"))
+    whole = file.read_bytes()
+    for name in ("optim.param_groups.0.lr", "model.0.weight"):
+        where = next(w for i, w in metadata.storage_data.items() if i.fqn == name)
+        data = bytearray(whole)
+        data[where.offset + where.length - 4 - 16] ^= 0x41  # in the directory at the end of its archive
+        file.write_bytes(data)
+        assert health(folder).problems, name
+        with pytest.raises(UnreadableCheckpoint):
+            read_saved(folder)
+
+
 def test_distributed_metadata_changes_no_class(tmp_path: Path) -> None:
     """A pickle can set attributes of the classes that it names: they are not those of the process."""
     before = Path.exists
