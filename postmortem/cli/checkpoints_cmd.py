@@ -60,7 +60,8 @@ def _text(h: Health, root: Path, verbose: bool) -> Iterator[str]:
     said = "good" if h.finite and not h.problems else "NOT FINITE" if h.finite is False else "UNREADABLE" if not h.tensors else "damaged"
     weights = [t for t in h.tensors if not t.name.endswith("step")]  # optimizers count their steps in tensors
     norm = sum(t.norm**2 for t in weights) ** 0.5
-    size = f"{len(h.tensors)} tensors, {h.nbytes / 2**20:.1f} MiB, norm {norm:.4g}" if h.tensors else ""
+    size = f"{len(h.tensors)} tensors, {h.nbytes / 2**20:.1f} MiB" if h.tensors else ""
+    size += f", norm {norm:.4g}{'' if h.finite else ' of what is finite' if h.finite is False else ' of what could be read'}" if norm else ""
     name = Path(h.path)
     shown_name = name.relative_to(root) if name != root and name.is_relative_to(root) else name
     yield f"{shown_name}  step {'?' if h.step is None else h.step}  {said}  {size}".rstrip()

@@ -66,7 +66,7 @@ def text(result: ReplayResult) -> Iterator[str]:
         yield from (f"  {i}. {line.replace(c.file, _short(c.file)) if c.file else line}" for i, line in enumerate(result.next, 1))
     yield ""
     yield f"Fidelity: {'good' if result.fidelity.ok else 'NOT GOOD' if result.fidelity.compared else 'unknown'}. {result.fidelity.note}"
-    yield from (f"  ! {note}" for note in result.notes)
+    yield from (f"Repro: {note}" for note in result.notes)
     yield "How this was established:"
     yield from (f"  - {line}" for line in c.how if line != result.fidelity.note)
     yield "What the checkpoint gave:"
