@@ -1,4 +1,4 @@
-"""What a step keeps outside its model and optimizer: generators of its own, numbers in its closure or its object, other models.
+"""What a step keeps outside its model and optimizer: generators of its own, numbers in its closure, its object or its file, other models.
 
 A rerun that found them changed would not be a rerun. What drawing a batch changes is left alone, but for the generators:
 `batches` is asked for each batch once.
@@ -10,7 +10,7 @@ import copy
 import functools
 import random
 import sys
-from types import CellType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,6 +69,20 @@ def _installed(name: str) -> bool:
     return module is not None and name != "__main__" and installed(name, module)
 
 
+def _files_of_the_user(names: Iterable[str]) -> list[ModuleType]:
+    """The user's modules of these names, and those that they import or take functions and classes from."""
+    found: dict[str, ModuleType] = {}
+    todo = list(names)
+    while todo:
+        name = todo.pop()
+        module = sys.modules.get(name)
+        if name not in found and module is not None and not _installed(name):
+            found[name] = module
+            held = [v for v in list(vars(module).values()) if isinstance(v, (ModuleType, FunctionType, type))]
+            todo += [v.__name__ if isinstance(v, ModuleType) else v.__module__ for v in held]
+    return list(found.values())
+
+
 def _filled(cell: CellType) -> bool:
     try:
         _ = cell.cell_contents
@@ -83,8 +97,9 @@ def _of_the_users(value: Any) -> bool:
 
 
 class Outside:
-    """What `train_step.step` holds: `generators`, `cells` of closures, `objects` with attributes, and `modules` by name that are not
-    in `models` (a teacher is stepped like a model). `compiled`: there are compiled functions among them.
+    """What `train_step.step` holds: `generators`, `cells` of closures, `objects` with attributes (among them the user's files, with what
+    is global in them), and `modules` by name that are not in `models` (a teacher is stepped like a model). `compiled`: there are
+    compiled functions among them.
 
     What of them drawing a batch changes goes into `drawn`: (id of the object or cell, name of the attribute).
     """
@@ -100,8 +115,9 @@ class Outside:
         others = {name: m for key, (name, m) in reach.modules.items() if key not in own}
         room = _ROOM * sum(p.numel() for m in models for p in m.parameters())
         self.modules = others if sum(p.numel() for m in others.values() for p in m.parameters()) <= room else {}
-        modules = [m for o in owners if not _installed(name := type(o).__module__) and (m := sys.modules.get(name)) is not None]
-        held = [*(vars(o) for o in [*owners, *reach.objects.values()]), *map(vars, modules), *reach.globals.values()]
+        names = [type(o).__module__ for o in owners] + [g.get("__name__", "") for g in reach.globals.values()]
+        self.objects += _files_of_the_user(names)
+        held = [*(vars(o) for o in [*owners, *self.objects]), *reach.globals.values()]
         found = [v for names in held for v in list(names.values())] + [c.cell_contents for c in reach.cells.values()]
         self.generators = list({id(g): g for g in found if issubclass(type(g), _GENERATORS) and not any(g is one for one in _GLOBAL)}.values())
         self.compiled = any(isinstance(v, FunctionType) and hasattr(v, "_torchdynamo_orig_callable") for v in found)

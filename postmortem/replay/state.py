@@ -14,6 +14,7 @@ import warnings
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -102,13 +103,17 @@ class _Slot:
                     t.grad = self.grad_values.clone()
 
 
-_PLAIN = (int, float, bool, str, bytes, complex, type(None), torch.Tensor)
+_PLAIN = (int, float, bool, str, bytes, complex, type(None), np.generic)
 
 
 def _is_plain(value: Any, depth: int = 3) -> bool:
     """Numbers, strings, tensors and shallow containers of them: what can be copied without surprises."""
+    if isinstance(value, torch.Tensor):  # a list is filled anew, and what trains in it must stay what the optimizer holds
+        return not isinstance(value, torch.nn.Parameter) and not (value.requires_grad and depth < 3)
     if isinstance(value, _PLAIN):
-        return not isinstance(value, torch.nn.Parameter)
+        return True
+    if isinstance(value, np.ndarray):
+        return value.size <= _FEW and not value.dtype.hasobject
     if depth and type(value) in (list, tuple, deque, set):
         return len(value) < 10_000 and all(_is_plain(v, depth - 1) for v in value)
     if depth and isinstance(value, dict):
@@ -125,8 +130,8 @@ def _is_small(value: Any) -> bool:
 
 
 def _elements(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel()
+    if isinstance(value, (torch.Tensor, np.ndarray)):
+        return value.numel() if isinstance(value, torch.Tensor) else value.size
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, deque, set)) else ()
     return 1 + sum(map(_elements, parts))
 
@@ -135,6 +140,8 @@ def _copy(value: Any) -> Any:
     """A copy of nested containers in which every tensor is cloned and everything else is shared."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
+    if isinstance(value, np.ndarray):
+        return value.copy()
     if isinstance(value, dict):
         return {k: _copy(v) for k, v in value.items()}
     if isinstance(value, (list, deque, set)):
@@ -156,6 +163,8 @@ class _Attributes:
 
     @staticmethod
     def _mine(owner: Any, name: str) -> bool:
+        if isinstance(owner, ModuleType):
+            return not name.startswith("__")
         return not (isinstance(owner, torch.nn.Module) and name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")) and (
             name not in ("state", "param_groups", "defaults") and "hooks" not in name
         )
@@ -190,6 +199,8 @@ def _same(a: Any, b: Any) -> bool:
         return False
     if isinstance(a, torch.Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
     if isinstance(a, (list, tuple, deque)):
@@ -206,6 +217,9 @@ def _put_back(original: Any, values: Any) -> Any:
             return values.clone()
         with torch.no_grad():
             original.copy_(values)
+        return original
+    if isinstance(original, np.ndarray) and original.shape == values.shape and original.flags.writeable:
+        original[...] = values
         return original
     if isinstance(original, (list, dict, set, deque)):
         fresh = _copy(values)

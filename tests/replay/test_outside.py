@@ -116,6 +116,45 @@ class Trainer:
             yield self.batches(0)
 
 
+_COUNT, _HISTORY, _MEAN = 0, [1.0], np.zeros(3, np.float32)  # as a training script has them
+
+
+def test_what_is_global_in_a_script() -> None:
+    """A counter, a list and an array of the script that the step changes are as before in every rerun: repairs are seen to cure."""
+
+    def step(m: Any, b: Any) -> Any:
+        global _COUNT
+        _COUNT += 1
+        _MEAN[:] += 1 + b.mean(0).numpy()
+        out = (m(b) / b.abs().sum(1, keepdim=True)).mean() * float(_MEAN.max()) * _COUNT
+        _HISTORY.append(out.item())
+        return out / abs(np.mean(_HISTORY))
+
+    batch = torch.randn(4, 3)
+    batch[2] = 0
+    culprit = _ask(step, batch=batch)
+    assert (culprit.op, culprit.samples) == ("div", (2,))
+    assert {f.name for f in culprit.fixes if f.cured} == {"eps", "drop_sample"}
+    assert (_COUNT, _HISTORY, _MEAN.tolist()) == (0, [1.0], [0.0] * 3)
+
+
+def test_tensors_that_train_in_a_list() -> None:
+    """Weights that a closure holds in a list are the same objects afterwards, with their values, and still train."""
+    weights = [torch.randn(3, 2, requires_grad=True), torch.randn(2, 1, requires_grad=True)]
+    before, objects = [w.detach().clone() for w in weights], list(weights)
+
+    def step(m: Any, b: Any) -> Any:
+        return (m(b) @ weights[1] + b @ weights[0] @ weights[1] / b.abs().sum(1, keepdim=True)).mean()
+
+    batch = torch.randn(4, 3)
+    batch[2] = 0
+    model = nn.Linear(3, 2)
+    culprit = localize(TrainStep(model, torch.optim.SGD([*model.parameters(), *weights], lr=0.01), step, batch=batch))
+    assert (culprit.op, culprit.samples) == ("div", (2,))
+    assert all(a is b and a.requires_grad for a, b in zip(weights, objects, strict=True))
+    assert all(map(torch.equal, weights, before))
+
+
 def test_the_object_of_a_method() -> None:
     """What the object of the step's method counts is put back."""
     trainer = Trainer()
