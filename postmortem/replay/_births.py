@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from postmortem.replay._operators import ABSORBERS, FRESH, LOGARITHMS, MAKERS
+from postmortem.replay._operators import ABSORBERS, FRESH, LOGARITHMS, MAKERS, PRODUCTS
 from postmortem.replay._records import Birth, Hit
 from postmortem.replay._tensors import INF, NAN, NEG, POS
 
@@ -47,7 +47,8 @@ def births(trace: Tracer, sources: Iterable[int]) -> list[Birth]:
         elif linked is not None:
             todo.append(linked)
         elif not bad:
-            constant = not out & NAN and (bool(hit.constants) or hit.name in FRESH or hit.name in MAKERS)
+            written = bool(hit.constants) and hit.name.strip("_") not in PRODUCTS
+            constant = not out & NAN and (written or hit.name in FRESH or hit.name in MAKERS)
             found[index, None] = Birth(hit, bits=out, constant=constant)
         elif (hit.name in ABSORBERS and not out & NAN) or (out & NAN and not any(t.bits & NAN for t in bad)):
             found[index, None] = Birth(hit, bits=out, from_inf=True)

@@ -10,6 +10,8 @@ FRESH = {"lift_fresh", "lift_fresh_copy", "lift"}
 ABSORBERS = {"logsumexp", "logaddexp", "logcumsumexp", "amax", "amin", "max", "min", "aminmax", "maximum", "minimum", "fmax", "fmin"}
 """Operators that masks of infinities are made for: they come out finite unless everything is masked."""
 LOGARITHMS = {"log", "log2", "log10", "log1p"}
+PRODUCTS = {"mul", "div", "reciprocal", "pow"}
+"""With an infinite number they make no mask: zero times infinity is NaN."""
 MAKERS = {"full", "full_like", "fill", "fill_", "new_full", "scalar_tensor", "masked_fill", "masked_fill_", "constant_pad_nd"}
 
 

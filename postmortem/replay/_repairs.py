@@ -85,7 +85,7 @@ def _epsilon(found: Culprit, c: Candidate, session: Session, tried: list[Fix]) -
             return None
         if fails is False:
             tried.append(Fix(name="eps", cured=True, how=f"{op} at line {found.line} kept {eps:g} away from its singularity"))
-            return suggested_line(found.file, c.hits[0].where.span, found.line, op, 1 if at.whole else eps, at.signed)
+            return suggested_line(found.file, at.spans or [c.hits[0].where.span], found.line, op, 1 if at.whole else eps, at.signed)
     tried.append(Fix(name="eps", cured=False, how=f"{op} at line {found.line} kept 1e-6 and 1e-4 away from its singularity"))
     return None
 

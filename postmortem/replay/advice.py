@@ -25,8 +25,9 @@ def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, .
         return ()
     said = [*_of_the_line(culprit), *_of_the_data(culprit), *_of_the_precision(culprit, view), *_of_the_training(culprit, view)]
     said = said or list(_nothing_cured(culprit))
-    again = f"then resume from {checkpoint}" if culprit.phase != "parameters" else f"do not resume from {checkpoint}: its state is at fault"
-    return (*said, again)
+    if culprit.phase == "parameters":
+        return (*said, f"do not resume from {checkpoint}: its state is at fault")
+    return (*said, f"{'then ' if said else ''}resume from {checkpoint}{'' if said else ', once the fault is repaired'}")
 
 
 def _cured(culprit: Culprit, *names: str) -> dict[str, str]:

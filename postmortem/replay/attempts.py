@@ -284,8 +284,8 @@ class Attempts:
             f"up to step {self.aim.step} the replay follows the log, there the log is not finite and the replay is: the fault did not come back "
             "(a hardware fault, a race, or something that the recipe does not rebuild)"
         )
-        found = Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how))
-        return found, False
+        attempt.fidelity = replace(attempt.fidelity, note=f"{earlier.note}; at step {self.aim.step} the log is not finite and the replay is")
+        return Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how)), False
 
     def bad_on_the_way(self, done: Roll) -> list[Path]:
         """Checkpoints of the steps that were replayed which are not finite although the replay was, newest first."""

@@ -167,6 +167,7 @@ class _Score:
     first_error: float
     mismatch: int | None
     nonfinite_differs: bool
+    finite: int
     of: LoggedLoss | None
 
 
@@ -176,9 +177,8 @@ def _score(candidate: LoggedLoss, results: Sequence[StepResult], name: str | Non
     finite = [(a, b) for _, a, b in pairs if math.isfinite(a) and math.isfinite(b)]
     errors = [0.0 if candidate.same(a, b) else abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in finite]
     differs = any(math.isfinite(a) != math.isfinite(b) for _, a, b in pairs)
-    return _Score(
-        len(pairs) - len(wrong), len(pairs), max(errors, default=0.0), next(iter(errors), 0.0), min(wrong, default=None), differs, candidate
-    )
+    right, largest = len(pairs) - len(wrong), max(errors, default=0.0)
+    return _Score(right, len(pairs), largest, next(iter(errors), 0.0), min(wrong, default=None), differs, len(finite), candidate)
 
 
 def compare(
@@ -217,6 +217,8 @@ def compare(
 
 def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mismatch: int | None, ok: bool) -> str:
     tags = ", ".join(f"{s.of.tag}{' (means over the steps between two lines)' if s.of.mean else ''}" for s in scores if s.of is not None)
+    if exact == compared and not any(s.finite for s in scores):
+        return f"only what is not finite could be compared: {tags} is so where the replay is, which says little of the state before"
     if exact == compared:
         return f"{compared} logged loss{'es' if compared > 1 else ''} of {tags} reproduced, every digit"
     if ok:

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.replay._modes import StepMode
-from postmortem.replay._places import user_frame
+from postmortem.replay._places import Where, user_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from types import CodeType, FrameType
 
 DIVISION = {"div", "divide", "true_divide", "__truediv__", "__div__", "div_", "divide_", "true_divide_", "__itruediv__"}
 RECIPROCAL = {"__rtruediv__", "__rdiv__", "reciprocal", "reciprocal_"}
@@ -93,13 +94,15 @@ def singular(op: str | None) -> bool:
 class AtLine(StepMode):
     """While active, the calls of operator `op` at this file and line see arguments kept `eps` away from its poles.
 
-    That is what changing the line would do; autograd sees the changed call. `used` counts them.
+    That is what changing the line would do; autograd sees the changed call. `used` counts them, `spans` says where the expressions
+    stand whose arguments were not what they should be: a line may call the operator several times.
     """
 
     def __init__(self, file: str, line: int, op: str, eps: float) -> None:
         super().__init__()
         self.file, self.line, self.eps, self.used = file, line, eps, 0
         self.signed = self.whole = False
+        self._moved: dict[tuple[CodeType, int], None] = {}
         self._changes: dict[str, Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]]] = {}
         """name of a torch function -> what becomes of its arguments."""
         if op in ("div", "norm") or op in NORMS:
@@ -115,10 +118,18 @@ class AtLine(StepMode):
 
     def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         change = self._changes.get(getattr(func, "__name__", ""))
-        if change is None or not _called_from(self.file, self.line):
+        frame = _calling(self.file, self.line) if change is not None else None
+        if change is None or frame is None:
             return func, args, kwargs
         self.used += 1
-        return func, *change(list(args), dict(kwargs))
+        others, named = change(list(args), dict(kwargs))
+        if not all(a is b or (isinstance(a, torch.Tensor) and torch.equal(a, b)) for a, b in zip(args, others, strict=True)):
+            self._moved[frame.f_code, frame.f_lasti] = None
+        return func, others, named
+
+    @property
+    def spans(self) -> list[Span]:
+        return [span for code, lasti in self._moved if (span := Where(code, self.line, lasti, None).span) is not None]
 
     @staticmethod
     def _argument(args: list[Any], kwargs: dict[str, Any], position: int, key: str, change: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -157,15 +168,15 @@ class ContiguousAtLine(StepMode):
 
     def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         odd = any(isinstance(a, torch.Tensor) and not isinstance(a, torch.nn.Parameter) and not a.is_contiguous() for a in args)
-        if odd and _called_from(self.file, self.line):
+        if odd and _calling(self.file, self.line) is not None:
             args = tuple(a.contiguous() if type(a) is torch.Tensor else a for a in args)
         return func, args, kwargs
 
 
-def _called_from(file: str, line: int) -> bool:
-    """Whether the call that a mode sees stands at this line of the user's code."""
+def _calling(file: str, line: int) -> FrameType | None:
+    """The frame of the user's code that makes the call that a mode sees; None where it does not stand at this line."""
     frame = user_frame(sys._getframe(2))
-    return frame is not None and frame.f_lineno == line and frame.f_code.co_filename == file
+    return frame if frame is not None and frame.f_lineno == line and frame.f_code.co_filename == file else None
 
 
 # ---- the line that this would make
@@ -174,14 +185,26 @@ Span = tuple[int, int, int, int]
 """First and last line, first and last column (in UTF-8 bytes) of an expression."""
 
 
-def suggested_line(file: str, span: Span | None, line: int, op: str, eps: float, signed: bool) -> str | None:
-    """A unified diff of the user's line with the epsilon or clamp in it; None where the line is not understood."""
+def suggested_line(file: str, spans: Sequence[Span | None], line: int, op: str, eps: float, signed: bool) -> str | None:
+    """A unified diff of the user's lines with the epsilon or clamp in each of the expressions; None where one is not understood."""
     source = linecache.getlines(file)
+    edits = {_edit(source, span, line, op, eps, signed) for span in spans}
+    rows: dict[int, bytes] = {}
+    for edit in sorted(edits, key=lambda e: e or (0, 0), reverse=True):  # from the end of a row, so that what stands before keeps its place
+        if edit is None:
+            return None
+        number, start, end, new = edit
+        raw = rows.get(number) or source[number - 1].rstrip("\n").encode()
+        rows[number] = raw[:start] + new + raw[end:]
+    return _diff(file, {n: (source[n - 1].rstrip("\n"), rows[n].decode()) for n in sorted(rows)})
+
+
+def _edit(source: list[str], span: Span | None, line: int, op: str, eps: float, signed: bool) -> tuple[int, int, int, bytes] | None:
+    """(line, first and last column, what comes there) of the repair of the expression at `span`."""
     operand = next((found for node in _nodes(source, span, line) if (found := _singular_part(node, op)) is not None), None)
     if operand is None or operand.lineno != operand.end_lineno:
         return None
-    row = source[operand.lineno - 1].rstrip("\n")
-    raw = row.encode()
+    raw = source[operand.lineno - 1].rstrip("\n").encode()
     start, end = operand.col_offset, operand.end_col_offset or operand.col_offset
     text = raw[start:end].decode()
     plain = isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
@@ -194,7 +217,7 @@ def suggested_line(file: str, span: Span | None, line: int, op: str, eps: float,
         new = f"({text} + {eps:g})"
     else:
         new = f"{kept}.clamp(min={eps:g})"
-    return _diff(file, operand.lineno, row, (raw[:start] + new.encode() + raw[end:]).decode())
+    return operand.lineno, start, end, new.encode()
 
 
 def contiguous_line(file: str, span: Span | None) -> str | None:
@@ -208,7 +231,7 @@ def contiguous_line(file: str, span: Span | None) -> str | None:
     raw, start, end = row.encode(), given.col_offset, given.end_col_offset or given.col_offset
     text = raw[start:end].decode()
     kept = text if isinstance(given, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({text})"
-    return _diff(file, given.lineno, row, raw[:start].decode() + kept + ".contiguous()" + raw[end:].decode())
+    return _diff(file, {given.lineno: (row, raw[:start].decode() + kept + ".contiguous()" + raw[end:].decode())})
 
 
 def _nodes(source: list[str], span: Span | None, line: int) -> list[ast.expr | ast.AugAssign]:
@@ -242,8 +265,8 @@ def _span(node: ast.expr | ast.AugAssign) -> tuple[int, int | None, int, int | N
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
 
 
-def _diff(file: str, line: int, old: str, new: str) -> str:
-    return f"--- {file}\n+++ {file}\n@@ -{line} +{line} @@\n-{old}\n+{new}\n"
+def _diff(file: str, lines: dict[int, tuple[str, str]]) -> str:
+    return f"--- {file}\n+++ {file}\n" + "".join(f"@@ -{n} +{n} @@\n-{old}\n+{new}\n" for n, (old, new) in lines.items())
 
 
 def _singular_part(node: ast.AST, op: str) -> ast.expr | None:

@@ -35,23 +35,34 @@ def checksum(runner: StepRunner) -> tuple[int, ...]:
 
 
 def run_again(runner: StepRunner, done: Roll, step: int) -> Again:
-    """Runs `step` twice from the state before it and compares loss, gradient norm and every parameter, bit by bit."""
+    """Runs `step` twice from the state before it and compares loss, gradient norm and every parameter, bit by bit.
+
+    A step whose numbers are not finite hides it where they differ: then the first step of the roll is run again, too.
+    """
     results = [_once(runner, done, step) for _ in range(2)]
-    if results[0] == results[1]:
-        if results[0][2] is None:
-            return Again("run again from the same state, the step stays finite: a transient fault, of the hardware or of a race", True, True)
-        return Again("run twice from the same state, the step gives the same bits: deterministic", True, False)
+    if results[0] != results[1]:
+        gone = all(first is None for *_, first in results)
+        return Again(f"run twice from the same state, the step gives different bits{_named(runner, done, step)}", False, gone)
+    if results[0][2] is None:
+        return Again("run again from the same state, the step stays finite: a transient fault, of the hardware or of a race", True, True)
+    if step > done.first and _once(runner, done, done.first) != _once(runner, done, done.first):
+        return Again(f"run twice from the same state, step {done.first} gives different bits{_named(runner, done, done.first)}", False, False)
+    return Again("run twice from the same state, the step gives the same bits: deterministic", True, False)
+
+
+def _named(runner: StepRunner, done: Roll, step: int) -> str:
     ops = _nondeterministic_ops(runner, done, step)
-    named = f": {', '.join(ops)} has no deterministic implementation" if ops else ", and no operator is known for it: suspect the hardware"
-    gone = all(first is None for *_, first in results)
-    return Again(f"run twice from the same state, the step gives different bits{named}", False, gone)
+    if ops:
+        return f": {', '.join(ops)} has no deterministic implementation"
+    return ", and no operator is known for it: suspect code that asks the clock or the system for numbers, a race, or the hardware"
 
 
 def _once(runner: StepRunner, done: Roll, step: int) -> tuple[str, tuple[int, ...], str | None]:
     """One run of the step: its numbers (or what it raised), the parameters after it, and where it went wrong."""
-    runner.restore(done.before)
+    runner.restore(done.before if step != done.first else done.start)
+    batch = runner.again(step) if step != done.first else runner.draw(step)
     try:
-        result = runner.run(runner.again(step), step)
+        result = runner.run(batch, step)
     except Exception as error:
         if done.raised is None:
             raise

@@ -245,7 +245,7 @@ def test_suggested_lines(tmp_path: Path, line: str, op: str, signed: bool, wante
     """The epsilon or clamp is put where the operator is singular, and the line still parses."""
     file = tmp_path / "user.py"
     file.write_text(f"{line}\n")
-    diff = suggested_line(str(file), None, 1, op, 1e-6, signed)
+    diff = suggested_line(str(file), [None], 1, op, 1e-6, signed)
     assert diff is not None
     assert diff.splitlines()[-1].removeprefix("+") == wanted
     compile(diff.splitlines()[-1][1:], "user.py", "exec")
@@ -270,9 +270,44 @@ def test_the_suggestion_is_for_the_expression_that_ran(tmp_path: Path, body: str
     ran = [i.offset for i in dis.get_instructions(code) if i.opname == "CALL" or i.argrepr in ("/", "/=")]
     span = Where(code, 0, ran[at], None).span
     assert span is not None
-    diff = suggested_line(str(file), span, span[0], op, 1e-6, False)
+    diff = suggested_line(str(file), [span], span[0], op, 1e-6, False)
     assert diff is not None
     assert diff.splitlines()[-1].removeprefix("+").strip() == wanted
+
+
+def test_a_line_that_calls_the_operator_twice() -> None:
+    """The line that is suggested keeps every call of the operator on it away from its pole, where several are at fault."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+
+    def step(m: Any, b: Any) -> Any:
+        p = torch.sigmoid(m(b["x"]) * b["k"])
+        return -(torch.log(p[:2]) + torch.log(1 - p[2:])).mean() + torch.log(p.detach() + 1).mean()
+
+    with torch.no_grad():
+        model.bias.fill_(1.0)
+    batch = {"x": torch.randn(4, 3), "k": torch.tensor([[-1000.0], [-1000.0], [1000.0], [1000.0]])}
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), step, batch=batch))
+    assert found.suggestion is not None
+    new = found.suggestion.splitlines()[-1]
+    assert new.endswith(
+        "return -(torch.log(p[:2].clamp(min=1e-06)) + torch.log((1 - p[2:]).clamp(min=1e-06))).mean() + torch.log(p.detach() + 1).mean()"
+    )
+
+
+@pytest.mark.parametrize("factor", [float("inf"), float("nan")])
+def test_a_number_that_is_not_finite_times_a_tensor(factor: float) -> None:
+    """A product with an infinite number is no mask: it is where the fault begins, not the mean that turns it into NaN."""
+
+    def step(m: Any, b: Any) -> Any:
+        out = m(b) * factor
+        moved = out + 1
+        return moved.mean()
+
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), step, batch=torch.randn(4, 3)))
+    assert (found.op, found.code) == ("mul", "out = m(b) * factor")
 
 
 def test_a_hook_that_changes_the_layout_of_a_gradient() -> None:

@@ -1,0 +1,57 @@
+"""Running a step again tells what is deterministic from what is not."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from postmortem.replay.model import TrainStep  # noqa: E402
+from postmortem.replay.repeat import Again, run_again  # noqa: E402
+from postmortem.replay.rolling import roll  # noqa: E402
+from postmortem.replay.runner import StepRunner  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.torch
+
+
+def _again(change: Callable[[Any, bool], Any], batches: int) -> Again:
+    """`run_again` of the last of some steps, where `change(loss, whether it is the last)` gives the loss of each."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    given = [torch.randn(4, 3) for _ in range(batches)]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    step = TrainStep(model, optimizer, lambda m, b: change(m(b).pow(2).mean(), torch.equal(b, given[-1])), batches=given)
+    runner = StepRunner(step)
+    done = roll(runner, 0, batches - 1)
+    return run_again(runner, done, done.last)
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_deterministic(batches: int) -> None:
+    """A step that fails in the same way every time, after others or alone."""
+    again = _again(lambda loss, last: loss / 0 if last else loss, batches)
+    assert again == Again("run twice from the same state, the step gives the same bits: deterministic", True, False)
+
+
+def test_what_is_not_finite_hides_other_bits() -> None:
+    """Noise that no generator of torch, numpy or python makes is seen in a step before, where all numbers of the step at fault are NaN."""
+    clock = map(float, itertools.count(1))
+    again = _again(lambda loss, last: loss * next(clock) * (float("nan") if last else 1), 3)
+    assert (again.deterministic, again.transient) == (False, False)
+    assert again.said.startswith("run twice from the same state, step 0 gives different bits, and no operator is known for it")
+
+
+def test_other_bits_of_the_step_itself() -> None:
+    """A fault that comes and goes is not deterministic; one that is gone is transient."""
+    comes = itertools.cycle([True, True, False])
+    again = _again(lambda loss, last: loss / 0 if last and next(comes) else loss, 2)
+    assert (again.deterministic, again.transient) == (False, False)
+    once = iter([True])
+    again = _again(lambda loss, last: loss / 0 if last and next(once, False) else loss, 2)
+    assert (again.deterministic, again.transient) == (True, True)
