@@ -103,7 +103,8 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
         return target
     if not known:
         raise ReplayError(f"no checkpoint in {target}: give --checkpoint PATH")
-    if good is not None and _before(step_of(Path(good)), aim):
+    step = step_of(Path(good)) if good is not None else None
+    if good is not None and _before(step, aim) and (step is None or step != aim.step):
         return Path(good)
     known = [c if c.step is not None else _with_step(c) for c in known]
     candidates = [c for c in known if _before(c.step, aim)]

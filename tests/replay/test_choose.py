@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -67,11 +69,13 @@ def test_newest_finite_before_the_step(tmp_path: Path) -> None:
         torch.save({"model": {"w": torch.full((2,), value)}}, tmp_path / f"step_{step}.pt")
     run.checkpoints = [Checkpoint(path=str(tmp_path / f"step_{s}.pt"), step=s) for s in (10, 20, 30, 40)]
 
-    def chosen(step: int, given: Path | None = None) -> str:
-        return choose_checkpoint(tmp_path, run, None, Aim(step), given).name
+    def chosen(step: int, given: Path | None = None, good: int | None = None) -> str:
+        report: Any = good and SimpleNamespace(diagnosis=SimpleNamespace(last_good_checkpoint=str(tmp_path / f"step_{good}.pt")))
+        return choose_checkpoint(tmp_path, run, report, Aim(step), given).name
 
     assert chosen(35) == "step_20.pt"
     assert chosen(20) == "step_10.pt"  # the one of the very step may be from after it
+    assert (chosen(35, good=10), chosen(20, good=20)) == ("step_10.pt", "step_10.pt")
     assert chosen(35, tmp_path / "step_30.pt") == "step_30.pt"
     with pytest.raises(ReplayError, match=r"no checkpoint before step 5: the earliest is .*step_10\.pt"):
         chosen(5)
