@@ -52,10 +52,13 @@ AFTER_COMPLETION = 20_000
 """Bytes of progress after a completion line from which on it belonged to an earlier part of the job."""
 _TOLD_BY = {
     "dl-worker-killed": {"dl-bus-shm", "slurm-oom-kill"},
-    "host-kill": {"slurm-oom-kill"},
-    "sigterm": {"slurm-cancelled", "slurm-time-limit", "preemption-notice"},
+    "host-kill": {"slurm-oom-kill", "pod-evicted"},
+    "sigterm": {"slurm-cancelled", "slurm-time-limit", "preemption-notice", "pod-evicted"},
 }
 """Failures that others explain wherever these stand: the log says that a worker died, and elsewhere why."""
+_DEVICE = ("xid", "gpu-lost", "ecc", "illegal-access")
+_BY_THE_PROGRAM = (13, 31, 43, 45)
+"""Xid numbers that report what the program did: the exception behind them says more."""
 _FROM_OUTSIDE = ("sigterm", "slurm-cancelled", "slurm-time-limit")
 """What ended the run from outside; exceptions after it come from the shutdown."""
 _BLAME = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
@@ -109,7 +112,9 @@ def judge(
             failure.fields["goes_on"] = failure.last.goes_on.message[:300]
         elif failure.severity == "error" and failure.last.attempt < last_attempt:
             failure.severity = "warning"  # the job was started again in the same file; the last attempt decides
-        elif failure.severity == "error" or (failure.signature.ended in ("interrupted", "preempted") and not survived):
+        elif failure.severity == "error" or (
+            failure.signature.ended in ("interrupted", "preempted") and not survived and "ignored" not in failure.fields
+        ):
             lost.append(failure)
     if not lost:
         if completed is not None:
@@ -179,8 +184,8 @@ def _with_the_rest(failure: Failure) -> bool:
 
 
 def _blame(failure: Failure) -> int:
-    if failure.fields.get("signal") == "Terminated" or "gone" in failure.fields:  # ended with the rest; the peer was there and is not
-        return 1
+    if failure.fields.get("signal") in ("Terminated", "Aborted", "SIGABRT") or "gone" in failure.fields:
+        return 1  # ended with the rest; the end of a chain; the peer was there and is not
     if failure.signature.role == "note" and failure.first.exception and failure.severity == "error":
         return _BLAME["cause"]  # what is only a note in a line ended the program as an exception
     return _BLAME.get(failure.signature.role, 0)
@@ -193,6 +198,8 @@ def _is_victim(failure: Failure, root: Failure) -> bool:
     later = failure.first.line > root.first.line
     if root.signature.id in _FROM_OUTSIDE:
         return later
+    if root.signature.id in _DEVICE[:3] and failure.signature.id in _DEVICE:  # a GPU that broke fails every call behind it
+        return later and root is not failure and root.fields.get("xid") not in _BY_THE_PROGRAM
     return later and _blame(failure) == 2 and failure.signature.id not in (root.signature.id, "nccl-desync")
 
 

@@ -39,7 +39,7 @@ def enrich(failures: list[Failure], ranks: set[int], world_size: int) -> None:
             failure.fields |= _diagnosed_format(failure.fields)
         elif failure.signature.id == "anomaly-nan" and text:
             failure.fields |= _forward_frame(text)
-        elif failure.signature.id == "segv" and text:
+        elif failure.signature.id in ("segv", "hang-dump") and text:
             failure.fields |= _fault_frame(text)
         elif failure.signature.id == "elastic-child-failed":
             _table(failures, failure, text, ranks)

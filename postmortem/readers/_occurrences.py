@@ -148,6 +148,7 @@ def soften(occurrences: Iterable[Occurrence], progress: int) -> list[Occurrence]
             ignored[seen.rank] = seen.line
         elif seen.exception and 0 <= seen.first_line - ignored.get(seen.rank, -10) <= 2:
             seen.severity = "info"
+            seen.fields["ignored"] = True
         elif seen.severity == "error" and not seen.exception and _AS_WARNING.search(seen.message):
             seen.severity = "warning"
     notes = [seen for seen in by_line if seen.signature.id in _GOES_ON]

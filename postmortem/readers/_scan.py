@@ -266,7 +266,7 @@ class Scanner:
             self._follows.append(_Follow(seen, key, signature.follow, [rest]))
         else:
             seen.fields = signature.detail(rest) | seen.fields
-        if signature.id == "elastic-restart":
+        if signature.id == "elastic-restart" or "restart" in fields:  # Slurm counts its restarts
             self._next_attempt()
 
     def _complete(self, number: int, rest: str, shape: str) -> None:
@@ -311,7 +311,8 @@ class Scanner:
         for block in candidates:
             found = CATALOGUE.match(block.title, exception=True)
             if found is None or found[0].rank == 0:
-                found = CATALOGUE.match(block.text, exception=True) or found
+                below = CATALOGUE.match(block.text, exception=True)
+                found = below if below is not None and (below[0].role != "note" or below[0].severity == "error") else found
             raised = CATALOGUE.match(block.raised, exception=True) if block.frames else None
             if raised is not None and (found is None or raised[0].rank > found[0].rank):
                 found = raised

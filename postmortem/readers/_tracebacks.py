@@ -30,6 +30,7 @@ _TITLES = frozenset({"Error", "Timeout", "Failure", "Failed", "Exit", "CommandNo
 """What outside of a traceback is no class of Python: titles, and what conda says in a job script."""
 _NOT_YOURS = re.compile(
     r"site-packages|dist-packages|/lib/python\d|[\\/][Ll]ib[\\/](?:runpy|threading|multiprocessing|urllib|concurrent|asyncio|ctypes|importlib|contextlib|subprocess|zipfile|tarfile)\b|^<(?!stdin|ipython|string)|torchinductor|\.pyx$|/bin/\w+$"
+    r"|^/opt/(?:NeMo|[Mm]egatron-(?:LM|lm|Bridge)|TransformerEngine)/"  # where NVIDIA's containers keep them
 )
 
 _USER_CODE = "from user code:"

@@ -202,3 +202,66 @@ def test_a_step_that_is_ended_after_a_task_failed_was_stopped_by_nobody(scan: Sc
     assert (before.ended, before.events[0].severity, before.events[0].rank) == ("crashed", "error", 3)
     assert [e.severity for e in before.events[1:]] == ["info", "info"]
     assert (after.ended, {e.severity for e in after.events}) == ("interrupted", {"info"})
+
+
+FAULT = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 88, in <module>\n    main()\n'
+
+
+@pytest.mark.parametrize(("xid", "lost"), [(79, "info"), (48, "info"), (13, "error"), (31, "error")])
+def test_a_gpu_that_broke_fails_every_call_behind_it(scan: Scan, xid: int, lost: str) -> None:
+    """Of what the driver says about the hardware the exception is a consequence; of what it says of the program it tells more."""
+    driver = f"[1234.5] NVRM: Xid (PCI:0000:3b:00): {xid}, pid=4711, name=python\n"
+    reading = scan(STEPS + driver + FAULT + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n")
+    assert [(e.kind, e.severity) for e in reading.events] == [("xid", "error"), ("illegal-access", lost)]
+    assert ("victim_of" in reading.events[1].fields) == (lost == "info")
+
+
+def test_an_abort_is_the_end_of_a_chain(scan: Scan) -> None:
+    """faulthandler reports the abort that follows a fault of the GPU; alone it is all there is."""
+    abort = 'Fatal Python error: Aborted\n\nThread 0x00007f8a (most recent call first):\n  File "/home/me/train.py", line 88 in main\n'
+    fault = "Memory access fault by GPU node-6 (Agent handle: 0x55ab) on address 0x7f21. Reason: Unknown.\n"
+    reading = scan(STEPS + fault + abort)
+    assert [(e.kind, e.severity) for e in reading.events] == [("illegal-access", "error"), ("segv", "info")]
+    alone = scan(STEPS + abort)
+    assert alone.ended == "crashed"
+    assert alone.events[0].severity == "error"
+    assert alone.events[0].fields["frame"]["line"] == 88
+
+
+def test_ctrl_c_that_python_ignored_interrupted_nothing(scan: Scan) -> None:
+    """Somebody grew impatient with a program whose training was complete."""
+    ignored = "Exception ignored in atexit callback: <function leave at 0x7f>\n" + FAULT + "KeyboardInterrupt\n"
+    assert scan(STEPS + "Training completed.\n" + ignored).ended == "completed"
+    assert scan(STEPS + "Training completed.\n" + FAULT + "KeyboardInterrupt\n").ended == "interrupted"
+
+
+def test_slurm_counts_its_restarts(scan: Scan) -> None:
+    """Behind the number of a restart runs a new process, however few steps it does."""
+    preempted = "slurmstepd: error: *** JOB 4711 ON node007 CANCELLED AT 2026-11-20T12:45:36 DUE TO PREEMPTION ***\n"
+    again = STEPS + preempted + "SLURM_RESTART_COUNT=1\n" + STEPS[: STEPS.index("step 9 ")]
+    reading = scan(again + "Training completed.\n")
+    assert reading.ended == "completed"
+    assert not [e for e in reading.events if e.severity == "error"]
+    assert scan(STEPS + preempted).ended == "preempted"
+
+
+def test_a_line_below_an_exception_that_only_notes_something_does_not_name_it(scan: Scan) -> None:
+    """The next start of the job writes right below the message of the exception."""
+    assert scan(STEPS + UNCAUGHT + "SLURM_RESTART_COUNT=1\n").events[0].kind == "generic-exception"
+
+
+def test_a_dump_of_the_watchdog_says_where_it_hangs(scan: Scan) -> None:
+    """faulthandler.dump_traceback_later: the run hung, unless it trained on."""
+    dump = 'Timeout (0:10:00)!\nThread 0x00007f12 (most recent call first):\n  File "/home/me/data.py", line 44 in fetch\n'
+    reading = scan(STEPS + dump)
+    assert reading.ended == "hung"
+    assert reading.events[0].fields["frame"] == {"file": "/home/me/data.py", "line": 44, "function": "fetch", "code": ""}
+    assert scan(STEPS + dump + STEPS * 20).events[0].severity == "info"
+
+
+def test_kubernetes_says_why_it_stopped_the_program(scan: Scan) -> None:
+    """SIGTERM comes first, the reason of it in the next line."""
+    why = "The node was low on resource: ephemeral-storage. Container main was using 41Gi.\n"
+    reading = scan(STEPS + "Received signal 15, shutting down\n" + why)
+    assert reading.ended == "killed"
+    assert [(e.kind, e.severity) for e in reading.events] == [("sigterm", "info"), ("pod-evicted", "error")]

@@ -344,3 +344,11 @@ def test_an_unknown_exception_has_advice_for_its_class(scan: Scan) -> None:
     own = only(scan(PLAIN.replace("RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)", "mylib.OddError: bad")))
     assert own.kind == "generic-exception"
     assert "advice" not in own.fields
+
+
+@pytest.mark.parametrize(("place", "line"), [("/opt/NeMo", 9), ("/opt/megatron-lm", 9), ("/home/me/megatron-lm", 71)])
+def test_what_a_container_brings_is_not_your_code(scan: Scan, place: str, line: int) -> None:
+    """A framework that lies under /opt was installed there; a copy at home is worked on."""
+    frames = f'  File "/home/me/tune.py", line 9, in run\n    train()\n  File "{place}/core/loop.py", line 71, in step\n    go()\n'
+    reading = scan(f"Traceback (most recent call last):\n{frames}ValueError: no such mask\n")
+    assert reading.events[0].fields["frame"]["line"] == line
