@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from postmortem.replay._modes import StepMode
+from postmortem.replay.state import plain_attributes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -24,18 +26,38 @@ def cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return t.detach().to(dtype).requires_grad_(t.requires_grad) if t.is_floating_point() else t
 
 
-def cast_state(models: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer], dtype: torch.dtype) -> None:
-    """Parameters, buffers, plain tensor attributes and optimizer state in `dtype`; gradients are dropped."""
+def _cast_held(value: Any, dtype: torch.dtype) -> Any:
+    """`value` with the tensors in it in `dtype`; lists, deques and dicts stay the objects that they are, as others may hold them."""
+    if isinstance(value, torch.Tensor):
+        return cast(value, dtype) if value.is_leaf else value
+    if isinstance(value, dict):
+        value.update({k: _cast_held(v, dtype) for k, v in value.items()})
+    elif isinstance(value, (list, deque)):
+        for i, v in enumerate(value):
+            value[i] = _cast_held(v, dtype)
+    elif type(value) is tuple:
+        return tuple(_cast_held(v, dtype) for v in value)
+    return value
+
+
+def cast_state(
+    models: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer], dtype: torch.dtype, others: Iterable[Any] = ()
+) -> None:
+    """Parameters, buffers, tensors in plain attributes (queues, averages) and optimizer state in `dtype`; gradients are
+    dropped. `others`: what else the step holds, of which small tensors are cast."""
     with torch.no_grad():
         for m in (m for model in models for m in model.modules()):
             for t in m._parameters.values():
                 if t is not None:
                     t.grad = None
                     t.data = cast(t.data, dtype)
-            for table in (m._buffers, vars(m)):
-                for name, value in list(table.items()):
-                    if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter) and value.is_leaf:
-                        table[name] = cast(value, dtype)
+            for name, value in list(m._buffers.items()):
+                m._buffers[name] = _cast_held(value, dtype)
+            for name, value in plain_attributes(m).items():
+                vars(m)[name] = _cast_held(value, dtype)
+        for other in others:
+            for name, value in plain_attributes(other, small=True).items():
+                vars(other)[name] = _cast_held(value, dtype)
         for optimizer in optimizers:
             for state in optimizer.state.values():
                 for key, value in list(state.items()):

@@ -214,7 +214,8 @@ class StepRunner:
             if overrides.loss_scale is not None and self.scaler is not None:
                 self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": overrides.loss_scale})
             if overrides.dtype is not None and not self._only_autocast():
-                cast_state([*self.models.values(), *self.outside.modules.values()], self._native_optimizers(), DTYPES[overrides.dtype])
+                models = [*self.models.values(), *self.outside.modules.values()]
+                cast_state(models, self._native_optimizers(), DTYPES[overrides.dtype], self.outside.objects)
                 if overrides.dtype == "fp64":
                     torch.set_default_dtype(torch.float64)
             yield

@@ -183,6 +183,12 @@ class _Attributes:
             cell.cell_contents = _put_back(original, values)
 
 
+def plain_attributes(owner: Any, *, small: bool = False) -> dict[str, Any]:
+    """The attributes of a module, or of what else a step holds, that are put back after a rerun; `small`: no data sets."""
+    kept = _is_small if small else _is_plain
+    return {k: v for k, v in vars(owner).items() if _Attributes._mine(owner, k) and kept(v)}
+
+
 @contextmanager
 def drawing(outside: Outside) -> Iterator[None]:
     """Around the draw of a batch: notes what it changes of that which the step holds as well."""

@@ -61,6 +61,47 @@ def test_casts_in_the_code_follow_the_precision(way: str) -> None:
     assert any("casts in the code" in f.how for f in found.fixes if f.name == "fp64")
 
 
+class Bank:
+    """Features of earlier steps, held by the step and by no module."""
+
+    def __init__(self) -> None:
+        self.rows: list[torch.Tensor] = []
+
+
+class Queued(nn.Module):
+    """Divides by the norm of what an earlier batch left in a queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 3, bias=False)
+        self.rows: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor, rows: list[torch.Tensor]) -> torch.Tensor:
+        z = self.fc(x)
+        bank = torch.stack([r.clone() for r in rows[-2:]]) if rows else z.detach()
+        rows.append(z.detach().mean(0))
+        return (z @ bank.t() / bank.norm(dim=1)).mean(1)
+
+
+@pytest.mark.parametrize("holder", ["module", "object"])
+def test_tensors_in_containers_follow_the_precision(holder: str) -> None:
+    """A queue that earlier steps filled does not stand in the way of the rerun in double precision, and is put back."""
+    torch.manual_seed(0)
+    model, bank = Queued(), Bank()
+    rows = model.rows if holder == "module" else bank.rows
+    batches = [{"x": torch.randn(4, 4), "y": torch.randn(4)} for _ in range(4)]
+    batches[1]["x"].zero_()
+
+    def step(m: Any, b: Any) -> torch.Tensor:
+        return F.mse_loss(m(b["x"], m.rows if holder == "module" else bank.rows), b["y"])
+
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), step, batches=batches))
+    assert (found.phase, found.op, found.step, found.samples) == ("forward", "div", 2, None)
+    assert found.precision_only is False
+    assert rows == []
+    assert (model.rows if holder == "module" else bank.rows) is rows
+
+
 def test_casts_are_left_alone_where_double_precision_runs() -> None:
     """The rerun keeps what the code says where it can; that the casts are to blame is told, and claimed as no fix."""
     torch.manual_seed(0)
