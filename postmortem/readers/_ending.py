@@ -61,6 +61,7 @@ _BY_THE_PROGRAM = (13, 31, 43, 45)
 """Xid numbers that report what the program did: the exception behind them says more."""
 _FROM_OUTSIDE = ("sigterm", "slurm-cancelled", "slurm-time-limit")
 """What ended the run from outside; exceptions after it come from the shutdown."""
+_GROUPS = ("ExceptionGroup", "BaseExceptionGroup")
 _BLAME = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
 
 
@@ -186,6 +187,8 @@ def _with_the_rest(failure: Failure) -> bool:
 def _blame(failure: Failure) -> int:
     if failure.fields.get("signal") in ("Terminated", "Aborted", "SIGABRT") or "gone" in failure.fields:
         return 1  # ended with the rest; the end of a chain; the peer was there and is not
+    if failure.signature.rank == 0 and failure.first.exception.rpartition(".")[2] in _GROUPS:
+        return 0  # what it holds stands below it, each with a traceback of its own
     if failure.signature.role == "note" and failure.first.exception and failure.severity == "error":
         return _BLAME["cause"]  # what is only a note in a line ended the program as an exception
     return _BLAME.get(failure.signature.role, 0)

@@ -265,3 +265,25 @@ def test_kubernetes_says_why_it_stopped_the_program(scan: Scan) -> None:
     reading = scan(STEPS + "Received signal 15, shutting down\n" + why)
     assert reading.ended == "killed"
     assert [(e.kind, e.severity) for e in reading.events] == [("sigterm", "info"), ("pod-evicted", "error")]
+
+
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/rollout.py", line 61, in main
+  |     async with asyncio.TaskGroup() as tasks:
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+"""
+HELD = """  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/rollout.py", line 40, in score
+    |     r = await ask(x)
+    | ValueError: 3 scores for 4 completions
+    +------------------------------------
+"""
+
+
+def test_what_an_exception_group_holds_is_to_blame(scan: Scan) -> None:
+    """The group only says that a task failed; where its contents are lost it is all there is."""
+    group, held = scan(STEPS + GROUP + HELD).events
+    assert (group.severity, group.fields["victim_of"]["line"]) == ("info", held.line)
+    assert (held.severity, held.fields["exception"], held.fields["frame"]["line"]) == ("error", "ValueError", 40)
+    assert scan(STEPS + GROUP).events[0].severity == "error"
