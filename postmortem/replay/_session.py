@@ -74,6 +74,8 @@ class Session:
     def __init__(self, runner: StepRunner, before: State, batch: Any, step: int) -> None:
         self.runner, self.before, self.batch, self.step = runner, before, batch, step
         self.runs = 0
+        self.unfused = False
+        """Traced reruns let optimizers take their update in single operators: a fused kernel does not say which one fails."""
         self.failure = ""
         self.raised: tuple[Any, ...] | None = None
         """What the step raises when it fails, and where, if it does (known once it was traced)."""
@@ -158,6 +160,9 @@ class Session:
         """A rerun under the tracer, up to the first loss, gradient or parameter that is not finite."""
         self.runs += 1
         self.runner.restore(self.before)
+        if self.unfused and self.runner.scaler is None:  # a fused optimizer unscales by itself, only a fused one
+            for group in [g for o in self.runner.optimizers.values() for g in getattr(o, "param_groups", ()) if g.get("fused")]:
+                group["fused"] = False
         if prepare is not None:
             prepare()
         out = Traced(tracer)

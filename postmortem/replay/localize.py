@@ -166,7 +166,10 @@ class _Case:
         traced = self._traced(repair, prepare)
         if traced.stage == "param" and self._within == "others":
             self._within = "all" if traced.tracer.hits else "optimizers"
-            traced = self._traced(repair, prepare)
+            self.session.unfused = True
+            apart = self._traced(repair, prepare)
+            self.session.unfused = apart.stage == "param"
+            traced = apart if self.session.unfused else self._traced(repair, prepare)
         return traced
 
     def _traced(self, repair: dict[int, Callable[[torch.Tensor], Any]] | None, prepare: Callable[[], None] | None) -> Traced:
