@@ -123,7 +123,9 @@ class AtLine(StepMode):
             return func, args, kwargs
         self.used += 1
         others, named = change(list(args), dict(kwargs))
-        if not all(a is b or (isinstance(a, torch.Tensor) and torch.equal(a, b)) for a, b in zip(args, others, strict=True)):
+        if not all(
+            a is b or (isinstance(a, torch.Tensor) and a.layout == torch.strided and torch.equal(a, b)) for a, b in zip(args, others, strict=True)
+        ):
             self._moved[frame.f_code, frame.f_lasti] = None
         return func, others, named
 
@@ -188,36 +190,39 @@ Span = tuple[int, int, int, int]
 def suggested_line(file: str, spans: Sequence[Span | None], line: int, op: str, eps: float, signed: bool) -> str | None:
     """A unified diff of the user's lines with the epsilon or clamp in each of the expressions; None where one is not understood."""
     source = linecache.getlines(file)
-    edits = {_edit(source, span, line, op, eps, signed) for span in spans}
-    rows: dict[int, bytes] = {}
-    for edit in sorted(edits, key=lambda e: e or (0, 0), reverse=True):  # from the end of a row, so that what stands before keeps its place
-        if edit is None:
+    insertions: set[_Insertion] = set()
+    for span in spans:
+        more = _insertions(source, span, line, op, eps, signed)
+        if more is None:
             return None
-        number, start, end, new = edit
+        insertions.update(more)
+    rows: dict[int, bytes] = {}
+    for number, column, _, text in sorted(insertions, key=lambda i: (i[0], -i[1], i[2])):  # from the end of a row: what stands before keeps its place
         raw = rows.get(number) or source[number - 1].rstrip("\n").encode()
-        rows[number] = raw[:start] + new + raw[end:]
+        rows[number] = raw[:column] + text.encode() + raw[column:]
     return _diff(file, {n: (source[n - 1].rstrip("\n"), rows[n].decode()) for n in sorted(rows)})
 
 
-def _edit(source: list[str], span: Span | None, line: int, op: str, eps: float, signed: bool) -> tuple[int, int, int, bytes] | None:
-    """(line, first and last column, what comes there) of the repair of the expression at `span`."""
+_Insertion = tuple[int, int, int, str]
+"""Line, column, in which order several at one place are made, and the text: an expression within another one ends with it, perhaps."""
+
+
+def _insertions(source: list[str], span: Span | None, line: int, op: str, eps: float, signed: bool) -> list[_Insertion] | None:
+    """What repairs the expression at `span`."""
     operand = next((found for node in _nodes(source, span, line) if (found := _singular_part(node, op)) is not None), None)
     if operand is None or operand.lineno != operand.end_lineno:
         return None
     raw = source[operand.lineno - 1].rstrip("\n").encode()
-    start, end = operand.col_offset, operand.end_col_offset or operand.col_offset
-    text = raw[start:end].decode()
+    row, start, end = operand.lineno, operand.col_offset, operand.end_col_offset or operand.col_offset
     plain = isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    if not plain and re.search(rb"(^|[^\w)\]])\($", raw[:start]) and raw[end : end + 1] == b")":
-        start, end = start - 1, end + 1  # its own brackets go with it
-    kept = text if plain else f"({text})"
-    if op in DOMAINS:
-        new = kept + DOMAINS[op].words(eps)
-    elif signed:
-        new = f"({text} + {eps:g})"
-    else:
-        new = f"{kept}.clamp(min={eps:g})"
-    return operand.lineno, start, end, new.encode()
+    in_brackets = not plain and re.search(rb"(^|[^\w)\]])\($", raw[:start]) is not None and raw[end : end + 1] == b")"
+    opening, closing = (row, start, end - start, "("), (row, end, start - end)
+    if signed and op not in DOMAINS:
+        return [(*closing, f" + {eps:g}")] if in_brackets else [opening, (*closing, f" + {eps:g})")]
+    words = DOMAINS[op].words(eps) if op in DOMAINS else f".clamp(min={eps:g})"
+    if in_brackets:
+        return [(row, end + 1, start - end - 2, words)]
+    return [(*closing, words)] if plain else [opening, (*closing, f"){words}")]
 
 
 def contiguous_line(file: str, span: Span | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -273,6 +274,27 @@ def test_the_suggestion_is_for_the_expression_that_ran(tmp_path: Path, body: str
     diff = suggested_line(str(file), [span], span[0], op, 1e-6, False)
     assert diff is not None
     assert diff.splitlines()[-1].removeprefix("+").strip() == wanted
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "signed", "wanted"),
+    [
+        ("log(p) + log(1 - p)", "log", False, "log(p.clamp(min=1e-06)) + log((1 - p).clamp(min=1e-06))"),
+        ("log(log(p))", "log", False, "log(log(p.clamp(min=1e-06)).clamp(min=1e-06))"),
+        ("a / (b / c)", "div", False, "a / (b / c.clamp(min=1e-06)).clamp(min=1e-06)"),
+        ("a / (b / c)", "div", True, "a / (b / (c + 1e-06) + 1e-06)"),
+        ("a / b / c", "div", True, "a / (b + 1e-06) / (c + 1e-06)"),
+    ],
+)
+def test_suggestions_for_several_expressions_of_a_line(tmp_path: Path, line: str, op: str, signed: bool, wanted: str) -> None:
+    """Beside one another or one in the other: each is repaired once, however often it ran."""
+    file = tmp_path / "user.py"
+    file.write_text(f"{line}\n")
+    nodes = [n for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Call) or (op == "div" and isinstance(n, ast.BinOp))]
+    spans = [(n.lineno, n.end_lineno or n.lineno, n.col_offset, n.end_col_offset or 0) for n in nodes]
+    diff = suggested_line(str(file), spans * 2, 1, op, 1e-6, signed)
+    assert diff is not None
+    assert diff.splitlines()[-1].removeprefix("+") == wanted
 
 
 def test_a_line_that_calls_the_operator_twice() -> None:
