@@ -129,16 +129,16 @@ class Lines:
 
     def _next(self, data: bytes, size: int) -> Block:
         """The block of the first `size` of these bytes, which follow those that were read."""
-        block = self._block(data, size, self.line, self.size)
+        block = self._block(data, size)
         self.line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
         self.size += size
         return block
 
-    def _block(self, data: bytes, size: int, line: int, offset: int) -> Block:
+    def _block(self, data: bytes, size: int) -> Block:
         """The block of these bytes, of which the last are spare ones behind `size`, cleaned of what is no text."""
         at, control = _controls(data, size)
-        if control[_NUL] or control[_ESC] or control[_BACKSPACE] or (offset == 0 and data.startswith(codecs.BOM_UTF8)):
-            data = self._cleaned(data[:size], line, offset)
+        if control[_NUL] or control[_ESC] or control[_BACKSPACE] or (self.size == 0 and data.startswith(codecs.BOM_UTF8)):
+            data = self._cleaned(data[:size])
             size = len(data)
             data += _SPARE
             at, control = _controls(data, size)
@@ -147,17 +147,17 @@ class Lines:
             at = at[(what == _LF) | (what == _CR) | (what == _NUL)]
         if size and (not len(at) or at[-1] < size - 1):
             at = np.append(at, size)
-        return Block(data, size, at, line, offset)
+        return Block(data, size, at, self.line, self.size)
 
-    def _cleaned(self, data: bytes, line: int, offset: int) -> bytes:
+    def _cleaned(self, data: bytes) -> bytes:
         if b"\0" in data:
             start = data.index(b"\0")
             nuls = data.count(b"\0")
             self.problems.append(
                 Problem(
                     path=str(self.path),
-                    offset=offset + start,
-                    line=line + data.count(b"\n", 0, start),
+                    offset=self.size + start,
+                    line=self.line + data.count(b"\n", 0, start),
                     what=f"{nuls} NUL bytes in the text, as a crash of the node or the file system leaves them",
                     kept="the text around them",
                     lost="what should stand there" if nuls > 3 else "",
@@ -168,7 +168,7 @@ class Lines:
             data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
         if b"\x08" in data:
             data = _BACKSPACES.sub(_backspace, data)
-        return data.removeprefix(codecs.BOM_UTF8) if offset == 0 else data
+        return data if self.size else data.removeprefix(codecs.BOM_UTF8)
 
 
 def _controls(data: bytes, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -18,11 +18,13 @@ NO_STEP = np.iinfo(np.int64).min
 EVALUATION, BAR, WITHIN, SAMPLES, FRACTIONAL = 1, 2, 4, 8, 16
 """Flags of a row; WITHIN: its step is a position that may start again in every epoch."""
 MAYBE, HELD, HELD_BARE = "\x00", "\x01", "\x02"
-OTHERS, MOST_TAGS, CODE = "\x03", 20_000, np.uint16
-"""The tag of all numbers whose names come after so many others: no training has as many, so they are no names."""
 """In front of a tag. MAYBE: NaN if earlier rows printed the tag, else nothing. HELD: an evaluation's value, followed
 by its split word; it is put before the tag where the value would pass for the training's (a loss, or a tag
 that training rows print, too); HELD_BARE: only where training rows print it."""
+OTHERS, MOST_TAGS = "\x03", 20_000
+"""The tag of all numbers whose names come after so many others: no training has as many, so they are no names."""
+CODE = np.uint16
+"""The type of a tag's number; `MOST_TAGS` and the others fit."""
 
 ROW = np.dtype(
     [

@@ -159,11 +159,11 @@ class Catalogue(Mapping[str, Signature]):
 
     @cached_property
     def _places(self) -> dict[str, list[tuple[str, int]]]:
-        """Anchors and the places of their entries in `by_rank`, by the first four letters of the anchor."""
+        """Anchors and the places of their entries in `by_rank`, by the first four letters of the anchor; shorter ones by none."""
         places: dict[str, list[tuple[str, int]]] = {}
         for place, signature in enumerate(self.by_rank):
             for anchor in signature.anchors:
-                places.setdefault(anchor[:4], []).append((anchor, place))
+                places.setdefault(anchor[:4] if len(anchor) >= 4 else "", []).append((anchor, place))
         return places
 
     def _candidates(self, text: str) -> list[Signature]:

@@ -1,12 +1,13 @@
 """The catalogue of failures: every entry against its own examples and all the others."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from postmortem.core.errors import UsageError
-from postmortem.signatures import CATALOGUE, Signature, advice, advices, page
+from postmortem.signatures import CATALOGUE, Catalogue, Signature, advice, advices, page
 
 ENTRIES = list(CATALOGUE.values())
 EXAMPLES = [(s, e) for s in ENTRIES for e in s.examples]
@@ -29,6 +30,15 @@ def test_an_example_matches_its_own_entry_only(signature: Signature, example: st
     found = CATALOGUE.match(line, exception=signature.scope != "line")
     assert found is not None
     assert found[0] is signature
+
+
+@pytest.mark.parametrize("anchor", ["", "G", "GPU", "CUDA", "CUDA out of memory"])
+def test_an_anchor_of_any_length_leads_to_its_entry(anchor: str) -> None:
+    catalogue, entry = Catalogue(), CATALOGUE["cuda-oom"]
+    vars(catalogue)["_entries"] = {entry.id: replace(entry, anchors=(anchor,))}
+    found = catalogue.match(entry.examples[0], exception=True)
+    assert found is not None
+    assert found[0].id == entry.id
 
 
 @pytest.mark.parametrize("signature", ENTRIES, ids=lambda s: s.id)
