@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ def plan_of(view: View) -> Plan | None:
         plan = max(plans, key=lambda p: p["done"] / p["planned"])
         done = max(plan["done"], view.last_step or 0) if plan["unit"] == "step" else plan["done"]
         return Plan(float(done), float(plan["planned"]), plan["unit"])
-    steps, epochs = _setting(view, _TOTALS), _setting(view, _EPOCHS)
+    steps, epochs = (next((n for _, n in view.settings(*names) if 0 < n < 1e15), None) for names in (_TOTALS, _EPOCHS))
     if steps is not None and view.last_step is not None:
         return Plan(float(view.last_step), steps, "step")
     epoch = view.main("epoch")
@@ -54,23 +54,7 @@ def plan_of(view: View) -> Plan | None:
     return None
 
 
-def _setting(view: View, names: tuple[str, ...]) -> float | None:
-    """The first of these settings, by the last part of its key, that is a positive number."""
-    config = {str(k).rsplit(".", 1)[-1].rsplit("/", 1)[-1]: v for k, v in view.run.config.items()}
-    return next((number for name in names if (number := _positive(config.get(name)))), None)
-
-
 def _epochs_done(epoch: NDArray[np.float64]) -> float:
     """Epochs done, of the values float64[n] logged: a fraction is what is done, a whole number is one that ended, from 1 or from 0."""
     counts_done = epoch[0] == 1 or bool((epoch % 1).any())
     return float(epoch.max()) + (0 if counts_done else 1)
-
-
-def _positive(value: Any) -> float | None:
-    if isinstance(value, dict):  # W&B writes {"value": …}
-        value = value.get("value")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):  # an integer of hundreds of digits is beyond any float
-        return None
-    return number if 0 < number < 1e15 else None

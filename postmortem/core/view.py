@@ -6,6 +6,8 @@ sources counts once. The frame keeps everything.
 
 from __future__ import annotations
 
+import math
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Iterator
 
     from numpy.typing import NDArray
 
@@ -79,6 +81,23 @@ class View:
     def main(self, *roles: str) -> Series | None:
         """The series that speaks for these roles: the longest of the first role there is, or None."""
         return next(iter(self.of(*roles)), None)
+
+    def settings(self, *names: str) -> Iterator[tuple[str, float]]:
+        """The finite numbers of the configuration under these names (the last part of a key, in small letters), in the order of `names`.
+
+        Yields (the whole key as it is written, the number); a text that reads as a number counts.
+        """
+        by_name: dict[str, list[tuple[str, Any]]] = defaultdict(list)
+        for key, value in self.run.config.items():
+            value = value.get("value") if isinstance(value, dict) else value  # as W&B writes it
+            by_name[re.split(r"[./]", str(key))[-1].lower()].append((str(key), value))
+        for key, value in (entry for name in names for entry in by_name.get(name, ())):
+            try:
+                number = math.nan if isinstance(value, bool) else float(value)
+            except (TypeError, ValueError, OverflowError):  # an integer of hundreds of digits is beyond any float
+                continue
+            if math.isfinite(number):
+                yield key, number
 
     @cached_property
     def restarts(self) -> list[Restart]:

@@ -79,11 +79,7 @@ class ChanceLevelLoss(BaseDetector):
 
     @staticmethod
     def _classes(view: View) -> list[tuple[int, str]]:
-        found = []
-        for key, value in view.run.config.items():
-            value = value.get("value") if isinstance(value, dict) else value
-            if str(key).rsplit(".", 1)[-1].rsplit("/", 1)[-1] in _CLASSES and isinstance(value, (int, float)) and 2 <= value < 1e7:
-                found.append((int(value), f"{key} in the configuration"))
+        found = [(int(n), f"{key} in the configuration") for key, n in view.settings(*_CLASSES) if 2 <= n < 1e7]
         for score in (s.finite for s in view.of("val_accuracy", "accuracy")):
             if len(score) >= 5:
                 level = float(np.median(score.value[len(score) // 2 :]))

@@ -266,18 +266,9 @@ def tell(
     )
 
 
-def setting(view: View, *keys: str) -> tuple[str, float] | None:
-    """A number of the configuration by the last part of its key, with the key as it is written; none is as large as 1e300."""
-    for key, value in view.run.config.items():
-        value = value.get("value") if isinstance(value, dict) else value
-        if re.split(r"[./]", str(key))[-1].lower() in keys and isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300:
-            return str(key), float(value)
-    return None
-
-
 def lower_rate(view: View, rate: Rate | None) -> str:
     """The change of the learning rate to try, with the values seen; general words where it is not logged."""
-    known = setting(view, "lr", "learning_rate", "max_lr", "peak_lr", "base_lr")
+    known = next(view.settings("lr", "learning_rate", "max_lr", "peak_lr", "base_lr"), None)
     if rate is None and known is None:
         return "lower the learning rate to a third and log it"
     name, high = (rate.tag, rate.at) if rate is not None else known or ("lr", 0.0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from postmortem.core import view
+from postmortem.core.timeline import Run
 from postmortem.core.view import Series
 
 
@@ -34,3 +37,11 @@ def test_thousands_of_tags_are_not_compared_pair_by_pair(monkeypatch, sources):
     found += [series(f"key{i}", None, "text", [1.0]) for i in range(3000)]
     assert len(view._merged(found)) == 6000
     assert len(asked) < 3 * len(found)
+
+
+def test_numbers_of_the_configuration():
+    """By the last part of the key, in the order of the names asked for; W&B's wrapping and numbers in quotes are seen through."""
+    config = {"optimizer.lr": "3e-4", "Trainer/Max_Steps": {"value": 100}, "lr": 0.1, "epochs": True, "a.b": None, "n": 10**400, "m": float("nan")}
+    run = Run(name="a", path=Path("a"), streams=[], event_list=[], problems=[], sources=[], config=config)
+    seen = view.View(run).settings("max_steps", "lr", "epochs", "b", "n", "m", "missing")
+    assert list(seen) == [("Trainer/Max_Steps", 100.0), ("optimizer.lr", 3e-4), ("lr", 0.1)]
