@@ -150,6 +150,8 @@ def _find_home(c: _Claimed, events: dict[Path, Path], splits: dict[Path, set[Pat
         c.home, c.rank = folder.parent.parent, int(torchrun["rank"])
     elif folder != root and (m := re.fullmatch(r"rank[-_]?(\d+)", folder.name)):
         c.home, c.rank = folder.parent, int(m[1])
+    if not c.home.is_relative_to(root):  # what lies above was not asked for
+        c.home = root
 
 
 def _home_of_events(c: _Claimed, events: dict[Path, Path], splits: dict[Path, set[Path]], root: Path) -> None:
@@ -198,7 +200,7 @@ def _collapse(claimed: list[_Claimed], root: Path) -> None:
             beside = members.get(owner, [])
             texts_only = all(c.kind == "text" for c in inside)
             joins = bool(beside) if texts_only else len(homes) == 1
-            if folder == root or not joins or (texts_only and all(c.kind == "text" for c in beside)):
+            if not owner.is_relative_to(root) or not joins or (texts_only and all(c.kind == "text" for c in beside)):
                 continue
             for c in inside:
                 c.home = owner

@@ -197,6 +197,26 @@ def test_lightning_versions(tmp_path):
     assert len(layout(tmp_path / "two", *(f"exp/lightning_logs/version_{i}/metrics.csv" for i in range(2)))) == 2
 
 
+@pytest.mark.parametrize(
+    ("inside", "file"),
+    [
+        ("lightning_logs/version_0", "metrics.csv"),
+        ("wandb/offline-run-20260101_000000-abc/files", "output.log"),
+        ("exp/checkpoint-40", "trainer_state.json"),
+        ("exp/logs", "train.log"),
+        ("none_x1/attempt_0/1", "stdout.log"),
+        ("exp/rank_1", "train.log"),
+    ],
+)
+def test_a_folder_inside_a_run(tmp_path, inside, file):
+    """A path that leads to the inside of a run is taken as the run: what lies above it was not asked for."""
+    path = tmp_path / inside / file
+    path.parent.mkdir(parents=True)
+    path.write_text('{"log_history": [{"step": 1, "loss": 2.0}]}' if file.endswith(".json") else "step,loss\n1,2.0\n2,1.5\n")
+    (run,) = discover([path.parent])[0]
+    assert (run.path, run.name) == (path.parent, path.parent.name)
+
+
 def test_a_folder_of_tables(tmp_path):
     """a.csv and b.csv are two runs; metrics.csv beside train.out is one."""
     assert len(layout(tmp_path / "x", "a.csv", "b.csv")) == 2
