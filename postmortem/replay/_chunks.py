@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Values = NDArray[np.floating[Any]]
 
-CHUNK = 3 * 2**20  # smaller ones have threads wait for the interpreter more often, larger ones leave the cache
+CHUNK = 2 * 2**20  # smaller ones have threads wait for the interpreter more often, larger ones leave the cache
 _LINE = 64  # bytes of a cache line
 _PAGE = 2 * 2**20  # bytes of a huge page
 _OPEN = 8  # files that a thread keeps open
 _ROW = 8192  # products of more than 10,000 numbers are shared out to threads of the BLAS, over which ours would quarrel
+_ROWS = 512  # numpy lets other threads run during products of more than 500 rows only
 _TINY = 1e-24  # float32 squares of which less than this is left may have underflowed
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 
@@ -179,7 +180,8 @@ def _norm(values: Values) -> float:
 
 
 def _squares(values: Values) -> float:
-    rows = values[: len(values) // _ROW * _ROW].reshape(-1, 1, _ROW)
+    row = min(len(values) // _ROWS, _ROW) or 1
+    rows = values[: len(values) // row * row].reshape(-1, 1, row)
     rest = values[rows.size :]
     return float((rows @ rows.transpose(0, 2, 1)).sum(dtype=np.float64)) + float(rest @ rest)
 
