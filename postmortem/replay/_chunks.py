@@ -117,16 +117,11 @@ def _unreadable(path: Path, what: str, offset: int) -> UnreadableCheckpoint:
 
 def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
     """The real numbers in `data`, as float32 or float64, and what is known of them. 16-bit ones are widened into `wide`."""
-    dtype = dtype.to_real()
-    if dtype in _NUMPY:
-        values: Values = data.view(_NUMPY[dtype])
-        largest = _largest(values)
-    elif dtype.itemsize == 2:
-        largest = _largest_of_16_bits(data, dtype)  # first: the wider numbers push `data` out of the cache
-        values = wide[: len(data) // 2]
-        torch.from_numpy(values).copy_(torch.from_numpy(data).view(dtype))
+    if dtype.to_real().itemsize == 2:
+        largest = _largest_of_16_bits(data, dtype.to_real())  # first: the wider numbers push `data` out of the cache
+        values = _widened(data, dtype, wide)
     else:
-        values = _table(dtype).take(data)
+        values = _widened(data, dtype, wide)
         largest = _largest(values)
     if math.isfinite(largest):
         return values, Sums(largest=largest, norm=_norm(values) if largest else 0.0)
@@ -148,9 +143,20 @@ def look_at_bytes(data: Bytes, dtype: torch.dtype) -> Sums:
 
 def compare(values: Values, data: Bytes, dtype: torch.dtype, wide: Values, sums: Sums) -> None:
     """Adds to `sums` how far `values`, which are lost in it, are from those in `data`."""
-    other, before = look(data, dtype, wide)
-    sums.before = before.norm
+    other = _widened(data, dtype, wide)
+    sums.before = _norm(other)
     sums.changed = _norm(np.subtract(values, other, out=values))
+
+
+def _widened(data: Bytes, dtype: torch.dtype, wide: Values) -> Values:
+    dtype = dtype.to_real()
+    if dtype in _NUMPY:
+        return data.view(_NUMPY[dtype])
+    if dtype.itemsize == 1:
+        return _table(dtype).take(data)
+    values = wide[: len(data) // 2]
+    torch.from_numpy(values).copy_(torch.from_numpy(data).view(dtype))
+    return values
 
 
 def _largest(values: Values) -> float:
