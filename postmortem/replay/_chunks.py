@@ -186,7 +186,7 @@ def _norm(values: Values) -> float:
 
 
 def _squares(values: Values) -> float:
-    row = min(len(values) // _ROWS, _ROW) or 1
+    row = min(max(len(values) // _ROWS, _ROW // 32), _ROW)
     rows = values[: len(values) // row * row].reshape(-1, 1, row)
     rest = values[rows.size :]
     return float((rows @ rows.transpose(0, 2, 1)).sum(dtype=np.float64)) + float(rest @ rest)
