@@ -43,6 +43,8 @@ class Hit:
     own_code: bool = False
     """In the backward pass: it runs in Python code of the user (a hook, a custom Function's backward)."""
     half: bool = False
+    passes: int = 0
+    """How many forward passes, of micro-batches or sub-steps, were done before it."""
 
     @property
     def out_bits(self) -> int:

@@ -56,7 +56,6 @@ class Traced:
     sources: list[int] = field(default_factory=list)
     loss: float | None = None
     batch: Any = None
-    micro: int = 0
     backward_ended: int = 0
     """The number of operators up to the last backward pass."""
     known: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -80,7 +79,9 @@ class Session:
         self.raised: tuple[Any, ...] | None = None
         """What the step raises when it fails, and where, if it does (known once it was traced)."""
         train_step = runner.train_step
-        self.simple = train_step.accumulate == 1 and not isinstance(train_step.step, dict)
+        self.whole = not isinstance(train_step.step, dict)
+        """There are no sub-steps, in which a forward pass needs the optimizers' steps before it."""
+        self.simple = train_step.accumulate == 1 and self.whole
         """One forward and one backward pass: ending early leaves the operators before the end as they are."""
         self._sub_step: int | None = None
         """The sub-step that fails first, of several optimizers: 0 is the first."""
@@ -115,7 +116,8 @@ class Session:
             with ExitStack() as stack:
                 for mode in modes:
                     stack.enter_context(mode)
-                return self.runner.run(self.batch, self.step, overrides=overrides, until=_UNTIL[until] if self.simple else "step").first_nonfinite
+                early = self.simple or (self.whole and not modes)
+                return self.runner.run(self.batch, self.step, overrides=overrides, until=_UNTIL[until] if early else "step").first_nonfinite
         except _Enough:
             return "loss"
         except _Bad:
@@ -156,8 +158,8 @@ class Session:
         self.runner.restore(self.before)
         return self.runner.run(self.batch, self.step)
 
-    def trace(self, tracer: Tracer, prepare: Callable[[], None] | None = None) -> Traced:
-        """A rerun under the tracer, up to the first loss, gradient or parameter that is not finite."""
+    def trace(self, tracer: Tracer, prepare: Callable[[], None] | None = None, change: Callable[[Any], Any] | None = None) -> Traced:
+        """A rerun under the tracer, on the batch as `change` makes it, up to the first loss, gradient or parameter that is not finite."""
         self.runs += 1
         self.runner.restore(self.before)
         if self.unfused and self.runner.scaler is None:  # a fused optimizer unscales by itself, only a fused one
@@ -170,6 +172,7 @@ class Session:
         passed = 0
 
         def keep(batch: Any) -> Any:
+            batch = change(batch) if change is not None else batch
             out.batch = batch
             tracer.disown(tensors_in(batch))  # the runner copied it
             return batch
@@ -180,7 +183,7 @@ class Session:
             with _disable_current_modes():
                 bad = {name: tensors[name] for name in nonfinite_names({n: t.detach() for n, t in tensors.items()})}
                 if kind == "loss":
-                    out.micro += 1
+                    tracer.passes += 1
                     out.loss = sum(float(t.detach()) for t in tensors.values())
                 if bad:
                     out.stage, out.names = kind, list(bad)
@@ -209,7 +212,6 @@ class Session:
             out.stage, out.raised, self.raised = reached, error, kind_of_error(error)
         finally:
             self.runner.observe = None
-        out.micro = max(0, out.micro - 1)
         if self._sub_step is None and out.stage in ("loss", "grad"):
             self._sub_step = passed
         out.known = self._known(out.batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import linecache
 import math
 import sys
@@ -16,6 +15,7 @@ import torch
 from postmortem.replay import rolling
 from postmortem.replay._candidates import Candidate, candidates
 from postmortem.replay._confirm import Confirm
+from postmortem.replay._readings import Readings
 from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
 from postmortem.replay._session import Session, Stage, Traced, kind_of_error
 from postmortem.replay._tensors import NAN
@@ -31,6 +31,8 @@ from postmortem.replay.trace import Tracer, Within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from postmortem.replay.search import Make
 
 _OUTSIDE: dict[str, tuple[Phase, Cause]] = {
     "batch": ("data", "bad-input"), "parameter": ("parameters", "bad-parameter"), "optimizer": ("optimizer", "bad-parameter"),
@@ -172,11 +174,17 @@ class _Case:
             traced = apart if self.session.unfused else self._traced(repair, prepare)
         return traced
 
-    def _traced(self, repair: dict[int, Callable[[torch.Tensor], Any]] | None, prepare: Callable[[], None] | None) -> Traced:
-        if self.runner.device.type == "cpu":
-            return self.session.trace(Tracer(repair=repair, within=self._within), prepare)
-        suspects = self.session.trace(Tracer(deferred=True, repair=repair, within=self._within), prepare).tracer.suspects
-        return self.session.trace(Tracer(detail=set(suspects), repair=repair, within=self._within), prepare)
+    def _traced(
+        self,
+        repair: dict[int, Callable[[torch.Tensor], Any]] | None = None,
+        prepare: Callable[[], None] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        samples: int = 0,
+    ) -> Traced:
+        suspects = None
+        if self.runner.device.type != "cpu":
+            suspects = set(self.session.trace(Tracer(deferred=True, repair=repair, within=self._within), prepare, change).tracer.suspects)
+        return self.session.trace(Tracer(detail=suspects, repair=repair, within=self._within, samples=samples), prepare, change)
 
     def _unstable(self, step: int) -> Culprit:
         if self.roll.raised is not None:
@@ -337,19 +345,23 @@ class _Case:
         s = self.samples
         if s.size < 2:
             return None, ""
-        micro = traced.micro if phase != "backward" else 0
-        readings = [list(s.guesses(hit.shape, hit.rows, micro)) for c in chosen[:1] for hit in c.hits]
-        guesses = [g for of_hit in readings for g in of_hit]
-        if phase == "data":
-            guesses = [s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))]
-            if not guesses[0]:
-                return None, "what is not finite belongs to no sample"
-            readings = []
-        merged = [sorted(set(itertools.chain(*(of_hit[0] for of_hit in readings if of_hit))))]
-        unique = [list(g) for g in dict.fromkeys(tuple(g) for g in [*merged, *guesses] if g)]
-        budget = 36 if self.stage == "loss" and self.session.simple else 14  # up to the loss is a third of a step
+        budget = 36 if self.stage == "loss" and self.session.whole else 14  # up to the loss is a third of a step
         odd = s.odd(self.session.batch)
-        return find_samples(s.size, unique, lambda make: self.session.fails(Overrides(batch=make(s)), at=self.stage, alike=True), budget, odd=odd)
+
+        def fails(make: Make) -> bool | None:
+            return self.session.fails(Overrides(batch=make(s)), at=self.stage, alike=True)
+
+        if phase == "data":
+            bad = s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))
+            return find_samples(s.size, [bad], fails, budget, odd=odd) if bad else (None, "what is not finite belongs to no sample")
+
+        def again(change: Callable[[Any], Any]) -> Traced:
+            raised = self.session.raised
+            other = self._traced(change=change, samples=s.rows)
+            self.session.raised = raised
+            return other
+
+        return Readings(s, self.names, again).find(chosen, traced, fails, budget, odd)
 
     def _outlier(self, samples: list[int] | None) -> bool:
         """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""

@@ -32,6 +32,7 @@ class Samples:
         self._shared, self._dims = set(train_step.shared), dict(train_step.sample_dim)
         self._micro = list(batch) if train_step.accumulate > 1 and isinstance(batch, (list, tuple)) else None
         self._listed = number_listed(batch) if self._micro is None else 0
+        self.parts: list[Any] = self._micro or [batch]
         self.rows = self._listed or self._count(self._micro[0] if self._micro else batch)
         self.size = self.rows * (len(self._micro) if self._micro else 1) if train_step.divisible else 0
 
@@ -69,27 +70,22 @@ class Samples:
         return with_parts(batch, parts)
 
     def take(self, batch: Any, source: Sequence[int]) -> Any:
-        """The batch whose sample i is sample `source[i]` of `batch`; a shorter `source` makes a smaller batch."""
+        """The batch whose sample i is sample `source[i]` of `batch`; a shorter `source` makes a smaller batch.
+
+        Under accumulation its length is a multiple of the number of micro-batches.
+        """
         if self._listed:
             return pick_listed(batch, source, self._listed)
         if self._micro is None:
             return self._each(batch, lambda t, dim: t.index_select(dim, torch.tensor(source, dtype=torch.long, device=t.device)))
-        if len(source) != self.size:
-            kept = set(source)
-            parts = [[j for j in range(self.rows) if i * self.rows + j in kept] for i in range(len(batch))]
-            if not all(parts):
-                raise ValueError("a micro-batch would be left empty")
-            return type(batch)(
-                self._each(m, lambda t, dim, p=p: t.index_select(dim, torch.tensor(p, device=t.device)))  # type: ignore[misc]
-                for m, p in zip(batch, parts, strict=True)
-            )
+        rows = len(source) // len(batch)
         pooled: list[list[tuple[torch.Tensor, int]]] = []
         for micro in batch:
             pooled.append([])
             self._each(micro, lambda t, dim: pooled[-1].append((t, dim)) or t)  # type: ignore[func-returns-value]
         out = []
         for i, micro in enumerate(batch):
-            wanted, at = source[i * self.rows : (i + 1) * self.rows], iter(range(len(pooled[i])))
+            wanted, at = source[i * rows : (i + 1) * rows], iter(range(len(pooled[i])))
 
             def pick(t: torch.Tensor, dim: int, wanted: Sequence[int] = wanted, at: Iterator[int] = at) -> torch.Tensor:
                 k = next(at)
@@ -99,9 +95,12 @@ class Samples:
             out.append(self._each(micro, pick))
         return type(batch)(out)
 
-    def replace(self, bad: Collection[int], healthy: int) -> Callable[[Any], Any]:
-        """Batch transform: the samples `bad` become copies of `healthy`."""
-        source = [healthy if i in bad else i for i in range(self.size)]
+    def replace(self, bad: Collection[int], healthy: int | Sequence[int]) -> Callable[[Any], Any]:
+        """Batch transform: the samples `bad` become copies of `healthy`; of several, of the first in their own micro-batch, if it has one."""
+        fine = [healthy] if isinstance(healthy, int) else healthy
+        near = {i // self.rows: i for i in reversed(fine)}
+        inside = set(bad)
+        source = [near.get(i // self.rows, fine[0]) if i in inside else i for i in range(self.size)]
         return lambda batch: self.take(batch, source)
 
     def only(self, kept: Sequence[int]) -> Callable[[Any], Any]:
@@ -111,8 +110,25 @@ class Samples:
         return lambda batch: self.take(batch, source)
 
     def drop(self, bad: Collection[int]) -> Callable[[Any], Any]:
-        """Batch transform: the samples `bad` are left out."""
-        source = [i for i in range(self.size) if i not in bad]
+        """Batch transform: the samples `bad` are left out, each of its own micro-batch."""
+        inside = set(bad)
+        kept = [i for i in range(self.size) if i not in inside]
+        return lambda batch: self.take(batch, kept) if self._micro is None else self._fewer(batch, kept)
+
+    def _fewer(self, micros: Any, kept: Sequence[int]) -> Any:
+        parts: list[list[int]] = [[] for _ in micros]
+        for i in kept:
+            parts[i // self.rows].append(i % self.rows)
+        if not all(parts):
+            raise ValueError("a micro-batch would be left empty")
+        return type(micros)(
+            self._each(m, lambda t, dim, p=p: t.index_select(dim, torch.tensor(p, device=t.device)))  # type: ignore[misc]
+            for m, p in zip(micros, parts, strict=True)
+        )
+
+    def few(self, kept: Sequence[int], healthy: int) -> Callable[[Any], Any]:
+        """Batch transform: a batch of the samples `kept` alone, or of several micro-batches of them, filled up with copies of `healthy`."""
+        source = [*kept, *[healthy] * (-len(kept) % len(self.parts))]
         return lambda batch: self.take(batch, source)
 
     def bad_rows(self, batch: Any, bad: Callable[[torch.Tensor], torch.Tensor]) -> list[int]:

@@ -1,6 +1,6 @@
 """Which samples are at fault, in few reruns: guesses are confirmed; what nothing points at is found by group testing.
 
-Binary splitting finds d bad samples among n in about d log2(n / d) + d reruns (Du and Hwang, Combinatorial Group Testing). In
+Generalised binary splitting finds d bad samples among n in about d log2(n / d) + 2 d reruns (Du and Hwang, Combinatorial Group Testing). In
 a large batch a group is run as a small batch, which costs its share; the set found is then confirmed on the whole batch.
 """
 
@@ -19,22 +19,32 @@ if TYPE_CHECKING:
 _LARGE = 16  # batches from this size on are searched by smaller ones
 _FEW = 8  # a small batch is filled up to this many samples: batch statistics need some
 _PAIRS = 4  # up to so many samples are looked at one by one
-_LEAST = 0.25  # what a rerun costs however small the batch
+_LEAST = 0.2  # what a rerun costs however small the batch
+_SPACING = 0.7  # the size of the next group, in distances of bad samples so far: such a group fails as often as not
+_TRACED = 2.0  # what a rerun costs that looks at every operator
 
 Answer = tuple[list[int] | None, str]
 
 
 def find_samples(
-    size: int, guesses: Sequence[list[int]], fails: Callable[[Make], bool | None], budget: float = 16, *, odd: Sequence[list[int]] = ()
+    size: int,
+    guesses: Sequence[list[int]],
+    fails: Callable[[Make], bool | None],
+    budget: float = 16,
+    *,
+    odd: Sequence[list[int]] = (),
+    read: Callable[[list[int]], list[list[int]]] | None = None,
+    first_only: bool = False,
 ) -> Answer:
     """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
 
     Reruns that cost about as much as `budget` reruns of the whole batch are made. `fails(make)` runs the step on the batch that
     `make(samples)` transforms and says whether it still fails, None where it could not be run. `guesses` were read
-    at the culprit, `odd` are samples that stand out in the batch.
+    at the culprit, `odd` are samples that stand out in the batch. `read(samples)` looks closer, with these replaced, and makes further
+    guesses; `first_only`: the step ends at the first micro-batch, or the first sample, at which it goes wrong.
     """
     search = _Search(size, fails, budget)
-    return search.guessed(guesses) or search.standing_out(odd) or search.by_groups()
+    return search.guessed(guesses, read, first_only) or search.standing_out(odd) or search.by_groups()
 
 
 class _Search:
@@ -47,14 +57,14 @@ class _Search:
         self.left -= max(share, _LEAST)
         return self.fails(make)
 
-    def replaced(self, bad: Collection[int], healthy: int) -> bool | None:
+    def replaced(self, bad: Collection[int], healthy: int | Sequence[int]) -> bool | None:
         return self.run(lambda s: s.replace(bad, healthy))
 
     def without(self, out: Collection[int]) -> bool | None:
         return self.run(lambda s: s.drop(out), 1 - len(out) / self.size)
 
-    def only(self, kept: Collection[int]) -> bool | None:
-        return self.without([i for i in range(self.size) if i not in kept])
+    def few(self, kept: Sequence[int], healthy: int) -> bool | None:
+        return self.run(lambda s: s.few(kept, healthy), len(kept) / self.size)
 
     def rest(self, samples: Collection[int]) -> list[int]:
         inside = set(samples)
@@ -62,22 +72,41 @@ class _Search:
 
     # ---- what points at samples
 
-    def guessed(self, guesses: Sequence[list[int]]) -> Answer | None:
-        for guess in guesses:
-            rest = self.rest(guess)
-            if not guess or not rest:
-                continue
-            cured = self.replaced(guess, rest[0]) is False
-            if not cured and self.without(guess) is False:
-                return guess, "read at the culprit; without them the step is fine"
-            if not cured:
-                continue
-            if 1 < len(guess) <= _PAIRS:
-                alone = [i for i in guess if self.replaced([x for x in guess if x != i], rest[0])]
-                if alone and alone != guess and self.replaced(alone, rest[0]) is False:
-                    return alone, "read at the culprit; each of them alone makes the step fail, none of the others does"
-            return guess, "read at the culprit; replaced by a healthy sample, the step is fine"
-        return None
+    def guessed(self, guesses: Sequence[list[int]], read: Callable[[list[int]], list[list[int]]] | None, first_only: bool) -> Answer | None:
+        known: list[int] = []
+        while True:
+            for guess in guesses:
+                answer = self.guess(sorted({*known, *guess}), partial=first_only)
+                if answer is not None:
+                    return answer
+            if read is None or self.left <= _TRACED:
+                return None
+            if first_only and guesses:
+                grown = sorted({*known, *guesses[0]})
+                if grown == known:
+                    return None
+                known = grown
+            self.left -= _TRACED
+            guesses = read(known)
+            if not guesses:
+                return None
+            if not first_only:
+                read = None
+
+    def guess(self, bad: list[int], *, partial: bool) -> Answer | None:
+        rest = self.rest(bad)
+        if not bad or not rest:
+            return None
+        cured = self.replaced(bad, rest) is False
+        if not cured and not partial and self.without(bad) is False:
+            return bad, "read at the culprit; without them the step is fine"
+        if not cured:
+            return None
+        if 1 < len(bad) <= _PAIRS:
+            alone = [i for i in bad if self.replaced([x for x in bad if x != i], rest)]
+            if alone and alone != bad and self.replaced(alone, rest) is False:
+                return alone, "read at the culprit; each of them alone makes the step fail, none of the others does"
+        return bad, "read at the culprit; replaced by a healthy sample, the step is fine"
 
     def standing_out(self, odd: Sequence[list[int]]) -> Answer | None:
         for group in odd:
@@ -99,12 +128,14 @@ class _Search:
         if size < 2:
             return None, "a batch of one"
         probes = sorted({0, size // 2, size - 1})
-        alone = {i: self.run(lambda s, i=i: s.only([i])) for i in probes}  # type: ignore[misc]
+        alone = {i: self.alone(i) for i in probes}
         healthy = [i for i in probes if alone[i] is False]
         if not healthy:
             if all(alone.values()) and self.without(range(size // 2, size)) and self.without(range(size // 2)):
                 return None, "each sample that was tried alone makes the step fail"
             return self.together()
+        if size >= _LARGE and self.run(lambda s: s.only(healthy[:1])):
+            return self.together()  # so many copies of it fail
         for small in (True, False) if size >= _LARGE else (False,):
             bad = self.split(self.rest(healthy[:1]), healthy, small=small)
             if bad and len(bad) < size - 1 and self.proven(bad, healthy[0]):
@@ -112,6 +143,11 @@ class _Search:
             if self.left <= 0:
                 return None, "not narrowed down within the number of reruns allowed"
         return self.together(healthy[0])
+
+    def alone(self, sample: int) -> bool | None:
+        """Whether copies of one sample fail: so many as a group holds, or where those cannot be run, a whole batch of them."""
+        found = self.few([sample] * _FEW, sample) if self.size >= _LARGE else None
+        return self.run(lambda s: s.only([sample])) if found is None else found
 
     def split(self, samples: list[int], healthy: Sequence[int], *, small: bool | None = None) -> list[int] | None:
         """The bad ones of `samples`, which fail together; None where the budget does not suffice.
@@ -124,7 +160,7 @@ class _Search:
 
         def fails(group: list[int]) -> bool:
             nonlocal small
-            found = self.only({*group, *fine[: max(0, _FEW - len(group))]}) if small else None
+            found = self.few([*group, *fine[: max(0, _FEW - len(group))]], fine[0]) if small else None
             if found is None:  # a batch of another size may not run
                 small = False
                 found = self.replaced(self.rest(group), fine[0])
@@ -133,21 +169,22 @@ class _Search:
             return bool(found)
 
         bad: list[int] = []
-        todo = [(samples, True)]
-        while todo:
-            part, sure = todo.pop()
+        left, size = list(samples), max(1, len(samples) // 2)
+        while left:
+            group = left[:size]
+            if (bad or len(group) < len(left)) and not fails(group):
+                left, size = left[size:], 2 * size
+            else:
+                while len(group) > 1 and self.left > 0:
+                    half = group[: len(group) // 2]
+                    if fails(half):
+                        group = half
+                    else:  # a group that fails although its first half does not fails by its second
+                        left, group = left[len(half) :], group[len(half) :]
+                bad, left = [*bad, *group], left[1:]
+                size = max(1, round(_SPACING * (len(samples) - len(left)) / len(bad)))
             if self.left <= 0:
                 return None
-            if not sure and not fails(part):
-                continue
-            if len(part) == 1:
-                bad += part
-                continue
-            half = len(part) // 2
-            first = fails(part[:half])
-            todo.append((part[half:], not first))  # a part that fails although its first half does not fails by its second
-            if first:
-                todo.append((part[:half], True))
         return sorted(bad)
 
     def proven(self, bad: list[int], healthy: int) -> bool:
@@ -155,10 +192,18 @@ class _Search:
         return self.replaced(bad, healthy) is False and self.replaced(self.rest(bad), healthy) is True
 
     def fewer(self, bad: list[int], healthy: int) -> list[int]:
-        """`bad` without those that only copies of a healthy sample made look bad."""
-        for i in bad if 1 < len(bad) <= _PAIRS else ():
+        """`bad` without those that only copies of a healthy sample made look bad: a part that is enough, then one by one."""
+        if len(bad) > _PAIRS and self.size >= _LARGE:
+            return bad
+        while len(bad) > 1 and self.left > 0:
+            halves = bad[: len(bad) // 2], bad[len(bad) // 2 :]
+            enough = next((half for half in halves if self.replaced(half, healthy) is False), None)
+            if enough is None:
+                break
+            bad = enough
+        for i in bad if len(bad) > 2 else ():
             without = [b for b in bad if b != i]
-            if without and self.left > 0 and self.replaced(without, healthy) is False:
+            if self.left > 0 and self.replaced(without, healthy) is False:
                 bad = without
         return bad
 

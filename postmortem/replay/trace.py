@@ -32,7 +32,7 @@ from postmortem.replay._births import births
 from postmortem.replay._operators import ABSORBERS, WRITES_OVER, OpInfo, info_of, infos
 from postmortem.replay._places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of, kinds
 from postmortem.replay._records import Birth, Hit, TensorView
-from postmortem.replay._tensors import INF, NAN, NO_MEMORY, exact_bits, has_rows, rows_of, shape_of, statistics, storage_key, sum_of, values_of
+from postmortem.replay._tensors import INF, NAN, NO_MEMORY, along, exact_bits, has_rows, rows_of, shape_of, statistics, storage_key, sum_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -72,7 +72,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """See the module. `detail`: indices of operators to look at exactly, all that look odd where None. `repair`:
     operator index -> function that mends its output in place. `look=False` only counts operators and repairs.
     `origin_of`: an operator of the backward pass whose forward operator and place are wanted as `origin`.
-    `within`: look only inside the steps of torch's optimizers, or only outside of them; the other operators are counted."""
+    `within`: look only inside the steps of torch's optimizers, or only outside of them; the other operators are counted.
+    `samples`: a batch size; of every output that is not finite the rows are noted in the dimensions that it divides."""
 
     def __init__(
         self,
@@ -83,11 +84,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         deferred: bool = False,
         origin_of: int | None = None,
         within: Within = "all",
+        samples: int = 0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.hits: dict[int, Hit] = {}
         self.suspects: list[int] = []
         self.stage = "step"
+        self.passes = 0
+        """How many forward passes are done, of micro-batches or sub-steps: whoever runs the step counts them."""
         self._detail, self._repair, self._look, self._deferred = detail, dict(repair or {}), look, deferred
         self._count = 0
         self._writer: dict[int, int] = {}
@@ -105,7 +109,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._stack: list[torch.nn.Module] = []
         self._handles: list[Any] = []
         self._optimizing = 0
-        self._origin_of, self._within = origin_of, within
+        self._origin_of, self._within, self._samples = origin_of, within, samples
         self.origin: tuple[str | None, Where] = (None, NOWHERE)
 
     # ---- arming
@@ -314,6 +318,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             outputs=written,
             constants=_odd_numbers([*args, *kwargs.values()]),
             half=any(o.dtype in (torch.float16, torch.bfloat16) for o in outputs),
+            passes=self.passes,
         )
         if hit.backward:
             self._trace_back(hit, task)
@@ -325,6 +330,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             new = NAN if hit.out_bits & NAN else INF
             if not seen or hit.out_bits & NAN or hit.name in ABSORBERS:
                 self._describe(hit, new, tensors, changed, outputs)
+        if self._samples > 1 and not hit.rows:
+            o = next(o for v, o in zip(hit.outputs, outputs, strict=True) if v.bits)
+            dims = [d for d, size in enumerate(o.shape) if size and size % self._samples == 0] if has_rows(o) else []
+            if dims:
+                bad = ~torch.isfinite(o)
+                hit.shape, hit.rows = tuple(o.shape), {d: along(bad, d) for d in dims}
 
     def _describe(self, hit: Hit, new: int, tensors: list[torch.Tensor], changed: dict[int, int], outputs: list[torch.Tensor]) -> None:
         """Statistics and rows of an operator at which non-finite values begin."""

@@ -77,6 +77,55 @@ def test_batches_of_another_size_that_do_not_run() -> None:
     assert find_samples(40, [], fails, 36)[0] == [20]
 
 
+@pytest.mark.parametrize("stage", ["forward", "backward"])
+def test_bad_samples_in_several_micro_batches(stage: str) -> None:
+    """Under accumulation the rows read at the culprit are counted from the micro-batch that they are of, and no micro-batch is left out."""
+    torch.manual_seed(0)
+    bad = (3, 17, 18, 40, 63)
+    x = torch.randn(64, 4)
+    x[list(bad)] = 0
+    model = nn.Linear(4, 4, bias=False)
+
+    def step(m: Any, b: Any) -> Any:
+        size = m(b["x"]).pow(2).sum(-1)
+        return (size / size).mean() if stage == "forward" else size.sqrt().mean()
+
+    micros = [{"x": part} for part in x.split(16)]
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, micros, accumulate=4))
+    assert (found.phase, found.samples) == (stage, bad)
+
+
+def test_micro_batches_of_different_lengths() -> None:
+    """Where the micro-batches are padded to lengths of their own, a sample is replaced by one beside it."""
+    torch.manual_seed(0)
+    micros = [{"x": torch.randn(4, length, 3)} for length in (5, 7)]
+    micros[1]["x"][2] = 0
+    model = nn.Linear(3, 3, bias=False)
+
+    def step(m: Any, b: Any) -> Any:
+        return m(b["x"]).pow(2).sum((1, 2)).sqrt().mean()
+
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, micros, accumulate=2))
+    assert found.samples == (6,)
+    assert any("replaced" in line for line in found.how)
+
+
+def test_rows_in_another_order_than_the_samples() -> None:
+    """Samples that the step sorts are read where their gradients are in their own order again."""
+    torch.manual_seed(0)
+    x, rank = torch.randn(64, 4), torch.randperm(64)
+    bad = (5, 6, 20, 41, 58)
+    x[list(bad)] = 0
+    model = nn.Linear(4, 4, bias=False)
+
+    def step(m: Any, b: Any) -> Any:
+        return m(b["x"][b["rank"].argsort()]).pow(2).sum(-1).add(1).log().sqrt().mean()
+
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, {"x": x, "rank": rank}))
+    assert (found.phase, found.op, found.samples) == ("backward", "sqrt", bad)
+    assert any("read at the culprit" in line for line in found.how)
+
+
 def test_too_many_bad_samples_for_the_budget() -> None:
     """Where the reruns do not suffice no sample is named, which is said."""
     batch = {"x": torch.arange(256)}

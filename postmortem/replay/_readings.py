@@ -1,0 +1,93 @@
+"""Samples that a traced step points at: from where it went wrong to the nearest tensors whose rows are samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.replay._candidates import candidates
+from postmortem.replay.batches import tensor_map
+from postmortem.replay.search import find_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from postmortem.replay._candidates import Candidate
+    from postmortem.replay._records import Hit
+    from postmortem.replay._session import Traced
+    from postmortem.replay.samples import Samples
+    from postmortem.replay.search import Make
+
+_READINGS = 3  # of one shape: its dimensions of the batch's size, rows of samples in a row, samples in turn
+
+
+class Readings:
+    """`samples` of a step; `names`: id of a module -> its qualified name; `again(change)` is a traced rerun of the changed batch that
+    notes the rows of every operator that is not finite."""
+
+    def __init__(self, samples: Samples, names: Mapping[int, str], again: Callable[[Callable[[Any], Any]], Traced]) -> None:
+        self.samples, self.names, self.again = samples, names, again
+
+    def find(
+        self, chosen: list[Candidate], traced: Traced, fails: Callable[[Make], bool | None], budget: float, odd: list[list[int]]
+    ) -> tuple[list[int] | None, str]:
+        """The samples at fault where the step went wrong at the candidates `chosen`, as `find_samples` answers."""
+        backward = any(hit.backward for c in chosen for hit in c.hits)
+        first_only = traced.raised is not None or (traced.stage == "loss" and len(self.samples.parts) > 1)
+
+        def read(known: list[int]) -> list[list[int]]:
+            other = self.again(lambda batch: self._prepared(batch, known, gradients=backward))
+            if backward and other.raised is not None and traced.raised is None:  # a step may write into its batch, if that needs no gradient
+                other = self.again(lambda batch: self._prepared(batch, known, gradients=False))
+            keys = {c.key for c in chosen}
+            guesses = self.at([c for c in candidates(other, self.names) if c.key in keys], other, to_the_end=True) if other.stage is not None else []
+            return [self._odd_gradients(other.batch), *guesses] if backward else guesses
+
+        return find_samples(self.samples.size, self.at(chosen, traced), fails, budget, odd=odd, read=read, first_only=first_only)
+
+    def _prepared(self, batch: Any, known: list[int], *, gradients: bool) -> Any:
+        """The batch with the samples `known` replaced; with `gradients`, the way back leads to the samples themselves."""
+        fine = [i for i in range(self.samples.size) if i not in known]
+        batch = self.samples.replace(known, fine)(batch) if known else batch
+        return tensor_map(lambda t: t.detach().requires_grad_() if t.is_floating_point() else t, batch) if gradients else batch
+
+    def _odd_gradients(self, batch: Any) -> list[int]:
+        """The samples whose own gradient is not finite, where others' is."""
+        gradients = tensor_map(lambda t: torch.zeros_like(t) if t.grad is None else t.grad, batch)
+        bad = self.samples.bad_rows(gradients, lambda t: ~torch.isfinite(t))
+        return bad if len(bad) < self.samples.size else []
+
+    def at(self, chosen: list[Candidate], traced: Traced, *, to_the_end: bool = False) -> list[list[int]]:
+        """What the rows say of the samples, the smallest set first: each operator is followed until rows of some samples are seen.
+
+        to_the_end: also what the last such rows on the way say: those before may be in another order.
+        """
+        readers: dict[int, list[Hit]] = {}
+        for hit in traced.tracer.hits.values():
+            for source in {t.source for t in hit.inputs if t.bits}:
+                readers.setdefault(source, []).append(hit)
+        todo = [hit for c in chosen for hit in c.hits]
+        seen = {hit.index for hit in todo}
+        found: list[list[list[int]]] = []
+        last, after = [], -1
+        behind: set[int] = set()
+        while todo:
+            hit = todo.pop()
+            here = [g for g in self.samples.guesses(hit.shape, hit.rows, self._micro(hit)) if 0 < len(g) < self.samples.rows]
+            if here and hit.index not in behind:
+                found.append(here)
+            if here and hit.index > after:
+                last, after = here[0], hit.index
+            if here and not to_the_end:
+                continue
+            further = [h for h in readers.get(hit.index, ()) if h.index not in seen]
+            seen.update(h.index for h in further)
+            behind.update(h.index for h in further if here or hit.index in behind)
+            todo += further
+        merged = {tuple(sorted({i for of in found for i in of[min(k, len(of) - 1)]})) for k in range(_READINGS)} if found else set()
+        return [list(g) for g in sorted(merged | {tuple(last)} if last else merged, key=lambda g: (len(g), g))]
+
+    def _micro(self, hit: Hit) -> int:
+        """The micro-batch that an operator worked on."""
+        return (hit.passes - hit.backward) % len(self.samples.parts)
