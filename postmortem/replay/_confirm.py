@@ -8,6 +8,7 @@ import torch
 
 from postmortem.replay._candidates import Candidate, candidates
 from postmortem.replay._repairs import sanitized
+from postmortem.replay._tensors import NAN
 from postmortem.replay.runner import Overrides
 from postmortem.replay.trace import Tracer
 
@@ -49,6 +50,9 @@ class Confirm:
             best = self._preferred(curing, wanted)
             if best is not None:
                 best = self._in_backward(best, wanted)
+                if (sides := self._both_sides(best, wanted)) is not None:
+                    self.how.append(f"{len(sides)} origins whose infinities meet in one {best.op}; repaired together, the {self.stage} is finite")
+                    return sides, "cured"
                 which = "the only origin" if len(wanted) == 1 else f"one of {len(wanted)} origins"
                 self.how.append(f"{which} of what is not finite; repaired, the {self.stage} is finite")
                 return [best], "cured"
@@ -74,12 +78,28 @@ class Confirm:
         return curing[0] if curing else None
 
     def _in_backward(self, best: Candidate, every: list[Candidate]) -> Candidate:
-        """Where the loss took a pole's infinity and only the derivative at the same place failed: the derivative."""
-        if self.stage != "grad" or not best.pole or best.hits[0].backward:
+        """Where the loss took the infinity of a pole, or of a sum over masked values only, and the derivative at the same place
+        failed: the derivative."""
+        taken = best.pole or (best.from_inf and not best.bits & NAN)
+        if self.stage != "grad" or not taken or best.hits[0].backward:
             return best
         here = best.hits[0].where
         same = (c for c in every if c.hits[0].backward and c.op == best.op and (c.hits[0].where.code, c.hits[0].where.line) == (here.code, here.line))
         return next(same, best)
+
+    def _both_sides(self, best: Candidate, every: list[Candidate]) -> list[Candidate] | None:
+        """The origins of two infinities that only meet in `best` (inf - inf, 0 times inf), if they are no healthy samples' as well:
+        each alone leaves the other one, so that neither cures."""
+        before = [c for c in every if c.index < best.index and c.outside is None and not (c.bits & NAN or c.from_inf)]
+        if not (best.from_inf and best.bits & NAN) or best.hits[0].backward or len(before) < 2:
+            return None
+        if self._harmless_elsewhere(best) or not self._cures(before[:_AT_MOST]):
+            return None
+        needed = before[:_AT_MOST]
+        for c in needed if len(needed) > 2 else []:
+            others = [n for n in needed if n is not c]
+            needed = others if others and self._cures(others) else needed
+        return needed
 
     def _harmless_elsewhere(self, later: Candidate) -> bool:
         """Whether the infinities that an operator made NaN of also reached samples that are fine: with those in which it

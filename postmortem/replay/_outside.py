@@ -96,9 +96,17 @@ def _of_the_users(value: Any) -> bool:
     return hasattr(value, "__dict__") and not isinstance(value, (torch.nn.Module, torch.optim.Optimizer, type)) and not _installed(kind.__module__)
 
 
+def _hooks(owners: Iterable[Any]) -> list[Any]:
+    """What the hooks of modules, parameters and optimizers call: they run within the step."""
+    tables = [table for o in owners for name, table in vars(o).items() if name.endswith("_hooks") and "state_dict" not in name]
+    for p in [p for o in owners if isinstance(o, torch.nn.Module) for p in o._parameters.values() if p is not None]:
+        tables += [p._backward_hooks, p._post_accumulate_grad_hooks]
+    return [hook for table in tables for hook in (table or {}).values()]
+
+
 class Outside:
-    """What `train_step.step` holds: `generators`, `cells` of closures, `objects` with attributes (among them the user's files, with what
-    is global in them), and `modules` by name that are not in `models` (a teacher is stepped like a model). `compiled`: there are
+    """What `train_step.step` and the hooks hold: `generators`, `cells` of closures, `objects` with attributes (among them the user's
+    files, with what is global in them), and `modules` by name that are not in `models` (a teacher is stepped like a model). `compiled`: there are
     compiled functions among them.
 
     What of them drawing a batch changes goes into `drawn`: (id of the object or cell, name of the attribute).
@@ -108,7 +116,7 @@ class Outside:
         known = [m for model in models for m in model.modules()]
         owners = [*known, *optimizers]
         steps = train_step.step.values() if isinstance(train_step.step, dict) else [train_step.step]
-        reach = Reach(steps)
+        reach = Reach([*steps, *_hooks(owners)])
         self.cells, self.objects = list(reach.cells.values()), list(reach.objects.values())
         self.drawn: set[tuple[int, str]] = set()
         own = {id(m) for m in known}
