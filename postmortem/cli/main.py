@@ -92,7 +92,9 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:  # readers and reporters tell of their own files: what is left is our output
         _discard(sys.stdout)
         _fail(f"{error.filename or 'the output'}: {error.strerror or error}", 2)
-    except Exception as error:
+    except SystemExit:
+        raise
+    except BaseException as error:
         if "POSTMORTEM_TRACEBACK" in os.environ:
             raise
         if _interrupted(error):
@@ -103,10 +105,11 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 def _interrupted(error: BaseException) -> bool:
     """Whether `error` came of a Ctrl-C: one that hits an import leaves modules half made, over which what tidies up stumbles."""
-    seen: BaseException | None = error
-    while seen is not None and not isinstance(seen, KeyboardInterrupt):
-        seen = seen.__cause__ or seen.__context__
-    return seen is not None
+    chain: list[BaseException | None] = [error]
+    while (last := chain[-1]) is not None and not isinstance(last, KeyboardInterrupt):
+        after = last.__cause__ or last.__context__
+        chain.append(None if after in chain else after)  # one that was raised from itself has no end
+    return last is not None
 
 
 def _open_streams() -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-import torch
-
-from postmortem.replay.recipe import describe, user_frames
+from postmortem.replay.recipe import describe, out_of_memory, user_frames
 from postmortem.replay.runner import ReplayError
 
 if TYPE_CHECKING:
@@ -30,11 +28,3 @@ def as_one_line() -> Iterator[None]:
 def one_line(what: str, error: Exception) -> ReplayError | None:
     """The ReplayError for what the user's code raised or for memory that ran out; None where it is a fault of ours."""
     return out_of_memory(what, error) or (ReplayError(describe(what, error)) if user_frames(error) else None)
-
-
-def out_of_memory(what: str, error: Exception) -> ReplayError | None:
-    """The ReplayError for memory that ran out; None where `error` is another."""
-    text = str(error)
-    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in text or "not enough memory" in text:
-        return ReplayError(f"{what} ran out of memory: try a smaller batch in the recipe{', or --device cpu' if 'CUDA' in text else ''}")
-    return None

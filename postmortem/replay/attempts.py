@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.replay import repeat
-from postmortem.replay._errors import one_line, out_of_memory
+from postmortem.replay._errors import one_line
 from postmortem.replay.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.health import inspect
 from postmortem.replay.loading import NO_RANDOM_STATE, Account, load_saved
 from postmortem.replay.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
-from postmortem.replay.recipe import Recipe, describe, user_frames
+from postmortem.replay.recipe import Recipe, describe, out_of_memory, user_frames
 from postmortem.replay.rolling import Roll, roll
 from postmortem.replay.runner import ReplayError, StepResult, StepRunner
 from postmortem.replay.saved import Saved, read_saved
@@ -153,9 +153,14 @@ class Attempts:
         except ReplayError:
             raise
         except Exception as error:
-            raise (one_line(f"the batch of step {first + len(results)}", error) or error) from error
-        if done.raised is not None and ((said := out_of_memory(f"step {done.last} of the replay", done.raised)) or not user_frames(done.raised)):
-            raise (said or done.raised) from done.raised
+            if (said := one_line(f"the batch of step {first + len(results)}", error)) is None:
+                raise
+            raise said from error
+        if done.raised is not None:
+            if said := out_of_memory(f"step {done.last} of the replay", done.raised):
+                raise said from done.raised
+            if not user_frames(done.raised):
+                raise done.raised
         if done.raised is not None and self.progress is not None:
             self.progress(len(results) + 1, last - first + 1, done.results[-1])
         if not final and done.fault is None and done.last < last and done.ended is None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import re
 import sys
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from postmortem.core.errors import did_you_mean
-from postmortem.readers._checkpoints import home_of
-from postmortem.replay._users import NOT_THE_USERS, installed, wrong
+from postmortem.readers._checkpoints import home_of, is_checkpoint
+from postmortem.replay._users import installed, not_the_users, wrong
 from postmortem.replay.model import Context, TrainStep
 from postmortem.replay.runner import ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+_INSIDE = re.compile(r"(checkpoint|ckpt|weight)s?|version_\d+|lightning_logs")  # folders in a run that are not the run
 
 
 class Recipe:
@@ -31,14 +37,18 @@ class Recipe:
     @classmethod
     def beside(cls, target: Path) -> Recipe | None:
         """The ``recipe.py`` in the run's folder or beside it, or None."""
-        target = target.resolve()
-        folders = [target, home_of(target), home_of(target).parent] if target.is_dir() else [target.parent, target.parent.parent]
+        folders = [f := target.resolve() if target.is_dir() else target.resolve().parent]
+        while f != f.parent and (home_of(f) != f or _INSIDE.fullmatch(f.name) or is_checkpoint(f)):
+            folders.append(f := f.parent)
+        folders.append(f.parent)
         return next((cls(str(f / "recipe.py")) for f in folders if (f / "recipe.py").is_file()), None)
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """The recipe's folder on ``sys.path``; afterwards path and modules are as before, and nothing was written into the folder."""
+        """The recipe's folder on ``sys.path``; afterwards path, modules and working directory are as before, and nothing was written
+        into the folder."""
         folder, before, path, silent = self.path.parent, dict(sys.modules), list(sys.path), sys.dont_write_bytecode
+        here = os.getcwd()
         own = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
         # another version of the user's files may be loaded already: of an earlier trial, or of another project
         shadowed = {n: m for n, m in before.items() if _lies_in(m, folder) or (n.partition(".")[0] in own and not installed(n, m))}
@@ -49,6 +59,7 @@ class Recipe:
         try:
             yield
         finally:
+            os.chdir(here)
             sys.dont_write_bytecode = silent
             sys.path[:] = path
             for name in [n for n, m in sys.modules.items() if (n not in before or n in shadowed) and _lies_in(m, folder)]:
@@ -86,8 +97,7 @@ def _lies_in(module: Any, folder: Path) -> bool:
     origin = getattr(module, "__file__", None)
     if origin is None or getattr(module, "__name__", "").partition(".")[0] == "postmortem":
         return False
-    path = Path(origin)
-    return path.is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(path.parts)
+    return Path(origin).is_relative_to(folder) and not not_the_users(origin)
 
 
 def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -96,20 +106,40 @@ def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except (ReplayError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
-        raise ReplayError(describe(what, error)) from error
+    except BaseException as error:
+        raise (out_of_memory(what, error) or ReplayError(describe(what, error))) from error
+
+
+def out_of_memory(what: str, error: BaseException) -> ReplayError | None:
+    """The ReplayError for memory that ran out; None where `error` is another."""
+    text = _text(error)
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in text or "not enough memory" in text:
+        cpu = ", or --device cpu" if "CUDA" in text else ""
+        return ReplayError(f"{what} ran out of memory{_where(error)}: build a smaller model or batch in the recipe{cpu}")
+    return None
 
 
 def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of `error` that run files of the user: neither ours, nor installed packages, nor the standard library."""
-    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(NOT_THE_USERS)]
+    return [f for f in traceback.extract_tb(error.__traceback__) if not not_the_users(f.filename)]
 
 
 def describe(what: str, error: BaseException) -> str:
     """One line: what failed, the exception, and the deepest line of the user's own files."""
-    own = user_frames(error)
-    where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}" if own else ""
+    where = _where(error)
+    text = " ".join(_text(error).split())
     if isinstance(error, SyntaxError):
-        where = f" at {Path(error.filename or '?').name}:{error.lineno}"
-    text = " ".join(str(error).split())
+        text, where = error.msg, f" at {Path(error.filename).name}:{error.lineno}" if error.filename and error.lineno else ""
     return f"{what} raised {type(error).__name__}{': ' + text[:300] if text else ''}{where}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a class of the user's: its name is what can be told
+        return ""
+
+
+def _where(error: BaseException) -> str:
+    own = user_frames(error)
+    return f" at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}" if own else ""

@@ -40,15 +40,18 @@ class ReplayError(PostmortemError):
 
 
 class Exited(Exception):
-    """The user's step called ``sys.exit``, as scripts do that stop at a NaN."""
+    """The user's step called ``sys.exit``, as scripts do that stop at a NaN, or raised what no `except Exception` catches."""
 
 
 @contextmanager
 def _exit_is_an_error() -> Iterator[None]:
     try:
         yield
-    except SystemExit as end:
-        raise Exited(f"sys.exit({end.code!r})").with_traceback(end.__traceback__) from None
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as end:  # noqa: BLE001 - the user's code may raise anything
+        said = f"sys.exit({end.code!r})" if isinstance(end, SystemExit) else f"{type(end).__name__}: {end}"
+        raise Exited(said).with_traceback(end.__traceback__) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,9 +270,6 @@ class StepRunner:
     def _sub_steps(self) -> list[tuple[list[str], Any]]:
         step = self.train_step.step
         if isinstance(step, dict):
-            unknown = [name for name in step if name not in self.optimizers]
-            if unknown:
-                raise ReplayError(f"step has a sub-step {unknown[0]!r}, but the optimizers are {', '.join(map(repr, self.optimizers))}")
             return [([name], function) for name, function in step.items()]
         return [(list(self.optimizers), step)]
 
@@ -342,7 +342,13 @@ class StepRunner:
 
     def _forward(self, function: Any, batch: Any, single: str, count: int) -> dict[str, torch.Tensor]:
         with self._autocast():
-            value = function(self.train_step.model, batch)
+            try:
+                value = function(self.train_step.model, batch)
+            except (TypeError, AttributeError) as error:
+                if batch is not None or "None" not in str(error):
+                    raise
+                what = "batches gave None" if self.train_step.batches is not None else "give TrainStep batches=…, a function of the step"
+                raise ReplayError(f"the step has no batch: {what}") from error
         losses = by_name(value, single)
         for name, loss in losses.items():
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1:

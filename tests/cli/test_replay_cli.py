@@ -193,6 +193,14 @@ BAD = {
         [],
         "step 10 of the replay ran out of memory",
     ),
+    "no batch": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']))", [], "the step has no batch: give TrainStep batches=…"),
+    "batches of None": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']), batches=lambda s: None)", [], "batches gave None"),
+    "batches fail in torch": (
+        "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.zeros(3).__getitem__)",
+        [],
+        "IndexError",
+    ),
+    "memory of the recipe": ("train.torch.empty(10**15)", [], "the recipe recipe.py ran out of memory at recipe.py:7"),
     "no train step": ("return None", [], "must return a postmortem.TrainStep, not NoneType"),
     "checkpoint after the onset": ("pass", ["--checkpoint", "step_14.pt"], "is of step 14, not before step 12"),
     "step before the checkpoint": ("pass", ["--checkpoint", "step_9.pt", "--step", "7"], "is of step 9, not before step 7"),
@@ -299,3 +307,16 @@ def test_interrupt_that_hit_an_import(run: Path, capsys: pytest.CaptureFixture[s
     monkeypatch.setattr("postmortem.api.replay", stumbles)
     code, out, err = call(capsys, "replay", run)
     assert (code, out, err.strip()) == (130, "", "postmortem: interrupted")
+
+
+def test_an_error_that_was_raised_from_itself(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chain of causes without an end is one line as well."""
+
+    def itself(*_: object, **__: object) -> None:
+        error = ValueError("its own cause")
+        raise error from error
+
+    monkeypatch.setattr("postmortem.api.replay", itself)
+    code, out, err = call(capsys, "replay", run)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "its own cause" in err

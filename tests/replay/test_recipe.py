@@ -88,7 +88,13 @@ def test_beside(folder: Path) -> None:
     run = folder / "run"
     run.mkdir()
     (run / "step_5.pt").touch()
-    for target in (folder, run, run / "step_5.pt"):
+    inside = folder / "lightning_logs" / "version_0" / "checkpoints"
+    inside.mkdir(parents=True)
+    (run / "checkpoint-40").mkdir()
+    (run / "checkpoint-40" / "model.safetensors").touch()
+    (run / "checkpoint-40" / "optimizer.pt").touch()
+    of_the_run = (run, run / "step_5.pt", run / "checkpoint-40", run / "checkpoint-40" / "model.safetensors")
+    for target in (folder, *of_the_run, inside.parent, inside / "x.ckpt"):
         found = Recipe.beside(target)
         assert found is not None
         assert found.path == folder / "recipe.py"
@@ -100,10 +106,15 @@ def test_beside(folder: Path) -> None:
     [
         ("def recipe(ctx):\n    return {}['lr']", r"raised KeyError: 'lr' at recipe\.py:2: return \{\}\['lr'\]"),
         ("import module_that_is_nowhere", r"raised ModuleNotFoundError: .* at recipe\.py:1"),
-        ("def recipe(ctx:", r"raised SyntaxError: .* at recipe\.py:1"),
+        ("def recipe(ctx:", r"raised SyntaxError: '\(' was never closed at recipe\.py:1$"),
+        ("\0", r"raised SyntaxError: source code string cannot contain null bytes$"),
         ("def recip(ctx): pass", r"has no function 'recipe'; did you mean 'recip'\?"),
         ("def recipe(ctx): pass", r"must return a postmortem\.TrainStep, not NoneType"),
         ("import sys\nsys.exit(3)", r"raised SystemExit: 3 at recipe\.py:2"),
+        ("raise GeneratorExit", r"raised GeneratorExit at recipe\.py:1"),
+        ("class E(Exception):\n    def __str__(self): return 1 / 0\nraise E", r"raised E at recipe\.py:3"),
+        ("x = bytearray(10**15)", r"ran out of memory at recipe\.py:1: x = bytearray\(10\*\*15\): build a smaller model"),
+        ("import torch\ntorch.nn.Linear(10**7, 10**7)", r"ran out of memory at recipe\.py:2: .*: build a smaller model"),
     ],
 )
 def test_what_goes_wrong_is_one_line(tmp_path: Path, source: str, said: str) -> None:
@@ -126,6 +137,17 @@ def test_module_of_the_same_name_from_elsewhere_stays_out(folder: Path) -> None:
         assert sys.modules["helper_of_the_user"] is elsewhere
     finally:
         del sys.modules["helper_of_the_user"]
+
+
+def test_a_recipe_may_change_the_working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Data is often opened by paths that are relative to the script's folder; afterwards the directory is the one before."""
+    monkeypatch.chdir(folder.parent)
+    (folder / "recipe.py").write_text("import os\nos.chdir(os.path.dirname(__file__))\n" + SOURCE)
+    recipe = Recipe(str(folder / "recipe.py"))
+    with recipe.importable():
+        recipe.build(Context(device="cpu"))
+        assert Path.cwd() == folder
+    assert Path.cwd() == folder.parent
 
 
 def test_folder_stays_as_it_was(folder: Path) -> None:
@@ -151,6 +173,12 @@ def test_folder_stays_as_it_was(folder: Path) -> None:
         ("net, opt, print, scaler='yes'", "scaler must be True, False or a GradScaler, not a str"),
         ("net, opt, print, batches=3", "batches is a function of the step or an iterable, not an int"),
         ("net.to('meta'), opt, print", "the model is on the meta device"),
+        ("net, opt, {'g': print}", r"step is a dict \('g'\), by the names of the optimizers, .*: give optimizer=\{'g': …\} or one step"),
+        ("net, {'a': opt}, {'c': print}", "step has a sub-step 'c', but the optimizers are 'a'"),
+        ("net, opt, lambda batch: 0", r"step is called as step\(model, batch\), but <lambda>\(batch\) cannot be"),
+        ("net, {'a': opt}, {'a': lambda: 0}", r"step\['a'\] is called as step\['a'\]\(model, batch\), but <lambda>\(\) cannot be"),
+        ("net, opt, print, batches=lambda: 0", r"batches is called as batches\(step\), but <lambda>\(\) cannot be"),
+        ("net, opt, print, before_step=lambda: 0", r"before_step is called as before_step\(step\), but <lambda>\(\) cannot be"),
     ],
 )
 def test_fields_that_cannot_be(tmp_path: Path, made: str, said: str) -> None:
