@@ -70,7 +70,8 @@ class Readings:
         todo = [hit for c in chosen for hit in c.hits]
         seen = {hit.index for hit in todo}
         found: list[list[list[int]]] = []
-        last, after = [], -1
+        last: list[int] = []
+        after = -1
         behind: set[int] = set()
         while todo:
             hit = todo.pop()
@@ -85,6 +86,8 @@ class Readings:
             seen.update(h.index for h in further)
             behind.update(h.index for h in further if here or hit.index in behind)
             todo += further
+        if 2 * len(last) > self.samples.rows:
+            last = []  # a running sum, a sort: rather spread over samples than theirs
         merged = {tuple(sorted({i for of in found for i in of[min(k, len(of) - 1)]})) for k in range(_READINGS)} if found else set()
         return [list(g) for g in sorted(merged | {tuple(last)} if last else merged, key=lambda g: (len(g), g))]
 
