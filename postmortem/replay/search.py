@@ -102,11 +102,7 @@ class _Search:
             return bad, "read at the culprit; without them the step is fine"
         if not cured:
             return None
-        if 1 < len(bad) <= _PAIRS:
-            alone = [i for i in bad if self.replaced([x for x in bad if x != i], rest)]
-            if alone and alone != bad and self.replaced(alone, rest) is False:
-                return alone, "read at the culprit; each of them alone makes the step fail, none of the others does"
-        return bad, "read at the culprit; replaced by a healthy sample, the step is fine"
+        return self.fewer(bad, rest), "read at the culprit; replaced by a healthy sample, the step is fine"
 
     def standing_out(self, odd: Sequence[list[int]]) -> Answer | None:
         for group in odd:
@@ -191,20 +187,20 @@ class _Search:
         """Whether the step is fine without these samples and fails with no others: groups may fail only together."""
         return self.replaced(bad, healthy) is False and self.replaced(self.rest(bad), healthy) is True
 
-    def fewer(self, bad: list[int], healthy: int) -> list[int]:
-        """`bad` without those that only copies of a healthy sample made look bad: a part that is enough, then one by one."""
-        if len(bad) > _PAIRS and self.size >= _LARGE:
-            return bad
+    def fewer(self, bad: list[int], healthy: int | Sequence[int]) -> list[int]:
+        """`bad` without those that only copies of a healthy sample, or what samples share, made look bad: a part that is enough, and
+        of that the ones that are needed."""
         while len(bad) > 1 and self.left > 0:
             halves = bad[: len(bad) // 2], bad[len(bad) // 2 :]
-            enough = next((half for half in halves if self.replaced(half, healthy) is False), None)
-            if enough is None:
-                break
-            bad = enough
-        for i in bad if len(bad) > 2 else ():
-            without = [b for b in bad if b != i]
-            if self.left > 0 and self.replaced(without, healthy) is False:
-                bad = without
+            enough = [half for half in halves if self.replaced(half, healthy) is False]
+            if len(enough) != 1:
+                break  # where either is enough, they fail together
+            bad = enough[0]
+        if 2 < len(bad) <= (_PAIRS if self.size >= _LARGE else self.size) and self.left > 0:
+            spare = [i for i in bad if self.replaced([b for b in bad if b != i], healthy) is False]
+            needed = [i for i in bad if i not in spare]
+            if spare and needed and self.replaced(needed, healthy) is False:
+                return needed
         return bad
 
     def together(self, healthy: int | None = None) -> Answer:

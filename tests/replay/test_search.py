@@ -110,6 +110,22 @@ def test_micro_batches_of_different_lengths() -> None:
     assert any("replaced" in line for line in found.how)
 
 
+@pytest.mark.parametrize(("count", "rows", "micro"), [(4, 4, 2), (8, 2, 3), (4, 16, 1)])
+def test_a_micro_batch_without_any_label(count: int, rows: int, micro: int) -> None:
+    """Samples that fail only together, as all of a micro-batch whose labels are ignored, are all named; without them the step is fine."""
+    torch.manual_seed(0)
+    model = nn.Linear(5, 7)
+    micros = [{"x": torch.randn(rows, 5), "y": torch.randint(0, 7, (rows,))} for _ in range(count)]
+    micros[0]["y"][0] = micros[micro]["y"][:] = -100
+
+    def step(m: Any, b: Any) -> Any:
+        return F.cross_entropy(m(b["x"]), b["y"], ignore_index=-100)
+
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, micros, accumulate=count))
+    assert (found.op, found.samples) == ("nll_loss", tuple(range(micro * rows, (micro + 1) * rows)))
+    assert [f.name for f in found.fixes if f.cured] == ["drop_sample"]
+
+
 def test_rows_in_another_order_than_the_samples() -> None:
     """Samples that the step sorts are read where their gradients are in their own order again."""
     torch.manual_seed(0)
