@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,7 @@ from postmortem.replay.batches import tensors_in
 from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     from postmortem.replay.precision import Precision
@@ -74,7 +74,7 @@ class Session:
         self.runner, self.before, self.batch, self.step = runner, before, batch, step
         self.runs = 0
         self.unfused = False
-        """Traced reruns let optimizers take their update in single operators: a fused kernel does not say which one fails."""
+        """Reruns that are watched let optimizers take their update in single operators: a fused kernel does not say which one fails."""
         self.failure = ""
         self.raised: tuple[Any, ...] | None = None
         """What the step raises when it fails, and where, if it does (known once it was traced)."""
@@ -114,6 +114,8 @@ class Session:
         self.runner.observe = stop_early
         try:
             with ExitStack() as stack:
+                if modes:
+                    stack.enter_context(self._operator_by_operator())
                 for mode in modes:
                     stack.enter_context(mode)
                 early = self.simple or (self.whole and not modes)
@@ -162,9 +164,6 @@ class Session:
         """A rerun under the tracer, on the batch as `change` makes it, up to the first loss, gradient or parameter that is not finite."""
         self.runs += 1
         self.runner.restore(self.before)
-        if self.unfused and self.runner.scaler is None:  # a fused optimizer unscales by itself, only a fused one
-            for group in [g for o in self.runner.optimizers.values() for g in getattr(o, "param_groups", ()) if g.get("fused")]:
-                group["fused"] = False
         if prepare is not None:
             prepare()
         out = Traced(tracer)
@@ -198,7 +197,7 @@ class Session:
 
         self.runner.observe = look
         try:
-            with tracer:
+            with self._operator_by_operator(), tracer:
                 result = self.runner.run(self.batch, self.step, overrides=Overrides(batch=keep))
             if result.bad_params:
                 out.stage, out.names = "param", result.bad_params
@@ -220,6 +219,24 @@ class Session:
             out.sources = [*tracer.hits, *(-storage_key(t) for t in outside if exact_bits(t))]
         out.buffers = set(self.state_tensors()) - set(self.runner.named_parameters())
         return out
+
+    @contextmanager
+    def _operator_by_operator(self) -> Iterator[None]:
+        """Fused optimizers take their steps unfused, if so asked: a scaler then skips them as it does others."""
+        optimizers = [o for o in self.runner.optimizers.values() if hasattr(o, "param_groups")] if self.unfused else []
+        groups = [g for o in optimizers for g in o.param_groups if g.get("fused")]
+        scaling = [o for o in optimizers if vars(o).get("_step_supports_amp_scaling")]
+        for group in groups:
+            group["fused"] = False
+        for o in scaling:
+            o._step_supports_amp_scaling = False
+        try:
+            yield
+        finally:
+            for group in groups:
+                group["fused"] = True
+            for o in scaling:
+                o._step_supports_amp_scaling = True
 
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name."""
