@@ -1,8 +1,12 @@
-"""What several commands share: the path they take, the one run they load, JSON on stdout."""
+"""What several commands share: the path they take, the one run they load, JSON on stdout and nothing else there."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +16,7 @@ from postmortem.core.errors import NotFoundError
 from postmortem.core.model import json_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from postmortem.core.timeline import Run
 
@@ -37,6 +41,26 @@ def loaded(path: Path, roles: Mapping[str, str] | None = None) -> Run:
     if not run.sources:
         raise NotFoundError("; ".join(f"{p.path}: {p.what}" for p in run.problems[:5]) or f"{path}: no training log found")
     return run
+
+
+@contextlib.contextmanager
+def own_stdout() -> Iterator[None]:
+    """What the user's code writes to stdout goes to stderr: that of its child processes and of code in C, too."""
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # closed: there is nothing to keep clean
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # no stderr either
+            os.dup2(2, 1)
+        yield
+    finally:
+        with contextlib.suppress(OSError, TypeError, AttributeError):  # where C has no library of its own
+            ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 def echo_json(document: Any) -> None:

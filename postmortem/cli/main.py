@@ -129,6 +129,7 @@ def _discard(stream: TextIO) -> None:
 def _fail(message: str, code: int) -> NoReturn:
     try:
         click.echo(f"postmortem: {printable(' '.join(message.split()))}", err=True)
-    except OSError:  # nobody can be told: the exit code still says it
-        _discard(sys.stderr)
+    except (OSError, ValueError):  # nobody can be told: the exit code still says it
+        if not sys.stderr.closed:
+            _discard(sys.stderr)
     sys.exit(code)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli._params import PATH, echo_json
+from postmortem.cli._params import PATH, echo_json, own_stdout
 from postmortem.core.text import printable
 
 if TYPE_CHECKING:
@@ -29,16 +29,33 @@ if TYPE_CHECKING:
 @click.option("--checkpoint", type=PATH, help="The weights to start from.  [default: the last good ones before the step]")
 @click.option("--device", help="cpu, cuda, cuda:1, …  [default: cuda where there is one]")
 @click.option("--fix/--no-fix", default=True, help="Try repairs on the step at fault.  [default: --fix]")
-@click.option("--repro", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Write a stand-alone script that shows the fault.")
+@click.option(
+    "--repro",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    metavar="DIR",
+    help="Write a stand-alone script that shows the fault.",
+)
 @click.option("--trust", is_flag=True, help="Unpickle whatever is in the checkpoints: only for files of your own.")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def replay(target: Path, format_: str, **options: Any) -> int:
     """Rerun the step at which a run failed and name what made it fail.
 
     TARGET is a run folder, or a checkpoint (with --recipe). Exit code 1: a culprit was found, 0: the replay follows the log and
-    nothing is wrong, 3: the replay does not follow the log.
+    nothing is wrong, 3: none was found, and the replay does not follow the log. docs/replay.md says what may be in a recipe; a small one:
+
+    \b
+    import train, postmortem
+    def recipe(ctx):
+        model, optimizer = train.build()  # fresh: the checkpoint is loaded later
+        return postmortem.TrainStep(
+            model.to(ctx.device),
+            optimizer,
+            lambda model, batch: model(*batch),  # returns the loss
+            batches=lambda step: [t.to(ctx.device) for t in train.batch(step)],
+        )
     """
-    result = api.replay(target, progress=_progress(), **options)
+    with own_stdout():
+        result = api.replay(target, progress=_progress(), **options)
     if format_ == "json":
         echo_json(result.as_json())
     else:

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli._params import PATH
+from postmortem.cli._params import PATH, own_stdout
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.core.text import printable
@@ -93,9 +94,10 @@ def _config(*, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str
 def _scanned(paths: tuple[Path, ...], config: Config, *, checkpoints: bool, replay: bool, baseline: Path | None = None) -> Report:
     for plugin in api.broken_plugins():
         click.echo(f"postmortem: not used, it did not load: {plugin.where}: {plugin.why}", err=True)
-    return api.scan(
-        paths, config=config, keep=False, look_into_checkpoints=checkpoints, baseline=baseline, replay_failed=replay, progress=_progress()
-    )
+    with own_stdout() if replay else nullcontext():
+        return api.scan(
+            paths, config=config, keep=False, look_into_checkpoints=checkpoints, baseline=baseline, replay_failed=replay, progress=_progress()
+        )
 
 
 def _progress() -> Callable[[int, int, str], None] | None:

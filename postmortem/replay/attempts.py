@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +62,7 @@ class Attempts:
     ) -> None:
         self.recipe, self.path, self.device, self.view, self.aim = recipe, path, device, view, aim
         self.config, self.trust, self.progress = config, trust, progress
+        self.here = Path.cwd()  # the recipe may go elsewhere
         self.skipped_first = False
         self.log_ends = view.last_step if view is not None else None
         self.checkpoints = list(view.run.checkpoints) if view is not None else []
@@ -94,6 +96,7 @@ class Attempts:
 
     def build(self) -> tuple[StepRunner, Account, Saved]:
         """The recipe's objects, made afresh, with the checkpoint in them."""
+        os.chdir(self.here)
         saved = read_saved(self.path, trust=self.trust)
         context = Context(device=self.device, step=self.aim.asked, checkpoint=self.path.absolute(), state=saved.content, config=self.config)
         runner = StepRunner(self.recipe.build(context))
@@ -295,7 +298,7 @@ class Attempts:
     def bad_on_the_way(self, done: Roll) -> list[Path]:
         """Checkpoints of the steps that were replayed which are not finite although the replay was, newest first."""
         known = [c for c in self.checkpoints if c.step is not None and done.first <= c.step <= done.last]
-        return [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0)) if inspect(Path(c.path)).finite is False]
+        return [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0)) if inspect(self.here / c.path).finite is False]
 
 
 _ABANDONED = "abandoned: the losses do not follow the log"

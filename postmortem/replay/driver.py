@@ -93,7 +93,7 @@ def replay(
     found = Recipe(recipe) if recipe else Recipe.beside(target)
     if found is None:
         raise ReplayError(
-            f"no recipe.py in or beside {target}: write one with recipe(ctx) -> postmortem.TrainStep, or give --recipe FILE.py[:function]"
+            f"no recipe.py in or beside {target}: write one (`postmortem replay --help` shows how), or give --recipe FILE.py[:function]"
         )
     view = View(run) if run is not None else None
     aim = aim_at(view, report, step)

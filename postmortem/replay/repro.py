@@ -119,7 +119,10 @@ def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) ->
         for op, args, kwargs, _ in calls if backward else [c for c in calls if c[3]]:
             run = (BACKWARD if backward else IN_PLACE if _in_place(op) else FORWARD).format(op=op)
             if _shows(run, args, kwargs):
-                return _written(folder, found, run, args, kwargs)
+                try:
+                    return _written(folder, found, run, args, kwargs)
+                except (OSError, RuntimeError) as error:  # torch's own for a folder it cannot write to; the answer stands without it
+                    return f"no stand-alone script was written to {folder}: {getattr(error, 'strerror', None) or str(error).splitlines()[0]}"
     return f"no stand-alone script was written: {found.op} alone does not show the fault"
 
 

@@ -117,6 +117,16 @@ def test_what_the_step_prints_is_seen_once(run: Path, tmp_path: Path, capsys: py
     assert err.count("one step") == 3  # steps 10 to 12
 
 
+def test_a_recipe_that_changes_the_directory(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths on the command line are those of where it was typed, in a second attempt as well."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change="import os; os.chdir(os.path.join(os.path.dirname(__file__), 'elsewhere'))"))
+    monkeypatch.chdir(run.parent)
+    code, out, _ = call(capsys, "replay", "run", "--recipe", tmp_path / "recipe.py", "--checkpoint", "run/step_4.pt", "--format", "json")
+    assert (code, json.loads(out)["culprit"]["step"], Path.cwd()) == (1, 12, run.parent)
+
+
 def test_no_fix_tries_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--no-fix leaves the repairs untried."""
     _, out, _ = call(capsys, "replay", run, "--no-fix", "--format", "json")
@@ -320,3 +330,32 @@ def test_an_error_that_was_raised_from_itself(run: Path, capsys: pytest.CaptureF
     code, out, err = call(capsys, "replay", run)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "its own cause" in err
+
+
+def test_only_the_answer_is_on_stdout(run: Path, tmp_path: Path) -> None:
+    """What the user's code writes past Python's sys.stdout, itself or by a child process, does not stand in the JSON."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    writes = "import os, ctypes; os.write(1, b'raw'); os.system('echo child'); ctypes.CDLL(None).puts(b'from C')"
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change=writes))
+    command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py"), "--no-fix", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, json.loads(done.stdout)["step"]) == (1, 12)
+    assert all(word in done.stderr for word in ("raw", "child", "from C", "a word of the user's own"))
+
+
+def test_a_recipe_that_closes_stdout(run: Path, tmp_path: Path) -> None:
+    """Where nobody can be told what went wrong, the exit code is left, and no traceback."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change="import sys; sys.stdout.close(); raise ValueError"))
+    command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_script_that_cannot_be_written(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder for the script that cannot be made costs the script, not the answer."""
+    code, out, _ = call(capsys, "replay", run, "--no-fix", "--repro", "/dev/null/x")
+    assert code == 1
+    assert "Culprit: " in out
+    assert "Repro: no stand-alone script was written to /dev/null/x: Not a directory" in out
