@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from postmortem.replay._tensors import exact_bits, nonfinite_names, storage_key
 from postmortem.replay.batches import tensors_in
-from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner
+from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -242,7 +242,7 @@ class Session:
         """Parameters and buffers by name."""
         out: dict[str, torch.Tensor] = dict(self.runner.named_parameters())
         for key, model in self.runner.models.items():
-            out |= {(f"{key}.{name}" if key else name): b for name, b in model.named_buffers()}
+            out |= {plain_name(key, name): b for name, b in model.named_buffers()}
         return out
 
     def optimizer_tensors(self) -> list[tuple[str, torch.Tensor]]:

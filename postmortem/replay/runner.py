@@ -101,6 +101,11 @@ class StepResult:
     lr: float = math.nan
 
 
+def plain_name(*parts: str) -> str:
+    """The qualified name of these parts, as it is without torch.compile."""
+    return ".".join(p for part in parts for p in part.split(".") if p and p != "_orig_mod")
+
+
 def by_name(value: Any, single: str) -> dict[str, Any]:
     """A dict as it is, anything else under the name `single`."""
     return dict(value) if isinstance(value, dict) else {single: value}
@@ -152,13 +157,13 @@ class StepRunner:
 
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
         """Every parameter once; with several models its name begins with the model's."""
-        return {(f"{key}.{name}" if key else name): p for key, model in self.models.items() for name, p in model.named_parameters()}
+        return {plain_name(key, name): p for key, model in self.models.items() for name, p in model.named_parameters()}
 
     def _finite_buffers(self) -> dict[str, torch.Tensor]:
         """The buffers that are saved with the models and were finite before the first step: masks may hold -inf, statistics may not
         turn NaN."""
         found = {
-            ".".join(part for part in (key, path, name) if part): t
+            plain_name(key, path, name): t
             for key, model in self.models.items()
             for path, module in model.named_modules()
             for name, t in module._buffers.items()

@@ -453,3 +453,14 @@ def test_a_logarithm_that_meets_a_zero_and_an_overflow() -> None:
     culprit = _ask(lambda m, b: (b["x"] @ m.weight).exp().log().mean(), {"x": x})
     assert culprit.op in ("exp", "log")
     assert culprit.samples == (2,)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["model", "layer"])
+def test_names_of_a_compiled_model_are_the_users(whole: bool) -> None:
+    """A parameter is named as it is without torch.compile, of a compiled model or of a compiled layer in it."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
+    with torch.no_grad():
+        model[1].weight[0, 1] = float("nan")
+    compiled = torch.compile(model, backend="eager") if whole else nn.Sequential(model[0], torch.compile(model[1], backend="eager"))
+    culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, compiled)
+    assert (culprit.phase, culprit.module, culprit.param) == ("parameters", "1", "1.weight")
