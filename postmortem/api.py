@@ -218,15 +218,22 @@ def _look_into(run: Run, onset: int | None, last: int | None, *, every: bool) ->
 def _ask_for_steps(run: Run, last: int | None) -> None:
     """Lets checkpoints whose names tell no step for sure (``last.pt``, ``model_3.pt``) say theirs; no weights are read.
 
-    One far beyond the log's `last` step counts something else than the log: the name's is kept.
+    One far beyond the log's `last` step counts something else than the log: the name's is kept. Where nothing says a step
+    (``epoch_3.pt``), the optimizer's count does, if the newest is about as far as the log.
     """
-    from postmortem.replay.layout import layout
+    from postmortem.replay.layout import layout, optimizer_count
 
+    counted: dict[int, int] = {}
     for i, c in enumerate(run.checkpoints):
         if named_step(Path(c.path)) is None and _size(c.path) <= _LOOK_BYTES:
-            step = layout(Path(c.path)).step
-            alike = step is not None and (c.step is None or last is None or step <= 2 * last)
-            run.checkpoints[i] = replace(c, step=step if alike else c.step)
+            seen = layout(Path(c.path))
+            alike = seen.step is not None and (c.step is None or last is None or seen.step <= 2 * last)
+            run.checkpoints[i] = replace(c, step=seen.step if alike else c.step)
+            if seen.step is None and c.step is None and (count := optimizer_count(seen)) is not None:
+                counted[i] = count
+    if last is not None and last <= 2 * max(counted.values(), default=0) <= 4 * last:
+        for i, count in counted.items():
+            run.checkpoints[i] = replace(run.checkpoints[i], step=count)
     run.checkpoints.sort(key=lambda c: (c.step is None, c.step or 0, c.path))
 
 

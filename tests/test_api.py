@@ -189,3 +189,18 @@ def test_a_checkpoint_is_told_from_a_log(tmp_path):
     (tmp_path / "step_10.pt").write_bytes(b"PK\x03\x04")
     (problem,) = postmortem.load(tmp_path / "step_10.pt").problems
     assert "postmortem checkpoints" in problem.what
+
+
+def test_epochs_are_placed_by_what_the_optimizer_counted(failed_run):
+    """Of checkpoints that say their epoch alone, the optimizer's own count tells which is from before the fault."""
+    torch = pytest.importorskip("torch")
+    for old in failed_run.glob("*.pt"):
+        old.unlink()
+    for epoch in range(5):
+        done = 20 * (epoch + 1)
+        state = {"state": {0: {"step": torch.tensor(float(done)), "exp_avg": torch.ones(3)}}, "param_groups": [{"params": [0]}]}
+        weights = {"w": torch.full((3,), math.nan if done > 60 else 1.0)}
+        torch.save({"model": weights, "optimizer": state, "epoch": epoch}, failed_run / f"epoch_{epoch}.pt")
+    (run,) = postmortem.scan(failed_run).runs
+    assert run.diagnosis.last_good_checkpoint == str(failed_run / "epoch_1.pt")
+    assert [c.step for c in run.checkpoints] == [20, 40, 60, 80, 100]

@@ -11,6 +11,8 @@ from postmortem.detectors._base import BaseDetector, number
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Finding
     from postmortem.core.view import Series, View
 
@@ -78,6 +80,15 @@ class LossScaleCollapse(BaseDetector):
         start = max(0, low - window)
         if x[start : low + 1].max() - x[min(low + window, n - 1)] < need:
             return None  # slow: one halving now and then
+        if self._search(x):
+            return None
         before = x[start : low + 1]
         top = start + int(np.flatnonzero(before == before.max())[-1])
         return min(top + 1, n - 1)
+
+    @staticmethod
+    def _search(x: NDArray[np.float64]) -> bool:
+        """Whether the fall is the search for the first scale: halving from the first row on, then a level that holds, and is of use."""
+        early = x[: max(3, len(x) // 4)]
+        low = int(early.argmin())
+        return bool(early[low] >= 4 and (np.diff(early[: low + 1]) <= 0).all() and x[low:].min() >= early[low] - 2)

@@ -192,12 +192,15 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
     """The newest checkpoint at or before `good` that is not known to hold non-finite values.
 
     With `onset`, also one from between the two that was looked into and is finite: a log with every tenth step only does not say
-    when in between a value turned non-finite, the weights do.
+    when in between a value turned non-finite, the weights do. One that says the very step at which the log went on after a restart
+    is from before that step.
     """
     if good is None:
         return None
     until = good if onset is None else onset - 1
-    known = [(c.step, c) for c in view.run.checkpoints if c.step is not None and c.problem is None]
+    steps = {c.step for c in view.run.checkpoints}
+    went_on = {r.after for r in view.restarts if r.after - 1 not in steps}
+    known = [(c.step - (c.step in went_on), c) for c in view.run.checkpoints if c.step is not None and c.problem is None]
     fit = [c for step, c in known if (step <= good and c.finite is not False) or (step <= until and c.finite)]
     return max(fit, key=lambda c: (c.step or 0, c.path), default=None)
 
@@ -241,6 +244,8 @@ def tell(
     """
     if good is None:
         good = last_good_step(view, None if unlogged else root.step if good_before is None else good_before)
+        if not watched(view):  # what went wrong is all that tells of the training
+            good = root.evidence.get("last_finite_step")
     sudden = root.name in _SEEN_NONFINITE and root.step is not None and good_before is None and not _logged_between(view, good, root.step)
     checkpoint = last_good_checkpoint(view, good, sys.maxsize if unlogged else root.step if sudden else None)
     steps = list(advice)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import NONFINITE, calm_before, consequences, faults, lower_rate, named, rate_at, tell
+from postmortem.diagnoses._story import NONFINITE, calm_before, consequences, faults, lower_rate, named, rate_at, tell, watched
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -41,7 +41,7 @@ class Numerics:
             advice = ["look for a function whose derivative is infinite where its value is not: sqrt, norm or pow at 0, where() around them"]
         if masked:
             advice.append("logging_nan_inf_filter=False, so that the log shows the truth")
-        ramp = not calm_before(view, root.step)
+        ramp = bool(watched(view)) and not calm_before(view, root.step)
         if ramp:
             advice.append(lower_rate(view, rate_at(view, root.step)))
         return tell(

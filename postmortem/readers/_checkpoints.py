@@ -48,6 +48,8 @@ _NOT_WEIGHTS = re.compile(
     r"(^|[_\-.])(data(set)?|batch(es)?|tokens?|cache|vocab|train|val|test|embeddings?|features?|samples?|labels?|scripted|traced)([_\-.\d]|$)", re.I
 )
 _CKPT_FOLDER = re.compile(r"(^|[_\-.=])(checkpoint|ckpt|step|global_?step|iter(ation)?|epoch|last|latest|best|final|update)s?([_\-.=]|\d|$)", re.I)
+_OF_A_STEP = re.compile(r"(checkpoint|ckpt|(global_?)?step|iter(ation)?|epoch|update)s?[_\-=]?\d+|checkpoint[_\-](last|latest|best|final)", re.I)
+_CKPT_FOLDERS = re.compile(r"(model_?)?(checkpoint|ckpt|snapshot|weight|model|state|save|saved_model)s?", re.I)
 _NAMED_STEP = re.compile(
     r"(?:^|[_\-.\s]|(?<=[a-z]))(?:global_?step|steps?|iter(?:ation)?s?|updates?|checkpoint|ckpt|it)[_\-=.]{0,2}(\d{1,12})(k?)(?![a-z\d])", re.I
 )
@@ -161,8 +163,18 @@ def is_checkpoint_folder(folder: Path, files: list[str], *, root: bool = False) 
         bool(weights)
         and alone
         and len(models) == len([n for n in weights if not _COMPANION.match(n)])
-        and _CKPT_FOLDER.search(folder.name) is not None
+        and (_CKPT_FOLDER.search(folder.name) is not None or _numbered(folder))
     )
+
+
+def names_a_checkpoint(folder: Path) -> bool:
+    """Whether the name of a folder is that of one checkpoint: ``checkpoint-40``, ``step_40``, ``checkpoints/40``."""
+    return _OF_A_STEP.fullmatch(folder.name) is not None or _numbered(folder)
+
+
+def _numbered(folder: Path) -> bool:
+    """``checkpoints/40``: a number in a folder of checkpoints."""
+    return folder.name.isdecimal() and _CKPT_FOLDERS.fullmatch(folder.parent.name) is not None
 
 
 def step_of(path: Path) -> int | None:
@@ -194,7 +206,10 @@ def step_in_name(stem: str) -> int | None:
 
 
 def named_step(path: Path) -> int | None:
-    """The step of a checkpoint whose name or JSON file says that it is one: not of ``model_3.pt``, which may count epochs."""
+    """The step of a checkpoint whose name or JSON file says that it is one: not of ``model_3.pt``, which may count epochs, nor of
+    Lightning's ``.ckpt``, whose name may count the steps of two optimizers."""
+    if path.suffix == ".ckpt" and path.is_file():
+        return None
     stem = path.name if path.is_dir() else _stem(path.name)
     return step_of(path) if _NAMED_STEP.search(stem) or step_in_name(stem) is None else None
 
@@ -236,6 +251,8 @@ def step_in(content: object, depth: int = 3) -> int | None:
     """The step that a loaded state says under one of the usual keys, also some levels down; None where it does not."""
     if depth < 0 or not isinstance(content, dict):
         return None
+    if (lightning := _lightning_step(content)) is not None:
+        return lightning
     for key in STEP_KEYS:
         value = plain_number(content.get(key))
         if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer()):
@@ -244,3 +261,11 @@ def step_in(content: object, depth: int = 3) -> int | None:
         if isinstance(content.get(key), dict) and (nested := step_in(content[key], depth - 1)) is not None:
             return nested
     return None
+
+
+def _lightning_step(content: dict[Any, Any]) -> int | None:
+    """The step of a Lightning checkpoint as its loggers count; its `global_step` counts the steps of all optimizers together."""
+    inner: Any = content if "pytorch-lightning_version" in content else None
+    for key in ("loops", "fit_loop", "epoch_loop.state_dict", "_batches_that_stepped"):
+        inner = inner.get(key) if isinstance(inner, dict) else None
+    return inner if isinstance(inner, int) and inner > 0 else None

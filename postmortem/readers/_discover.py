@@ -6,7 +6,7 @@ folder a *key* that tells them apart:
 - event files belong to their folder; sub-folders that the same process wrote (add_scalars, hparams) and
   sibling train/ and validation/ folders belong to the parent, their tags prefixed;
 - everything in ``wandb/run-*`` or ``wandb/offline-run-*`` is one W&B run; alone in its folder it belongs to it;
-- ``checkpoint-N/trainer_state.json`` belongs to the parent, the newest wins;
+- ``checkpoint-N/trainer_state.json`` (or ``step-N/``, ``checkpoints/N/``) belongs to the parent, the newest wins;
 - event files in ``runs/`` beside a trainer_state.json are those of the same Hugging Face output folder;
 - texts join the run whose numbers lie beside them; alone they are grouped by name, so that ``.out`` and
   ``.err``, the ranks of one job and the files of one Slurm job id are one run;
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from postmortem.core.errors import NotFoundError
+from postmortem.readers._checkpoints import names_a_checkpoint
 from postmortem.readers._walk import WANDB_RUN, claim, files_below, kind_of
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _find_home(c: _Claimed, events: dict[Path, Path], splits: dict[Path, set[Pat
         c.home = wandb_run
     elif c.kind == "tensorboard":
         _home_of_events(c, events, splits, root)
-    elif c.kind == "trainer_state" and re.fullmatch(r"checkpoint-\d+", folder.name):
+    elif c.kind == "trainer_state" and folder != root and names_a_checkpoint(folder):
         c.home = folder.parent
     elif torchrun:
         c.home, c.rank = folder.parent.parent, int(torchrun["rank"])
@@ -174,8 +175,9 @@ def _writer(path: Path) -> str | None:
 
 def _newest_trainer_state(claimed: list[_Claimed]) -> list[_Claimed]:
     def age(c: _Claimed) -> int:
-        match = re.fullmatch(r"checkpoint-(\d+)", c.path.parent.name)
-        return int(match[1]) if match else 2**62  # the run's own file is written last
+        folder = c.path.parent
+        number = re.search(r"\d{1,18}$", folder.name)
+        return (int(number[0]) if number else 0) if names_a_checkpoint(folder) else 2**62  # the run's own file is written last
 
     newest: dict[Path, _Claimed] = {}
     for c in claimed:

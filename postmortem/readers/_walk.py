@@ -81,6 +81,8 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         if explicit or _looks_like_a_log(path):
             problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
         return None
+    if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
+        return None  # latest_checkpointed_iteration.txt and its kin: one word is no log
     found = next((r for r in READERS if r.claims(path, head)), None)
     if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
         problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))

@@ -97,13 +97,14 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
     """
     known = list(run.checkpoints) if run is not None and run.checkpoints else find_checkpoints(target)
     good = report.diagnosis.last_good_checkpoint if report is not None and report.diagnosis is not None else None
+    steps = {Path(c.path).resolve(): c.step for c in known}
     if given is not None:
-        return _given(given, aim, good)
+        return _given(given, aim, good, steps)
     if run is None and len(known) == 1 and Path(known[0].path) == target:
         return target
     if not known:
         raise ReplayError(f"no checkpoint in {target}: give --checkpoint PATH")
-    step = step_of(Path(good)) if good is not None else None
+    step = _step(Path(good), steps) if good is not None else None
     if good is not None and _before(step, aim) and (step is None or step != aim.step):
         return Path(good)
     known = [c if c.step is not None else _with_step(c) for c in known]
@@ -119,12 +120,18 @@ def _with_step(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, step=layout(Path(checkpoint.path)).step)
 
 
-def _given(path: Path, aim: Aim, good: str | None) -> Path:
+def _step(path: Path, known: dict[Path, int | None]) -> int | None:
+    """The step of a checkpoint as the scan of its run understood it, else as its name says."""
+    step = known.get(path.resolve())
+    return step_of(path) if step is None else step
+
+
+def _given(path: Path, aim: Aim, good: str | None, known: dict[Path, int | None]) -> Path:
     if not path.exists():
         raise ReplayError(f"no such checkpoint: {path}")
-    step = step_of(path)
+    step = _step(path, known)
     if not _before(step, aim):
-        tail = f"; the last good one is {good}" if good and step_of(Path(good)) != step else ""
+        tail = f"; the last good one is {good}" if good and _step(Path(good), known) != step else ""
         raise ReplayError(f"the checkpoint {path.name} is of step {step}, not before step {aim.step}, where the replay is to end{tail}")
     return path
 
@@ -150,7 +157,8 @@ def config_of(run: Run | None, target: Path) -> dict[str, Any]:
     """The run's configuration: ``config.json`` or ``hparams.yaml`` beside its log, over what the log itself holds."""
     config = dict(run.config) if run is not None else {}
     folder = target if target.is_dir() else target.parent
-    folders = [folder, folder.parent] if run is None else [folder, home_of(folder)]
+    own = Path(run.path) if run is not None else folder  # below the target, as Lightning's version_0/ is
+    folders = [folder, folder.parent] if run is None else [own if own.is_dir() else own.parent, folder, home_of(folder)]
     for path in [f / n for f in folders for n in ("config.json", "hparams.json", "args.json", "hparams.yaml", "config.yaml")]:
         if path.is_file() and path.stat().st_size < 1 << 20:
             found = _read_config(path)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MAPPED = 64 * 2**20  # larger files are mapped, not read
 _JSON_LIMIT = 64 * 2**20
+_RANDOM = "random_states"  # accelerate's, as random_states_0.pkl
 
 
 @dataclass(slots=True)
@@ -82,7 +83,8 @@ def step_in_content(content: Any, path: Path) -> int | None:
     """The step that the content says, one file of a folder at a time; else the one of the name; else the optimizer's own count."""
     step = step_in(content)
     if step is None and path.is_dir() and isinstance(content, dict):
-        step = next((s for s in (step_in(v) for v in content.values()) if s is not None), None)
+        parts = [v for k, v in content.items() if not k.startswith(_RANDOM)]  # accelerate's count micro-batches
+        step = next((s for s in map(step_in, parts) if s is not None), None)
     return step_of(path) if step is None else step
 
 
@@ -100,7 +102,7 @@ def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str
         if name in shards or name.endswith(".index.json") or (name == "training_args.bin" and not trust):
             continue  # the arguments of transformers' Trainer hold no state, and a pickle that runs code
         stem = name.rpartition(".")[0]
-        if is_weights(name) or name.endswith((".pt", ".pth", ".bin")):
+        if is_weights(name) or name.endswith((".pt", ".pth", ".bin")) or (name.startswith(_RANDOM) and name.endswith(".pkl")):
             try:
                 content[stem] = read_file(folder / name, trust=trust)
             except UnreadableCheckpoint as error:

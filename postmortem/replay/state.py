@@ -112,7 +112,7 @@ def _is_plain(value: Any, depth: int = 3) -> bool:
         return not isinstance(value, torch.nn.Parameter) and not (value.requires_grad and depth < 3)
     if isinstance(value, _PLAIN):
         return True
-    if isinstance(value, np.ndarray):
+    if type(value) is np.ndarray:  # its kin (masked, mapped from a file) have ways of their own of being copied
         return value.size <= _FEW and not value.dtype.hasobject
     if depth and type(value) in (list, tuple, deque, set):
         return len(value) < 10_000 and all(_is_plain(v, depth - 1) for v in value)
@@ -201,17 +201,18 @@ def drawing(outside: Outside) -> Iterator[None]:
 
 
 def _same(a: Any, b: Any) -> bool:
+    """Whether nothing changed: a NaN is the same as a NaN."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+        return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
     if isinstance(a, (list, tuple, deque)):
         return len(a) == len(b) and all(map(_same, a, b))
-    return bool(a == b)
+    return bool(a == b or (a != a and b != b))
 
 
 def _put_back(original: Any, values: Any) -> Any:

@@ -186,3 +186,12 @@ def test_own_runs(own_runs):
     assert len(judged) >= 30
     assert sum(hit for hit, _ in judged) >= len(judged) - 2
     assert [others for _, others in judged if others] == []
+
+
+@pytest.mark.parametrize(("first", "settled", "said"), [(2.0**26, 2.0**17, False), (2.0**16, 2.0**8, False), (2.0**16, 1.0, True)])
+def test_the_search_for_the_first_loss_scale(first, settled, said, view_of):
+    """Halving from the first step on until a scale of use is found is how a scaler begins; down to nothing is not."""
+    scale = np.maximum(settled, first * 0.5 ** np.arange(200))
+    scale[150:] *= 2
+    found = run(DETECTORS["AMP001"], view_of({"loss_scale": scale}))
+    assert bool(found) == said

@@ -263,3 +263,26 @@ def test_a_setting_of_hundreds_of_digits_is_none(story, course):
     report = story(course(loss=from_(200, np.inf)), config={"optimizer.lr": 10**400, "num_classes": 10**400, "max_steps": -(10**400)})
     assert report.verdict == "failed"
     assert not any("optimizer.lr" in text for text in report.diagnosis.next)
+
+
+@pytest.mark.parametrize(("others", "good"), [((), "ckpt-250.pt"), ((249,), "ckpt-249.pt")])
+def test_the_checkpoint_that_a_run_went_on_from(story, course, others, good):
+    """One that says the very step at which the log goes on counts the step to come: the fault set in after it. Not where another one
+    says the step before: then that is what the run was resumed from."""
+    _, loss = course(loss=grow(255, 25))["loss"]
+    steps = np.concatenate([T[:281], T[250:]])
+    report = story({"lr": (steps, np.where(np.arange(len(steps)) < 281, 3e-4, 3e-3)), "loss": (steps, loss[steps])})
+    report.run.checkpoints = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s) for s in (200, *others, 250, 300)]
+    found, _ = diagnose(View(report.run), report.findings)
+    assert found is not None
+    assert found.last_good_checkpoint == f"runs/exp7/{good}"
+
+
+def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
+    """Where a tag without a role is all that was logged, its own last finite step is the last good one, and nothing is said of the loss."""
+    report = story({"angular/deviation": (T[::5], np.where(T[::5] < 200, 1.0 + 0.1 * np.sin(T[::5]), np.nan))})
+    report.run.checkpoints = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)]
+    found, _ = diagnose(View(report.run), report.findings)
+    assert found is not None
+    assert (found.last_good_step, found.last_good_checkpoint) == (195, "runs/exp7/ckpt-180.pt")
+    assert not any("calm" in line for line in found.evidence_against)

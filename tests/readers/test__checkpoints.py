@@ -157,3 +157,21 @@ def test_checkpoints_beside_the_folder_of_a_log(tmp_path: Path) -> None:
     other.mkdir()
     assert checkpoints_of(other, [other], ()) == []
     assert [c.step for c in checkpoints_of(other, [tmp_path], ())] == [5]
+
+
+def test_folders_named_by_a_number_alone(tmp_path: Path) -> None:
+    """``checkpoints/40`` with a model is a checkpoint of step 40; ``runs/40`` is a run, and the file in it the checkpoint."""
+    for folder in ("exp/checkpoints/40", "exp/checkpoints/120", "runs/40"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "model.safetensors").touch()
+        (tmp_path / folder / "optimizer.pt").touch()
+    found = [(Path(c.path).relative_to(tmp_path).as_posix(), c.step) for c in find_checkpoints(tmp_path)]
+    assert found == [("exp/checkpoints/40", 40), ("exp/checkpoints/120", 120), ("runs/40/model.safetensors", None)]
+
+
+def test_lightning_counts_the_steps_of_all_optimizers() -> None:
+    """Its loggers count batches that stepped, and so does the log; older versions say `global_step` alone."""
+    epoch_loop = {"epoch_loop.state_dict": {"_batches_that_stepped": 59}}
+    content = {"pytorch-lightning_version": "2.5.0", "global_step": 120, "loops": {"fit_loop": epoch_loop}}
+    assert step_in(content) == 59
+    assert step_in({**content, "loops": {}}) == 120

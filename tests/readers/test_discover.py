@@ -313,3 +313,24 @@ def test_the_work_grows_with_the_number_of_folders(tmp_path, monkeypatch):
     found, _ = discover([tmp_path])
     assert [len(run.parts) for run in found] == [2] * 300
     assert len(compared) < 100 * 600
+
+
+@pytest.mark.parametrize("names", [("step-100", "step-1000"), ("ckpts/100", "ckpts/1000"), ("epoch_1", "epoch_2")])
+def test_trainer_state_of_folders_with_other_names(tmp_path, names):
+    """A trainer_state.json in a folder that is named like one checkpoint belongs to the run above it, whose log is beside."""
+    for n in names:
+        path = tmp_path / "exp" / n / "trainer_state.json"
+        path.parent.mkdir(parents=True)
+        path.write_text('{"log_history": [{"step": 1, "loss": 2.0}]}')
+    found, _ = discover([tmp_path])
+    assert [[p.path.parent.name for p in r.parts] for r in found] == [[names[-1].rpartition("/")[2]]]
+
+
+def test_a_file_with_one_word_is_no_log(tmp_path):
+    """Megatron's latest_checkpointed_iteration.txt makes no run, unless it is asked for."""
+    layout(tmp_path, "exp/train.csv")
+    note = tmp_path / "exp" / "ckpt" / "latest_checkpointed_iteration.txt"
+    note.parent.mkdir()
+    note.write_text("100\n")
+    assert [r.name for r in discover([tmp_path])[0]] == ["exp"]
+    assert len(discover([note])[0]) == 1

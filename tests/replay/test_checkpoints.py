@@ -25,7 +25,7 @@ from hypothesis import strategies as st  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from postmortem.replay.health import health  # noqa: E402
-from postmortem.replay.layout import layout  # noqa: E402
+from postmortem.replay.layout import layout, optimizer_count  # noqa: E402
 from postmortem.replay.loading import find_rng, load_saved  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.runner import ReplayError, StepRunner  # noqa: E402
@@ -821,3 +821,27 @@ def test_state_of_another_kind_is_told_and_not_loaded(tmp_path: Path, optimizer:
     fresh(torch.ones(2, 4)).sum().backward()
     adam.step()
     steps.step()
+
+
+def test_accelerate_keeps_the_random_states_in_a_pickle(tmp_path: Path) -> None:
+    """``random_states_0.pkl`` is read with the folder; the micro-batches that it counts are no step."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    torch.save({"w": torch.ones(2)}, folder / "pytorch_model.bin")
+    states = {"step": 3, "random_state": random.getstate(), "numpy_random_seed": np.random.get_state(), "torch_manual_seed": torch.get_rng_state()}
+    torch.save(states, folder / "random_states_0.pkl")
+    saved = read_saved(folder)
+    assert find_rng(saved.content).names() == ["cpu", "numpy", "python"]
+    assert (saved.step, saved.problems) == (None, [])
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.SGD])
+def test_the_steps_that_an_optimizer_counted(tmp_path: Path, optimizer: Any) -> None:
+    """Read without loading anything; SGD counts none."""
+    model = torch.nn.Linear(2, 1)
+    own = optimizer(model.parameters())
+    for _ in range(7):
+        model(torch.ones(1, 2)).sum().backward()
+        own.step()
+    torch.save({"model": model.state_dict(), "optimizer": own.state_dict(), "epoch": 2}, tmp_path / "epoch_2.pt")
+    assert optimizer_count(layout(tmp_path / "epoch_2.pt")) == (7 if optimizer is torch.optim.Adam else None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,14 +14,17 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 from torch import nn  # noqa: E402
 
+from postmortem.replay._users import installed  # noqa: E402
 from postmortem.replay.localize import localize  # noqa: E402
 from postmortem.replay.model import Culprit, TrainStep  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.torch
 
+_MASKED = np.ma.masked
 _SHARED = np.random.default_rng(5)  # as a training script has one
 
 
@@ -242,3 +246,16 @@ def test_a_compiled_function() -> None:
     culprit = _ask(lambda m, b: _scaled(m(b["x"]), b["w"]).mean(), batch={"x": torch.randn(4, 3), "w": w})
     assert (culprit.op, culprit.code, culprit.samples) == ("div", "return z / w[:, None]", (2,))
     assert any("compiled" in line for line in culprit.how)
+
+
+def test_arrays_that_cannot_be_copied() -> None:
+    """A masked constant among what is global in the user's file is left alone: it refuses to be copied."""
+    culprit = _ask(lambda m, b: (m(b) + (1 if _MASKED is np.ma.masked else 0)).mean())
+    assert culprit.phase == "none"
+
+
+@pytest.mark.parametrize("place", ["lib/python3.11/site-packages", "usr/lib/python3/dist-packages"])
+def test_packages_outside_this_environment(tmp_path: Path, place: str) -> None:
+    """What lies among the packages of another environment, or of the user's site, is installed, not a file of the user."""
+    for folder, theirs in ((tmp_path / place, True), (tmp_path / "project", False)):
+        assert installed("thing", SimpleNamespace(__file__=str(folder / "thing.py"))) is theirs
