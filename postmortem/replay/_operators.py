@@ -51,3 +51,26 @@ def info_of(func: Any) -> OpInfo:
             name in FRESH,
         )
     return known
+
+
+_CANONICAL = {
+    "to_copy": "to",
+    "cdist_forward": "cdist",
+    "native_batch_norm": "batch_norm",
+    "native_group_norm": "group_norm",
+    "native_layer_norm": "layer_norm",
+    "fused_rms_norm": "rms_norm",
+    "linalg_vector_norm": "norm",
+    "safe_softmax": "softmax",
+    "weight_norm_interface": "weight_norm",
+    "nll_loss_forward": "nll_loss",
+    "nll_loss2d_forward": "nll_loss",
+}
+
+
+def canonical(name: str) -> str:
+    """The public name of an aten operator: `_softmax` -> softmax, `addcdiv_` -> addcdiv."""
+    short = name.strip("_")
+    if short.startswith("scaled_dot_product"):
+        return "scaled_dot_product_attention"
+    return _CANONICAL.get(short, short.removeprefix("foreach_"))

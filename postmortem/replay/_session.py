@@ -16,7 +16,7 @@ from postmortem.replay.batches import tensors_in
 from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner, plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from postmortem.replay.precision import Precision
@@ -65,13 +65,22 @@ class Traced:
     buffers: set[str] = field(default_factory=set)
     strides: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
     """Parameters whose gradient has other strides: name, gradient's, parameter's, source of the gradient."""
+    starts: list[tuple[int, int]] = field(default_factory=list)
+    """(step, number of operators before it) of each step that was run."""
+
+    def step_of(self, index: int) -> int:
+        """The step in which an operator ran."""
+        return next(step for step, start in reversed(self.starts) if index >= start)
 
 
 class Session:
-    """The step `step` of `runner`, rerun at will from `before` on the kept `batch`. `runs` counts the reruns."""
+    """The step `step` of `runner`, rerun at will from `before` on the kept `batch`. `runs` counts the reruns.
 
-    def __init__(self, runner: StepRunner, before: State, batch: Any, step: int) -> None:
-        self.runner, self.before, self.batch, self.step = runner, before, batch, step
+    `lead`: the steps before it that belong to every rerun, where `before` is the state before the first of them.
+    """
+
+    def __init__(self, runner: StepRunner, before: State, batch: Any, step: int, lead: Sequence[int] = ()) -> None:
+        self.runner, self.before, self.batch, self.step, self.lead = runner, before, batch, step, lead
         self.runs = 0
         self.unfused = False
         """Reruns that are watched let optimizers take their update in single operators: a fused kernel does not say which one fails."""
@@ -119,7 +128,7 @@ class Session:
                 for mode in modes:
                     stack.enter_context(mode)
                 early = self.simple or (self.whole and not modes)
-                return self.runner.run(self.batch, self.step, overrides=overrides, until=_UNTIL[until] if early else "step").first_nonfinite
+                return self._run(overrides, until=_UNTIL[until] if early else "step").first_nonfinite
         except _Enough:
             return "loss"
         except _Bad:
@@ -158,7 +167,23 @@ class Session:
     def plain(self) -> StepResult:
         self.runs += 1
         self.runner.restore(self.before)
-        return self.runner.run(self.batch, self.step)
+        return self._run(NOTHING)
+
+    def _run(
+        self, overrides: Overrides, *, until: Literal["loss", "grad", "step"] = "step", starts: Callable[[int], None] = lambda step: None
+    ) -> StepResult:
+        """The step, after those that lead to it. `starts` is called before each."""
+        if not self.lead:
+            starts(self.step)
+            return self.runner.run(self.batch, self.step, overrides=overrides, until=until)
+        watch, self.runner.observe = self.runner.observe, None
+        with self.runner.under(overrides):
+            for step in self.lead:
+                starts(step)
+                self.runner.run(self.runner.draw(step), step)
+            starts(self.step)
+            self.runner.observe = watch
+            return self.runner.run(self.runner.draw(self.step), self.step, until=until)
 
     def trace(self, tracer: Tracer, prepare: Callable[[], None] | None = None, change: Callable[[Any], Any] | None = None) -> Traced:
         """A rerun under the tracer, on the batch as `change` makes it, up to the first loss, gradient or parameter that is not finite."""
@@ -198,7 +223,7 @@ class Session:
         self.runner.observe = look
         try:
             with self._operator_by_operator(), tracer:
-                result = self.runner.run(self.batch, self.step, overrides=Overrides(batch=keep))
+                result = self._run(Overrides(batch=keep), starts=lambda step: out.starts.append((step, tracer.count)))
             if result.bad_params:
                 out.stage, out.names = "param", result.bad_params
                 tensors = self.state_tensors()

@@ -14,7 +14,9 @@ import torch
 
 from postmortem.replay import rolling
 from postmortem.replay._candidates import Candidate, candidates
+from postmortem.replay._carried import from_earlier
 from postmortem.replay._confirm import Confirm
+from postmortem.replay._operators import canonical
 from postmortem.replay._readings import Readings
 from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
 from postmortem.replay._session import Session, Stage, Traced, kind_of_error
@@ -154,10 +156,24 @@ class _Case:
             return self._scaler(step, traced)
         if self.stage == "grad" and self.runner.scaler is not None and self.session.fails(Overrides(loss_scale=1.0)) is False:
             return self._scaler(step, traced)
+        if self.stage != "param" and traced.raised is None:
+            traced = self._with_earlier(traced)
         chosen, established = Confirm(self.session, self.samples, self.names, self._trace, self.how).choose(traced)
         if traced.raised is not None and established != "cured":
             raise ReplayError(describe(f"step {step}", traced.raised)) from traced.raised
         return self._finish(step, traced, chosen, established)
+
+    def _with_earlier(self, traced: Traced) -> Traced:
+        """The step traced together with the steps before it, where one of those left behind what it fails over."""
+
+        def retrace(longer: Session) -> Traced:
+            self.session = longer
+            return self._trace()
+
+        alone = self.session
+        found = from_earlier(alone, self.roll, traced, retrace)
+        self.session = found[0] if found else alone
+        return found[1] if found else traced
 
     def _batch(self, step: int) -> Any:
         self.runner.restore(self.roll.before)
@@ -318,7 +334,10 @@ class _Case:
             found = replace(found, module=None, op=None)
         elif phase == "backward" and traced.names:
             found = replace(found, param=traced.names[0])
-        samples, note = self._find_samples(phase, chosen, traced) if phase in ("forward", "backward", "data") else (None, "")
+        made = traced.step_of(hit.index) if c.outside is None else step
+        if made < step:
+            self.how.append(f"made in step {made}, where loss, gradients and parameters stay finite, and kept for step {step}")
+        samples, note = self._find_samples(phase, chosen, traced) if made == step and phase in ("forward", "backward", "data") else (None, "")
         if note:
             self.how.append(f"samples: {note}")
         found = replace(found, samples=None if samples is None else tuple(samples))
@@ -390,26 +409,3 @@ def _code(file: str | None, line: int | None) -> str | None:
 
 def _library(file: str | None) -> bool:
     return file is None
-
-
-_CANONICAL = {
-    "to_copy": "to",
-    "cdist_forward": "cdist",
-    "native_batch_norm": "batch_norm",
-    "native_group_norm": "group_norm",
-    "native_layer_norm": "layer_norm",
-    "fused_rms_norm": "rms_norm",
-    "linalg_vector_norm": "norm",
-    "safe_softmax": "softmax",
-    "weight_norm_interface": "weight_norm",
-    "nll_loss_forward": "nll_loss",
-    "nll_loss2d_forward": "nll_loss",
-}
-
-
-def canonical(name: str) -> str:
-    """The public name of an aten operator: `_softmax` -> softmax, `addcdiv_` -> addcdiv."""
-    short = name.strip("_")
-    if short.startswith("scaled_dot_product"):
-        return "scaled_dot_product_attention"
-    return _CANONICAL.get(short, short.removeprefix("foreach_"))

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from postmortem.replay._operators import canonical
 from postmortem.replay.batches import tensor_map, tensors_in
-from postmortem.replay.localize import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
