@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from postmortem.cli.main import main
+from postmortem.cli.main import main  # noqa: E402
 
 TRAIN = """
 import csv, os, sys
@@ -284,6 +284,38 @@ def test_checkpoints_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert [c["finite"] for c in answer["checkpoints"]] == [True, True, False]
     weight = next(t for t in answer["checkpoints"][2]["tensors"] if t["name"] == "model.weight")
     assert (weight["nonfinite"], weight["bad"], weight["shape"]) == (3, True, [1, 3])
+
+
+def test_what_changed_is_told_of_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Moments of an optimizer change by their own size every time: they are named where they leap; a record is no weight."""
+    for step, moment in ((1, 1.0), (2, 3.0), (3, 1e6)):
+        state = {0: {"step": torch.tensor(float(step)), "exp_avg_sq": torch.full((4,), moment)}}
+        saved = {"model": {"w": torch.full((4,), 1.0 + step)}, "optimizer": {"state": state}, "best_loss": torch.tensor(1e9 / step), "step": step}
+        torch.save(saved, tmp_path / f"step_{step}.pt")
+    _, out, _ = call(capsys, "checkpoints", tmp_path)
+    assert [line.split("norm ")[1] for line in out.splitlines() if "norm " in line] == ["4", "6", "8"]
+    changed = [line.split(": ")[1] for line in out.splitlines() if "changed most" in line]
+    assert changed == ["model.w 0.5", "model.w 0.33, optimizer.state.0.exp_avg_sq 3.3e+05"]
+
+
+def test_the_last_good_one_by_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of names that tell no step, what the checkpoints say themselves decides which is the last; one that says none is not."""
+    for name, step in (("best.pt", 50), ("ckpt.pt", 200), ("last.pt", 100)):
+        torch.save({"model": {"w": torch.ones(2)}, "step": step}, tmp_path / name)
+    torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
+    _, out, _ = call(capsys, "checkpoints", tmp_path)
+    assert out.splitlines()[-1] == f"last good: {tmp_path / 'ckpt.pt'}"
+
+
+def test_names_that_would_spoil_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tensor is one line, whatever its name; a file without weights says that it has none."""
+    bad = torch.tensor([float("nan")])
+    torch.save({"a\nb": bad, "c\x1b[2J": bad, "x" * 5000: bad}, tmp_path / "step_1.pt")
+    torch.save({"tokens": torch.tensor([1, 2])}, tmp_path / "step_2.pt")
+    code, out, _ = call(capsys, "checkpoints", tmp_path)
+    lines = out.splitlines()
+    assert (code, len(lines), max(map(len, lines)) < 200, "\x1b" in out) == (1, 7, True, False)
+    assert lines[4:] == ["step_2.pt  step 2  NO WEIGHTS", "    none of its tensors holds floating-point numbers", "none of them is good"]
 
 
 def test_checkpoints_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
