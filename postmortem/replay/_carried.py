@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.replay._operators import FRESH
 from postmortem.replay._session import Session, Traced
 from postmortem.replay._tensors import NAN, POS, exact_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from postmortem.replay._records import Birth
     from postmortem.replay.rolling import Roll
 
 _REACH = (1, 8, 64)  # steps to go back; each longer one costs a rerun of so many steps
@@ -34,6 +36,7 @@ def from_earlier(session: Session, roll: Roll, traced: Traced, retrace: Callable
             runner.run(runner.draw(step), step)
     for first in reversed(firsts):
         longer = Session(runner, states[first], session.batch, session.step, lead=range(first, session.step))
+        longer.unfused = session.unfused
         again = retrace(longer)
         if again.stage == traced.stage and not _unseen(again, session, roll):
             return longer, again
@@ -41,17 +44,17 @@ def from_earlier(session: Session, roll: Roll, traced: Traced, retrace: Callable
 
 
 def _unseen(traced: Traced, session: Session, roll: Roll) -> bool:
-    """Whether what is not finite came out of something that the step keeps: a tensor of its own, a buffer that was finite
-    when the roll began, a Python number. (-inf among other origins is a mask.)"""
+    """Whether what is not finite came out of something that the step keeps: a tensor of its own, a buffer or a state of the
+    optimizer that was finite when the roll began, a Python number, numpy. (-inf among other origins is a mask.)"""
     births = traced.tracer.births(traced.sources)
     session.runner.restore(roll.start)
-    finite = {name for name, t in session.state_tensors().items() if name in traced.buffers and not exact_bits(t)}
-    found = []
-    for b in births:
+    kept = [*(("parameter", name, t) for name, t in session.state_tensors().items()), *(("optimizer", *of) for of in session.optimizer_tensors())]
+    before = {("batch", ""), *((kind, name) for kind, name, t in kept if exact_bits(t))}
+
+    def unseen(b: Birth) -> bool:
         if b.outside is not None:
-            kind, name = traced.known.get(-b.outside, ("", ""))
-            if not kind or (kind == "parameter" and name in finite):
-                found.append(b)
-        elif b.hit.constants and not b.hit.backward:
-            found.append(b)
+            return traced.known.get(-b.outside) not in before
+        return not b.hit.backward and bool(b.hit.constants or (b.hit.name in FRESH and b.bits & NAN))
+
+    found = [b for b in births if unseen(b)]
     return any(b.bits & (NAN | POS) and not b.constant for b in found) or 0 < len(found) == len(births)
