@@ -156,8 +156,7 @@ class _Case:
             return self._scaler(step, traced)
         if self.stage == "grad" and self.runner.scaler is not None and self.session.fails(Overrides(loss_scale=1.0)) is False:
             return self._scaler(step, traced)
-        if traced.raised is None:
-            traced = self._with_earlier(traced)
+        traced = self._with_earlier(traced)
         chosen, established = Confirm(self.session, self.samples, self.names, self._trace, self.how).choose(traced)
         if traced.raised is not None and established != "cured":
             raise ReplayError(describe(f"step {step}", traced.raised)) from traced.raised
