@@ -127,7 +127,8 @@ class Outside:
         self.objects += _files_of_the_user(names)
         held = [*(vars(o) for o in [*owners, *self.objects]), *reach.globals.values()]
         found = [v for names in held for v in list(names.values())] + [c.cell_contents for c in reach.cells.values()]
-        self.generators = list({id(g): g for g in found if issubclass(type(g), _GENERATORS) and not any(g is one for one in _GLOBAL)}.values())
+        drawn_from = [g for g in found if issubclass(type(g), _GENERATORS) and not isinstance(g, random.SystemRandom)]  # that one has no state
+        self.generators = list({id(g): g for g in drawn_from if not any(g is one for one in _GLOBAL)}.values())
         self.compiled = any(isinstance(v, FunctionType) and hasattr(v, "_torchdynamo_orig_callable") for v in found)
 
 

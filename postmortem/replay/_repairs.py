@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.replay._session import TRIES
 from postmortem.replay.batches import tensor_map
 from postmortem.replay.fixes import AtLine, singular, suggested_line
 from postmortem.replay.model import Culprit, Fix
@@ -44,6 +45,8 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
 
     attempt("clip_grad", Overrides(clip=1.0), "gradient norm at most 1")
     attempt("lower_lr", Overrides(lr=0.01), "learning rate × 0.01")
+    if session.whole and stage != "param" and any(fix.cured for fix in tried):
+        session.times = max(session.times, TRIES)  # they act on nothing before the update: that was luck
     if _reduced(session):
         in_precision("fp32", "the whole step in single precision")
     if _reduced(session) and session.runner.train_step.autocast != "bf16":

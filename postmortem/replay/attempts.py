@@ -231,7 +231,7 @@ class Attempts:
             raised = "" if done.raised is None else f" ({describe('it', done.raised)})"
             how.append(f"the replay fails at step {fault}{raised}, the log does not: it is not the run that is replayed, so nothing is blamed")
             return Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(how)), False
-        again = repeat.run_again(runner, done, fault)
+        again = done.again = repeat.run_again(runner, done, fault)
         how.append(again.said)
         if again.transient:
             return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 import math
 import sys
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay import rolling
+from postmortem.replay import repeat, rolling
 from postmortem.replay._candidates import Candidate, candidates
 from postmortem.replay._carried import from_earlier
 from postmortem.replay._confirm import Confirm
 from postmortem.replay._operators import canonical
 from postmortem.replay._readings import Readings
 from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
-from postmortem.replay._session import Session, Stage, Traced, kind_of_error
+from postmortem.replay._session import TRIES, Session, Stage, Traced, kind_of_error
 from postmortem.replay._tensors import NAN
 from postmortem.replay._users import wrong
 from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
@@ -71,7 +72,13 @@ def localize(
     with preserved(runner.models.values()), warnings.catch_warnings(), _eager(runner) as compiled:
         warnings.simplefilter("ignore")
         try:
-            found = _Case(runner, rolled or call_user("the batches", _roll, runner, train_step, step), fixes, rolled is not None).culprit()
+            done = rolled or call_user("the batches", _roll, runner, train_step, step)
+            if rolled is None and done.fault is not None:
+                done.again = call_user("the step, run again,", functools.partial(repeat.run_again, behind=True), runner, done, done.fault)
+            case = _Case(runner, done, fixes, rolled is not None)
+            found = case.culprit()
+            if case.session.times > case.times:  # what was found was perhaps luck
+                found = _Case(runner, done, fixes, rolled is not None, TRIES).culprit()
         finally:
             runner.observe = None
             runner.restore(origin)
@@ -122,6 +129,10 @@ class _Case:
     fixes: bool
     told: bool
     """The steps were handed over rolled: someone saw in the log that they went wrong."""
+    times: int = 1
+    """How often in a row a rerun has to be finite to be no luck."""
+    untold: bool = False
+    """Nothing that is finite was seen twice so far."""
     how: list[str] = field(default_factory=list)
     _within: Within = "others"
 
@@ -146,8 +157,16 @@ class _Case:
         diverged = self._divergence(step) if roll.diverged_at is not None and roll.diverged_at <= step else None
         if diverged is not None:
             return diverged
-        traced = self._trace()
-        if traced.stage is None:
+        if roll.again is not None:
+            self.how += [] if self.told else [roll.again.said]
+            if roll.again.transient:
+                return Culprit(cause="transient", phase="none", step=step, how=tuple(self.how), established="observed")
+            # noise of rounding, as of atomic additions, leaves a fault as it is; one that comes and goes is cured by luck, too
+            self.times = max(self.times, 1 if roll.again.deterministic else TRIES if roll.again.comes_and_goes else 2)
+            self.session.times = self.times
+            self.untold = self.session.untold = self.times == 1 and step == roll.first and not math.isfinite(roll.result(step).loss)
+        traced = next(filter(lambda t: t.stage is not None, (self._trace() for _ in range(self.session.times))), None)
+        if traced is None or traced.stage is None:
             return self._unstable(step)
         if traced.raised is not None:
             self.how.append(describe("the step", traced.raised))
@@ -392,6 +411,10 @@ class _Case:
 
     def _repaired(self, found: Culprit, c: Candidate | None) -> Culprit:
         tried = with_repairs(found, c, self.session, self.samples, stage=self.stage, fixes=self.fixes, how=self.how)
+        if self.times > 1:
+            self.how.append(f"the step is not deterministic: cured is what leaves it finite {self.times} times in a row")
+        elif self.untold and not self.session.untold:
+            self.how.append("where it is finite, the step gives the same bits twice: deterministic")
         return replace(tried, how=tuple(self.how))
 
 

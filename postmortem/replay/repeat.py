@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from dataclasses import dataclass
@@ -11,18 +12,19 @@ import torch
 
 if TYPE_CHECKING:
     from postmortem.replay.rolling import Roll
-    from postmortem.replay.runner import StepRunner
+    from postmortem.replay.runner import StepResult, StepRunner
 
 _VIEWS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """What running a step again showed; `transient`: the fault did not come back."""
+    """What running a step again showed; `transient`: the fault did not come back. `comes_and_goes`: it did not each time."""
 
     said: str
     deterministic: bool
     transient: bool
+    comes_and_goes: bool = False
 
 
 def checksum(runner: StepRunner) -> tuple[int, ...]:
@@ -34,19 +36,24 @@ def checksum(runner: StepRunner) -> tuple[int, ...]:
     return tuple(torch.stack(sums).tolist()) if sums else ()
 
 
-def run_again(runner: StepRunner, done: Roll, step: int) -> Again:
+def run_again(runner: StepRunner, done: Roll, step: int, *, behind: bool = False) -> Again:
     """Runs `step` twice from the state before it and compares loss, gradient norm and every parameter, bit by bit.
 
-    A step whose numbers are not finite hides it where they differ: then the first step of the roll is run again, too.
+    behind: the runner stands behind that step as the roll left it, which counts as one of the runs if the other is like it. A step
+    whose numbers are not finite hides it where they differ: then the first step of the roll is run again, too.
     """
-    results = [_once(runner, done, step) for _ in range(2)]
+    seen = (_numbers(done.result(step), done.raised), checksum(runner), done.result(step).first_nonfinite) if behind else None
+    results = [_once(runner, done, step)]
+    results.append(seen if seen is not None and seen[:2] == results[0][:2] else _once(runner, done, step))
     if results[0] != results[1]:
-        gone = all(first is None for *_, first in results)
-        return Again(f"run twice from the same state, the step gives different bits{_named(runner, done, step)}", False, gone)
+        gone = [first is None for *_, first in results]
+        return Again(f"run twice from the same state, the step gives different bits{_named(runner, done, step)}", False, all(gone), any(gone))
     if results[0][2] is None:
         return Again("run again from the same state, the step stays finite: a transient fault, of the hardware or of a race", True, True)
-    if step > done.first and _once(runner, done, done.first) != _once(runner, done, done.first):
+    if step > done.first and _once(runner, done, done.first)[0] != _numbers(done.results[0], None):
         return Again(f"run twice from the same state, step {done.first} gives different bits{_named(runner, done, done.first)}", False, False)
+    if not all(map(math.isfinite, done.result(step).losses.values())) and step == done.first:
+        return Again("run twice from the same state, the step fails in the same way", True, False)
     return Again("run twice from the same state, the step gives the same bits: deterministic", True, False)
 
 
@@ -58,7 +65,10 @@ def _named(runner: StepRunner, done: Roll, step: int) -> str:
 
 
 def _once(runner: StepRunner, done: Roll, step: int) -> tuple[str, tuple[int, ...], str | None]:
-    """One run of the step: its numbers (or what it raised), the parameters after it, and where it went wrong."""
+    """One run of the step: its numbers (or what it raised), the parameters after it, and where it went wrong.
+
+    ReplayError where it raises although it did not in the roll.
+    """
     runner.restore(done.before if step != done.first else done.start)
     batch = runner.again(step) if step != done.first else runner.draw(step)
     try:
@@ -66,8 +76,15 @@ def _once(runner: StepRunner, done: Roll, step: int) -> tuple[str, tuple[int, ..
     except Exception as error:
         if done.raised is None:
             raise
-        return re.sub(r"0x[0-9a-f]+", "", f"{type(error).__name__}: {error}"), checksum(runner), "raised"
-    return f"{result.losses!r} {result.grad_norm!r} {result.bad_grads!r}", checksum(runner), result.first_nonfinite
+        return _numbers(None, error), checksum(runner), "loss"
+    return _numbers(result, None), checksum(runner), result.first_nonfinite
+
+
+def _numbers(result: StepResult | None, raised: Exception | None) -> str:
+    """What a step gave, or what it raised instead."""
+    if raised is not None or result is None:
+        return re.sub(r"0x[0-9a-f]+", "", f"{type(raised).__name__}: {raised}")
+    return f"{result.losses!r} {result.grad_norm!r} {result.bad_grads!r}"
 
 
 def _nondeterministic_ops(runner: StepRunner, done: Roll, step: int) -> list[str]:

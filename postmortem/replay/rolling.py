@@ -14,6 +14,7 @@ from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from postmortem.replay.repeat import Again
     from postmortem.replay.state import State
 
 
@@ -38,6 +39,8 @@ class Roll:
     ended: str | None = None
     raised: Exception | None = None
     """What the step at fault raised, where it did not come to its end. Its result has no losses."""
+    again: Again | None = None
+    """What running the step at fault again showed, once it was."""
 
     @property
     def last(self) -> int:

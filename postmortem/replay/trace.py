@@ -115,6 +115,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # ---- arming
 
     def __enter__(self) -> Tracer:
+        self._count = 0  # it may be armed again, for a further run of the same step
         self._seq = _get_sequence_nr()
         if self._look:
             self._handles = [

@@ -259,3 +259,18 @@ def test_packages_outside_this_environment(tmp_path: Path, place: str) -> None:
     """What lies among the packages of another environment, or of the user's site, is installed, not a file of the user."""
     for folder, theirs in ((tmp_path / place, True), (tmp_path / "project", False)):
         assert installed("thing", SimpleNamespace(__file__=str(folder / "thing.py"))) is theirs
+
+
+def test_a_generator_of_the_operating_system() -> None:
+    """``random.SystemRandom`` has no state to put back: a step that holds one is run all the same."""
+    system = random.SystemRandom()
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+
+    def step(m: Any, b: Any) -> Any:
+        return (m(b["x"]) * (1 + system.random()) / b["d"]).sum()
+
+    batch = {"x": torch.ones(3, 2), "d": torch.tensor([[1.0], [0.0], [1.0]])}
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, batch))
+    assert (found.op, found.samples) == ("div", (1,))
+    assert any("not deterministic" in line for line in found.how)
