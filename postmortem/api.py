@@ -332,13 +332,17 @@ def replay(
         raise NotFoundError(f"no such run or checkpoint: {path}")
     found: list[RunReport] = []
     itself = is_checkpoint(path)
-    for folder in [path.absolute().parent, path.absolute().parent.parent] if itself else [path]:
+    log = path.is_file() and not itself
+    above = path.absolute().parent
+    for folder in [above, above.parent] if itself else [path.parent] if log else [path]:
         try:
             found = list(scan(folder).runs)
         except NotFoundError:
             continue
         if found:
             break
+    if log and (found := [r for r in found if any(Path(f).resolve() == path.resolve() for s in r.sources for f in s.files)]):
+        path = path.parent  # where its checkpoints and the recipe are looked for
     if len(found) > 1 and not itself:
         raise UsageError(f"{path} holds {len(found)} runs, replay one of them: {', '.join(r.path for r in found[:10])}")
     report = found[0] if len(found) == 1 else None

@@ -57,6 +57,7 @@ _LAST_NUMBER = re.compile(r"(?:^|[_\-=])(\d{1,12})(k?)(?![a-z\d.=])", re.I)
 _EPOCH = re.compile(r"epochs?[_\-=]?\d+|(?:^|[_\-])ep?\d+|v\d+(?:\.\d+)*$", re.I)
 _EPOCH_NUMBER = re.compile(r"(?:epochs?|(?:^|[_\-])ep)[_\-=]?(\d{1,9})", re.I)
 _LOGS = re.compile(r"(tb|tf)?[_-]?(tensorboard|events|logs?|summary|summaries|metrics|csv)([_-]?logs?)?|tb", re.I)
+_NOT_OF_A_RUN = ("__pycache__", "site-packages", "dist-packages", "node_modules")  # a .pth there is a list of Python's own paths
 _MAX_ENTRIES, _MAX_DEPTH, _MAX_JSON = 20_000, 4, 64 * 2**20
 
 
@@ -115,7 +116,7 @@ def _walk(folder: Path, depth: int, budget: list[int]) -> list[Path]:
     if budget[0] < 0:
         return []
     files = [e.name for e in entries if _is(e, file=True)]
-    folders = [e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name != "__pycache__"]
+    folders = [e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name not in _NOT_OF_A_RUN]
     weights = [n for n in files if is_weights(n)]
     if is_checkpoint_folder(folder, files, root=depth == 0):
         nested = [] if depth else [p for n in folders for p in _walk(folder / n, 1, budget)]

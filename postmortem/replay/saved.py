@@ -147,7 +147,8 @@ def _read_json(path: Path, problems: list[Problem]) -> Any:
 def read_file(path: Path, *, trust: bool = False) -> Any:
     """The content of one file, tensors on the CPU. UnreadableCheckpoint says whether it is damaged, refused or foreign."""
     if not path.is_file():
-        raise UnreadableCheckpoint(Problem(path=str(path), what="missing: an index names this file", lost="its weights"))
+        what = "no file, but a device or a pipe" if path.exists() else "missing: an index names this file"
+        raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="its weights"))
     if path.suffix == ".safetensors":
         return _read_safetensors(path)
     try:

@@ -127,6 +127,14 @@ def test_a_recipe_that_changes_the_directory(run: Path, tmp_path: Path, capsys: 
     assert (code, json.loads(out)["culprit"]["step"], Path.cwd()) == (1, 12, run.parent)
 
 
+def test_the_log_of_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file of a log stands for its run: checkpoints and recipe are found as for the folder."""
+    code, out, _ = call(capsys, "replay", run / "progress.csv", "--no-fix", "--format", "json")
+    answer = json.loads(out)
+    assert (code, answer["culprit"]["step"], answer["fidelity"]["ok"]) == (1, 12, True)
+    assert answer["fidelity"]["checkpoint"] == str(run / "step_9.pt")
+
+
 def test_no_fix_tries_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--no-fix leaves the repairs untried."""
     _, out, _ = call(capsys, "replay", run, "--no-fix", "--format", "json")
@@ -217,6 +225,7 @@ BAD = {
     "step before all checkpoints": ("pass", ["--step", "2"], "no checkpoint before step 2: the earliest is"),
     "no such device": ("pass", ["--device", "cuda:99"], "no device 'cuda:99' here"),
     "no device at all": ("pass", ["--device", "abacus"], "no device 'abacus'"),
+    "no file at all": ("pass", ["--checkpoint", "/dev/null"], "/dev/null: no file, but a device or a pipe"),
     "no such checkpoint": ("pass", ["--checkpoint", "nothing.pt"], "no such checkpoint"),
 }
 

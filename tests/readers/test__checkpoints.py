@@ -96,6 +96,15 @@ def test_a_checkpoint_given_itself(run: Path) -> None:
     assert [c.step for c in find_checkpoints(run / "step_000024.pt")] == [24]
 
 
+def test_installed_packages_hold_no_checkpoints(tmp_path: Path) -> None:
+    """An environment in the folder of a project has .pth files, which are lists of paths."""
+    packages = tmp_path / "venv" / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    (packages / "distutils-precedence.pth").write_text("import os")
+    (tmp_path / "step_3.pth").touch()
+    assert [c.path for c in find_checkpoints(tmp_path)] == [str(tmp_path / "step_3.pth")]
+
+
 def test_links_count_once_and_damaged_json_only_costs_the_step(tmp_path: Path) -> None:
     """A link to a checkpoint is not another one; a state file that is cut leaves the step unknown."""
     (tmp_path / "last").mkdir()
