@@ -85,6 +85,8 @@ class LossSpike(BaseDetector):
             before = math.exp(level) if res.log else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))
             back = np.flatnonzero(res.series.value[spike.last + 1 :] <= before + 0.25 * (peak - before))
             recovered = len(back) > 0 and self._calm_after(res.series, spike.last, before, peak)
+            lately = float(np.median(res.series.value[max(0, spike.first - 5) : spike.first]))  # a loss that fell fast was below the median
+            recovered &= not (res.log and self._stays_up(res.series, spike.last, min(before, lately)))
             last = spike.last >= n - 2
             step = res.series.step
             how = (
@@ -104,3 +106,13 @@ class LossSpike(BaseDetector):
         """Whether what follows the spike lies nearer to the level before than to the peak."""
         after = series.value[last + 1 : last + 1 + max(10, len(series) // 20)]
         return bool(np.median(after) < before + 0.25 * (peak - before)) if len(after) else False
+
+    @staticmethod
+    def _stays_up(series: Series, last: int, before: float) -> bool:
+        """Whether no ten points after the spike come down to twice the level before, where there are 25 or more: a peak may be so high
+        that what was lost for good looks small beside it."""
+        after = series.value[last + 1 :]
+        if len(after) < 25:
+            return False
+        lowest = np.median(np.lib.stride_tricks.sliding_window_view(after, 10), axis=-1).min()
+        return bool(lowest > 2 * before)

@@ -235,11 +235,12 @@ def tell(
     good_before: int | None = None,
     good: int | None = None,
     unlogged: bool = False,
+    rerun: int | None = None,
 ) -> Diagnosis:
     """A story with its last good step and checkpoint, from before `good_before` (default: the root's step) unless `good`
     says it.
 
-    `replay` puts the command that reruns the root's step in front of the advice. `unlogged`: the fault came after the
+    `replay` puts the command that reruns the root's step (or the step `rerun`) in front of the advice. `unlogged`: the fault came after the
     last row of the log, so that every finite checkpoint is from before it and the replay has to find the step.
     """
     if good is None:
@@ -250,7 +251,7 @@ def tell(
     checkpoint = last_good_checkpoint(view, good, sys.maxsize if unlogged else root.step if sudden else None)
     steps = list(advice)
     if replay and root.step is not None:
-        step = None if unlogged else root.step
+        step = None if unlogged else root.step if rerun is None else rerun
         if checkpoint is not None:
             steps.insert(0, replay_command(view, step, checkpoint))
         else:

@@ -49,6 +49,7 @@ class CorruptResume:
             went_on += "" if rate is not None else ", or the learning rate, which is not logged, is another"
         else:
             return None
+        grave = [h for h in hurt if h.severity == "error" and h.step is not None and root.step is not None and h.step >= root.step]
         for_ = [root.message]
         good = last_good_step(view, root.step)
         loss = view.main("loss")
@@ -72,7 +73,8 @@ class CorruptResume:
             against=against,
             disprove=["the jump is in the configured schedule" if back or not at_start else "the learning rate was raised on purpose"],
             advice=advice,
-            replay=False,
+            replay=bool(grave),
+            rerun=grave[0].step if grave else None,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses._story import clip, lower_rate, rate_at, value_at
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.view import View
+    from postmortem.diagnoses._story import Rate
     from postmortem.replay.model import Culprit
 
 _PRECISIONS = {"fp32": "fp32", "bf16": "bf16 in place of fp16", "fp64": "fp64"}
@@ -74,10 +76,20 @@ def _of_the_precision(culprit: Culprit, view: View | None) -> Iterator[str]:
         yield f"a loss scale below {below}, backing off by half at each overflow (at 1 the step was cured)"
 
 
+def _rate(view: View, step: int | None) -> Rate | None:
+    """The learning rate at `step`, beside the one before it was raised in one go, where it was, however long ago."""
+    rate, raw = rate_at(view, step), view.main("lr")
+    if rate is None or raw is None or step is None:
+        return rate
+    x = raw.finite.value[raw.finite.step <= step]
+    raised = [i for i in range(1, len(x)) if x[i] > 3 * x[i - 1] > 0]
+    return replace(rate, before=float(x[raised[-1] - 1])) if raised and x[raised[-1] :].max() < 1.5 * x[raised[-1]] else rate
+
+
 def _of_the_training(culprit: Culprit, view: View | None) -> Iterator[str]:
     cures = _cured(culprit, "lower_lr", "clip_grad")
     if "lower_lr" in cures:
-        known = lower_rate(view, rate_at(view, culprit.step)) if view is not None else "a lower learning rate"
+        known = lower_rate(view, _rate(view, culprit.step)) if view is not None else "a lower learning rate"
         yield f"{known} ({cures['lower_lr']}: cured)"
     if "clip_grad" in cures:
         limit = clip(view, culprit.step) if view is not None else None

@@ -15,7 +15,7 @@ from postmortem.replay.loading import NO_RANDOM_STATE, Account, load_saved
 from postmortem.replay.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
 from postmortem.replay.recipe import Recipe, describe, out_of_memory, user_frames
-from postmortem.replay.rolling import Roll, roll
+from postmortem.replay.rolling import Roll, leaps, roll
 from postmortem.replay.runner import ReplayError, StepResult, StepRunner
 from postmortem.replay.saved import Saved, read_saved
 from postmortem.replay.state import Rng
@@ -221,6 +221,8 @@ class Attempts:
             raise ReplayError(done.ended)
         fault = done.fault if done.fault is not None else done.overflow if self.aim.failed else None
         distrust = bool(fidelity.compared) and not fidelity.ok
+        if fault is None and done.diverged_at is None and self.aim.grows and not distrust and (leapt := leaps([r.loss for r in done.results])):
+            done.diverged_at = done.first + leapt
         if fault is None and done.diverged_at is not None and self.aim.failed:
             found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
             at = done.diverged_at if found.cause == "divergence" else found.step

@@ -32,7 +32,7 @@ class Aim:
     """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
     named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite. `beyond`: steps to go on
     after it, where a run crashed before it could log the step at fault. `masked`: from this step on the log may show
-    numbers in place of losses that were not finite."""
+    numbers in place of losses that were not finite. `grows`: what failed is a loss or gradient that grew."""
 
     step: int | None
     asked: int | None = None
@@ -40,6 +40,7 @@ class Aim:
     nonfinite: bool = False
     beyond: int = 0
     masked: int | None = None
+    grows: bool = False
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
@@ -75,7 +76,7 @@ def _by_log(
     if growing:
         ends = [s for f in growing if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None]
         far = max(f.step for f in growing if f.step is not None) + _FAR
-        return Aim(max(ends) if len(ends) == len(growing) else min(far, last if last is not None else far), None, failed, False)
+        return Aim(max(ends) if len(ends) == len(growing) else min(far, last if last is not None else far), None, failed, grows=True)
     crashed = report is not None and report.ended in ("crashed", "cut") and last is not None
     return Aim(last, None, failed, False, _interval(view) if crashed and view is not None else 0)
 

@@ -142,6 +142,16 @@ def leaves_level(losses: Sequence[float]) -> int | None:
     return left
 
 
+def leaps(losses: Sequence[float]) -> int | None:
+    """The index at which the loss leaps to ten times all before it, and half of what follows stays above twice that; else None.
+
+    Noise does so as well: it is for runs of which the log says that the loss grew.
+    """
+    sizes = [abs(x) for x in losses]
+    highest = list(itertools.accumulate(sizes, max))
+    return next((i for i in range(1, len(sizes)) if sizes[i] > 10 * highest[i - 1] and statistics.median(sizes[i:]) > 2 * highest[i - 1]), None)
+
+
 def survives(runner: StepRunner, done: Roll, overrides: Overrides = NOTHING, *, until: int | None = None, level: bool = True) -> bool:
     """Whether all steps of the roll, rerun from its start under `overrides`, stay finite and within ten times the level.
 

@@ -195,3 +195,12 @@ def test_the_search_for_the_first_loss_scale(first, settled, said, view_of):
     scale[150:] *= 2
     found = run(DETECTORS["AMP001"], view_of({"loss_scale": scale}))
     assert bool(found) == said
+
+
+@pytest.mark.parametrize(("after", "severity"), [(2.3, "error"), (0.4, "warning")])
+def test_a_spike_beside_which_what_was_lost_looks_small(after, severity, view_of):
+    """A loss that leaps to forty and then stays at chance has not recovered, small as chance is beside forty."""
+    loss = 0.3 * np.exp(0.05 * RNG.standard_normal(200))
+    loss[120], loss[121:] = 40.0, after * np.exp(0.02 * RNG.standard_normal(79))
+    (found,) = run(DETECTORS["LOS001"], view_of({"loss": loss}))
+    assert (found.step, found.severity) == (120, severity)

@@ -276,6 +276,8 @@ def test_the_checkpoint_that_a_run_went_on_from(story, course, others, good):
     found, _ = diagnose(View(report.run), report.findings)
     assert found is not None
     assert found.last_good_checkpoint == f"runs/exp7/{good}"
+    onset = next(f.step for f in report.findings if f.name == "divergence")
+    assert found.next[0] == f"postmortem replay runs/exp7 --step {onset} --checkpoint runs/exp7/{good}"
 
 
 def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):

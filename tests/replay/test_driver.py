@@ -87,6 +87,44 @@ def test_resumed_with_another_learning_rate(trained: Any, function: str) -> None
     assert any("the recipe's, not the checkpoint's" in line for line in result.fitted) == (function == "recipe")
 
 
+def test_lost_in_the_first_step_after_a_resume(trained: Any) -> None:
+    """A loss that leaps right after the checkpoint, stays up and stays finite is a divergence where the log says that it was lost; the
+    checkpoint that the run went on from is good, and the rate before the resume is what is advised."""
+    result = rerun(trained, "lost_at_resume")
+    assert Path(result.checkpoint).name == "step_00060.pt"
+    assert (result.culprit.cause, result.step, result.fidelity.first_step) == ("divergence", 61, 60)
+    assert {f.name for f in result.culprit.fixes if f.cured} == {"lower_lr"}
+    assert result.next[0].startswith("lr: 90 → 0.05 (calm at 0.05, broken at 90)")
+
+
+def test_lightning_with_two_optimizers(trained: Any, tmp_path: Path) -> None:
+    """Its checkpoints are named by the steps of both, its log lies in version_0 with the settings: the log's counting holds."""
+    run = copied(trained, "two_optimizers", tmp_path)
+    version = run / "version_0"
+    (version / "checkpoints").mkdir(parents=True)
+    (run / "progress.csv").rename(version / "metrics.csv")
+    (run / "config.json").unlink()
+    (version / "hparams.yaml").write_text("latent: 3\n")
+    for path in run.glob("*.pt"):
+        state = torch.load(path)
+        step = state.pop("step")
+        stepped = {"epoch_loop.state_dict": {"_batches_that_stepped": step}}
+        state |= {"pytorch-lightning_version": "2.5.0", "global_step": 2 * step, "loops": {"fit_loop": stepped}}
+        torch.save(state, version / "checkpoints" / f"epoch=0-step={2 * step}.ckpt")
+        path.unlink()
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        f"import sys\nsys.path.insert(0, {str(RUNS)!r})\nimport two_optimizers\n"
+        "def recipe(ctx):\n    assert ctx.config['latent'] == 3\n    return two_optimizers.recipe(ctx)\n"
+    )
+    (report,) = api.scan(run).runs
+    assert report.diagnosis is not None
+    assert Path(report.diagnosis.last_good_checkpoint or "").name == "epoch=0-step=36.ckpt"
+    for given in (None, version / "checkpoints" / "epoch=0-step=36.ckpt"):
+        result = api.replay(run, recipe=str(recipe), step=22, checkpoint=given)
+        assert (result.step, result.culprit.op, result.fidelity.first_step) == (22, "div", 19)
+
+
 def test_named_losses_of_a_resumed_run(trained: Any) -> None:
     """Named losses with a tag each, two optimizers for one step, a layer that thaws, numpy noise, a log that goes back at a resume."""
     result = rerun(trained, "resumed_dict")
