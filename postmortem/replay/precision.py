@@ -31,7 +31,8 @@ def _cast_held(value: Any, dtype: torch.dtype) -> Any:
     if isinstance(value, torch.Tensor):
         return cast(value, dtype) if value.is_leaf else value
     if isinstance(value, dict):
-        value.update({k: _cast_held(v, dtype) for k, v in value.items()})
+        for k, v in list(value.items()):
+            value[k] = _cast_held(v, dtype)  # item by item: a Counter's update adds
     elif isinstance(value, (list, deque)):
         for i, v in enumerate(value):
             value[i] = _cast_held(v, dtype)

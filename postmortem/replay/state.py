@@ -202,14 +202,14 @@ def drawing(outside: Outside) -> Iterator[None]:
 
 def _same(a: Any, b: Any) -> bool:
     """Whether nothing changed: a NaN is the same as a NaN."""
+    if isinstance(a, dict) and isinstance(b, dict):  # the copy of a Counter is a plain one
+        return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
         return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
     if isinstance(a, (list, tuple, deque)):
         return len(a) == len(b) and all(map(_same, a, b))
     return bool(a == b or (a != a and b != b))

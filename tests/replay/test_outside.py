@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections import Counter, OrderedDict, defaultdict
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -274,3 +275,22 @@ def test_a_generator_of_the_operating_system() -> None:
     found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, batch))
     assert (found.op, found.samples) == ("div", (1,))
     assert any("not deterministic" in line for line in found.how)
+
+
+@pytest.mark.parametrize(
+    "kind", [dict, Counter, OrderedDict, functools.partial(defaultdict, int)], ids=["dict", "Counter", "OrderedDict", "defaultdict"]
+)
+def test_every_kind_of_dict_is_put_back(kind: Any) -> None:
+    """What a step counts in a Counter, an OrderedDict or a defaultdict is afterwards what it was before."""
+    counts = kind({"before": 5})
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+
+    def step(m: Any, b: Any) -> Any:
+        counts["runs"] = counts.get("runs", 0) + 1
+        return (m(b["x"]) / b["d"]).sum() / (counts["runs"] == 1)  # a second run in a row would fail in another way
+
+    batch = {"x": torch.ones(3, 2), "d": torch.tensor([[1.0], [0.0], [1.0]])}
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, batch))
+    assert dict(counts) == {"before": 5}
+    assert (found.op, found.samples) == ("div", (1,))
