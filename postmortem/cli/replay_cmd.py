@@ -6,6 +6,7 @@ import linecache
 import os
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,36 +60,41 @@ def replay(target: Path, format_: str, **options: Any) -> int:
     if format_ == "json":
         echo_json(result.as_json())
     else:
-        click.echo(printable("\n".join(text(result))))
+        click.echo(printable("\n".join(text(result, shutil.get_terminal_size((100, 24)).columns))))
     if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):
         return 1
     return 0 if result.judged else 3
 
 
-def text(result: ReplayResult) -> Iterator[str]:
-    """The answer for people, line by line."""
+def text(result: ReplayResult, width: int = 100) -> Iterator[str]:
+    """The answer for people, line by line; prose is broken at `width`, code and paths are not."""
     c = result.culprit
+
+    def prose(*lines: str) -> Iterator[str]:
+        for line in lines:
+            indent = " " * (len(line) - len(line.lstrip()) + 2)
+            yield from textwrap.wrap(line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
     where = "" if result.step is None else f", step {result.step}"
     yield f"Replay of {result.target}{where}, from {Path(result.checkpoint).name} ({result.seconds:.1f} s)"
     yield ""
     if result.fidelity.compared and not result.fidelity.ok and c.phase != "none":
         yield "The replay does not follow the log (below): what follows is a lead, not the answer."
-    yield from _verdict(c)
+    yield from prose(*_verdict(c))
     yield from _source(c)
-    yield from _details(c)
+    yield from prose(*_details(c))
     yield from _fixes(c)
     if result.next:
         yield ""
         yield "What to do, the best established first:"
         yield from (f"  {i}. {line.replace(c.file, _short(c.file)) if c.file else line}" for i, line in enumerate(result.next, 1))
     yield ""
-    yield f"Fidelity: {'good' if result.fidelity.ok else 'NOT GOOD' if result.fidelity.compared else 'unknown'}. {result.fidelity.note}"
-    yield from (f"Repro: {note}" for note in result.notes)
+    yield from prose(f"Fidelity: {'good' if result.fidelity.ok else 'NOT GOOD' if result.fidelity.compared else 'unknown'}. {result.fidelity.note}")
+    yield from prose(*(f"Repro: {note}" for note in result.notes))
     yield "How this was established:"
-    yield from (f"  - {line}" for line in c.how if line != result.fidelity.note)
+    yield from prose(*(f"  - {line}" for line in c.how if line != result.fidelity.note))
     yield "What the checkpoint gave:"
-    yield from (f"  + {line}" for line in result.fitted)
-    yield from (f"  - {line}" for line in result.unfitted)
+    yield from prose(*(f"  + {line}" for line in result.fitted), *(f"  - {line}" for line in result.unfitted))
 
 
 _CAUSES = {

@@ -169,6 +169,9 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     except ImportError:
         raise MissingExtra("reading safetensors", "replay") from None
     try:
+        path.open("rb").close()  # the package says of one that may not be read that it is not there
         return dict(load_file(str(path)))
+    except OSError as error:
+        raise UnreadableCheckpoint(Problem(path=str(path), what=why_unreadable(path, error), lost="the file")) from error
     except Exception as error:  # SafetensorError is no subclass of anything that could be named without the package
         raise UnreadableCheckpoint(Problem(path=str(path), what=f"truncated or corrupt safetensors: {short(error)}", lost="the file")) from error

@@ -169,6 +169,8 @@ def why_unreadable(path: Path, error: BaseException) -> str:
         return "gone: it was deleted or renamed while it was read"
     except OSError as denied:
         return f"cannot be read: {denied.strerror or denied}"
+    if isinstance(error, PermissionError):
+        return f"cannot be read: {error.strerror or error}"
     foreign = _foreign(head, size)
     if foreign:
         return foreign

@@ -108,6 +108,20 @@ def test_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert part in out, part
 
 
+def test_prose_fits_a_narrow_terminal(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences are broken at the width of the terminal and set in; the user's code never is."""
+    long = "return TrainStep(model, optimizer, lambda m, x: train.loss_of(m, x) + 0 * len('a string that makes this line a good deal longer'), "
+    (tmp_path / "train.py").write_text(TRAIN)
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change=long + "batches=train.batch)"))
+    monkeypatch.setenv("COLUMNS", "60")
+    _, out, _ = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--no-fix")
+    prose = out.splitlines()
+    established = prose[prose.index("How this was established:") : prose.index("What the checkpoint gave:")]
+    assert max(map(len, established)) <= 60
+    assert any(line.startswith("    ") for line in established)
+    assert "loss_of" in out
+
+
 def test_what_the_step_prints_is_seen_once(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Prints of the user's step go to stderr while the run is rolled forward, and not again in every rerun of the step at fault."""
     (tmp_path / "train.py").write_text(TRAIN.replace("def loss_of(model, x):", "def loss_of(model, x):\n    print('one step')"))

@@ -845,3 +845,20 @@ def test_the_steps_that_an_optimizer_counted(tmp_path: Path, optimizer: Any) -> 
         own.step()
     torch.save({"model": model.state_dict(), "optimizer": own.state_dict(), "epoch": 2}, tmp_path / "epoch_2.pt")
     assert optimizer_count(layout(tmp_path / "epoch_2.pt")) == (7 if optimizer is torch.optim.Adam else None)
+
+
+@pytest.mark.parametrize("read", [read_saved, lambda path: health(path).problems])
+def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Any) -> None:
+    """That the permission is missing is said of a safetensors file as of any other, whose package calls it absent."""
+    path = tmp_path / "model.safetensors"
+    save_file({"w": torch.ones(2)}, path)
+
+    def denied(*_: object, **__: object) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", denied)
+    try:
+        said = str(read(path))
+    except ReplayError as error:
+        said = str(error)
+    assert "cannot be read: Permission denied" in said
