@@ -3,16 +3,17 @@ gradients and parameters were still finite."""
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 from postmortem.replay._operators import FRESH
-from postmortem.replay._session import Session, Traced
 from postmortem.replay._tensors import NAN, POS, exact_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from postmortem.replay._records import Birth
+    from postmortem.replay._session import Session, Traced
     from postmortem.replay.rolling import Roll
 
 _REACH = (1, 8, 64)  # steps to go back; each longer one costs a rerun of so many steps
@@ -35,8 +36,8 @@ def from_earlier(session: Session, roll: Roll, traced: Traced, retrace: Callable
         if step < firsts[-1]:
             runner.run(runner.draw(step), step)
     for first in reversed(firsts):
-        longer = Session(runner, states[first], session.batch, session.step, lead=range(first, session.step))
-        longer.unfused = session.unfused
+        longer = copy.copy(session)
+        longer.before, longer.lead = states[first], range(first, session.step)
         again = retrace(longer)
         if again.stage == traced.stage and not _unseen(again, session, roll):
             return longer, again

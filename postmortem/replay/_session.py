@@ -81,8 +81,9 @@ class Session:
     `lead`: the steps before it that belong to every rerun, where `before` is the state before the first of them.
     """
 
-    def __init__(self, runner: StepRunner, before: State, batch: Any, step: int, lead: Sequence[int] = ()) -> None:
-        self.runner, self.before, self.batch, self.step, self.lead = runner, before, batch, step, lead
+    def __init__(self, runner: StepRunner, before: State, batch: Any, step: int) -> None:
+        self.runner, self.before, self.batch, self.step = runner, before, batch, step
+        self.lead: Sequence[int] = ()
         self.runs = 0
         self.unfused = False
         """Reruns that are watched let optimizers take their update in single operators: a fused kernel does not say which one fails."""
