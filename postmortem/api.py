@@ -198,9 +198,11 @@ def _look_into(run: Run, onset: int | None, last: int | None, *, every: bool) ->
     from postmortem.replay.health import inspect
 
     _ask_for_steps(run, last)
-    looked = 0
+    looked, good = 0, None
     newest_first = sorted(run.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True)
     for checkpoint in newest_first:
+        if good is not None and checkpoint.step != good:
+            break  # the other parts of a step (G_60.pth, D_60.pth) are looked into as well
         if not every and (looked >= _LOOK_BACK or _size(checkpoint.path) > _LOOK_BYTES):
             run.notes.append(f"{checkpoint.path} and older checkpoints were not looked into; --checkpoints does")
             break
@@ -211,7 +213,9 @@ def _look_into(run: Run, onset: int | None, last: int | None, *, every: bool) ->
         bad = tuple(t.name for t in health.bad)
         run.checkpoints[run.checkpoints.index(checkpoint)] = replace(checkpoint, step=step, finite=health.finite, nonfinite=bad, problem=problem)
         if not every and health.finite and (onset is None or (step is not None and step < onset)):
-            break
+            good = step
+            if step is None:
+                break
     return looked > 0
 
 
@@ -382,6 +386,10 @@ def checkpoints(path: PathLike, *, trust: bool = False) -> list[Health]:
 def _need_torch(what: str) -> None:
     if importlib.util.find_spec("torch") is None:
         raise MissingExtra(what, "replay")
+    try:
+        os.getcwd()
+    except OSError:  # torch would end the process
+        raise PostmortemError(f"{what}: the working directory is gone, and torch needs one: cd to a folder that exists") from None
 
 
 def _findings_frame(report: Report) -> Any:

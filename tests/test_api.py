@@ -204,3 +204,14 @@ def test_epochs_are_placed_by_what_the_optimizer_counted(failed_run):
     (run,) = postmortem.scan(failed_run).runs
     assert run.diagnosis.last_good_checkpoint == str(failed_run / "epoch_1.pt")
     assert [c.step for c in run.checkpoints] == [20, 40, 60, 80, 100]
+
+
+def test_parts_of_a_step_are_good_together(failed_run):
+    """Of files of one step the one is no good without the other, and both are looked into."""
+    torch = pytest.importorskip("torch")
+    for path in sorted(failed_run.glob("*.pt")):
+        step = int(path.stem[-3:])
+        path.rename(failed_run / f"G_{step}.pt")
+        torch.save({"model": {"w": torch.full((3,), math.nan if step >= 40 else 1.0)}}, failed_run / f"D_{step}.pt")
+    (run,) = postmortem.scan(failed_run).runs
+    assert run.diagnosis.last_good_checkpoint == str(failed_run / "G_20.pt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -200,7 +201,12 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
     until = good if onset is None else onset - 1
     steps = {c.step for c in view.run.checkpoints}
     went_on = {r.after for r in view.restarts if r.after - 1 not in steps}
-    known = [(c.step - (c.step in went_on), c) for c in view.run.checkpoints if c.step is not None and c.problem is None]
+    spoiled = {(os.path.dirname(c.path), c.step) for c in view.run.checkpoints if c.finite is False}  # one part of several files
+    known = [
+        (c.step - (c.step in went_on), c)
+        for c in view.run.checkpoints
+        if c.step is not None and c.problem is None and (os.path.dirname(c.path), c.step) not in spoiled
+    ]
     fit = [c for step, c in known if (step <= good and c.finite is not False) or (step <= until and c.finite)]
     return max(fit, key=lambda c: (c.step or 0, c.path), default=None)
 

@@ -193,6 +193,15 @@ def _stem(name: str) -> str:
     return name
 
 
+def companions_of(path: Path) -> list[Path]:
+    """The other files of the same step beside a file: ``D_60.pth`` and ``optimizer_60.pth`` of ``G_60.pth``."""
+    step = step_in_name(_stem(path.name))
+    if step is None or path.is_dir():
+        return []
+    beside = [p for p in sorted(path.parent.iterdir()) if p.name != path.name and p.suffix == path.suffix and p.is_file()]
+    return [p for p in beside if (is_weights(p.name) or _COMPANION.match(p.name)) and step_in_name(_stem(p.name)) == step]
+
+
 def step_in_name(stem: str) -> int | None:
     """The step that a name like ``step_000099``, ``epoch=3-step=400``, ``ckpt-90``, ``model_100`` or ``100`` says, or None.
 

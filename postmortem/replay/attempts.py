@@ -102,7 +102,7 @@ class Attempts:
         runner = StepRunner(self.recipe.build(context))
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         rates = [g.get("lr") for g in groups]
-        account = load_saved(runner, saved)
+        account = load_saved(runner, saved, trust=self.trust)
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]  # loading makes new groups
         self.recipe_rates = list(zip(groups, rates, strict=True))
         return runner, account, saved

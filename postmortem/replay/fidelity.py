@@ -124,7 +124,8 @@ def _by_loss(view: View, logged: str | Mapping[str, str] | None, names: Sequence
         return {(name if name in names else None): _candidates(_tagged(view, tag)) for name, tag in logged.items()}
     if single:
         return {"loss": _candidates(view.of("loss") or [s for s in view.series if _last(s.tag) in ("loss", "nll", "objective")])}
-    by_name: dict[str | None, list[LoggedLoss]] = {n: _candidates([s for s in view.series if _is_name(s.tag, n)]) for n in names}
+    exact = {s.tag: [s] for s in view.series}
+    by_name: dict[str | None, list[LoggedLoss]] = {n: _candidates(exact.get(n) or [s for s in view.series if _is_name(s.tag, n)]) for n in names}
     if not any(by_name.values()):
         by_name = {None: _candidates(view.of("loss"))}
     return {n: found for n, found in by_name.items() if found}
@@ -144,8 +145,13 @@ def _last(tag: str) -> str:
 
 
 def _is_name(tag: str, name: str) -> bool:
-    last, name = _last(tag), name.lower()
-    return last == name or last in (f"{name}_loss", f"loss_{name}", f"{name}loss") or name in (f"{last}_loss", f"loss_{last}")
+    whole, last, name = tag.lower(), _last(tag), name.lower()
+    return (
+        last == name
+        or whole.endswith(f"/{name}")
+        or last in (f"{name}_loss", f"loss_{name}", f"{name}loss")
+        or name in (f"{last}_loss", f"loss_{last}")
+    )
 
 
 def _candidates(series: Sequence[Series]) -> list[LoggedLoss]:

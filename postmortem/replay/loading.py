@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import copy
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from postmortem.readers._checkpoints import companions_of
 from postmortem.replay.runner import ReplayError, StepRunner
-from postmortem.replay.unpickling import WHOLE
+from postmortem.replay.saved import read_file
+from postmortem.replay.unpickling import WHOLE, UnreadableCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -71,12 +73,14 @@ class Account:
     rng: SavedRng = field(default_factory=SavedRng)
 
 
-def load_saved(runner: StepRunner, saved: Saved) -> Account:
+def load_saved(runner: StepRunner, saved: Saved, *, trust: bool = False) -> Account:
     """Loads what `saved` holds into the runner's objects; the random states are left to the caller (`account.rng.restore()`).
 
+    Of several models, or an optimizer, that it lacks, what was saved beside it for the same step is taken as well (`trust` as in `read_saved`).
     ReplayError where weights have other shapes than the model's, where trainable weights are missing, or where
     no weights are found at all: a replay from such a state would say nothing about the run.
     """
+    saved = _with_companions(saved, runner, trust)
     account = Account(rng=find_rng(saved.content))
     for key, model in runner.models.items():
         _load_model(key, model, saved, account)
@@ -89,6 +93,21 @@ def load_saved(runner: StepRunner, saved: Saved) -> Account:
     (account.fitted if names else account.unfitted).append(f"random state: {', '.join(names)}" if names else NO_RANDOM_STATE)
     account.unfitted += [f"{p.path}: {p.what}" for p in saved.problems]
     return account
+
+
+def _with_companions(saved: Saved, runner: StepRunner, trust: bool) -> Saved:
+    """`saved` with the files beside it under their names, where it is one of several that make up the state of a step."""
+    several = len(runner.models) > 1 or not any(_is_optimizer(state) for _, state in _dicts(saved.content))
+    others = companions_of(saved.path) if several else []
+    if not others:
+        return saved
+    content, problems = {saved.path.stem: saved.content}, list(saved.problems)
+    for path in others:
+        try:
+            content[path.stem] = read_file(path, trust=trust)
+        except UnreadableCheckpoint as error:
+            problems.append(error.problem)
+    return replace(saved, content=content, problems=problems)
 
 
 # ---- weights

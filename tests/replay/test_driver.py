@@ -125,6 +125,22 @@ def test_lightning_with_two_optimizers(trained: Any, tmp_path: Path) -> None:
         assert (result.step, result.culprit.op, result.fidelity.first_step) == (22, "div", 19)
 
 
+def test_a_checkpoint_in_several_files(trained: Any, tmp_path: Path) -> None:
+    """Generator, critic and optimizers, each saved in a file of its own, are the state of a step together."""
+    run = copied(trained, "two_optimizers", tmp_path)
+    for path in run.glob("*.pt"):
+        state = torch.load(path)
+        step = state.pop("step")
+        torch.save({"model": state["gen"], "optimizer": state["optimizer_gen"], "iteration": step}, run / f"gen_{step}.pt")
+        torch.save(state["critic"], run / f"critic_{step}.pt")
+        torch.save(state["optimizer_critic"], run / f"optimizer_critic_{step}.pt")
+        path.unlink()
+    result = api.replay(run, recipe=str(RUNS / "two_optimizers.py"))
+    assert Path(result.checkpoint).name in ("gen_18.pt", "critic_18.pt")
+    assert (result.step, result.culprit.op, result.fidelity.exact) == (22, "div", result.fidelity.compared)
+    assert "optimizer 'critic': from optimizer_critic_18" in result.fitted
+
+
 def test_named_losses_of_a_resumed_run(trained: Any) -> None:
     """Named losses with a tag each, two optimizers for one step, a layer that thaws, numpy noise, a log that goes back at a resume."""
     result = rerun(trained, "resumed_dict")

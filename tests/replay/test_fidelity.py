@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ pytest.importorskip("torch")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postmortem.replay.fidelity import Digits, LoggedLoss, compare
+from postmortem.core.reading import PointsBuilder
+from postmortem.core.timeline import Run, Stream, segments
+from postmortem.core.view import View
+from postmortem.replay.fidelity import Digits, LoggedLoss, compare, logged_losses
 from postmortem.replay.runner import StepResult
 
 FORMATS = ("{:.2f}", "{:.4f}", "{:.3e}", "{:.4g}", "{:.6g}", "{!r}")
@@ -118,3 +122,15 @@ def test_values_that_the_logger_replaced_are_not_compared() -> None:
     assert (fidelity.ok, fidelity.compared) == (True, 2)
     assert not compare([result(1, math.nan), result(2, 0.4)], {"loss": [loss]}).ok
     assert not compare([result(1, 0.5), result(2, 0.9)], {"loss": [loss]}).ok
+
+
+@pytest.mark.parametrize("name", ["loss/gen/total", "gen/total", "GEN/total"])
+def test_a_loss_with_the_name_of_its_tag(name: str) -> None:
+    """A named loss may have the tag's whole name, or its last parts."""
+    builder = PointsBuilder()
+    for tag, value in (("loss/gen/total", 2.0), ("loss/disc/total", 3.0)):
+        builder.extend(tag, np.arange(4), np.full(4, value), np.arange(4.0))
+    points = builder.build()
+    stream = Stream("csv", "exp", points, *segments(points))
+    view = View(Run(name="exp", path=Path("exp"), streams=[stream], event_list=[], problems=[], sources=[]))
+    assert {n: [one.tag for one in found] for n, found in logged_losses(view, None, [name]).items()} == {name: ["loss/gen/total"]}
