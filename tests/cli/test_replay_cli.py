@@ -398,6 +398,19 @@ def test_only_the_answer_is_on_stdout(run: Path, tmp_path: Path) -> None:
     assert all(word in done.stderr for word in ("raw", "child", "from C", "a word of the user's own"))
 
 
+@pytest.mark.parametrize("command", ["replay", "checkpoints"])
+def test_a_working_directory_that_is_gone(run: Path, tmp_path: Path, command: str) -> None:
+    """torch ends the process then, with words of its own: it is not asked."""
+    here = tmp_path / "here"
+    here.mkdir()
+    root = Path(__file__).parents[2]
+    code = f"import os, sys; os.chdir({str(here)!r}); os.rmdir({str(here)!r}); sys.path.insert(0, {str(root)!r})\n"
+    code += f"from postmortem.cli.main import main; main([{command!r}, {str(run)!r}])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"postmortem: {command}: the working directory is gone, and torch needs one: cd to a folder that exists\n"
+
+
 def test_a_recipe_that_closes_stdout(run: Path, tmp_path: Path) -> None:
     """Where nobody can be told what went wrong, the exit code is left, and no traceback."""
     (tmp_path / "train.py").write_text(TRAIN)
