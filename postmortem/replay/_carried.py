@@ -30,11 +30,14 @@ def from_earlier(session: Session, roll: Roll, traced: Traced, retrace: Callable
     firsts = sorted({max(roll.first, session.step - n) for n in _REACH})
     states = {}
     runner.restore(roll.start)
-    for step in range(roll.first, firsts[-1] + 1):
-        if step in firsts:
-            states[step] = runner.snapshot()
-        if step < firsts[-1]:
-            runner.run(runner.draw(step), step)
+    try:
+        for step in range(roll.first, firsts[-1] + 1):
+            if step in firsts:
+                states[step] = runner.snapshot()
+            if step < firsts[-1]:
+                runner.run(runner.draw(step), step)
+    except Exception:  # noqa: BLE001  (a step that was fine and now raises cannot be relied on; the user's code may raise anything)
+        return None
     for first in reversed(firsts):
         longer = copy.copy(session)
         longer.before, longer.lead = states[first], range(first, session.step)
