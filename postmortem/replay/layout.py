@@ -38,6 +38,7 @@ _JSON_LIMIT = 25 * 2**20  # JSON takes up to thirty times its size in memory; 25
 _SHOWN = 20  # missing files that are named one by one
 _DEEPEST = 64  # levels of containers in containers; no training state has so many
 _OVERLAP = 16  # tensors may share their bytes (tied weights, views), but together they are no more than this many files
+_RUNS = 2**14  # parts in which the views of a file may lie, together
 _SAFETENSORS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "I32": torch.int32,
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool, "C64": torch.complex64,
@@ -161,22 +162,43 @@ def _file(path: Path, prefix: str, found: Layout, trust: bool) -> Any:
     with path.open("rb") as f:
         content, places = _zip(f, 0, size, trust) if is_zip(path) else _legacy(f, trust)
     claimed: dict[tuple[int, int], None] = {}
+    left = _RUNS
     for name, t in _tensors(content):
         place = places.get(t.untyped_storage()._cdata)
         if place is None:
             continue
         item = t.element_size()
-        span = 1 + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) if t.numel() else 0
-        piece = Piece(prefix + name, tuple(t.shape), t.dtype, path, place + int(t.storage_offset()) * item, span * item)
-        if piece.offset + piece.nbytes > size:
-            what = f"truncated: {name} needs bytes up to {piece.offset + piece.nbytes}, the file has {size}"
-            raise UnreadableCheckpoint(Problem(path=str(path), offset=size, what=what, lost="the tensors behind this point"))
-        claimed[piece.offset, piece.nbytes] = None
-        found.pieces.append(piece)
+        runs = _runs(t, left)
+        left -= len(runs) - 1
+        for start, count in runs:
+            shape, part = (tuple(t.shape), ()) if len(runs) == 1 else ((count,), (start,))
+            piece = Piece(prefix + name, shape, t.dtype, path, place + start * item, count * item, part)
+            if piece.offset + piece.nbytes > size:
+                what = f"truncated: {name} needs bytes up to {piece.offset + piece.nbytes}, the file has {size}"
+                raise UnreadableCheckpoint(Problem(path=str(path), offset=size, what=what, lost="the tensors behind this point"))
+            claimed[piece.offset, piece.nbytes] = None
+            found.pieces.append(piece)
     if (total := sum(nbytes for _, nbytes in claimed)) > _OVERLAP * size:
         found.pieces = [p for p in found.pieces if p.path != path]
         raise ValueError(f"its tensors lie over one another: they claim {total} bytes of a file of {size}")
     return content
+
+
+def _runs(t: torch.Tensor, most: int) -> list[tuple[int, int]]:
+    """Where a tensor lies in its storage: (first number, how many) of each run without gaps. Views may have many, such as `w[:, :8]`,
+    and what lies in the gaps is not theirs; one of more than `most` is taken from its first to its last number."""
+    if not t.numel():
+        return [(int(t.storage_offset()), 0)]
+    dims = sorted((s, n) for s, n in zip(t.stride(), t.shape, strict=True) if n > 1 and s)
+    run = 1
+    while dims and dims[0][0] == run:
+        run *= dims.pop(0)[1]
+    starts = [int(t.storage_offset())]
+    if math.prod(n for _, n in dims) > max(most, 1):
+        return [(starts[0], run + sum((n - 1) * s for s, n in dims))]
+    for stride, count in reversed(dims):
+        starts = [start + i * stride for start in starts for i in range(count)]
+    return [(start, run) for start in starts]
 
 
 def _tensors(content: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:

@@ -606,6 +606,44 @@ def test_tensors_that_claim_the_same_bytes_over_and_over(tmp_path: Path) -> None
     assert "lie over one another" in health(tmp_path / "x.pt").problems[0].what
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_what_lies_between_the_numbers_of_a_view_is_not_its_own(tmp_path: Path, zipped: bool) -> None:
+    """torch.save writes the whole storage under a view: a NaN there counts where a tensor covers it, and only there."""
+    base = torch.arange(120.0).reshape(4, 5, 6)
+    base[:, :, 0], base[3] = math.nan, math.inf
+    whole = torch.full((3, 4), 2.0).expand(2, 3, 4)
+    views = {
+        "columns": base[:3, :, 1:3],
+        "one": base[0, :, 5],
+        "every_other": base[:3, ::2, 2:4],
+        "turned": base[:3, :, 1:].permute(2, 0, 1),
+        "bad": base[1, :, :2],
+        "row": base[2, 1],
+        "expanded": whole,
+        "none": base[:0],
+        "number": base[0, 0, 1],
+    }
+    torch.save(views, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    found = {t.name: t for t in health(tmp_path / "x.pt", tmp_path / "x.pt").tensors}
+    assert {name for name, t in found.items() if t.nonfinite} == {"bad", "row"}
+    assert (found["bad"].nan, found["row"].nan) == (5, 1)
+    for name in set(views) - {"none", "expanded"}:
+        t = views[name]
+        finite = t[t.isfinite()].double()
+        assert (found[name].numel, found[name].max_abs) == (t.numel(), finite.abs().max())
+        assert found[name].norm == pytest.approx(finite.norm().item())
+        assert found[name].change == 0.0
+
+
+def test_a_view_in_too_many_parts_is_taken_whole(tmp_path: Path) -> None:
+    """One number in two, over and over: looking at each by itself would take hours."""
+    base = torch.zeros(40_000, 2)
+    base[:, 0] = math.nan
+    torch.save({"v": base[:, 1], "w": base[:100, 1]}, tmp_path / "x.pt")
+    v, w = health(tmp_path / "x.pt").tensors
+    assert (v.name, v.nan, w.name, w.nan) == ("v", 39_999, "w", 0)
+
+
 def test_nothing_finite_is_said(tmp_path: Path) -> None:
     """A tensor of NaN alone has no largest value and no norm."""
     from click.testing import CliRunner
