@@ -44,7 +44,14 @@ class Readings:
             guesses = self.at([c for c in candidates(other, self.names) if c.key in keys], other, to_the_end=True) if other.stage is not None else []
             return [self._odd_gradients(other.batch), *guesses] if backward else guesses
 
-        return find_samples(self.samples.size, self.at(chosen, traced), fails, budget, odd=odd, read=read, first_only=first_only)
+        found, how = find_samples(self.samples.size, self.at(chosen, traced), fails, budget, odd=odd, read=read, first_only=first_only)
+        rows = self.samples.rows
+        if found and 1 < rows == len(found) < self.samples.size and found[0] % rows == 0 and found[-1] == found[0] + rows - 1:
+            rest = [i for i in range(self.samples.size) if i not in found]
+            others = {rest[0], rest[len(rest) // 2], rest[-1]}  # which of them are fine is not known
+            if not all(fails(lambda s, other=other: s.replace(found[:1], other)) for other in others):  # type: ignore[misc]
+                return None, f"micro-batch {found[0] // rows} as a whole makes the step fail, no sample in particular"
+        return found, how
 
     def _prepared(self, batch: Any, known: list[int], *, gradients: bool) -> Any:
         """The batch with the samples `known` replaced; with `gradients`, the way back leads to the samples themselves."""

@@ -29,11 +29,11 @@ from postmortem.replay.recipe import call_user, describe
 from postmortem.replay.runner import Overrides, ReplayError, StepRunner
 from postmortem.replay.samples import Samples
 from postmortem.replay.search import find_samples
-from postmortem.replay.state import preserved
+from postmortem.replay.state import Rng, preserved
 from postmortem.replay.trace import Tracer, Within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from postmortem.replay.search import Make
 
@@ -415,7 +415,20 @@ class _Case:
             self.how.append(f"the step is not deterministic: cured is what leaves it finite {self.times} times in a row")
         elif self.untold and not self.session.untold:
             self.how.append("where it is finite, the step gives the same bits twice: deterministic")
+        left_out = next((f for f in tried.fixes if f.name == "drop_sample" and not f.cured), None)
+        if left_out is not None and found.phase != "data" and self._fails_without(found.samples or ()):
+            self.how.append("samples: none in particular, as with those left out the step fails as well")
+            tried = replace(tried, samples=None, fixes=tuple(f for f in tried.fixes if f is not left_out))
         return replace(tried, how=tuple(self.how))
+
+    def _fails_without(self, samples: Sequence[int]) -> bool:
+        """Whether the step fails where it did without these samples as well, and not over other random numbers that the others get."""
+        if not self.session.fails(Overrides(batch=self.samples.drop(samples)), at=self.stage):
+            return False
+        self.runner.restore(self.session.before)
+        before = Rng.capture(self.runner.outside.generators)
+        self.session.fails(at=self.stage)
+        return Rng.capture(self.runner.outside.generators).same(before)
 
 
 def _tensor(hit: Any) -> dict[str, Any]:

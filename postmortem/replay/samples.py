@@ -110,7 +110,7 @@ class Samples:
         return lambda batch: self.take(batch, source)
 
     def drop(self, bad: Collection[int]) -> Callable[[Any], Any]:
-        """Batch transform: the samples `bad` are left out, each of its own micro-batch; one that has no others becomes a copy of the next."""
+        """Batch transform: the samples `bad` are left out, each of its own micro-batch, which must have others."""
         inside = set(bad)
         kept = [i for i in range(self.size) if i not in inside]
         return lambda batch: self.take(batch, kept) if self._micro is None else self._fewer(batch, kept)
@@ -119,10 +119,11 @@ class Samples:
         parts: list[list[int]] = [[] for _ in micros]
         for i in kept:
             parts[i // self.rows].append(i % self.rows)
-        some = [i for i, part in enumerate(parts) if part]
+        if not all(parts):
+            raise ValueError("a micro-batch would be left empty")
         return type(micros)(
-            self._each(micros[i], lambda t, dim, p=parts[i]: t.index_select(dim, torch.tensor(p, device=t.device)))  # type: ignore[misc]
-            for i in [next((s for s in some if s >= i), some[-1]) for i in range(len(parts))]
+            self._each(m, lambda t, dim, p=p: t.index_select(dim, torch.tensor(p, device=t.device)))  # type: ignore[misc]
+            for m, p in zip(micros, parts, strict=True)
         )
 
     def few(self, kept: Sequence[int], healthy: int) -> Callable[[Any], Any]:
