@@ -108,4 +108,4 @@ def _short(name: str) -> str:
 
 def _one_line(text: str) -> str:
     """Safe for a terminal; a name with a line break in it stays in its line."""
-    return printable(text).replace("\n", "␊")
+    return printable(text).replace("\n", " ⏎ ")

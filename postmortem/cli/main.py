@@ -6,9 +6,11 @@ Anything that goes wrong for the user is one line on stderr and an exit code: 0 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
+import threading
 import warnings
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
@@ -32,6 +34,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("postmortem.cli.scan:report", "Write one self-contained HTML page about the runs below PATHS."),
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
 }
+
+_GRACE = 1.0  # seconds for threads of the user's code to end
 
 
 class _Commands(click.Group):
@@ -74,6 +78,21 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """Runs the command line and exits; `args` defaults to those of the process."""
+    before = set(threading.enumerate())
+    try:
+        _run(args)
+    except SystemExit as end:
+        left = [t for t in threading.enumerate() if t not in before and not t.daemon]
+        for thread in left:
+            thread.join(_GRACE / len(left))
+        if any(thread.is_alive() for thread in left):  # of a recipe: the interpreter would wait for them for ever
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it
+                sys.stdout.flush()
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        raise
+
+
+def _run(args: Sequence[str] | None) -> NoReturn:
     _open_streams()
     if not sys.warnoptions:  # what libraries warn of is about their callers, not about the runs
         warnings.simplefilter("ignore")

@@ -411,6 +411,18 @@ def test_a_working_directory_that_is_gone(run: Path, tmp_path: Path, command: st
     assert done.stderr == f"postmortem: {command}: the working directory is gone, and torch needs one: cd to a folder that exists\n"
 
 
+@pytest.mark.parametrize(("then", "code"), [("pass", 1), ("raise ValueError", 2)])
+def test_a_thread_that_never_ends(run: Path, tmp_path: Path, then: str, code: int) -> None:
+    """What a recipe leaves running, as loaders do that read ahead, does not keep the command from ending with its exit code."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    start = "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start(); "
+    (tmp_path / "recipe.py").write_text(RECIPE.format(change=start + then))
+    command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py"), "--no-fix"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == code
+    assert ("Culprit: " in done.stdout) == (code == 1)
+
+
 def test_a_recipe_that_closes_stdout(run: Path, tmp_path: Path) -> None:
     """Where nobody can be told what went wrong, the exit code is left, and no traceback."""
     (tmp_path / "train.py").write_text(TRAIN)
