@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -113,17 +114,46 @@ def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) ->
     """Writes repro.py and tensors.pt into `folder` and says so, or says in one sentence why that cannot be done."""
     if found.op is None or found.step is None or (found.file is None and found.phase != "optimizer"):
         return f"no stand-alone script was written: a fault of phase {found.phase} has no single operator with a line"
+    here = False
     for backward in {"backward": (True, False), "forward": (False, True)}.get(found.phase, (False,)):
         until: Any = "step" if found.phase == "optimizer" else "grad" if found.phase == "backward" and not backward else "loss"
         calls = _calls(runner, done, found, until)
-        for op, args, kwargs, _ in calls if backward else [c for c in calls if c[3]]:
-            run = (BACKWARD if backward else IN_PLACE if _in_place(op) else FORWARD).format(op=op)
-            if _shows(run, args, kwargs):
-                try:
-                    return _written(folder, found, run, args, kwargs)
-                except (OSError, RuntimeError) as error:  # torch's own for a folder it cannot write to; the answer stands without it
-                    return f"no stand-alone script was written to {folder}: {getattr(error, 'strerror', None) or str(error).splitlines()[0]}"
+        here = here or any(made for *_, made in calls)
+        said = _first_that_shows(folder, found, calls if backward else [c for c in calls if c[3]], backward=backward)
+        if said is not None:
+            return said
+    if not here:
+        step, calls = _left_behind(runner, done, found)
+        said = _first_that_shows(folder, replace(found, step=step), calls, backward=False)
+        if said is not None:
+            return said
     return f"no stand-alone script was written: {found.op} alone does not show the fault"
+
+
+def _first_that_shows(folder: Path, found: Culprit, calls: list[tuple[str, Any, Any, bool]], *, backward: bool) -> str | None:
+    for op, args, kwargs, _ in calls:
+        run = (BACKWARD if backward else IN_PLACE if _in_place(op) else FORWARD).format(op=op)
+        if _shows(run, args, kwargs):
+            try:
+                return _written(folder, found, run, args, kwargs)
+            except (OSError, RuntimeError) as error:  # torch's own for a folder it cannot write to; the answer stands without it
+                return f"no stand-alone script was written to {folder}: {getattr(error, 'strerror', None) or str(error).splitlines()[0]}"
+    return None
+
+
+def _left_behind(runner: StepRunner, done: Roll, found: Culprit) -> tuple[int, list[tuple[str, Any, Any, bool]]]:
+    """The last of the steps before in which the operator made what is not finite, and its calls there."""
+    assert found.op is not None
+    assert found.step is not None
+    last: tuple[int, list[tuple[str, Any, Any, bool]]] = (found.step, [])
+    runner.restore(done.start)
+    for step in range(done.first, found.step):
+        batch = runner.draw(step)
+        with _Capture(found.op, found.file, found.line) as seen:
+            runner.run(batch, step)
+        odd = [c for c in seen.calls if c[3]]
+        last = (step, odd) if odd else last
+    return last
 
 
 def _calls(runner: StepRunner, done: Roll, found: Culprit, until: Literal["loss", "grad", "step"]) -> list[tuple[str, Any, Any, bool]]:

@@ -83,3 +83,31 @@ def test_a_derivative_of_several_outputs(tmp_path: Path) -> None:
     phase, said = _written(tmp_path, step, torch.ones(3, 4), model)
     assert phase == "backward"
     assert said.startswith("reproduced: not finite")
+
+
+class _Rescale(nn.Module):
+    """Keeps the scale of the next step in a plain attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.scale = nn.Linear(3, 2), torch.ones(3)
+
+    def forward(self, x: Any) -> Any:
+        y = self.lin(x * self.scale)
+        self.scale = 1 / x.std(0)
+        return y
+
+
+def test_an_operator_of_an_earlier_step(tmp_path: Path) -> None:
+    """What an earlier step left behind is shown by that step's call, and the script says which step it was."""
+    torch.manual_seed(0)
+    model = _Rescale()
+    batches = [torch.randn(4, 3) for _ in range(5)]
+    batches[2][:, 1] = 0.5
+    train_step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), lambda m, b: m(b).pow(2).mean(), batches=batches)
+    runner = StepRunner(train_step)
+    done = rolling.roll(runner, 0, 4)
+    culprit = localize(train_step, runner=runner, rolled=done, fixes=False)
+    assert (culprit.step, culprit.code) == (3, "self.scale = 1 / x.std(0)")
+    assert "that shows the fault" in write_repro(tmp_path, runner, done, culprit)
+    assert "pass of step 2" in (tmp_path / "repro.py").read_text(encoding="utf-8")
