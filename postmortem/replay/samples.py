@@ -223,7 +223,8 @@ def _lists_samples(value: Any) -> bool:
     if any(not isinstance(v, (list, tuple)) and parts_of(v) is None for v in value) or len({type(v) for v in value}) > 1:
         return False
     sizes = {t.shape[0] if t.dim() else 0 for v in value for t in tensors_in(v)}
-    return len({len(tensors_in(v)) for v in value}) == 1 and bool(sizes) and (len(sizes) > 1 or sizes <= {0, 1})
+    alike = len(sizes) == 1 and max(sizes) > 1 and len(value) <= max(sizes)  # views of one batch rather than samples of one length
+    return len({len(tensors_in(v)) for v in value}) == 1 and bool(sizes) and not alike
 
 
 def pick_listed(batch: Any, source: Sequence[int], size: int) -> Any:

@@ -153,6 +153,13 @@ def test_samples_that_are_listed_one_by_one(kind: str) -> None:
     assert {"drop_sample", "eps"} == {f.name for f in culprit.fixes if f.cured}
 
 
+def test_listed_samples_of_one_length() -> None:
+    """Sequences that happen to be of one length are samples if there are more of them than their length; a few views of a batch are none."""
+    samples = [{"x": torch.rand(5, 4), "keep": torch.ones(5)} for _ in range(12)]
+    assert number_listed(samples) == 12
+    assert number_listed(samples[:5]) == 0
+
+
 def test_what_is_no_list_of_samples() -> None:
     """Pairs of batches, graphs and lists of collated tensors keep their sample dimension."""
     assert number_listed([torch.rand(8, 5), torch.rand(8)]) == 0
