@@ -68,16 +68,18 @@ class LossSpike(BaseDetector):
         if not losses:
             raise NotChecked(f"no training loss with {self.options.points} finite points")
         for series in losses:
-            yield from self._spikes(view, series, self.options.contest if contest else self.options.ratio)
+            yield from self._spikes(view, series, self.options.contest if contest else self.options.ratio, contest)
         for series in totals(view, "val_loss", self.options.points):
             yield from self._spikes(view, series, self.options.held_out)
 
-    def _spikes(self, view: View, series: Series, ratio: float) -> Iterator[Finding]:
+    def _spikes(self, view: View, series: Series, ratio: float, contest: bool = False) -> Iterator[Finding]:
         res = residuals(view, series)
         n = len(res.rise)
         start = max(5, int(self.options.guard * n))
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
+        if contest and not res.log:  # a critic's loss swings about zero: there is no ratio to the level, but one to all that was before
+            found = [e for e in found if res.series.value[e.peak] > ratio * np.abs(res.series.value[: e.first]).max()]
         for spike in sorted(outstanding(res, found, self.options.gap, start, sure=self.options.sure), key=lambda e: e.first):
             if warm_restart(view, int(res.series.step[spike.first])):
                 continue

@@ -7,12 +7,14 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from postmortem.core.model import Diagnosis
 from postmortem.core.stats import SIGMA, trailing_median
+from postmortem.readers._checkpoints import step_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -208,7 +210,7 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
         if c.step is not None and c.problem is None and (os.path.dirname(c.path), c.step) not in spoiled
     ]
     fit = [c for step, c in known if (step <= good and c.finite is not False) or (step <= until and c.finite)]
-    return max(fit, key=lambda c: (c.step or 0, c.path), default=None)
+    return max(fit, key=lambda c: (c.step or 0, step_of(Path(c.path)) is not None, c.path), default=None)  # latest.pt may be written again
 
 
 def _logged_between(view: View, good: int | None, onset: int) -> bool:
@@ -258,8 +260,8 @@ def tell(
     steps = list(advice)
     if replay and root.step is not None:
         step = None if unlogged else root.step if rerun is None else rerun
-        if checkpoint is not None:
-            steps.insert(0, replay_command(view, step, checkpoint))
+        if checkpoint is not None or any(c.step is None and c.finite is None for c in view.run.checkpoints):
+            steps.insert(0, replay_command(view, step, checkpoint))  # it asks those that were not looked into for their steps
         else:
             where = f"from step {good} or before" if good is not None else "from before it"
             steps.append(f"save checkpoints: with weights {where}, `{replay_command(view, step, None)}` names the operation and the samples")

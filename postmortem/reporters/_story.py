@@ -315,3 +315,9 @@ def with_commands(action: str) -> tuple[str, list[str]]:
     commands = [clean(c.removeprefix("$ ")) for c in _QUOTED.findall(action)]
     words = _QUOTED.sub(lambda m: " this" if action[m.end() :].strip(" .") else "", action).removesuffix(":")
     return clean(words, 1000) + (":" if commands else ""), commands
+
+
+def no_checkpoint(run: RunReport) -> str:
+    """What is said of the checkpoints where none is known to be good."""
+    unknown = any(c.step is None and c.finite is None for c in run.checkpoints)
+    return "the names of the checkpoints do not tell which is from before it" if unknown else "no checkpoint from before it was found"

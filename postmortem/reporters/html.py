@@ -15,6 +15,7 @@ from postmortem.reporters._story import (
     event_where,
     folded,
     headline,
+    no_checkpoint,
     onset,
     problem_line,
     says,
@@ -132,9 +133,7 @@ def _run(run: RunReport, head: str = "") -> str:
         ]
         if diagnosis.last_good_step is not None or diagnosis.last_good_checkpoint:
             step = "unknown" if diagnosis.last_good_step is None else diagnosis.last_good_step
-            saved = (
-                f"checkpoint <code>{_e(diagnosis.last_good_checkpoint)}</code>" if diagnosis.last_good_checkpoint else "no checkpoint from before it"
-            )
+            saved = f"checkpoint <code>{_e(diagnosis.last_good_checkpoint)}</code>" if diagnosis.last_good_checkpoint else no_checkpoint(run)
             parts.append(f"<p><b>Last good</b>: step {step}, {saved}</p>")
         parts.append(_items("Next", [_action(a) for a in diagnosis.next]))
     parts.append(_items("Log", [_event(e, run) for e in told_events(run)]))

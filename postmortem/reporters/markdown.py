@@ -13,6 +13,7 @@ from postmortem.reporters._story import (
     event_where,
     folded,
     headline,
+    no_checkpoint,
     onset,
     problem_line,
     says,
@@ -104,11 +105,7 @@ def _run(run: RunReport) -> list[str]:
     if diagnosis:
         lines += _list("For", diagnosis.evidence_for) + _list("Against", diagnosis.evidence_against) + _list("Wrong if", diagnosis.disprove)
         if diagnosis.last_good_step is not None or diagnosis.last_good_checkpoint:
-            saved = (
-                f", checkpoint {code(diagnosis.last_good_checkpoint)}"
-                if diagnosis.last_good_checkpoint
-                else ", no checkpoint from before it was found"
-            )
+            saved = f", checkpoint {code(diagnosis.last_good_checkpoint)}" if diagnosis.last_good_checkpoint else f", {no_checkpoint(run)}"
             lines += ["", f"**Last good**: step {'unknown' if diagnosis.last_good_step is None else diagnosis.last_good_step}{saved}"]
         lines += _next(diagnosis.next)
     lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in told_events(run)[:8]])

@@ -22,6 +22,7 @@ from postmortem.reporters._story import (
     event_where,
     folded,
     headline,
+    no_checkpoint,
     onset,
     place,
     problem_line,
@@ -214,7 +215,7 @@ def _last_good(page: _Page, run: RunReport) -> None:
     if good is None or (good.last_good_step is None and good.last_good_checkpoint is None):
         return
     step = "no step" if good.last_good_step is None else f"step {good.last_good_step}"
-    saved = f"checkpoint {clean(good.last_good_checkpoint)}" if good.last_good_checkpoint else "no checkpoint from before it was found"
+    saved = f"checkpoint {clean(good.last_good_checkpoint)}" if good.last_good_checkpoint else no_checkpoint(run)
     page.add("last good", (step, "bold green"), ", ", saved)
 
 

@@ -204,3 +204,13 @@ def test_a_spike_beside_which_what_was_lost_looks_small(after, severity, view_of
     loss[120], loss[121:] = 40.0, after * np.exp(0.02 * RNG.standard_normal(79))
     (found,) = run(DETECTORS["LOS001"], view_of({"loss": loss}))
     assert (found.step, found.severity) == (120, severity)
+
+
+def test_a_critic_that_swings_about_zero(view_of):
+    """The losses of a Wasserstein GAN rise and fall slowly and change their sign: no spike. One far beyond all before is."""
+    t = np.arange(350)
+    critic = np.cos(t / 25) * np.exp(-t / 150) + 0.05 * RNG.standard_normal(350)
+    tags = {"loss/critic": critic, "loss/gen": -critic + 0.05 * RNG.standard_normal(350)}
+    assert run(DETECTORS["LOS001"], view_of(tags)) == []
+    critic[200] = 60.0
+    assert [f.step for f in run(DETECTORS["LOS001"], view_of(tags))] == [200]

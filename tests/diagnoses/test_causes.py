@@ -288,3 +288,24 @@ def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
     assert found is not None
     assert (found.last_good_step, found.last_good_checkpoint) == (195, "runs/exp7/ckpt-180.pt")
     assert not any("calm" in line for line in found.evidence_against)
+
+
+def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
+    """latest.pt is written again by the next run; ckpt-150.pt stays."""
+    report = story(course(**NAN_FROM_200))
+    report.run.checkpoints = [Checkpoint(path=f"runs/exp7/{name}.pt", step=150, finite=True) for name in ("ckpt-150", "latest")]
+    found, _ = diagnose(View(report.run), report.findings)
+    assert found is not None
+    assert found.last_good_checkpoint == "runs/exp7/ckpt-150.pt"
+
+
+def test_checkpoints_that_were_not_asked_for_their_step(story, course):
+    """Where names tell no step and nothing was looked into, the replay finds the one to start from: nobody is told to save checkpoints."""
+    report = story(course(loss=at_(300, 40)))
+    report.run.checkpoints = [Checkpoint(path="runs/exp7/c119.pt", step=None)]
+    found, _ = diagnose(View(report.run), report.findings)
+    assert found is not None
+    assert (found.last_good_step, found.last_good_checkpoint) == (299, None)
+    assert found.next[0] == "postmortem replay runs/exp7 --step 300"
+    assert not any("save checkpoints" in line for line in found.next)
+    assert "names of the checkpoints do not tell" in str(replace(report, diagnosis=found, checkpoints=tuple(report.run.checkpoints)))
