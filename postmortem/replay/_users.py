@@ -84,6 +84,8 @@ def wrong(step: Any) -> str | None:
     ):
         if number is not None and (not hasattr(number, kind) or isinstance(number, bool)):
             return f"{name} is a number, not {number!r}"
+    if inspect.isgeneratorfunction(step.batches):
+        return "batches is a generator function: give what it returns when it is called, an iterable from the checkpoint on"
     if step.batches is not None and not callable(step.batches) and not hasattr(step.batches, "__iter__"):
         return f"batches is a function of the step or an iterable, not {_given(step.batches)}"
     return None

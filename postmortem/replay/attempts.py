@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,9 @@ class Attempts:
         except ReplayError:
             raise
         except Exception as error:
-            if (said := one_line(f"the batch of step {first + len(results)}", error)) is None:
+            what = f"the batch of step {first + len(results)}"
+            asked = any(frame.f_code is StepRunner._ask.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
+            if (said := one_line(what, error) or (ReplayError(describe(what, error)) if asked else None)) is None:
                 raise
             raise said from error
         if done.raised is not None:

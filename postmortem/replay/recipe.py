@@ -17,7 +17,7 @@ from postmortem.core.errors import did_you_mean
 from postmortem.readers._checkpoints import home_of, is_checkpoint
 from postmortem.replay._users import installed, not_the_users, wrong
 from postmortem.replay.model import Context, TrainStep
-from postmortem.replay.runner import ReplayError
+from postmortem.replay.runner import Exited, ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -126,11 +126,22 @@ def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 def describe(what: str, error: BaseException) -> str:
     """One line: what failed, the exception, and the deepest line of the user's own files."""
-    where = _where(error)
-    text = " ".join(_text(error).split())
+    where, said = _where(error), _text(error)
+    if "Original Traceback" in said:
+        return f"{what} raised {_of_a_worker(said)}"
+    text = " ".join(said.split())
+    if isinstance(error, Exited):
+        return f"{what} ended by {text}{where}"
     if isinstance(error, SyntaxError):
         text, where = error.msg, f" at {Path(error.filename).name}:{error.lineno}" if error.filename and error.lineno else ""
     return f"{what} raised {type(error).__name__}{': ' + text[:300] if text else ''}{where}"
+
+
+def _of_a_worker(text: str) -> str:
+    """What a DataLoader's worker raised, of the text of its whole traceback: the exception, and the deepest line of the user's."""
+    places = [(f, n) for f, n in re.findall(r'File "([^"]+)", line (\d+)', text) if not not_the_users(f)]
+    last = [line for line in text.splitlines() if line.strip() and not line[0].isspace()][-1]
+    return f"{last[:300]} in a worker{f' at {Path(places[-1][0]).name}:{places[-1][1]}' if places else ''}"
 
 
 def _text(error: BaseException) -> str:

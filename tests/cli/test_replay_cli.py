@@ -52,7 +52,13 @@ if __name__ == "__main__":
 """
 RECIPE = """
 from postmortem import TrainStep
-import train
+import os, train
+def corrupt(i): raise ValueError("a corrupt sample")
+class Samples:
+    def __len__(self): return 9
+    def __getitem__(self, i): return corrupt(i)
+class Dies(Samples):
+    def __getitem__(self, i): os._exit(3)
 def recipe(ctx):
     model, optimizer = train.make()
     print("a word of the user's own")
@@ -206,7 +212,7 @@ def test_step_far_beyond_a_finite_log(run: Path, tmp_path: Path, capsys: pytest.
 
 
 BAD = {
-    "recipe raises": ("raise KeyError('lr')", [], "KeyError: 'lr' at recipe.py:7"),
+    "recipe raises": ("raise KeyError('lr')", [], "KeyError: 'lr' at recipe.py:13"),
     "wrong shapes": ("model = train.torch.nn.Linear(4, 1)", [], "weight is (1, 3) in the checkpoint and (1, 4) in the model"),
     "missing weights": (
         "model.add_module('more', train.torch.nn.Linear(2, 2))",
@@ -230,9 +236,24 @@ BAD = {
     "batches fail in torch": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.zeros(3).__getitem__)",
         [],
-        "IndexError",
+        "the batch of step 10 raised IndexError: index 10 is out of bounds",
     ),
-    "memory of the recipe": ("train.torch.empty(10**15)", [], "the recipe recipe.py ran out of memory at recipe.py:7"),
+    "a worker fails": (
+        "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Samples(), batch_size=None, num_workers=1))",
+        [],
+        "the batch of step 10 raised ValueError: a corrupt sample in a worker at recipe.py:4",
+    ),
+    "a worker dies": (
+        "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Dies(), batch_size=None, num_workers=1))",
+        [],
+        "the batch of step 10 raised RuntimeError: DataLoader worker (pid(s)",
+    ),
+    "batches exit": (
+        "import sys; return TrainStep(model, optimizer, train.loss_of, batches=sys.exit)",
+        [],
+        "the batch of step 10 ended by sys.exit(10)",
+    ),
+    "memory of the recipe": ("train.torch.empty(10**15)", [], "the recipe recipe.py ran out of memory at recipe.py:13"),
     "no train step": ("return None", [], "must return a postmortem.TrainStep, not NoneType"),
     "checkpoint after the onset": ("pass", ["--checkpoint", "step_14.pt"], "is of step 14, not before step 12"),
     "step before the checkpoint": ("pass", ["--checkpoint", "step_9.pt", "--step", "7"], "is of step 9, not before step 7"),

@@ -172,6 +172,7 @@ def test_folder_stays_as_it_was(folder: Path) -> None:
         ("net, opt, print, scheduler='cosine'", "scheduler must be a learning rate scheduler, not a str"),
         ("net, opt, print, scaler='yes'", "scaler must be True, False or a GradScaler, not a str"),
         ("net, opt, print, batches=3", "batches is a function of the step or an iterable, not an int"),
+        ("net, opt, print, batches=lambda step: (yield step)", "batches is a generator function: give what it returns"),
         ("net.to('meta'), opt, print", "the model is on the meta device"),
         ("net, opt, {'g': print}", r"step is a dict \('g'\), by the names of the optimizers, .*: give optimizer=\{'g': …\} or one step"),
         ("net, {'a': opt}, {'c': print}", "step has a sub-step 'c', but the optimizers are 'a'"),
