@@ -61,7 +61,7 @@ def _exits(model: Any, batch: Any) -> Any:
 REFUSING = [
     (_checked_by_distributions, "ValueError: Expected parameter logits"),
     (_asserted, "AssertionError: the loss is not finite"),
-    (_exits, "Exited: sys.exit(1) at test_localize_raising.py"),
+    (_exits, "ended by sys.exit(1) at test_localize_raising.py"),
 ]
 
 
@@ -137,7 +137,7 @@ def test_a_batch_that_the_step_refuses() -> None:
     [
         (lambda m, b: m(b["x"][:, :3], b["size"]).sum(), "step 0 raised RuntimeError: mat1 and mat2"),
         (lambda m, b: F.cross_entropy(m(b["x"], b["size"]), b["y"] + 7), "step 0 raised IndexError: Target"),
-        (lambda m, b: sys.exit("no more epochs"), r"step 0 raised Exited: sys.exit\('no more epochs'\)"),
+        (lambda m, b: sys.exit("no more epochs"), r"step 0 ended by sys.exit\('no more epochs'\)"),
     ],
 )
 def test_an_exception_of_its_own_is_one_line(step: Any, said: str) -> None:
@@ -152,7 +152,7 @@ def test_a_batch_source_that_exits() -> None:
     """``sys.exit`` in what draws the batches is one line as well, not the end of the process."""
     built = _built(_asserted)
     built.batches = lambda step: sys.exit("no such file")
-    with pytest.raises(ReplayError, match=r"Exited: sys.exit\('no such file'\)"):
+    with pytest.raises(ReplayError, match=r"ended by sys.exit\('no such file'\)"):
         localize(built, step=3)
 
 
