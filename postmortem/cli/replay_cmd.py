@@ -15,6 +15,7 @@ import click
 from postmortem import api
 from postmortem.cli._params import PATH, echo_json, own_stdout
 from postmortem.core.text import printable
+from postmortem.readers._checkpoints import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,7 +77,7 @@ def text(result: ReplayResult, width: int = 100) -> Iterator[str]:
             yield from textwrap.wrap(line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
 
     where = "" if result.step is None else f", step {result.step}"
-    yield f"Replay of {result.target}{where}, from {Path(result.checkpoint).name} ({result.seconds:.1f} s)"
+    yield f"Replay of {result.target}{where}, from {shown(Path(result.checkpoint))} ({result.seconds:.1f} s)"
     yield ""
     if result.fidelity.compared and not result.fidelity.ok and c.phase != "none":
         yield "The replay does not follow the log (below): what follows is a lead, not the answer."

@@ -173,6 +173,11 @@ def names_a_checkpoint(folder: Path) -> bool:
     return _OF_A_STEP.fullmatch(folder.name) is not None or _numbered(folder)
 
 
+def shown(path: Path) -> str:
+    """The name of a checkpoint; where that is a number alone, with the folder that it lies in."""
+    return f"{path.parent.name}/{path.name}" if path.name.isdecimal() else path.name
+
+
 def _numbered(folder: Path) -> bool:
     """``checkpoints/40``: a number in a folder of checkpoints."""
     return folder.name.isdecimal() and _CKPT_FOLDERS.fullmatch(folder.parent.name) is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from postmortem.readers._checkpoints import shown
 from postmortem.replay import repeat
 from postmortem.replay._errors import one_line
 from postmortem.replay.fidelity import LoggedLoss, compare, logged_losses
@@ -215,7 +216,7 @@ class Attempts:
     def culprit(self, attempt: Attempt, *, fix: bool) -> tuple[Culprit, bool]:
         """(culprit, whether the run could be judged)."""
         done, runner, fidelity = attempt.roll, attempt.runner, attempt.fidelity
-        how = [f"rolled forward from {self.path.name}, steps {done.first} to {done.last}"]
+        how = [f"rolled forward from {shown(self.path)}, steps {done.first} to {done.last}"]
         how += self.other_than_asked(done)
         if fidelity.compared:
             how.append(fidelity.note)

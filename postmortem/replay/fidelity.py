@@ -26,7 +26,7 @@ SAME_STATE = 1e-5
 """The same for the first loss that is compared, where rounding has not had the time to grow: a state one step off shows here."""
 
 SAME_MEAN = 1e-6
-"""The same for means over steps, which trainers add up in single precision."""
+"""The same for means over steps, which trainers add up in single precision, and for one micro-batch, divided and multiplied again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,8 @@ def _shortest(value: float) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoggedLoss:
-    """One logged tag with its values by step. `mean`: the log shows the mean of the steps since the one before. From step
+    """One logged tag with its values by step. `mean`: the log shows the mean of the steps since the one before; `last`: that of the
+    last micro-batch alone (as nanoGPT and Lightning do). From step
     `masked` on it may show numbers in place of values that were not finite."""
 
     tag: str
@@ -81,10 +82,11 @@ class LoggedLoss:
     digits: Digits
     mean: bool = False
     masked: int | None = None
+    last: bool = False
 
     def same(self, logged: float, replayed: float) -> bool:
-        """Whether they are equal as the log shows them; a mean depends on the order of its terms, too."""
-        return self.digits.same(logged, replayed) or (self.mean and math.isclose(logged, replayed, rel_tol=SAME_MEAN))
+        """Whether they are equal as the log shows them; a mean depends on the order of its terms, a part of it on how it was divided."""
+        return self.digits.same(logged, replayed) or ((self.mean or self.last) and math.isclose(logged, replayed, rel_tol=SAME_MEAN))
 
     def pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
         """(step, logged, replayed) where both exist and neither was replaced; `name` None is the step's whole loss."""
@@ -92,7 +94,10 @@ class LoggedLoss:
         return [(s, a, b) for s, a, b in every if self.masked is None or s < self.masked or math.isfinite(b) or not math.isfinite(a)]
 
     def _pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
-        got = {r.step: r.loss if name is None else r.losses[name] for r in results if name is None or name in r.losses}
+        if self.last:
+            got = {r.step: sum(r.last.values()) if name is None else r.last[name] for r in results if r.last and (name is None or name in r.last)}
+        else:
+            got = {r.step: r.loss if name is None else r.losses[name] for r in results if name is None or name in r.losses}
         if not self.mean:
             return [(s, self.values[s], got[s]) for s in got if s in self.values]
         steps = sorted(self.values)
@@ -159,7 +164,7 @@ def _candidates(series: Sequence[Series]) -> list[LoggedLoss]:
     for s in series:
         values = {int(k): float(v) for k, v in zip(s.step, s.value, strict=True)}
         digits = Digits.of(s.value[:: max(1, len(s) // 2000)].tolist())
-        found.append(LoggedLoss(s.tag, values, digits))
+        found += [LoggedLoss(s.tag, values, digits), LoggedLoss(s.tag, values, digits, last=True)]
         if len(s) > 1 and np.median(np.diff(s.step)) > 1:
             found.append(LoggedLoss(s.tag, values, digits, mean=True))
     return found
@@ -222,7 +227,12 @@ def compare(
 
 
 def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mismatch: int | None, ok: bool) -> str:
-    tags = ", ".join(f"{s.of.tag}{' (means over the steps between two lines)' if s.of.mean else ''}" for s in scores if s.of is not None)
+    told = [
+        (s.of.tag, " (means over the steps between two lines)" if s.of.mean else " (of the last micro-batch)" if s.of.last else "")
+        for s in scores
+        if s.of
+    ]
+    tags = ", ".join(tag + how for tag, how in told)
     if exact == compared and not any(s.finite for s in scores):
         return f"only what is not finite could be compared: {tags} is so where the replay is, which says little of the state before"
     if exact == compared:

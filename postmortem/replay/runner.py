@@ -83,10 +83,10 @@ class StepResult:
     """What one step did.
 
     `losses` by name ("loss" where the step returns one number), as the step's loss is defined under accumulation;
-    `loss` is their sum. `first_nonfinite` is where the step went wrong first, in the order loss, grad, param; None
-    where all is finite. `bad_grads` (after unscaling, before clipping) and `bad_params` (after the step) are names.
-    `grad_norm` is the total norm before clipping. `skipped`: the scaler skipped the optimizer's step; `scale` is
-    the loss scale that the step used (1.0 without a scaler). `lr` is the first group's.
+    `loss` is their sum, `last` those of the last of several micro-batches alone. `first_nonfinite` is where the step went
+    wrong first, in the order loss, grad, param; None where all is finite. `bad_grads` (after unscaling, before clipping) and
+    `bad_params` (after the step) are names. `grad_norm` is the total norm before clipping. `skipped`: the scaler skipped the
+    optimizer's step; `scale` is the loss scale that the step used (1.0 without a scaler). `lr` is the first group's.
     """
 
     step: int
@@ -99,6 +99,7 @@ class StepResult:
     skipped: bool = False
     scale: float = 1.0
     lr: float = math.nan
+    last: dict[str, float] = field(default_factory=dict)
 
 
 def plain_name(*parts: str) -> str:
@@ -294,7 +295,10 @@ class StepRunner:
             if self.observe is not None:
                 self.observe("loss", losses)
             for name, loss in losses.items():
-                result.losses[name] = result.losses.get(name, 0.0) + loss.item()
+                value = loss.item()
+                result.losses[name] = result.losses.get(name, 0.0) + value
+                if count > 1:
+                    result.last[name] = value * count
             if until != "loss":
                 total = functools.reduce(operator.add, losses.values())
                 if not total.requires_grad:

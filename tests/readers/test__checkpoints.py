@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from postmortem.core.model import Checkpoint
-from postmortem.readers._checkpoints import by_epochs, checkpoints_of, find_checkpoints, step_in, step_in_name, step_of
+from postmortem.readers._checkpoints import by_epochs, checkpoints_of, find_checkpoints, shown, step_in, step_in_name, step_of
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,7 @@ def test_folders_named_by_a_number_alone(tmp_path: Path) -> None:
         (tmp_path / folder / "optimizer.pt").touch()
     found = [(Path(c.path).relative_to(tmp_path).as_posix(), c.step) for c in find_checkpoints(tmp_path)]
     assert found == [("exp/checkpoints/40", 40), ("exp/checkpoints/120", 120), ("runs/40/model.safetensors", None)]
+    assert [shown(tmp_path / name) for name in ("checkpoints/40", "step_40.pt")] == ["checkpoints/40", "step_40.pt"]
 
 
 def test_lightning_counts_the_steps_of_all_optimizers() -> None:

@@ -66,6 +66,19 @@ def test_best_of_several_tags_is_taken() -> None:
     assert "train/loss" in found.note
 
 
+def test_the_last_micro_batch_alone() -> None:
+    """Under accumulation some scripts log the loss of the last micro-batch, not the mean: that is compared where it agrees better."""
+    replayed = [StepResult(step=i, loss=2.0 + i, losses={"loss": 2.0 + i}, last={"loss": 0.3 * i}) for i in range(4)]
+    values = {i: float(np.float32(0.3 * i)) for i in range(4)}
+    both = [logged(values), LoggedLoss("loss", values, Digits.of(list(values.values())), last=True)]
+    found = compare(replayed, {"loss": both})
+    assert (found.ok, found.exact, found.compared) == (True, 4, 4)
+    assert "loss (of the last micro-batch)" in found.note
+    mean = compare([StepResult(step=i, loss=v, losses={"loss": v}) for i, v in values.items()], {"loss": both})
+    assert mean.ok
+    assert "micro-batch" not in mean.note
+
+
 def test_mismatch_is_placed() -> None:
     """The first step at which the losses part is named, and how far they are apart."""
     found = compare(results([1.25, 1.5, 2.75, 9.0]), {"loss": [logged({0: 1.25, 1: 1.5, 2: 1.75, 3: 2.0})]})
@@ -133,4 +146,4 @@ def test_a_loss_with_the_name_of_its_tag(name: str) -> None:
     points = builder.build()
     stream = Stream("csv", "exp", points, *segments(points))
     view = View(Run(name="exp", path=Path("exp"), streams=[stream], event_list=[], problems=[], sources=[]))
-    assert {n: [one.tag for one in found] for n, found in logged_losses(view, None, [name]).items()} == {name: ["loss/gen/total"]}
+    assert {n: [one.tag for one in found if not one.last] for n, found in logged_losses(view, None, [name]).items()} == {name: ["loss/gen/total"]}

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from postmortem.replay._tensors import nonfinite_names, total_norm  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
-from postmortem.replay.rolling import leaves_level, roll, survives  # noqa: E402
+from postmortem.replay.rolling import leaps, leaves_level, roll, survives  # noqa: E402
 from postmortem.replay.runner import Overrides, ReplayError, StepRunner  # noqa: E402
 from postmortem.replay.state import preserved  # noqa: E402
 
@@ -196,6 +196,7 @@ def test_accumulation_is_the_mean_over_micro_batches() -> None:
     a, b = whole.run(whole.draw(0), 0), parts.run(parts.draw(0), 0)
     assert a.loss == pytest.approx(b.loss)
     assert a.grad_norm == pytest.approx(b.grad_norm)
+    assert (a.last, b.last["loss"]) == ({}, pytest.approx(loss(model, x[3:]).item()))
     with pytest.raises(ReplayError, match="list of 2 micro-batches, not 3"):
         parts.run([x, x, x], 0)
 
@@ -312,6 +313,14 @@ def test_roll_keeps_the_start_of_skipped_steps() -> None:
 def test_leaves_level(losses: list[float], left: int | None) -> None:
     """A loss that grows over steps has left its level from the first such step on; noise and one spike have not."""
     assert leaves_level(losses) == left
+
+
+@pytest.mark.parametrize(
+    ("losses", "at"), [([0.4, 9.0, 400.0, 20.0, 1.6, 1.7], 1), ([0.4, 9.0, 0.5, 0.4, 0.4], None), ([0.4, 1.6, 1.7, 1.6], None), ([], None)]
+)
+def test_leaps(losses: list[float], at: int | None) -> None:
+    """A loss that leaps tenfold and stays above twice its level; one spike, or a rise of less, is none."""
+    assert leaps(losses) == at
 
 
 def test_survives_needs_the_level() -> None:
