@@ -42,9 +42,16 @@ def run_again(runner: StepRunner, done: Roll, step: int, *, behind: bool = False
     behind: the runner stands behind that step as the roll left it, which counts as one of the runs if the other is like it. A step
     whose numbers are not finite hides it where they differ: then the first step of the roll is run again, too.
     """
-    seen = (_numbers(done.result(step), done.raised), checksum(runner), done.result(step).first_nonfinite) if behind else None
-    results = [_once(runner, done, step)]
-    results.append(seen if seen is not None and seen[:2] == results[0][:2] else _once(runner, done, step))
+    rolled = done.result(step)
+    hidden = not all(map(math.isfinite, rolled.losses.values()))
+    # after a loss that is not finite no number says more than it does
+    early = behind and hidden and done.raised is None and not isinstance(runner.train_step.step, dict)
+    seen = (_numbers(rolled, done.raised, early), () if early else checksum(runner), rolled.first_nonfinite) if behind else None
+    results = [_once(runner, done, step, early=early)]
+    if seen != results[0]:
+        seen = None
+        results = [_once(runner, done, step)] if early else results
+    results.append(seen or _once(runner, done, step))
     if results[0] != results[1]:
         gone = [first is None for *_, first in results]
         return Again(f"run twice from the same state, the step gives different bits{_named(runner, done, step)}", False, all(gone), any(gone))
@@ -52,7 +59,7 @@ def run_again(runner: StepRunner, done: Roll, step: int, *, behind: bool = False
         return Again("run again from the same state, the step stays finite: a transient fault, of the hardware or of a race", True, True)
     if step > done.first and _once(runner, done, done.first)[0] != _numbers(done.results[0], None):
         return Again(f"run twice from the same state, step {done.first} gives different bits{_named(runner, done, done.first)}", False, False)
-    if not all(map(math.isfinite, done.result(step).losses.values())) and step == done.first:
+    if hidden and step == done.first:
         return Again("run twice from the same state, the step fails in the same way", True, False)
     return Again("run twice from the same state, the step gives the same bits: deterministic", True, False)
 
@@ -64,27 +71,24 @@ def _named(runner: StepRunner, done: Roll, step: int) -> str:
     return ", and no operator is known for it: suspect code that asks the clock or the system for numbers, a race, or the hardware"
 
 
-def _once(runner: StepRunner, done: Roll, step: int) -> tuple[str, tuple[int, ...], str | None]:
-    """One run of the step: its numbers (or what it raised), the parameters after it, and where it went wrong.
-
-    ReplayError where it raises although it did not in the roll.
-    """
+def _once(runner: StepRunner, done: Roll, step: int, *, early: bool = False) -> tuple[str, tuple[int, ...], str | None]:
+    """One run of the step: its numbers (or what it raised), the parameters after it, and where it went wrong; `early`: up to the loss."""
     runner.restore(done.before if step != done.first else done.start)
     batch = runner.again(step) if step != done.first else runner.draw(step)
     try:
-        result = runner.run(batch, step)
+        result = runner.run(batch, step, until="loss" if early else "step")
     except Exception as error:
         if done.raised is None:
             raise
         return _numbers(None, error), checksum(runner), "loss"
-    return _numbers(result, None), checksum(runner), result.first_nonfinite
+    return _numbers(result, None, early), () if early else checksum(runner), result.first_nonfinite
 
 
-def _numbers(result: StepResult | None, raised: Exception | None) -> str:
-    """What a step gave, or what it raised instead."""
+def _numbers(result: StepResult | None, raised: Exception | None, early: bool = False) -> str:
+    """What a step gave, or what it raised instead; `early`: of its losses alone."""
     if raised is not None or result is None:
         return re.sub(r"0x[0-9a-f]+", "", f"{type(raised).__name__}: {raised}")
-    return f"{result.losses!r} {result.grad_norm!r} {result.bad_grads!r}"
+    return repr(result.losses) if early else f"{result.losses!r} {result.grad_norm!r} {result.bad_grads!r}"
 
 
 def _nondeterministic_ops(runner: StepRunner, done: Roll, step: int) -> list[str]:
