@@ -18,8 +18,8 @@ from postmortem.replay._candidates import Candidate, candidates
 from postmortem.replay._carried import from_earlier
 from postmortem.replay._confirm import Confirm
 from postmortem.replay._operators import canonical
-from postmortem.replay._readings import Readings
-from postmortem.replay._repairs import LARGEST_INPUT, sanitized, with_repairs
+from postmortem.replay._readings import Readings, are_outliers, fails_without
+from postmortem.replay._repairs import with_repairs
 from postmortem.replay._session import TRIES, Session, Stage, Traced, kind_of_error
 from postmortem.replay._tensors import NAN
 from postmortem.replay._users import wrong
@@ -28,14 +28,11 @@ from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, Tra
 from postmortem.replay.recipe import call_user, describe
 from postmortem.replay.runner import Overrides, ReplayError, StepRunner
 from postmortem.replay.samples import Samples
-from postmortem.replay.search import find_samples
-from postmortem.replay.state import Rng, preserved
+from postmortem.replay.state import preserved
 from postmortem.replay.trace import Tracer, Within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from postmortem.replay.search import Make
+    from collections.abc import Callable, Iterator
 
 _OUTSIDE: dict[str, tuple[Phase, Cause]] = {
     "batch": ("data", "bad-input"), "parameter": ("parameters", "bad-parameter"), "optimizer": ("optimizer", "bad-parameter"),
@@ -355,11 +352,13 @@ class _Case:
         made = traced.step_of(hit.index) if c.outside is None else step
         if made < step:
             self.how.append(f"made in step {made}, where loss, gradients and parameters stay finite, and kept for step {step}")
-        samples, note = self._find_samples(phase, chosen, traced) if made == step and phase in ("forward", "backward", "data") else (None, "")
+        samples, note = None, ""
+        if made == step and phase in ("forward", "backward", "data") and self.samples.size > 1:
+            samples, note = Readings(self.session, self.samples, self.names, self._traced).find(phase, chosen, traced)
         if note:
             self.how.append(f"samples: {note}")
         found = replace(found, samples=None if samples is None else tuple(samples))
-        if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and self._outlier(samples):
+        if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and are_outliers(samples, self.session, self.samples):
             self.how.append("the samples named hold finite values far outside the others' range; clamped to 1e4, the step is fine")
             found = replace(found, phase="data", cause="bad-input", module=None, op=None)
         return self._repaired(found, c)
@@ -378,37 +377,6 @@ class _Case:
     def _owner(self, name: str | None) -> str | None:
         return None if name is None else name.rpartition(".")[0]
 
-    def _find_samples(self, phase: Phase, chosen: list[Candidate], traced: Traced) -> tuple[list[int] | None, str]:
-        s = self.samples
-        if s.size < 2:
-            return None, ""
-        budget = 36 if self.stage == "loss" and self.session.whole else 14  # up to the loss is a third of a step
-        odd = s.odd(self.session.batch)
-
-        def fails(make: Make) -> bool | None:
-            return self.session.fails(Overrides(batch=make(s)), at=self.stage, alike=True)
-
-        if phase == "data":
-            bad = s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))
-            return find_samples(s.size, [bad], fails, budget, odd=odd) if bad else (None, "what is not finite belongs to no sample")
-
-        def again(change: Callable[[Any], Any]) -> Traced:
-            raised = self.session.raised
-            other = self._traced(change=change, samples=s.rows)
-            self.session.raised = raised
-            return other
-
-        return Readings(s, self.names, again).find(chosen, traced, fails, budget, odd)
-
-    def _outlier(self, samples: list[int] | None) -> bool:
-        """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""
-        if not samples:
-            return False
-        large = self.samples.bad_rows(self.session.batch, lambda t: t.abs() > LARGEST_INPUT)
-        if not large or not set(large) <= set(samples):
-            return False
-        return self.session.fails(Overrides(batch=sanitized)) is False
-
     def _repaired(self, found: Culprit, c: Candidate | None) -> Culprit:
         tried = with_repairs(found, c, self.session, self.samples, stage=self.stage, fixes=self.fixes, how=self.how)
         if self.times > 1:
@@ -416,19 +384,10 @@ class _Case:
         elif self.untold and not self.session.untold:
             self.how.append("where it is finite, the step gives the same bits twice: deterministic")
         left_out = next((f for f in tried.fixes if f.name == "drop_sample" and not f.cured), None)
-        if left_out is not None and found.phase != "data" and self._fails_without(found.samples or ()):
+        if left_out is not None and found.phase != "data" and fails_without(found.samples or (), self.session, self.samples, self.stage):
             self.how.append("samples: none in particular, as with those left out the step fails as well")
             tried = replace(tried, samples=None, fixes=tuple(f for f in tried.fixes if f is not left_out))
         return replace(tried, how=tuple(self.how))
-
-    def _fails_without(self, samples: Sequence[int]) -> bool:
-        """Whether the step fails where it did without these samples as well, and not over other random numbers that the others get."""
-        if not self.session.fails(Overrides(batch=self.samples.drop(samples)), at=self.stage):
-            return False
-        self.runner.restore(self.session.before)
-        before = Rng.capture(self.runner.outside.generators)
-        self.session.fails(at=self.stage)
-        return Rng.capture(self.runner.outside.generators).same(before)
 
 
 def _tensor(hit: Any) -> dict[str, Any]:
