@@ -17,6 +17,7 @@ from postmortem.replay import repeat, rolling
 from postmortem.replay._candidates import Candidate, candidates
 from postmortem.replay._carried import from_earlier
 from postmortem.replay._confirm import Confirm
+from postmortem.replay._divergence import divergence, far_off
 from postmortem.replay._operators import canonical
 from postmortem.replay._readings import Readings, are_outliers, fails_without
 from postmortem.replay._repairs import with_repairs
@@ -24,7 +25,7 @@ from postmortem.replay._session import TRIES, Session, Stage, Traced, kind_of_er
 from postmortem.replay._tensors import NAN
 from postmortem.replay._users import wrong
 from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
-from postmortem.replay.model import Cause, Culprit, Established, Fix, Phase, TrainStep
+from postmortem.replay.model import Cause, Culprit, Established, Phase, TrainStep
 from postmortem.replay.recipe import call_user, describe
 from postmortem.replay.runner import Overrides, ReplayError, StepRunner
 from postmortem.replay.samples import Samples
@@ -38,7 +39,6 @@ _OUTSIDE: dict[str, tuple[Phase, Cause]] = {
     "batch": ("data", "bad-input"), "parameter": ("parameters", "bad-parameter"), "optimizer": ("optimizer", "bad-parameter"),
 }  # fmt: skip
 _MANY_STEPS = 1_000_000
-_FURTHER = 100  # steps past the fault in which double precision has to stay finite
 
 
 def localize(
@@ -149,9 +149,10 @@ class _Case:
             for name, m in model.named_modules()
         }
         if step is None:
-            found = self._divergence(at) if roll.diverged_at is not None and roll.last - roll.first >= 2 and self._far_off() else None
+            grew = roll.last - roll.first >= 2 and (self.told or far_off(roll))
+            found = divergence(self.runner, roll, at, self.how, fixes=self.fixes) if grew else None
             return found or self._layout(at)
-        diverged = self._divergence(step) if roll.diverged_at is not None and roll.diverged_at <= step else None
+        diverged = divergence(self.runner, roll, step, self.how, fixes=self.fixes)
         if diverged is not None:
             return diverged
         if roll.again is not None:
@@ -255,58 +256,6 @@ class _Case:
         self.how.append(f"with the tensors read at line {line} made contiguous, the strides {'agree' if cured else 'differ as before'}")
         return cured
 
-    def _divergence(self, step: int) -> Culprit | None:
-        """The weights were driven off over several steps; cured where smaller steps from the start keep the loss at its level."""
-        tried = [
-            Fix(name=name, cured=self._survives(overrides), how=f"{how}, from step {self.roll.first} on")
-            for name, overrides, how in (
-                ("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"),
-                ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"),
-            )
-        ]
-        cured = any(f.cured for f in tried)
-        if not cured and not self._survives(Overrides(lr=0.0)):
-            return None
-        losses = [r.loss for r in self.roll.results]
-        double = Overrides(dtype="fp64")
-        known = getattr(self.runner.train_step.batches, "__len__", None)
-        end = None if self.roll.fault is None or known is None else min(self.roll.first + known() - 1, self.roll.last + _FURTHER)
-        precise = self._survives(double, end, level=end is None)  # gone is: finite to the end of the batches; where that is not known, at its level
-        tried.append(Fix(name="fp64", cured=precise and self._survives(double), how="all steps in double precision"))
-        self.how.append(
-            f"the loss leaves its level at step {self.roll.diverged_at} and goes from {losses[0]:.4g} to {losses[-1]:.4g}: no single operator's fault"
-        )
-        if not cured:
-            self.how.append("with the weights held still it stays at its level; smaller steps or gradients do not hold it there")
-        return Culprit(
-            cause="divergence", phase="optimizer", step=step, precision_only=precise, fixes=tuple(tried) if self.fixes else (),
-            fresh_state=self._survives_afresh() if self.fixes else None,
-            how=tuple(self.how), established="cured" if cured else "observed",
-        )  # fmt: skip
-
-    def _survives(self, overrides: Overrides, until: int | None = None, *, level: bool = True) -> bool:
-        try:
-            return rolling.survives(self.runner, self.roll, overrides, until=until, level=level)
-        except Exception:  # noqa: BLE001  (user code that refuses what is not finite, or that another precision does not suit)
-            follow = overrides.dtype is not None and not overrides.casts_follow
-            return follow and self._survives(replace(overrides, casts_follow=True), until, level=level)
-
-    def _survives_afresh(self) -> bool | None:
-        """Whether forgetting the optimizer's state holds the loss, and does not only put off what comes: twice as far as well."""
-        self.runner.restore(self.roll.start)
-        if not any(getattr(optimizer, "state", None) for optimizer in self.runner.optimizers.values()):
-            return None
-        batches = self.runner.train_step.batches
-        known = getattr(batches, "__len__", None)
-        twice = 2 * self.roll.last - self.roll.first + 1
-        end = twice if callable(batches) else self.roll.last if known is None else min(self.roll.first + known() - 1, twice)
-        return self._survives(Overrides(fresh_optimizer=True), end)
-
-    def _far_off(self) -> bool:
-        """Without any fault a growing loss is called a divergence only where the log did, or where it is a thousandfold."""
-        losses = [abs(r.loss) for r in self.roll.results]
-        return self.told or losses[-1] > 1000 * max(losses[0], 1e-12)
-
     def _scaler(self, step: int, traced: Traced) -> Culprit:
         chosen = candidates(traced, self.names)
         hit = chosen[0] if chosen else None
@@ -340,8 +289,7 @@ class _Case:
             rate = next((r.lr for r in self.roll.results if r.step == step), 0.0)
             if not math.isfinite(rate):
                 self.how.append(f"the learning rate of the step is {rate}")
-            own = file if not _library(file) else None
-            found = replace(found, module=self._owner(name), param=name, file=own, line=line if own else None, code=_code(own, line) if own else None)
+            found = replace(found, module=self._owner(name), param=name)
         elif phase == "parameters":
             name = c.outside[1] if c.outside else None
             found = replace(found, module=self._owner(name), param=name, op=None)
@@ -399,7 +347,3 @@ def _tensor(hit: Any) -> dict[str, Any]:
 
 def _code(file: str | None, line: int | None) -> str | None:
     return linecache.getline(file, line).strip() or None if file and line else None
-
-
-def _library(file: str | None) -> bool:
-    return file is None
