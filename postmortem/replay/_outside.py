@@ -101,7 +101,7 @@ def _hooks(owners: Iterable[Any]) -> list[Any]:
     tables = [table for o in owners for name, table in vars(o).items() if name.endswith("_hooks") and "state_dict" not in name]
     for p in [p for o in owners if isinstance(o, torch.nn.Module) for p in o._parameters.values() if p is not None]:
         tables += [p._backward_hooks, p._post_accumulate_grad_hooks]
-    return [hook for table in tables for hook in (table or {}).values()]
+    return [hook for table in tables if isinstance(table, dict) for hook in table.values()]  # the user's own attributes may be named so
 
 
 class Outside:

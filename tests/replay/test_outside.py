@@ -255,6 +255,20 @@ def test_arrays_that_cannot_be_copied() -> None:
     assert culprit.phase == "none"
 
 
+@pytest.mark.parametrize("held", [list, lambda handles: {"out": handles[0]}], ids=["list", "dict"])
+def test_handles_of_hooks_that_a_module_keeps(held: Callable[[list[Any]], Any]) -> None:
+    """``self._hooks = [layer.register_forward_hook(...)]`` is an attribute of the user's, no table of hooks."""
+
+    def step(m: Any, b: Any) -> Any:
+        return (m(b["x"]) / b["d"]).sum()
+
+    model = nn.Linear(2, 1)
+    model._hooks = held([model.register_forward_hook(lambda module, args, output: output)])
+    batch = {"x": torch.ones(3, 2), "d": torch.tensor([[1.0], [0.0], [1.0]])}
+    found = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, batch))
+    assert (found.op, found.samples) == ("div", (1,))
+
+
 @pytest.mark.parametrize("place", ["lib/python3.11/site-packages", "usr/lib/python3/dist-packages"])
 def test_packages_outside_this_environment(tmp_path: Path, place: str) -> None:
     """What lies among the packages of another environment, or of the user's site, is installed, not a file of the user."""
