@@ -40,7 +40,7 @@ class ReplayError(PostmortemError):
 
 
 class Exited(Exception):
-    """The user's step called ``sys.exit``, as scripts do that stop at a NaN, or raised what no `except Exception` catches."""
+    """The user's code called ``sys.exit``, as scripts do that stop at a NaN, or raised what no `except Exception` catches."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _exit_is_an_error() -> Iterator[None]:
     except (Exception, KeyboardInterrupt):
         raise
     except BaseException as end:  # noqa: BLE001 - the user's code may raise anything
-        said = f"sys.exit({end.code!r})" if isinstance(end, SystemExit) else f"{type(end).__name__}: {end}"
+        said = f"sys.exit({end.code!r})" if isinstance(end, SystemExit) else repr(end)
         raise Exited(said).with_traceback(end.__traceback__) from None
 
 
@@ -182,7 +182,8 @@ class StepRunner:
         Asked again, the kept batch is returned and that random state is set. ReplayError where the batches end.
         """
         if self.train_step.before_step is not None:
-            self.train_step.before_step(step)
+            with _exit_is_an_error():
+                self.train_step.before_step(step)
         if step in self._kept:
             batch, rng = self._kept[step]
             rng.restore()
