@@ -57,6 +57,8 @@ def own_stdout() -> Iterator[None]:
             os.dup2(2, 1)
         yield
     finally:
+        with contextlib.suppress(OSError, ValueError):  # closed by the user's code
+            sys.stdout.flush()
         with contextlib.suppress(OSError, TypeError, AttributeError):  # where C has no library of its own
             ctypes.CDLL(None).fflush(None)
         os.dup2(kept, 1)

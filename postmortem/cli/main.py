@@ -111,7 +111,7 @@ def _run(args: Sequence[str] | None) -> NoReturn:
     except OSError as error:  # readers and reporters tell of their own files: what is left is our output
         _discard(sys.stdout)
         _fail(f"{error.filename or 'the output'}: {error.strerror or error}", 2)
-    except SystemExit:
+    except SystemExit:  # click's, where the reader of our output has gone
         raise
     except BaseException as error:
         if "POSTMORTEM_TRACEBACK" in os.environ:
@@ -124,11 +124,14 @@ def _run(args: Sequence[str] | None) -> NoReturn:
 
 def _interrupted(error: BaseException) -> bool:
     """Whether `error` came of a Ctrl-C: one that hits an import leaves modules half made, over which what tidies up stumbles."""
-    chain: list[BaseException | None] = [error]
-    while (last := chain[-1]) is not None and not isinstance(last, KeyboardInterrupt):
-        after = last.__cause__ or last.__context__
-        chain.append(None if after in chain else after)  # one that was raised from itself has no end
-    return last is not None
+    seen: list[BaseException] = []
+    last: BaseException | None = error
+    while last is not None and last not in seen:  # one that was raised from itself has no end
+        if isinstance(last, KeyboardInterrupt):
+            return True
+        seen.append(last)
+        last = last.__cause__ or last.__context__
+    return False
 
 
 def _open_streams() -> None:

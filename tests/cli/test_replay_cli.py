@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -253,6 +254,11 @@ BAD = {
         [],
         "the batch of step 10 ended by sys.exit(10)",
     ),
+    "what comes before a step exits": (
+        "import sys; return TrainStep(model, optimizer, train.loss_of, batches=train.batch, before_step=lambda step: sys.exit(0))",
+        [],
+        "the batch of step 10 ended by sys.exit(0) at recipe.py:13",
+    ),
     "memory of the recipe": ("train.torch.empty(10**15)", [], "the recipe recipe.py ran out of memory at recipe.py:13"),
     "no train step": ("return None", [], "must return a postmortem.TrainStep, not NoneType"),
     "checkpoint after the onset": ("pass", ["--checkpoint", "step_14.pt"], "is of step 14, not before step 12"),
@@ -411,12 +417,13 @@ def test_an_error_that_was_raised_from_itself(run: Path, capsys: pytest.CaptureF
 def test_only_the_answer_is_on_stdout(run: Path, tmp_path: Path) -> None:
     """What the user's code writes past Python's sys.stdout, itself or by a child process, does not stand in the JSON."""
     (tmp_path / "train.py").write_text(TRAIN)
-    writes = "import os, ctypes; os.write(1, b'raw'); os.system('echo child'); ctypes.CDLL(None).puts(b'from C')"
+    writes = "import os, sys, ctypes; os.write(1, b'raw'); os.system('echo child'); ctypes.CDLL(None).puts(b'from C'); sys.__stdout__.write('buffered')"
     (tmp_path / "recipe.py").write_text(RECIPE.format(change=writes))
     command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py"), "--no-fix", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=buffered)
     assert (done.returncode, json.loads(done.stdout)["step"]) == (1, 12)
-    assert all(word in done.stderr for word in ("raw", "child", "from C", "a word of the user's own"))
+    assert all(word in done.stderr for word in ("raw", "child", "from C", "buffered", "a word of the user's own"))
 
 
 @pytest.mark.parametrize("command", ["replay", "checkpoints"])
