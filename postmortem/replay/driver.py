@@ -104,7 +104,7 @@ def replay(
         attempt = made.best_attempt()
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what the step prints was seen once
             culprit, judged = made.culprit(attempt, fix=fix)
-        notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
+            notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),
         recipe=str(found.path),

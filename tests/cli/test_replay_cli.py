@@ -130,10 +130,10 @@ def test_prose_fits_a_narrow_terminal(run: Path, tmp_path: Path, capsys: pytest.
 
 
 def test_what_the_step_prints_is_seen_once(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints of the user's step go to stderr while the run is rolled forward, and not again in every rerun of the step at fault."""
+    """Prints of the user's step go to stderr while the run is rolled forward, and not again in every rerun of the step at fault, for a script neither."""
     (tmp_path / "train.py").write_text(TRAIN.replace("def loss_of(model, x):", "def loss_of(model, x):\n    print('one step')"))
     (tmp_path / "recipe.py").write_text(RECIPE.format(change="pass"))
-    code, out, err = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--format", "json")
+    code, out, err = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--repro", tmp_path / "alone", "--format", "json")
     assert (code, json.loads(out)["step"]) == (1, 12)
     assert err.count("one step") == 3  # steps 10 to 12
 
@@ -417,7 +417,7 @@ def test_an_error_that_was_raised_from_itself(run: Path, capsys: pytest.CaptureF
 def test_only_the_answer_is_on_stdout(run: Path, tmp_path: Path) -> None:
     """What the user's code writes past Python's sys.stdout, itself or by a child process, does not stand in the JSON."""
     (tmp_path / "train.py").write_text(TRAIN)
-    writes = "import os, sys, ctypes; os.write(1, b'raw'); os.system('echo child'); ctypes.CDLL(None).puts(b'from C'); sys.__stdout__.write('buffered')"
+    writes = "import sys, ctypes; os.write(1, b'raw'); os.system('echo child'); ctypes.CDLL(None).puts(b'from C'); sys.__stdout__.write('buffered')"
     (tmp_path / "recipe.py").write_text(RECIPE.format(change=writes))
     command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py"), "--no-fix", "--format", "json"]
     buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
