@@ -82,7 +82,7 @@ class _Search:
             if read is None or self.left <= _TRACED:
                 return None
             if first_only and guesses:
-                grown = sorted({*known, *guesses[0]})
+                grown = sorted({*known, *next(filter(None, guesses), [])})
                 if grown == known:
                     return None
                 known = grown

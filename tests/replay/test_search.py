@@ -64,6 +64,20 @@ def test_several_bad_samples_of_a_large_batch(budget: int) -> None:
     assert ran <= budget * 256
 
 
+def test_a_closer_look_of_which_the_first_reading_says_nothing() -> None:
+    """Where the step ends at the first bad sample, the readings that do name one lead on to the next, whatever their place."""
+    bad = {1, 4, 6}
+    batch = {"x": torch.arange(8)}
+    samples = Samples(TrainStep(None, None, None), batch)
+
+    def fails(make: Any) -> bool:
+        return bool(bad & set(make(samples)(batch)["x"].tolist()))
+
+    found, how = find_samples(8, [[1]], fails, read=lambda known: [[], [min(bad - set(known))]], first_only=True)
+    assert set(found or []) == bad
+    assert "read at the culprit" in how
+
+
 def test_batches_of_another_size_that_do_not_run() -> None:
     """A step with the size of its batch written into it is searched by replacing."""
     bad = {20}
