@@ -90,13 +90,13 @@ class Confirm:
     def _both_sides(self, best: Candidate, every: list[Candidate]) -> list[Candidate] | None:
         """The origins of two infinities that only meet in `best` (inf - inf, 0 times inf), if they are no healthy samples' as well:
         each alone leaves the other one, so that neither cures."""
-        before = [c for c in every if c.index < best.index and c.outside is None and not (c.bits & NAN or c.from_inf)]
+        before = [c for c in every if c.index < best.index and c.outside is None and not (c.bits & NAN or c.from_inf)][:_AT_MOST]
         if not (best.from_inf and best.bits & NAN) or best.hits[0].backward or len(before) < 2:
             return None
-        if self._harmless_elsewhere(best) or not self._cures(before[:_AT_MOST]):
+        if self._harmless_elsewhere(best) or not self._cures(before):
             return None
-        needed = before[:_AT_MOST]
-        for c in needed if len(needed) > 2 else []:
+        needed = before
+        for c in before if len(before) > 2 else []:
             others = [n for n in needed if n is not c]
             needed = others if others and self._cures(others) else needed
         return needed

@@ -94,7 +94,7 @@ class Session:
         self.times = 1
         """How often in a row a rerun has to be finite to count as cured: more than once where the step is not deterministic."""
         self.untold = False
-        """The step's own numbers do not say whether it is: the first finite rerun is made twice, to see."""
+        """The step's own numbers do not say whether it is deterministic: the first finite rerun is made twice, to see."""
         train_step = runner.train_step
         self.whole = not isinstance(train_step.step, dict)
         """There are no sub-steps, in which a forward pass needs the optimizers' steps before it."""
@@ -154,9 +154,11 @@ class Session:
         seen: set[str] = set()
         for done in itertools.count(1):
             found = self._fails(overrides, at, alike, how)
-            seen |= {repr(self.losses)} if found is False and self.losses else set()
-            self.times = TRIES if len(seen) > 1 and self.times == 1 else self.times
-            if found is not False or done >= max(self.times, 1 + (self.untold and len(seen) > 0)):
+            if found is False and self.losses:
+                seen.add(repr(self.losses))
+            if len(seen) > 1 and self.times == 1:
+                self.times = TRIES
+            if found is not False or done >= max(self.times, 2 if self.untold and seen else 1):
                 break
         self.untold = self.untold and not seen
         return found

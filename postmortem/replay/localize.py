@@ -27,7 +27,7 @@ from postmortem.replay._users import wrong
 from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
 from postmortem.replay.model import Cause, Culprit, Established, Phase, TrainStep
 from postmortem.replay.recipe import call_user, describe
-from postmortem.replay.runner import Overrides, ReplayError, StepRunner
+from postmortem.replay.runner import Overrides, ReplayError, StepRunner, plain_name
 from postmortem.replay.samples import Samples
 from postmortem.replay.state import preserved
 from postmortem.replay.trace import Tracer, Within
@@ -144,7 +144,7 @@ class _Case:
             self.session.raised = kind_of_error(roll.raised)
         self.samples = Samples(self.runner.train_step, self.session.batch)
         self.names = {
-            id(m): ".".join(p for p in (f"{key}.{name}" if key and name else key or name).split(".") if p != "_orig_mod")
+            id(m): plain_name(key, name)
             for key, model in [*self.runner.outside.modules.items(), *self.runner.models.items()]
             for name, m in model.named_modules()
         }

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from postmortem.replay.rolling import Roll
     from postmortem.replay.runner import StepRunner
 
+_Call = tuple[str, Any, Any, bool]
+"""An operator, what it was given by position and by name, and whether it made a NaN or an infinity of what had none."""
+
 SCRIPT = '''"""{what}
 
 Needs torch and tensors.pt beside it:  python repro.py
@@ -67,7 +70,7 @@ class _Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, op: str, file: str | None, line: int | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.op, self.file, self.line = op, file, line
-        self.calls: list[tuple[str, Any, Any, bool]] = []
+        self.calls: list[_Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -130,7 +133,7 @@ def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) ->
     return f"no stand-alone script was written: {found.op} alone does not show the fault"
 
 
-def _first_that_shows(folder: Path, found: Culprit, calls: list[tuple[str, Any, Any, bool]], *, backward: bool) -> str | None:
+def _first_that_shows(folder: Path, found: Culprit, calls: list[_Call], *, backward: bool) -> str | None:
     for op, args, kwargs, _ in calls:
         run = (BACKWARD if backward else IN_PLACE if _in_place(op) else FORWARD).format(op=op)
         if _shows(run, args, kwargs):
@@ -141,11 +144,11 @@ def _first_that_shows(folder: Path, found: Culprit, calls: list[tuple[str, Any, 
     return None
 
 
-def _left_behind(runner: StepRunner, done: Roll, found: Culprit) -> tuple[int, list[tuple[str, Any, Any, bool]]]:
+def _left_behind(runner: StepRunner, done: Roll, found: Culprit) -> tuple[int, list[_Call]]:
     """The last of the steps before in which the operator made what is not finite, and its calls there."""
     assert found.op is not None
     assert found.step is not None
-    last: tuple[int, list[tuple[str, Any, Any, bool]]] = (found.step, [])
+    last: tuple[int, list[_Call]] = (found.step, [])
     runner.restore(done.start)
     for step in range(done.first, found.step):
         batch = runner.draw(step)
@@ -156,7 +159,7 @@ def _left_behind(runner: StepRunner, done: Roll, found: Culprit) -> tuple[int, l
     return last
 
 
-def _calls(runner: StepRunner, done: Roll, found: Culprit, until: Literal["loss", "grad", "step"]) -> list[tuple[str, Any, Any, bool]]:
+def _calls(runner: StepRunner, done: Roll, found: Culprit, until: Literal["loss", "grad", "step"]) -> list[_Call]:
     assert found.op is not None
     assert found.step is not None
     runner.restore(done.before)
