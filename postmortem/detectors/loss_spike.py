@@ -79,16 +79,20 @@ class LossSpike(BaseDetector):
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
         if contest and not res.log:  # a critic's loss swings about zero: there is no ratio to the level, but one to all that was before
-            found = [e for e in found if res.series.value[e.peak] > ratio * np.abs(res.series.value[: e.first]).max()]
+            so_far = np.maximum.accumulate(np.abs(res.series.value))
+            found = [e for e in found if res.series.value[e.peak] > ratio * so_far[e.first - 1]]
         for spike in sorted(outstanding(res, found, self.options.gap, start, sure=self.options.sure), key=lambda e: e.first):
             if warm_restart(view, int(res.series.step[spike.first])):
                 continue
             level, peak = res.base[spike.first], res.series.value[spike.peak]
             before = math.exp(level) if res.log else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))
             back = np.flatnonzero(res.series.value[spike.last + 1 :] <= before + 0.25 * (peak - before))
-            recovered = len(back) > 0 and self._calm_after(res.series, spike.last, before, peak)
             lately = float(np.median(res.series.value[max(0, spike.first - 5) : spike.first]))  # a loss that fell fast was below the median
-            recovered &= not (res.log and self._stays_up(res.series, spike.last, min(before, lately)))
+            recovered = (
+                len(back) > 0
+                and self._calm_after(res.series, spike.last, before, peak)
+                and not (res.log and self._stays_up(res.series, spike.last, min(before, lately)))
+            )
             last = spike.last >= n - 2
             step = res.series.step
             how = (
