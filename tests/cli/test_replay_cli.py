@@ -130,7 +130,7 @@ def test_prose_fits_a_narrow_terminal(run: Path, tmp_path: Path, capsys: pytest.
 
 
 def test_what_the_step_prints_is_seen_once(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints of the user's step go to stderr while the run is rolled forward, and not again in every rerun of the step at fault, for a script neither."""
+    """Prints of the user's step go to stderr while the run is rolled forward, and not again in reruns of the step at fault, nor for a script."""
     (tmp_path / "train.py").write_text(TRAIN.replace("def loss_of(model, x):", "def loss_of(model, x):\n    print('one step')"))
     (tmp_path / "recipe.py").write_text(RECIPE.format(change="pass"))
     code, out, err = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--repro", tmp_path / "alone", "--format", "json")
