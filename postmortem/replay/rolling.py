@@ -112,8 +112,10 @@ def ceiling(losses: Sequence[float]) -> float:
     head = [x for x in losses[: max(3, len(losses) // 10)] if math.isfinite(x)]
     if not head:
         return math.inf
+    if len(head) < 3:  # too few for a spread: of two that differ by their batches alone, the larger one
+        return 10 * max(map(abs, head))
     middle = statistics.median(head)
-    return middle + 9 * max(abs(middle), *(abs(x - middle) for x in head[1:]), 1e-12) if len(head) > 2 else 10 * abs(head[0])
+    return middle + 9 * max(abs(middle), *(abs(x - middle) for x in head[1:]), 1e-12)
 
 
 def leaves_level(losses: Sequence[float]) -> int | None:
