@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.replay._session import TRIES
-from postmortem.replay.batches import tensor_map
+from postmortem.replay.batches import tensor_map, tensors_in
 from postmortem.replay.fixes import AtLine, singular, suggested_line
 from postmortem.replay.model import Culprit, Fix
 from postmortem.replay.runner import Overrides
@@ -54,7 +54,11 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
     tried.append(Fix(name="fp64", cured=precise is False, how=f"the whole step in double precision{remark}"))
     if found.samples:
         attempt("drop_sample", Overrides(batch=samples.drop(found.samples)), f"without sample {', '.join(map(str, found.samples))}")
-    attempt("sanitize_input", Overrides(batch=sanitized), "non-finite inputs set to 0, the rest clamped to ±1e4")
+    cleaned = "non-finite inputs set to 0, the rest clamped to ±1e4"
+    if session.lead or any(map(_unclean, tensors_in(session.batch))):
+        attempt("sanitize_input", Overrides(batch=sanitized), cleaned)
+    else:
+        tried.append(Fix(name="sanitize_input", cured=False, how=f"{cleaned}: none is, the batch stays as it was"))
     if session.runner.scaler is not None:
         attempt("loss_scale", Overrides(loss_scale=1.0), "loss scale 1")
     fresh = None
@@ -91,6 +95,13 @@ def _epsilon(found: Culprit, c: Candidate, session: Session, tried: list[Fix]) -
             return suggested_line(found.file, at.spans or [c.hits[0].where.span], found.line, op, 1 if at.whole else eps, at.signed)
     tried.append(Fix(name="eps", cured=False, how=f"{op} at line {found.line} kept 1e-6 and 1e-4 away from its singularity"))
     return None
+
+
+def _unclean(t: torch.Tensor) -> bool:
+    """Whether `sanitized` changes it."""
+    if not t.is_floating_point() or t.layout != torch.strided or not t.numel():
+        return False
+    return not bool(t.detach().float().abs().amax() <= LARGEST_INPUT)
 
 
 def sanitized(batch: Any) -> Any:

@@ -124,6 +124,8 @@ class Session:
             with _disable_current_modes():
                 if kind == "loss" and not all(math.isfinite(float(t.detach())) for t in tensors.values()):
                     raise _Enough
+                if kind == "grad" and until == "param" and self.whole and nonfinite_names(tensors):
+                    raise _Bad  # whatever the optimizer makes of it
                 if kind == "grad" and until != "param" and passed == self._sub_step:
                     raise _Bad if until == "grad" and nonfinite_names(tensors) else _Passed
                 passed += kind == "grad"

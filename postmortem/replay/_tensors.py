@@ -66,8 +66,7 @@ def exact_bits(t: torch.Tensor) -> int:
     low, high = torch.aminmax(t)
     lo, hi = low.item(), high.item()
     if math.isnan(lo) or math.isnan(hi):
-        flags = torch.stack([(t == math.inf).any(), (t == -math.inf).any()]).tolist()
-        return int(NAN | POS * flags[0] | NEG * flags[1])
+        return NAN | exact_bits(torch.nan_to_num(t, 0.0, math.inf, -math.inf))
     return int(POS * (hi == math.inf) | NEG * (lo == -math.inf))
 
 

@@ -82,6 +82,18 @@ def test_inf_in_the_data_before_a_batch_norm() -> None:
     assert _cured(culprit) == {"drop_sample", "sanitize_input"}
 
 
+@pytest.mark.parametrize(("largest", "changed"), [(9e3, False), (2e4, True)])
+def test_inputs_are_cleaned_where_that_changes_something(largest: float, changed: bool) -> None:
+    """A batch within ±1e4 is not run again for it, and the answer says so; one beyond is."""
+    x = _rows()
+    x[0, 0] = largest
+    x[2] = 0.0
+    culprit = _ask(lambda m, b: (m(b["x"]).square().sum(1).sqrt() + m(b["x"]).sum(1)).mean(), {"x": x})
+    assert (culprit.phase, culprit.op, culprit.samples) == ("backward", "sqrt", (2,))
+    said = {f.name: (f.cured, f.how.endswith("the batch stays as it was")) for f in culprit.fixes}["sanitize_input"]
+    assert said == (False, not changed)
+
+
 def test_bad_values_that_all_samples_share() -> None:
     """A NaN among the class weights is a fault of the data, but of no sample."""
     weights = torch.tensor([1.0, float("nan"), 1.0])
