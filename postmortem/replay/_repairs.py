@@ -58,7 +58,7 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
     if session.lead or any(map(_unclean, tensors_in(session.batch))):
         attempt("sanitize_input", Overrides(batch=sanitized), cleaned)
     else:
-        tried.append(Fix(name="sanitize_input", cured=False, how=f"{cleaned}: none is, the batch stays as it was"))
+        tried.append(Fix(name="sanitize_input", cured=False, how=f"{cleaned}: changes nothing in this batch"))
     if session.runner.scaler is not None:
         attempt("loss_scale", Overrides(loss_scale=1.0), "loss scale 1")
     fresh = None
