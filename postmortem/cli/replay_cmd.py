@@ -43,7 +43,7 @@ def replay(target: Path, format_: str, **options: Any) -> int:
     """Rerun the step at which a run failed and name what made it fail.
 
     TARGET is a run's folder or log, or a checkpoint. Exit code 1: a culprit was found, 0: the replay follows the log and
-    nothing is wrong, 3: none was found, and the replay does not follow the log. docs/replay.md says what may be in a recipe; a small one:
+    nothing is wrong, 3: no culprit was found, and the replay does not follow the log. docs/replay.md says what may be in a recipe; a small one:
 
     \b
     import train, postmortem
