@@ -59,12 +59,12 @@ class Recipe:
         try:
             yield
         finally:
-            os.chdir(here)
             sys.dont_write_bytecode = silent
             sys.path[:] = path
             for name in [n for n, m in sys.modules.items() if (n not in before or n in shadowed) and _lies_in(m, folder)]:
                 del sys.modules[name]
             sys.modules.update(shadowed)
+            os.chdir(here)  # last: it may be gone
 
     def build(self, context: Context) -> TrainStep:
         """Runs the recipe afresh; call it inside `importable`. ReplayError, with the user's own line, where it raises."""

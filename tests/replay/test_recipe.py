@@ -150,6 +150,17 @@ def test_a_recipe_may_change_the_working_directory(folder: Path, monkeypatch: py
     assert Path.cwd() == folder.parent
 
 
+def test_a_recipe_that_removes_the_working_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else is put back is put back all the same."""
+    here, before = tmp_path_factory.mktemp("here"), list(sys.path)
+    monkeypatch.chdir(here)
+    recipe = Recipe(str(folder / "recipe.py"))
+    (folder / "recipe.py").write_text(f"import os\nos.chdir({str(folder)!r})\nos.rmdir({str(here)!r})\n" + SOURCE)
+    with pytest.raises(FileNotFoundError), recipe.importable():
+        recipe.build(Context(device="cpu"))
+    assert sys.path == before
+
+
 def test_folder_stays_as_it_was(folder: Path) -> None:
     """Nothing is written beside the user's files, compiled modules neither."""
     recipe = Recipe(str(folder / "recipe.py"))
