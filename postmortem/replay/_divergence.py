@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,16 +31,15 @@ def divergence(runner: StepRunner, roll: Roll, step: int, how: list[str], *, fix
     if roll.diverged_at is None or roll.diverged_at > step:
         return None
     rerun = _Rerun(runner, roll)
-    tried = [
-        Fix(name=name, cured=rerun.survives(overrides), how=f"{what}, from step {roll.first} on")
-        for name, overrides, what in (
-            ("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"),
-            ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"),
-        )
-    ]
+    tried = rerun.smaller_steps()
     cured = any(f.cured for f in tried)
     if not cured and not rerun.survives(Overrides(lr=0.0)):
-        return None
+        if not rerun.batches_differ():
+            return None
+        tried = rerun.smaller_steps()
+        cured = any(f.cured for f in tried)
+        if not cured:
+            return None
     double = Overrides(dtype="fp64")
     known = rerun.known_batches
     end = None if roll.fault is None or known is None else min(roll.first + known - 1, roll.last + _FURTHER)
@@ -62,10 +62,36 @@ class _Rerun:
         self.runner, self.roll = runner, roll
         count = getattr(runner.train_step.batches, "__len__", None)
         self.known_batches: int | None = None if count is None else count()
+        self.usual = 0.0
+        """A loss that counts as the level, beside those of the first steps."""
+
+    def smaller_steps(self) -> list[Fix]:
+        return [
+            Fix(name=name, cured=self.survives(overrides), how=f"{what}, from step {self.roll.first} on")
+            for name, overrides, what in (
+                ("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"),
+                ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"),
+            )
+        ]
+
+    def batches_differ(self) -> bool:
+        """Whether the same batches leave the level of the first steps with the weights held still too, but not a thousandth as far as
+        the roll went. The largest of those losses then counts as usual."""
+        runner, roll = self.runner, self.roll
+        runner.restore(roll.start)
+        try:
+            with runner.under(Overrides(lr=0.0)):
+                still = [abs(runner.run(runner.draw(step), step).loss) for step in range(roll.first, roll.last + 1)]
+        except Exception:  # noqa: BLE001  (user code that refuses what is not finite)
+            return False
+        if not all(map(math.isfinite, still)) or max(abs(r.loss) for r in roll.results if math.isfinite(r.loss)) <= 1000 * max(still):
+            return False
+        self.usual = max(still)
+        return True
 
     def survives(self, overrides: Overrides, until: int | None = None, *, level: bool = True) -> bool:
         try:
-            return survives(self.runner, self.roll, overrides, until=until, level=level)
+            return survives(self.runner, self.roll, overrides, until=until, level=level, usual=self.usual)
         except Exception:  # noqa: BLE001  (user code that refuses what is not finite, or that another precision does not suit)
             follow = overrides.dtype is not None and not overrides.casts_follow
             return follow and self.survives(replace(overrides, casts_follow=True), until, level=level)

@@ -154,15 +154,18 @@ def leaps(losses: Sequence[float]) -> int | None:
     return next((i for i in range(1, len(sizes)) if sizes[i] > 10 * highest[i - 1] and statistics.median(sizes[i:]) > 2 * highest[i - 1]), None)
 
 
-def survives(runner: StepRunner, done: Roll, overrides: Overrides = NOTHING, *, until: int | None = None, level: bool = True) -> bool:
+def survives(
+    runner: StepRunner, done: Roll, overrides: Overrides = NOTHING, *, until: int | None = None, level: bool = True, usual: float = 0.0
+) -> bool:
     """Whether all steps of the roll, rerun from its start under `overrides`, stay finite and within ten times the level.
 
-    With `until` the steps up to that one are run; without `level` they only have to stay finite.
+    With `until` the steps up to that one are run; without `level` they only have to stay finite. A loss of `usual` counts as its level.
     Leaves the runner in whatever state that makes: restore one.
     """
     runner.restore(done.start)
     calm = done.results if done.diverged_at is None else done.results[: done.diverged_at - done.first]
     limit = ceiling([r.loss for r in calm if math.isfinite(r.loss)]) if level else math.inf
+    limit = max(limit, 10 * usual)
     with runner.under(overrides):
         for step in range(done.first, (done.last if until is None else until) + 1):
             result = runner.run(runner.draw(step), step)
