@@ -391,9 +391,12 @@ def optimizer_count(found: Layout) -> int | None:
     counts = [p for p in found.pieces if p.name.endswith(".step") and ".state." in f".{p.name}" and math.prod(p.shape) == 1]
     seen = []
     for piece in counts[:64]:
-        with piece.path.open("rb") as f:
-            f.seek(piece.offset)
-            data = bytearray(f.read(piece.nbytes))
+        try:
+            with piece.path.open("rb") as f:
+                f.seek(piece.offset)
+                data = bytearray(f.read(piece.nbytes))
+        except OSError:  # gone since it was listed: it says nothing
+            continue
         if len(data) == piece.nbytes == piece.dtype.itemsize:
             seen.append(torch.frombuffer(data, dtype=piece.dtype).item())
     return max((int(n) for n in seen if isinstance(n, (int, float)) and math.isfinite(n)), default=None)

@@ -140,7 +140,7 @@ def describe(what: str, error: BaseException) -> str:
 def _of_a_worker(text: str) -> str:
     """What a DataLoader's worker raised, of the text of its whole traceback: the exception, and the deepest line of the user's."""
     places = [(f, n) for f, n in re.findall(r'File "([^"]+)", line (\d+)', text) if not not_the_users(f)]
-    last = [line for line in text.splitlines() if line.strip() and not line[0].isspace()][-1]
+    last = next((line for line in reversed(text.splitlines()) if line.strip() and not line[0].isspace()), "an error")
     return f"{last[:300]} in a worker{f' at {Path(places[-1][0]).name}:{places[-1][1]}' if places else ''}"
 
 
