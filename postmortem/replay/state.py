@@ -207,12 +207,25 @@ def _same(a: Any, b: Any) -> bool:
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | ((a != a) & (b != b))).all())
+        of_a, of_b = _parts(a), _parts(b)
+        alike = a.dtype == b.dtype and [t.shape for t in of_a] == [t.shape for t in of_b]
+        return alike and all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in zip(of_a, of_b, strict=True))
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if isinstance(a, (list, tuple, deque)):
         return len(a) == len(b) and all(map(_same, a, b))
     return bool(a == b or (a != a and b != b))
+
+
+def _parts(t: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors that a tensor is made of, which can be compared; none of one without values, or of a layout that has no such parts."""
+    if t.layout == torch.sparse_coo:
+        return [t._indices(), t._values()]
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [t.crow_indices(), t.col_indices(), t.values()]
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [t.ccol_indices(), t.row_indices(), t.values()]
+    return [t] if t.layout == torch.strided and not t.is_meta and not t.is_nested else []
 
 
 def _put_back(original: Any, values: Any) -> Any:

@@ -291,6 +291,32 @@ def test_a_generator_of_the_operating_system() -> None:
     assert any("not deterministic" in line for line in found.how)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch calls these layouts prototypes
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(4).to_sparse(),
+        lambda: torch.eye(4).to_sparse_csr(),
+        lambda: torch.eye(4).to_sparse_csc(),
+        lambda: torch.zeros(2, device="meta"),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+    ],
+    ids=["coo", "csr", "csc", "meta", "nested"],
+)
+def test_a_graph_that_the_step_keeps(make: Any) -> None:
+    """Tensors that torch cannot compare as they are, such as a sparse adjacency, do not end the replay when a batch is drawn."""
+    kept = make()
+
+    def step(model: Any, x: Any) -> Any:
+        assert kept.dtype == torch.float32
+        return model(x).log().mean()
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    train_step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, batches=lambda _: -torch.ones(4, 4), first_step=0)
+    assert localize(train_step, step=2).op == "log"
+
+
 @pytest.mark.parametrize(
     "kind", [dict, Counter, OrderedDict, functools.partial(defaultdict, int)], ids=["dict", "Counter", "OrderedDict", "defaultdict"]
 )
