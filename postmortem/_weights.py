@@ -60,7 +60,8 @@ def _ask_for_steps(run: Run, last: int | None) -> None:
     One far beyond the log's `last` step counts something else than the log: the name's is kept. Where nothing says a step
     (``epoch_3.pt``), the optimizer's count does, if the newest is about as far as the log.
     """
-    from postmortem.replay.layout import layout, optimizer_count
+    from postmortem.replay.layout import layout
+    from postmortem.replay.saved import optimizer_count
 
     counted: dict[int, int] = {}
     for i, c in enumerate(run.checkpoints):

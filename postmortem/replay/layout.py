@@ -384,19 +384,3 @@ def _dcp(folder: Path, found: Layout) -> int | None:
             place = places[t.untyped_storage()._cdata] + int(t.storage_offset()) * t.element_size()
             found.pieces.append(Piece(index.fqn, tuple(t.shape), t.dtype, path, place, t.numel() * t.element_size(), tuple(index.offset or ())))
     return found.step if found.step is not None else step_in_content(None, folder)
-
-
-def optimizer_count(found: Layout) -> int | None:
-    """How many steps an optimizer in it has done, by its own count (Adam and its kin keep one per parameter); None where none says it."""
-    counts = [p for p in found.pieces if p.name.endswith(".step") and ".state." in f".{p.name}" and math.prod(p.shape) == 1]
-    seen = []
-    for piece in counts[:64]:
-        try:
-            with piece.path.open("rb") as f:
-                f.seek(piece.offset)
-                data = bytearray(f.read(piece.nbytes))
-        except OSError:  # gone since it was listed: it says nothing
-            continue
-        if len(data) == piece.nbytes == piece.dtype.itemsize:
-            seen.append(torch.frombuffer(data, dtype=piece.dtype).item())
-    return max((int(n) for n in seen if isinstance(n, (int, float)) and math.isfinite(n)), default=None)

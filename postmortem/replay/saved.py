@@ -25,6 +25,8 @@ from postmortem.replay.unpickling import TRUSTING, UnreadableCheckpoint, is_zip,
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.replay.layout import Layout
+
 _MAPPED = 64 * 2**20  # larger files are mapped, not read
 _JSON_LIMIT = 64 * 2**20
 _RANDOM = "random_states"  # accelerate's, as random_states_0.pkl
@@ -77,6 +79,22 @@ def _optimizer_count(content: Any) -> int | None:
         containers = [h for h in level.values() if isinstance(h, (dict, list))]
         level = {id(v): v for h in containers for v in (h.values() if isinstance(h, dict) else h)}
     return None
+
+
+def optimizer_count(found: Layout) -> int | None:
+    """The same from a file whose weights are not loaded; None where none says it."""
+    counts = [p for p in found.pieces if p.name.endswith(".step") and ".state." in f".{p.name}" and math.prod(p.shape) == 1]
+    seen = []
+    for piece in counts[:64]:
+        try:
+            with piece.path.open("rb") as f:
+                f.seek(piece.offset)
+                data = bytearray(f.read(piece.nbytes))
+        except OSError:  # gone since it was listed: it says nothing
+            continue
+        if len(data) == piece.nbytes == piece.dtype.itemsize:
+            seen.append(torch.frombuffer(data, dtype=piece.dtype).item())
+    return max((int(n) for n in seen if isinstance(n, (int, float)) and math.isfinite(n)), default=None)
 
 
 def step_in_content(content: Any, path: Path) -> int | None:
