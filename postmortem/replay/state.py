@@ -233,7 +233,7 @@ def _put_back(original: Any, values: Any) -> Any:
     if values is original:  # nothing that can be written into
         return original
     if isinstance(original, torch.Tensor):
-        if original.shape != values.shape or original.dtype != values.dtype or not original.is_leaf:
+        if original.is_nested or original.shape != values.shape or original.dtype != values.dtype or not original.is_leaf:
             return values.clone()
         with torch.no_grad():
             original.copy_(values)
