@@ -1,4 +1,4 @@
-"""Every plugin of the package loads, and a broken one is said, not hidden."""
+"""Every plugin of the package loads, has its cases, and a broken one is reported, not hidden."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.readers import READERS
 from postmortem.reporters import REPORTERS
+from postmortem.signatures import CATALOGUE
+from tests.cases import ROOT, cases_of, file_of
+
+NEEDED = {DETECTORS: ("fires", "quiet"), CAUSES: ("tells", "quiet")}
+"""The kinds of case that each item of a registry must have in its own test file (see tests/cases.py)."""
 
 
 @pytest.mark.parametrize("registry", [READERS, DETECTORS, CAUSES, REPORTERS], ids=lambda r: r.package)
@@ -17,6 +22,25 @@ def test_all_plugins_load(registry):
     """No module of a plugin package fails to import, and there is something in each."""
     assert list(registry)
     assert registry.broken == []
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [(item, kind) for registry, kinds in NEEDED.items() for item in registry for kind in kinds],
+    ids=lambda x: x if isinstance(x, str) else x.__module__.removeprefix("postmortem."),
+)
+def test_every_registered_item_has_its_cases(item, kind):
+    """The test file of each item declares a case of every kind that its registry needs."""
+    assert (ROOT / file_of(item)).exists(), f"{item.__name__} of {item.__module__} has no test file: write {file_of(item)}"
+    kinds = {case.kind for case in cases_of(item)}
+    assert kind in kinds, f"{file_of(item)} declares no case with @{kind}({item.__name__})"
+
+
+@pytest.mark.parametrize("signature", CATALOGUE.values(), ids=lambda s: s.id)
+def test_every_signature_has_an_example(signature):
+    """The data file names a real line; tests/signatures runs it through the whole catalogue."""
+    assert all(example.strip() for example in signature.examples)
+    assert signature.examples
 
 
 def test_a_broken_plugin_is_remembered(tmp_path, monkeypatch):

@@ -54,6 +54,7 @@ class Series:
         return self if ok.all() else self.take(ok)
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Series:
+        """The same series with these rows only."""
         return Series(self.tag, self.role, self.rank, self.source, self.step[rows], self.value[rows], self.wall_time[rows])
 
 
@@ -71,6 +72,7 @@ class View:
 
     @cached_property
     def series(self) -> list[Series]:
+        """The surviving history, one series per quantity and rank, without the copies of a second source."""
         found = [s for stream in self.run.streams for s in _surviving(stream, self.run.roles)]
         return _merged(found)
 
@@ -101,6 +103,7 @@ class View:
 
     @cached_property
     def restarts(self) -> list[Restart]:
+        """The places where the steps of any stream go back."""
         return [r for stream in self.run.streams for r in stream.restarts]
 
     @cached_property
@@ -111,6 +114,7 @@ class View:
 
     @cached_property
     def first_step(self) -> int | None:
+        """The smallest step of any series of a known role; of any series where there is none."""
         known = [s for s in self.series if s.role not in (None, "epoch")] or self.series
         return min((int(s.step[0]) for s in known if len(s)), default=None)
 
