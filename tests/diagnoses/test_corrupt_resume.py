@@ -7,8 +7,8 @@ import pytest
 
 from postmortem.core.model import Checkpoint
 from postmortem.core.view import View
-from postmortem.diagnoses._engine import diagnose
 from postmortem.diagnoses.corrupt_resume import CorruptResume
+from postmortem.judging.causes import diagnose
 from tests.diagnoses.cases import T, grow, quiet, tells
 
 

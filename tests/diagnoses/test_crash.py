@@ -8,7 +8,7 @@ from pathlib import Path
 import postmortem
 from postmortem.core.model import Event
 from postmortem.diagnoses.crash import Crash
-from postmortem.readers._events import find_events
+from postmortem.readers.text.failures import find_events
 from tests.diagnoses.cases import NAN_FROM_200, quiet, tells
 
 MISSING = Event(kind="not-found", severity="error", message="FileNotFoundError: shard-7.tar", file="train.out", line=9, step=399)

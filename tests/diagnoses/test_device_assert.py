@@ -8,8 +8,8 @@ import pytest
 import postmortem
 from postmortem.core.model import Checkpoint, Event
 from postmortem.core.view import View
-from postmortem.diagnoses._engine import diagnose
 from postmortem.diagnoses.device_assert import DeviceAssert
+from postmortem.judging.causes import diagnose
 from tests.diagnoses.cases import quiet, tells
 
 

@@ -10,8 +10,8 @@ import pytest
 from postmortem.core.model import Checkpoint
 from postmortem.core.view import View
 from postmortem.diagnoses import CAUSES
-from postmortem.diagnoses._engine import diagnose
-from postmortem.reporters._story import with_commands
+from postmortem.judging.causes import diagnose
+from postmortem.reporters.shared.outline import with_commands
 from postmortem.signatures import CATALOGUE
 from tests.diagnoses.cases import NAN_FROM_200, T, at_, from_
 

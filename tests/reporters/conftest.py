@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from postmortem.core.model import Around, Checkpoint, Diagnosis, Event, Finding, Problem, Report, RunReport, Source, json_value
+from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem, Source, json_value
+from postmortem.core.report import Around, Report, RunReport
 from postmortem.replay.model import Culprit, Fidelity, Fix
 from postmortem.reporters import RenderOptions
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from postmortem.core.model import Report
+from postmortem.core.report import Report
 from postmortem.reporters import REPORTERS, RenderOptions
 
 GOLDEN = Path(__file__).parent / "golden"
