@@ -7,6 +7,7 @@ lacks a kind of case.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
@@ -50,6 +51,8 @@ def case(kind: str) -> Callable[..., Callable[[F], F]]:
 def file_of(item: Any) -> Path:
     """The test file of a registered item: the folders below ``tests/`` are those below ``postmortem/``."""
     *folders, module = item.__module__.split(".")[1:]
+    if hasattr(sys.modules[item.__module__], "__path__"):  # a package has its tests in a folder of its own
+        folders.append(module)
     return Path("tests", *folders, f"test_{module}.py")
 
 

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib import import_module
+from pkgutil import walk_packages
+from typing import Any
+
 import pytest
 
+import postmortem
 from postmortem.api import broken_plugins
 from postmortem.core.registry import Registry
 from postmortem.detectors import DETECTORS
-from postmortem.diagnoses import CAUSES
-from postmortem.readers import READERS
-from postmortem.reporters import REPORTERS
 from postmortem.signatures import CATALOGUE
 from tests.cases import ROOT, cases_of, file_of
 
-NEEDED = {DETECTORS: ("fires", "quiet"), CAUSES: ("tells", "quiet")}
-"""The kinds of case that each item of a registry must have in its own test file (see tests/cases.py)."""
+NEEDED = {
+    "postmortem.checkpoints.formats": ("reads",),
+    "postmortem.detectors": ("fires", "quiet"),
+    "postmortem.diagnoses": ("tells", "quiet"),
+    "postmortem.readers": (),
+    "postmortem.readers.text.dialects": (),
+    "postmortem.replay.fixes": ("cures", "leaves"),
+    "postmortem.reporters": (),
+}
+"""The kinds of case that each item of a registry must have in its own test file, see tests/cases.py.
+
+Reporters have their golden files; readers and dialects are tested by their folders' own batteries.
+"""
 
 
-@pytest.mark.parametrize("registry", [READERS, DETECTORS, CAUSES, REPORTERS], ids=lambda r: r.package)
+def registries() -> list[Registry[Any]]:
+    """Every registry of the package that this environment can import (replay needs torch)."""
+    found = {}
+    for module in walk_packages(postmortem.__path__, "postmortem."):
+        if module.ispkg:
+            with suppress(ImportError):
+                found |= {id(value): value for value in vars(import_module(module.name)).values() if isinstance(value, Registry)}
+    return list(found.values())
+
+
+def test_every_registry_says_which_cases_it_needs():
+    """A new registry is entered in NEEDED."""
+    assert {registry.package for registry in registries()} <= set(NEEDED)
+
+
+@pytest.mark.parametrize("registry", registries(), ids=lambda r: r.package)
 def test_all_plugins_load(registry):
     """No module of a plugin package fails to import, and there is something in each."""
     assert list(registry)
@@ -26,7 +55,7 @@ def test_all_plugins_load(registry):
 
 @pytest.mark.parametrize(
     ("item", "kind"),
-    [(item, kind) for registry, kinds in NEEDED.items() for item in registry for kind in kinds],
+    [(item, kind) for registry in registries() for kind in NEEDED.get(registry.package, ()) for item in registry],
     ids=lambda x: x if isinstance(x, str) else x.__module__.removeprefix("postmortem."),
 )
 def test_every_registered_item_has_its_cases(item, kind):
