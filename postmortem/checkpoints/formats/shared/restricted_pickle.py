@@ -42,11 +42,6 @@ class UnreadableCheckpoint(ReplayError):
         self.problem = problem
 
 
-def is_zip(path: Path) -> bool:
-    with path.open("rb") as f:
-        return f.read(4) == b"PK\x03\x04"
-
-
 class _Dtype:
     """Stands in for a numpy type in a pickle, which may say anything of it: an object type that claims to hold no objects would make
     pointers of the file's bytes. Only the name and the byte order are believed."""
@@ -135,6 +130,13 @@ class Trusting(pickle.Unpickler):
 
 TRUSTING = types.SimpleNamespace(Unpickler=Trusting, load=lambda f, **how: Trusting(f, **how).load(), __name__="pickle")
 """In place of the module pickle, for files that the user vouches for."""
+
+
+def load(path: Path, *, trust: bool, mmap: bool = False) -> Any:
+    """``torch.load`` to the CPU with ``weights_only=True``; with `trust` everything that the file holds is unpickled."""
+    how: dict[str, Any] = {"weights_only": False, "pickle_module": TRUSTING} if trust else {"weights_only": True}
+    with safe_globals():
+        return torch.load(path, map_location="cpu", mmap=mmap, **how)
 
 
 class Pickle(io.BytesIO):
