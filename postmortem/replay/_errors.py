@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
+from postmortem.core.errors import ReplayError
 from postmortem.replay.recipe import describe, out_of_memory, user_frames
-from postmortem.replay.runner import ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

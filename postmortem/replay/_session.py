@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from postmortem.core.errors import ReplayError
 from postmortem.replay._tensors import exact_bits, nonfinite_names, storage_key
 from postmortem.replay.batches import tensors_in
-from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner, plain_name
+from postmortem.replay.runner import NOTHING, Overrides, StepResult, StepRunner, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

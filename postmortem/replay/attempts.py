@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.errors import ReplayError
 from postmortem.readers._checkpoints import shown
 from postmortem.replay import repeat
 from postmortem.replay._errors import one_line
@@ -18,7 +19,7 @@ from postmortem.replay.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
 from postmortem.replay.recipe import Recipe, describe, out_of_memory, user_frames
 from postmortem.replay.rolling import Roll, leaps, roll
-from postmortem.replay.runner import ReplayError, StepResult, StepRunner
+from postmortem.replay.runner import StepResult, StepRunner
 from postmortem.replay.saved import Saved, read_saved
 from postmortem.replay.state import Rng
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.errors import ReplayError
 from postmortem.readers._checkpoints import find_checkpoints, home_of, step_of
 from postmortem.replay.health import inspect
 from postmortem.replay.layout import layout
-from postmortem.replay.runner import ReplayError
 
 if TYPE_CHECKING:
     from postmortem.core.model import Checkpoint, Finding, RunReport

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.errors import ReplayError
 from postmortem.core.model import SCHEMA_VERSION, json_value
 from postmortem.core.view import View
 from postmortem.replay._errors import as_one_line
@@ -23,7 +24,6 @@ from postmortem.replay.attempts import Attempts
 from postmortem.replay.choose import aim_at, choose_checkpoint, config_of
 from postmortem.replay.recipe import Recipe
 from postmortem.replay.repro import write_repro
-from postmortem.replay.runner import ReplayError
 from postmortem.replay.state import preserved
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from postmortem.core.errors import ReplayError
 from postmortem.readers._checkpoints import companions_of
-from postmortem.replay.runner import ReplayError, StepRunner
+from postmortem.replay.runner import StepRunner
 from postmortem.replay.saved import read_file
 from postmortem.replay.unpickling import WHOLE, UnreadableCheckpoint
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.errors import ReplayError
 from postmortem.replay import repeat, rolling
 from postmortem.replay._candidates import Candidate, candidates
 from postmortem.replay._carried import from_earlier
@@ -27,7 +28,7 @@ from postmortem.replay._users import wrong
 from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
 from postmortem.replay.model import Cause, Culprit, Established, Phase, TrainStep
 from postmortem.replay.recipe import call_user, describe
-from postmortem.replay.runner import Overrides, ReplayError, StepRunner, plain_name
+from postmortem.replay.runner import Overrides, StepRunner, plain_name
 from postmortem.replay.samples import Samples
 from postmortem.replay.state import preserved
 from postmortem.replay.trace import Tracer, Within

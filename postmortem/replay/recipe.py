@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.core.errors import did_you_mean
+from postmortem.core.errors import ReplayError, did_you_mean
 from postmortem.readers._checkpoints import home_of, is_checkpoint
 from postmortem.replay._users import installed, not_the_users, wrong
 from postmortem.replay.model import Context, TrainStep
-from postmortem.replay.runner import Exited, ReplayError
+from postmortem.replay.runner import Exited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

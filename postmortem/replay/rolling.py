@@ -9,7 +9,8 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from postmortem.replay.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner
+from postmortem.core.errors import ReplayError
+from postmortem.replay.runner import NOTHING, Overrides, StepResult, StepRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

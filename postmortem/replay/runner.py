@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from postmortem.core.errors import PostmortemError
+from postmortem.core.errors import ReplayError
 from postmortem.replay._outside import Outside
 from postmortem.replay._tensors import nonfinite_names, total_norm
 from postmortem.replay.batches import clone_tensor, tensor_map
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from postmortem.replay.model import TrainStep
-
-
-class ReplayError(PostmortemError):
-    """A replay that could not be done; the message says what was in the way and what to do."""
 
 
 class Exited(Exception):

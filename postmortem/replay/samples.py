@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.errors import ReplayError
 from postmortem.replay._tensors import along
 from postmortem.replay.batches import clone_tensor, parts_of, tensor_map, tensors_in, with_parts
-from postmortem.replay.runner import ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -24,11 +24,12 @@ from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
+from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.health import health  # noqa: E402
 from postmortem.replay.layout import layout  # noqa: E402
 from postmortem.replay.loading import find_rng, load_saved  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
-from postmortem.replay.runner import ReplayError, StepRunner  # noqa: E402
+from postmortem.replay.runner import StepRunner  # noqa: E402
 from postmortem.replay.saved import optimizer_count, read_saved  # noqa: E402
 from postmortem.replay.unpickling import UnreadableCheckpoint  # noqa: E402
 

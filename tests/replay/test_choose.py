@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from postmortem import api  # noqa: E402
+from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.core.model import Checkpoint, Finding  # noqa: E402
 from postmortem.core.view import View  # noqa: E402
 from postmortem.replay.choose import Aim, aim_at, choose_checkpoint, flat_yaml  # noqa: E402
-from postmortem.replay.runner import ReplayError  # noqa: E402
 
 
 def finding(name: str, tag: str, step: int, end: int | None = None, severity: str = "error") -> Finding:

@@ -11,10 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay._tensors import nonfinite_names, total_norm  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.rolling import leaps, leaves_level, roll, survives  # noqa: E402
-from postmortem.replay.runner import Overrides, ReplayError, StepRunner  # noqa: E402
+from postmortem.replay.runner import Overrides, StepRunner  # noqa: E402
 from postmortem.replay.state import preserved  # noqa: E402
 
 nn = torch.nn
