@@ -16,13 +16,13 @@ import torch
 
 from postmortem.core.errors import ReplayError
 from postmortem.readers._checkpoints import companions_of
-from postmortem.replay.runner import StepRunner
 from postmortem.replay.saved import read_file
 from postmortem.replay.unpickling import WHOLE, UnreadableCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from postmortem.replay.runner import StepRunner
     from postmortem.replay.saved import Saved
 
     Where = tuple[str, ...]

@@ -1,0 +1,1 @@
+"""Who made a step fail: the stages of the diagnosis, and what they share."""
