@@ -1,1 +1,1 @@
-"""Who made a step fail: the stages of the diagnosis, and what they share."""
+"""Names what made the step fail, one file per question."""

@@ -7,22 +7,22 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from postmortem.replay._readings import fails_without
 from postmortem.replay._repairs import with_repairs
-from postmortem.replay._session import TRIES, Reruns, Stage, Traced, error_site
+from postmortem.replay.culprit.sample_hints import fails_without
 from postmortem.replay.model import Culprit
-from postmortem.replay.runner import plain_name
-from postmortem.replay.samples import Samples
-from postmortem.replay.trace import Tracer, Within
+from postmortem.replay.rerun.reruns import TRIES, Reruns, Stage, Traced, error_site
+from postmortem.replay.rerun.samples import Samples
+from postmortem.replay.step.runner import plain_name
+from postmortem.replay.trace.tracer import Tracer, Within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import torch
 
-    from postmortem.replay._candidates import Candidate
-    from postmortem.replay.repeat import Again, Fault
-    from postmortem.replay.runner import StepRunner
+    from postmortem.replay.rerun.candidates import Candidate
+    from postmortem.replay.rerun.determinism import Again, Fault
+    from postmortem.replay.step.runner import StepRunner
 
 
 class Investigation:

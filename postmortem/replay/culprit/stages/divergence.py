@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.replay._divergence import diverged, far_off
+from postmortem.replay.culprit.divergence import diverged, far_off
 from postmortem.replay.culprit.stages import stage
 
 if TYPE_CHECKING:

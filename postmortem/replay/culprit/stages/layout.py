@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.replay._operators import canonical
 from postmortem.replay.culprit.investigation import code_at, owner
 from postmortem.replay.culprit.stages import stage
 from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
-from postmortem.replay.trace import Tracer
+from postmortem.replay.trace.operators import canonical
+from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from postmortem.replay.culprit.investigation import Investigation

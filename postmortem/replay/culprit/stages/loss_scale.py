@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.replay._candidates import candidates
-from postmortem.replay._operators import canonical
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.runner import Overrides
+from postmortem.replay.rerun.candidates import candidates
+from postmortem.replay.step.runner import Overrides
+from postmortem.replay.trace.operators import canonical
 
 if TYPE_CHECKING:
     from postmortem.replay.culprit.investigation import Investigation

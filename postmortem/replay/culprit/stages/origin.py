@@ -6,20 +6,20 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.errors import ReplayError
-from postmortem.replay._carried import from_earlier
-from postmortem.replay._confirm import Confirm
-from postmortem.replay._operators import canonical
-from postmortem.replay._readings import SampleHints, are_outliers
-from postmortem.replay._tensors import NAN
+from postmortem.replay.culprit.confirm import Confirm
+from postmortem.replay.culprit.earlier_step import from_earlier
 from postmortem.replay.culprit.investigation import code_at, owner
+from postmortem.replay.culprit.sample_hints import SampleHints, are_outliers
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.recipe import describe
+from postmortem.replay.recipe.load import describe
+from postmortem.replay.trace.operators import canonical
+from postmortem.replay.trace.tensors import NAN
 
 if TYPE_CHECKING:
-    from postmortem.replay._candidates import Candidate
-    from postmortem.replay._records import Hit
     from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.model import Cause, Culprit, Established, Phase
+    from postmortem.replay.rerun.candidates import Candidate
+    from postmortem.replay.trace.records import Hit
 
 _OUTSIDE: dict[str, tuple[Phase, Cause]] = {
     "batch": ("data", "bad-input"),

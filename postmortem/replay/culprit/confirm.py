@@ -1,0 +1,185 @@
+"""Which candidate is the culprit: each is repaired in a rerun, and the one that cures the step is chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.replay._repairs import sanitized
+from postmortem.replay.rerun.candidates import Candidate, candidates
+from postmortem.replay.step.runner import Overrides
+from postmortem.replay.trace.tensors import NAN
+from postmortem.replay.trace.tracer import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Established
+    from postmortem.replay.rerun.reruns import Traced
+
+_ROUNDS, _AT_MOST = 4, 8
+
+Mends = dict[int, "Callable[[torch.Tensor], Any]"]
+
+
+class Confirm:
+    """Chooses among the candidates of a traced step, and notes in the trail what decided."""
+
+    def __init__(self, case: Investigation) -> None:
+        self.case, self.reruns, self.samples = case, case.reruns, case.samples
+
+    def choose(self, traced: Traced) -> tuple[list[Candidate], Established]:
+        """The candidates at fault, the culprit first. If the repair of one origin only uncovers another, the step is traced
+        again with the first one repaired."""
+        assert traced.stage is not None
+        self.stage = traced.stage
+        first = traced
+        pool: dict[Any, Candidate] = {}
+        at_once: set[Any] = set()
+        for _ in range(_ROUNDS):
+            met = candidates(traced, self.case.names)
+            for c in met:
+                pool.setdefault(c.key, c).merge(c)
+            every = sorted(pool.values(), key=lambda c: c.index)
+            wanted = [c for c in every if not c.meant] or every
+            # one that only came to light by repairing others cannot be judged apart from them
+            at_once = {c.key for c in wanted} if traced is first else at_once
+            if (chosen := self._curing(wanted, at_once)) is not None:
+                return chosen, "cured"
+            if not wanted or not met:
+                break
+            traced = self.case.trace(self._mends(wanted), self._preparation(wanted))
+            if traced.stage is None or traced.stage != first.stage:
+                break
+        earliest = sorted((c for c in pool.values() if not c.meant), key=lambda c: c.index) or list(pool.values())
+        if earliest:
+            self._note("the earliest origin of what is not finite; repairing it alone does not cure the step")
+        return earliest[:1], "observed"
+
+    def _curing(self, wanted: list[Candidate], at_once: set[Any]) -> list[Candidate] | None:
+        """The candidates whose repair cures the step, alone or together; None if there are none."""
+        curing = [c for c in wanted[:_AT_MOST] if c.key in at_once and self._cures([c])]
+        best = self._preferred(curing, wanted)
+        origins = f"{len(wanted)} origins"
+        if best is not None:
+            best = self._in_backward(best, wanted)
+            if (sides := self._both_sides(best, wanted)) is not None:
+                together = f"repaired together, the {self.stage} is finite"
+                self._note(f"{len(sides)} origins whose infinities meet in one {best.op}; {together}")
+                return sides
+            which = "the only origin" if len(wanted) == 1 else f"one of {origins}"
+            self._note(f"{which} of what is not finite; repaired, the {self.stage} is finite")
+            return [best]
+        if len(wanted) > 1 and self._cures(wanted):
+            together = f"which only together cure the {self.stage}; the first is named"
+            self._note(f"{origins} of what is not finite, {together}")
+            return wanted
+        return None
+
+    def _note(self, message: str) -> None:
+        self.case.trail.append(message)
+
+    def _preferred(self, curing: list[Candidate], every: list[Candidate]) -> Candidate | None:
+        """The earliest origin that cures, except a pole whose infinities healthy samples have as well: those are meant."""
+        for c in curing:
+            if c.pole and any(
+                self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index
+            ):
+                continue
+            return c
+        return curing[0] if curing else None
+
+    def _in_backward(self, best: Candidate, every: list[Candidate]) -> Candidate:
+        """The derivative at the same place, if that failed and the loss itself tolerated the infinity of `best` (a pole, or a
+        sum over masked values only); else `best`."""
+        taken = best.pole or (best.from_inf and not best.bits & NAN)
+        if self.stage != "grad" or not taken or best.hits[0].backward:
+            return best
+
+        def place(c: Candidate) -> tuple[Any, ...]:
+            return c.op, c.hits[0].where.code, c.hits[0].where.line
+
+        return next((c for c in every if c.hits[0].backward and place(c) == place(best)), best)
+
+    def _both_sides(self, best: Candidate, every: list[Candidate]) -> list[Candidate] | None:
+        """The origins of the infinities that meet in `best` (inf - inf, 0 * inf), where repairing one leaves the other, so that
+        none cures alone; None if healthy samples have them as well."""
+        before = [c for c in every if c.index < best.index and c.outside is None and not (c.bits & NAN or c.from_inf)]
+        before = before[:_AT_MOST]
+        if not (best.from_inf and best.bits & NAN) or best.hits[0].backward or len(before) < 2:
+            return None
+        if self._harmless_elsewhere(best) or not self._cures(before):
+            return None
+        needed = before
+        for c in before if len(before) > 2 else []:
+            others = [n for n in needed if n is not c]
+            needed = others if others and self._cures(others) else needed
+        return needed
+
+    def _harmless_elsewhere(self, later: Candidate) -> bool:
+        """True if healthy samples carry the same infinities: replacing the samples in which this operator produced NaN by a
+        healthy one cures the step."""
+        hit = later.hits[0]
+        bad = next(iter(self.samples.guesses(hit.shape, hit.rows)), None)
+        if bad is None or len(bad) >= self.samples.size:
+            return False
+        met = (next(iter(self.samples.guesses(t.shape, t.rows)), None) for t in hit.inputs if t.bits)
+        fine = [i for rows in met if rows is not None for i in rows if i not in bad]
+        if not fine:
+            return False
+        return self.reruns.fails(Overrides(batch=self.samples.replace(bad, fine[0])), at=self.stage) is False
+
+    def _mends(self, chosen: list[Candidate], forward: Callable[[torch.Tensor], Any] | None = None) -> Mends:
+        return {
+            hit.index: (_zero if hit.backward else forward or _spread)
+            for c in chosen
+            if c.outside is None
+            for hit in c.hits
+        }
+
+    def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
+        """What repairs the tensors from outside before a rerun."""
+        outside = {c.outside for c in chosen if c.outside is not None}
+
+        def prepare() -> None:
+            if not outside:
+                return
+            parameters = list(self.reruns.state_tensors().items())
+            states = [(name, t) for name, t in self.reruns.optimizer_tensors() if t.is_floating_point()]
+            with torch.no_grad():
+                for kind, tensors in (("parameter", parameters), ("optimizer", states)):
+                    for name, t in tensors:
+                        if (kind, name) in outside:
+                            _zero(t)
+
+        return prepare
+
+    def _cures(self, chosen: list[Candidate]) -> bool:
+        clean = sanitized if any(c.outside is not None and c.outside[0] == "batch" for c in chosen) else None
+        overrides = Overrides(batch=clean)
+        # a check that raises may require more than finite values: a sign, a sum
+        for mend in (_spread, _alike) if self.reruns.raised is not None else (_spread,):
+            tracer = Tracer(repair=self._mends(chosen, mend), look=False)
+            if self.reruns.fails(overrides, at=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False:
+                return True
+        return False
+
+
+def _zero(t: torch.Tensor) -> None:
+    t.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _spread(t: torch.Tensor) -> None:
+    """Replaces non-finite values by harmless, distinct ones: equal values would make the next variance zero."""
+    good = torch.isfinite(t)
+    filling = torch.linspace(0.25, 0.75, t.numel(), device=t.device, dtype=torch.float32).to(t.dtype).view(t.shape)
+    t.copy_(torch.where(good, t, filling))
+
+
+def _alike(t: torch.Tensor) -> None:
+    """Replaces non-finite values by finite ones of the same tensor, or by zeros if it has none."""
+    good = torch.isfinite(t)
+    known = t[good] if good.any() else t.new_zeros(1)
+    t[~good] = known[torch.arange(int((~good).sum()), device=t.device) % len(known)]

@@ -1,0 +1,115 @@
+"""`localize`: names the culprit of a failing step, by tracing reruns of it, the cheapest question first."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.core.errors import ReplayError
+from postmortem.replay.culprit.investigation import Investigation
+from postmortem.replay.culprit.stages import diagnose
+from postmortem.replay.recipe.check import check
+from postmortem.replay.recipe.load import call_user
+from postmortem.replay.rerun.determinism import Fault, run_again
+from postmortem.replay.rerun.reruns import TRIES
+from postmortem.replay.roll import roll as rolling
+from postmortem.replay.step.runner import StepRunner
+from postmortem.replay.step.state import preserved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.replay.model import Culprit, TrainStep
+
+_MANY_STEPS = 1_000_000
+
+
+def localize(
+    train_step: TrainStep,
+    *,
+    step: int | None = None,
+    device: Any = None,
+    fixes: bool = True,
+    runner: StepRunner | None = None,
+    rolled: Fault | None = None,
+) -> Culprit:
+    """Names the culprit of the first step with a non-finite loss, gradient or parameter.
+
+    step: the last step to look at, counted as in the log (default: all batches of a list, or the one `batch`).
+    fixes: whether repairs are tried. runner, rolled: steps that have been rolled forward already. device: device of the
+    reruns, by default that of the model.
+
+    A step that raises because of a non-finite value (an assertion, an argument check of torch.distributions) is traced up
+    to the exception. Model, optimizer, random generators, hooks and flags are unchanged when it returns or raises.
+    Raises ReplayError if the step cannot be run.
+    """
+    check(train_step)
+    runner = runner or StepRunner(train_step)
+    if device is not None and str(device).partition(":")[0] != runner.device.type:
+        there = "build it there (the recipe's ctx.device)"
+        raise ReplayError(f"the model is on {runner.device}, not on {device}: {there}")
+    reported = rolled is not None
+    before = runner.snapshot()
+    with preserved(runner.models.values()), warnings.catch_warnings(), _eager(runner) as compiled:
+        warnings.simplefilter("ignore")
+        try:
+            fault = rolled or _fault(runner, train_step, step)
+            case = Investigation(runner, fault, fixes=fixes, reported=reported)
+            found = diagnose(case)
+            if case.reruns.luck.times > case.times:  # the reruns turned out to be nondeterministic: it was perhaps luck
+                found = diagnose(Investigation(runner, fault, fixes=fixes, reported=reported, times=TRIES))
+        finally:
+            runner.restore(before)
+    if compiled:
+        note = "compiled code was run eagerly: operators inside it cannot be seen"
+        found = replace(found, how=(*found.how, note))
+    return found
+
+
+def _fault(runner: StepRunner, train_step: TrainStep, step: int | None) -> Fault:
+    """Rolls forward up to the first fault and runs that step again."""
+    done = call_user("the batches", _roll, runner, train_step, step)
+    if done.fault is None:
+        return Fault(done)
+    return Fault(done, call_user("the step, run again,", partial(run_again, just_run=True), runner, done, done.fault))
+
+
+def _eager(runner: StepRunner) -> Any:
+    """A context without torch.compile; its value is whether anything is known to be compiled."""
+    if "torch._dynamo" not in sys.modules:  # torch.compile imports it
+        return nullcontext(False)
+    from torch._dynamo import OptimizedModule
+
+    modules = [m for model in [*runner.models.values(), *runner.outside.modules.values()] for m in model.modules()]
+    compiled = any(isinstance(m, OptimizedModule) or getattr(m, "_compiled_call_impl", None) for m in modules)
+    return _without_compiling(runner.outside.compiled or compiled)
+
+
+@contextmanager
+def _without_compiling(known: bool) -> Iterator[bool]:
+    if hasattr(torch.compiler, "set_stance"):
+        stance = torch.compiler.set_stance("force_eager")
+    else:  # torch < 2.6
+        stance = torch._dynamo.config.patch(disable=True)
+    with stance:
+        yield known
+
+
+def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rolling.Roll:
+    batches = train_step.batches
+    if batches is None:
+        only = step if step is not None else int(train_step.first_step or 0)
+        return rolling.roll(runner, only, only)
+    first = int(train_step.first_step or 0)
+    if step is not None:
+        return rolling.roll(runner, first, max(first, step))
+    if callable(batches):
+        raise ReplayError("batches is a function of the step: say which step is the last to look at (step=)")
+    known = getattr(batches, "__len__", None)
+    return rolling.roll(runner, first, first + (max(known(), 1) - 1 if known is not None else _MANY_STEPS))
