@@ -87,23 +87,14 @@ class Attempts:
             if attempts[-1].fidelity.exact == attempts[-1].fidelity.compared > 0:
                 break
         best = max(attempts, key=_trust)
-        if (
-            not best.fidelity.ok
-            and best.fidelity.compared
-            and (other := self.with_recipe_rate(best)) is not None
-            and _trust(other) > _trust(best)
-        ):
+        if not best.fidelity.ok and best.fidelity.compared and (other := self.with_recipe_rate(best)) is not None and _trust(other) > _trust(best):
             best = other
         if len(firsts) > 1 and best.fidelity.ok:
             best.account.fitted.append(f"first step after the checkpoint: {best.first}, as the logged losses decide")
         if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
             if self.aim.asked is not None:
-                raise ReplayError(
-                    f"step {self.aim.asked} lies before the checkpoint {self.path.name}, by the logged losses: choose an earlier one"
-                )
-            raise ReplayError(
-                f"{self.path} is of the last step there is: no step after it can be replayed and compared with the log"
-            )
+                raise ReplayError(f"step {self.aim.asked} lies before the checkpoint {self.path.name}, by the logged losses: choose an earlier one")
+            raise ReplayError(f"{self.path} is of the last step there is: no step after it can be replayed and compared with the log")
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
             best = self.attempt(runner, account, best.first, final=True)
@@ -124,9 +115,7 @@ class Attempts:
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         rates = [g.get("lr") for g in groups]
         account = load_saved(runner, saved, trust=self.trust)
-        groups = [
-            g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())
-        ]  # loading makes new groups
+        groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]  # loading makes new groups
         self.recipe_rates = list(zip(groups, rates, strict=True))
         return runner, account, saved
 
@@ -141,16 +130,12 @@ class Attempts:
             raise ReplayError(f"{self.path} does not say its step: give first_step=… in the recipe's TrainStep")
         else:
             levels = [saved.content, *saved.content.values()] if isinstance(saved.content, dict) else []
-            says_next = saved.counted or any(
-                k in level for level in levels if isinstance(level, dict) for k in _NEXT_FIRST
-            )
+            says_next = saved.counted or any(k in level for level in levels if isinstance(level, dict) for k in _NEXT_FIRST)
             candidates = [saved.step, saved.step + 1] if says_next else [saved.step + 1, saved.step]
         possible = [c for c in candidates if until is None or c <= until + self.aim.beyond]
         self.skipped_first = len(possible) < len(candidates) and len(candidates) > 1
         if not possible:
-            raise ReplayError(
-                f"step {until} lies before the checkpoint {self.path.name}, whose first step is {candidates[0]}: choose an earlier one"
-            )
+            raise ReplayError(f"step {until} lies before the checkpoint {self.path.name}, whose first step is {candidates[0]}: choose an earlier one")
         return possible if self.view is not None else possible[:1]
 
     def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool) -> Attempt:
@@ -227,9 +212,7 @@ class Attempts:
             return None
         other = self.attempt(runner, account, best.first, final=True)
         if other.fidelity.ok:
-            account.fitted.append(
-                "learning rate: the recipe's, not the checkpoint's: only with it the logged losses are reproduced"
-            )
+            account.fitted.append("learning rate: the recipe's, not the checkpoint's: only with it the logged losses are reproduced")
         return other
 
     # ---- the culprit
@@ -246,36 +229,22 @@ class Attempts:
             raise ReplayError(done.ended)
         fault = done.fault if done.fault is not None else done.overflow if self.aim.failed else None
         distrust = bool(fidelity.compared) and not fidelity.ok
-        if (
-            fault is None
-            and done.diverged_at is None
-            and self.aim.grows
-            and not distrust
-            and (leapt := leaps([r.loss for r in done.results]))
-        ):
+        if fault is None and done.diverged_at is None and self.aim.grows and not distrust and (leapt := leaps([r.loss for r in done.results])):
             done.diverged_at = done.first + leapt
         if fault is None and done.diverged_at is not None and self.aim.failed:
             found = localize(runner.train_step, runner=runner, rolled=Fault(done), fixes=fix)
             at = done.diverged_at if found.cause == "divergence" else found.step
             return replace(found, step=at, fidelity=fidelity, how=(*how, *found.how)), not distrust
         if fault is None:
-            return (
-                self.not_reproduced(attempt, how, fix)
-                if self.aim.nonfinite
-                else self.nothing_found(attempt, how, distrust)
-            )
+            return self.not_reproduced(attempt, how, fix) if self.aim.nonfinite else self.nothing_found(attempt, how, distrust)
         if distrust and not self.where_the_log_has_it(attempt, fault):
             raised = "" if done.raised is None else f" ({describe('it', done.raised)})"
-            how.append(
-                f"the replay fails at step {fault}{raised}, the log does not: it is not the run that is replayed, so nothing is blamed"
-            )
+            how.append(f"the replay fails at step {fault}{raised}, the log does not: it is not the run that is replayed, so nothing is blamed")
             return Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(how)), False
         again = run_again(runner, done, fault)
         how.append(again.message)
         if again.transient:
-            return Culprit(
-                cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"
-            ), True
+            return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True
         found = localize(runner.train_step, runner=runner, rolled=Fault(done, again), fixes=fix)
         return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust
 
@@ -285,11 +254,7 @@ class Attempts:
         if asked is None:
             return []
         beyond = self.log_ends is not None and asked > self.log_ends
-        said = (
-            f"step {asked} lies beyond the log, which ends at step {self.log_ends}"
-            if beyond
-            else f"step {asked} was asked for"
-        )
+        said = f"step {asked} lies beyond the log, which ends at step {self.log_ends}" if beyond else f"step {asked} was asked for"
         if fault is not None and fault < asked:
             return [f"{said}: step {fault} comes before it and is the first at fault"]
         if done.last < asked:
@@ -326,9 +291,7 @@ class Attempts:
         replay is not faithful."""
         how = [line for line in how if line != attempt.fidelity.note]
         for bad in self.bad_on_the_way(attempt.roll):
-            how.append(
-                f"from {self.path.name} every step stays finite; {bad.name}, on the way, does not: the run is replayed from there"
-            )
+            how.append(f"from {self.path.name} every step stays finite; {bad.name}, on the way, does not: the run is replayed from there")
             good, self.path = self.path, bad
             second = self.best_attempt()
             if second.roll.fault is not None:
@@ -345,21 +308,13 @@ class Attempts:
             f"up to step {self.aim.step} the replay follows the log, there the log is not finite and the replay is: the fault did not come back "
             "(a hardware fault, a race, or something that the recipe does not rebuild)"
         )
-        attempt.fidelity = replace(
-            attempt.fidelity, note=f"{earlier.note}; at step {self.aim.step} the log is not finite and the replay is"
-        )
-        return Culprit(
-            cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how)
-        ), False
+        attempt.fidelity = replace(attempt.fidelity, note=f"{earlier.note}; at step {self.aim.step} the log is not finite and the replay is")
+        return Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how)), False
 
     def bad_on_the_way(self, done: Roll) -> list[Path]:
         """Checkpoints of the steps that were replayed which are not finite although the replay was, newest first."""
         known = [c for c in self.checkpoints if c.step is not None and done.first <= c.step <= done.last]
-        return [
-            Path(c.path)
-            for c in sorted(known, key=lambda c: -(c.step or 0))
-            if inspect(self.here / c.path).finite is False
-        ]
+        return [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0)) if inspect(self.here / c.path).finite is False]
 
 
 _ABANDONED = "abandoned: the losses do not follow the log"

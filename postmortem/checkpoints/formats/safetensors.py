@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.formats import CheckpointFormat, checkpoint_format
-from postmortem.core.errors import MissingExtra
+from postmortem.core.errors import MissingExtra, UnreadableCheckpoint
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Safetensors(CheckpointFormat):
 
     @staticmethod
     def read(path: Path, *, trust: bool) -> dict[str, torch.Tensor]:
-        from postmortem.checkpoints.formats.shared.restricted_pickle import UnreadableCheckpoint, short
+        from postmortem.checkpoints.formats.shared.restricted_pickle import short
 
         try:
             from safetensors.torch import load_file
@@ -69,7 +69,6 @@ class Safetensors(CheckpointFormat):
 
 def _pieces(path: Path) -> Pieces:
     from postmortem.checkpoints.formats.shared.pieces import Pieces
-    from postmortem.checkpoints.formats.shared.restricted_pickle import UnreadableCheckpoint
 
     size = path.stat().st_size
     with path.open("rb") as f:

@@ -35,11 +35,7 @@ def installed(name: str, module: Any) -> bool:
     """Whether a module is the interpreter's, a package's or ours, which no file of the user takes the place of."""
     origin = getattr(module, "__file__", None)
     top = name.partition(".")[0]
-    return (
-        top in ("__main__", "postmortem")
-        or top in sys.stdlib_module_names
-        or (origin is not None and not_the_users(origin))
-    )
+    return top in ("__main__", "postmortem") or top in sys.stdlib_module_names or (origin is not None and not_the_users(origin))
 
 
 def check(step: Any, source: str = "") -> None:

@@ -32,9 +32,7 @@ class Recipe:
         path, _, function = str(spec).partition(":") if Path(spec).suffix != ".py" else (str(spec), "", "")
         self.path, self.function = Path(path).resolve(), function or "recipe"
         if not self.path.is_file() or self.path.suffix != ".py":
-            raise ReplayError(
-                f"no recipe {path}: give a Python file with a function {self.function}(ctx), as FILE.py or FILE.py:FUNCTION"
-            )
+            raise ReplayError(f"no recipe {path}: give a Python file with a function {self.function}(ctx), as FILE.py or FILE.py:FUNCTION")
 
     @classmethod
     def beside(cls, target: Path) -> Recipe | None:
@@ -53,11 +51,7 @@ class Recipe:
         here = os.getcwd()
         own = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
         # another version of the user's files may be loaded already: of an earlier trial, or of another project
-        shadowed = {
-            n: m
-            for n, m in before.items()
-            if _lies_in(m, folder) or (n.partition(".")[0] in own and not installed(n, m))
-        }
+        shadowed = {n: m for n, m in before.items() if _lies_in(m, folder) or (n.partition(".")[0] in own and not installed(n, m))}
         for name in shadowed:
             del sys.modules[name]
         sys.path.insert(0, str(folder))
@@ -67,9 +61,7 @@ class Recipe:
         finally:
             sys.dont_write_bytecode = silent
             sys.path[:] = path
-            for name in [
-                n for n, m in sys.modules.items() if (n not in before or n in shadowed) and _lies_in(m, folder)
-            ]:
+            for name in [n for n, m in sys.modules.items() if (n not in before or n in shadowed) and _lies_in(m, folder)]:
                 del sys.modules[name]
             sys.modules.update(shadowed)
             os.chdir(here)  # last: it may be gone
@@ -81,9 +73,7 @@ class Recipe:
         function = self._load()
         made = call_user(f"the recipe {self.path.name}", function, context)
         if not isinstance(made, TrainStep):
-            raise ReplayError(
-                f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}"
-            )
+            raise ReplayError(f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}")
         check(made, f"{self.path.name}: ")
         return made
 
@@ -97,9 +87,7 @@ class Recipe:
         call_user(f"the recipe {self.path.name}", spec.loader.exec_module, module)
         function = getattr(module, self.function, None)
         if not callable(function):
-            raise ReplayError(
-                f"{self.path.name} has no function {self.function!r}{did_you_mean(self.function, vars(module))}"
-            )
+            raise ReplayError(f"{self.path.name} has no function {self.function!r}{did_you_mean(self.function, vars(module))}")
         return function  # type: ignore[no-any-return]
 
 
@@ -131,15 +119,9 @@ def as_replay_error(what: str, error: BaseException) -> ReplayError:
 def out_of_memory(what: str, error: BaseException) -> ReplayError | None:
     """The ReplayError for memory that ran out; None where `error` is another."""
     text = _text(error)
-    if (
-        isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
-        or "can't allocate memory" in text
-        or "not enough memory" in text
-    ):
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in text or "not enough memory" in text:
         cpu = ", or --device cpu" if "CUDA" in text else ""
-        return ReplayError(
-            f"{what} ran out of memory{_where(error)}: build a smaller model or batch in the recipe{cpu}"
-        )
+        return ReplayError(f"{what} ran out of memory{_where(error)}: build a smaller model or batch in the recipe{cpu}")
     return None
 
 

@@ -75,11 +75,7 @@ def _candidate(origin: Origin, traced: Traced, names: Mapping[int, str]) -> Cand
     op = hit.forward_name or hit.name
     if op == "_to_copy" and not hit.backward and origin.outside is None:
         op = _consumer(hit, traced) or op
-    if (
-        not hit.backward
-        and singular(called := hit.where.called)
-        and traced.tracer.first_at(hit.index).strip("_") == called
-    ):
+    if not hit.backward and singular(called := hit.where.called) and traced.tracer.first_at(hit.index).strip("_") == called:
         op = called or op  # what forward-mode differentiation runs after it is its derivative
     if hit.name in FRESH:
         op = hit.where.called or "tensor"
@@ -97,9 +93,5 @@ def _consumer(cast: Hit, traced: Traced) -> str | None:
     line = linecache.getline(cast.where.file, cast.where.line) if cast.where.file else ""
     if any(word in line for word in (".to(", "half(", "type(", "type_as(", "bfloat16(", "float16")):
         return None
-    later = (
-        h
-        for i, h in sorted(traced.log.hits.items())
-        if i > cast.index and any(t.source == cast.index for t in h.inputs)
-    )
+    later = (h for i, h in sorted(traced.log.hits.items()) if i > cast.index and any(t.source == cast.index for t in h.inputs))
     return next((h.name for h in later), None)

@@ -148,9 +148,7 @@ class StepRunner:
         scheduler = train_step.scheduler
         if isinstance(scheduler, dict):
             scheduler = list(scheduler.values())
-        self.schedulers = (
-            list(scheduler) if isinstance(scheduler, (list, tuple)) else [] if scheduler is None else [scheduler]
-        )
+        self.schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [] if scheduler is None else [scheduler]
         first = next((p for m in self.models.values() for p in m.parameters()), None)
         self.device: torch.device = torch.device("cpu") if first is None else first.device
         self.scaler = self._make_scaler()

@@ -50,9 +50,7 @@ _NO_PLACE = (None, 0, 0, None)
 
 def _total(t: torch.Tensor) -> torch.Tensor:
     """The sum of a tensor's values; the common case first, as this runs for every operator."""
-    return (
-        t.sum() if t.dtype == torch.float32 and t.layout == torch.strided and not t.is_nested else sum_of(values_of(t))
-    )
+    return t.sum() if t.dtype == torch.float32 and t.layout == torch.strided and not t.is_nested else sum_of(values_of(t))
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -264,9 +262,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             frame = frame.f_back
         return None, 0, 0, self._stack[-1] if self._stack else None
 
-    def _before(
-        self, index: int, info: OpInfo, args: Any, tensors: list[torch.Tensor], sources: list[int]
-    ) -> dict[int, int]:
+    def _before(self, index: int, info: OpInfo, args: Any, tensors: list[torch.Tensor], sources: list[int]) -> dict[int, int]:
         """id(tensor) -> bits that it holds before an operator overwrites it; those of the step's own tensors are known."""
         blind = self._deferred or (self._detail is not None and index not in self._detail)
         out = {}
