@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from postmortem.readers.text.failures.exceptions import Frame, exception_of
 from postmortem.readers.text.failures.fold import Failure, Occurrence
-from postmortem.readers.text.failures.tracebacks import Frame, exception_of
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from postmortem.signatures import CATALOGUE, Signature, advice
 
 if TYPE_CHECKING:
-    from postmortem.readers.text.failures.tracebacks import Block, Chain
+    from postmortem.readers.text.failures.exceptions import Block, Chain
 
 
 class _Match(NamedTuple):

@@ -17,13 +17,15 @@ from postmortem.readers.text.failures.follows import Follows
 from postmortem.readers.text.failures.naming import name_chain
 from postmortem.readers.text.failures.prefilter import Prefilter
 from postmortem.readers.text.failures.progress import COMPLETED_ANCHORS, Completion, Progress
-from postmortem.readers.text.failures.tracebacks import HEADER, Chain, TracebackReader
+from postmortem.readers.text.failures.tracebacks import HEADER, TracebackReader
 from postmortem.readers.text.lines.prefixes import Prefix, labelled, peel
 from postmortem.readers.text.steps.announced_length import ANNOUNCED
 from postmortem.signatures import CATALOGUE, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from postmortem.readers.text.failures.exceptions import Chain
 
 _LONGEST_LINE = 20_000
 _SAMPLE = 500
