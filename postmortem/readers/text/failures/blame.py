@@ -28,11 +28,11 @@ _EXPLAINED_BY = {
     "host-kill": {"slurm-oom-kill", "pod-evicted"},
     "sigterm": {"slurm-cancelled", "slurm-time-limit", "preemption-notice", "pod-evicted"},
 }
-"""Failures, and the others that explain them wherever these stand: a worker died, and elsewhere the log says why."""
+"""Failures, and the others that explain them, before or after: a worker died, and elsewhere the log gives the reason."""
 _BROKEN_DEVICE = ("xid", "gpu-lost", "ecc")
 """A GPU that broke: every call after it fails, also with an illegal access."""
 _BY_THE_PROGRAM = (13, 31, 43, 45)
-"""Xid numbers that report what the program did: the exception after them says more."""
+"""Xid numbers that report what the program did: the exception after them has the details."""
 _FROM_OUTSIDE = ("sigterm", "slurm-cancelled", "slurm-time-limit")
 """What ended the run from outside; exceptions after it come from the shutdown."""
 _GROUPS = ("ExceptionGroup", "BaseExceptionGroup")

@@ -127,7 +127,7 @@ class Occurrences:
 
 @dataclass(slots=True)
 class Failure:
-    """Occurrences of the same failure, and the one that stands for them. `blame` sets `severity` and `victim_of`."""
+    """Occurrences of the same failure; `first` represents them. `blame` sets `severity` and `victim_of`."""
 
     first: Occurrence
     ranks: list[int]
@@ -167,7 +167,9 @@ class Failure:
         agrees = all(self.fields[name] == seen.fields[name] for name in common)
         if agrees:
             self.fields = seen.fields | self.fields
-        if seen.exception and not self.first.exception:  # an exception says more than the warning lines before it
+        if (
+            seen.exception and not self.first.exception
+        ):  # an exception has more details than the warning lines before it
             seen.first_line = min(seen.first_line, self.first.first_line)
             self.first = seen
             self.fields = self.fields if agrees else dict(seen.fields)

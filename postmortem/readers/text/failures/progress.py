@@ -41,7 +41,7 @@ COMPLETED_ANCHORS = (
     *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping"),
     *("topping early", "Early Stopping", "Stopping. Best", "Trainer to stop", "# Ended (code"),
 )
-"""Plain texts, one of which stands in every line that `_COMPLETED` matches."""
+"""Plain texts: every line that `_COMPLETED` matches contains at least one of them."""
 AFTER_COMPLETION = 20_000
 """With more bytes of training output than this after it, a completion line belongs to an earlier part of the job."""
 _COUNTED = 4 * AFTER_COMPLETION

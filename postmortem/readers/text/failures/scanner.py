@@ -86,7 +86,7 @@ class Attempts:
     failed: bool = False
 
     def learn(self, texts: Iterable[str]) -> None:
-        """Takes the first line that is not blank, unless it says too little to be recognised."""
+        """Takes the first line that is not blank, unless it is too short to be recognised."""
         first = next((text.strip() for text in texts if text.strip()), "")[:500]
         self.first_line = "" if HEADER in first or len(first) < 8 else first
 
@@ -104,7 +104,7 @@ class Attempts:
 class _Stream:
     """The lines of one rank: its traceback reader, and the line that last belonged to a traceback.
 
-    `lead` is what stands in front of the lines of the open traceback, where `peel` does not know it as a prefix.
+    `lead` matches what precedes each line of the open traceback, where `peel` does not know it as a prefix.
     """
 
     reader: TracebackReader = field(default_factory=TracebackReader)
@@ -112,7 +112,7 @@ class _Stream:
     lead: re.Pattern[str] | None = None
 
     def without_lead(self, text: str) -> str:
-        """A line of an open traceback without the words that stand in front of its header, whatever wrote them."""
+        """A line of an open traceback without the words that precede its header, whatever wrote them."""
         at = text.find(HEADER, 0, _LONGEST_LEAD + len(HEADER))
         if at >= 0:
             lead = text[:at]
