@@ -77,11 +77,7 @@ class _File:
             if not line.strip(" \r\t"):
                 continue
             cells = [cell.strip() for cell in _split(line, separator)]
-            if (
-                not names
-                or cells == names
-                or (len(cells) > 1 and all(cell and _number(cell) is None for cell in cells) and counter_names(cells))
-            ):
+            if not names or cells == names or _is_header(cells):
                 names = [name or f"column {i}" for i, name in enumerate(cells, 1)]
                 continue
             if len(cells) != len(names):
@@ -125,6 +121,12 @@ class _File:
                 self.no_numbers[name] += 1
         self.table.add(numbers)
         self.times.append(time)
+
+
+def _is_header(cells: list[str]) -> bool:
+    """Whether a line in the middle of a table is a new header: names only, and a counter among them."""
+    named = len(cells) > 1 and all(cell and _number(cell) is None for cell in cells)
+    return named and bool(counter_names(cells))
 
 
 def _separator(header: str, path: Path) -> str:

@@ -54,13 +54,11 @@ class JsonLines:
             return True
         if path.suffix == ".json" and not path.name.endswith("scalars.json") and not _two_objects(text):
             return False
+        if path.suffix != ".json" and not path.name.endswith(_NAMES):
+            return False
         keys = {plain(key) for key in _NUMBER_KEY.findall(text)}
         counts = keys & {*COUNTERS, *EPOCHS, "_step"}
-        return (
-            (path.suffix == ".json" or path.name.endswith(_NAMES))
-            and bool(counts)
-            and (len(keys) > len(counts) or any(map(role_of, keys)))
-        )
+        return bool(counts) and (len(keys) > len(counts) or any(map(role_of, keys)))
 
     @staticmethod
     def read(path: Path) -> Reading:
@@ -131,23 +129,14 @@ def _two_objects(text: str) -> bool:
 def _problems(path: str, bad: list[int], lines: int, rows: int) -> list[Problem]:
     kept = f"{rows} rows"
     if bad and not rows:
-        return [
-            Problem(path=path, line=bad[0], what=f"no JSON lines: {len(bad)} lines are no JSON object", kept="nothing")
-        ]
+        what = f"no JSON lines: {len(bad)} lines are no JSON object"
+        return [Problem(path=path, line=bad[0], what=what, kept="nothing")]
     problems = []
     for line in bad[:_MOST_REPORTED]:
-        what = (
-            "cut at the end: the last line is no whole JSON object" if line == lines else "this line is no JSON object"
-        )
+        cut = "cut at the end: the last line is no whole JSON object"
+        what = cut if line == lines else "this line is no JSON object"
         problems.append(Problem(path=path, line=line, what=what, kept=kept, lost="1 line"))
     if more := bad[_MOST_REPORTED:]:
-        problems.append(
-            Problem(
-                path=path,
-                line=more[0],
-                what=f"{len(more)} more lines are no JSON object",
-                kept=kept,
-                lost=f"{len(more)} lines",
-            )
-        )
+        what, lost = f"{len(more)} more lines are no JSON object", f"{len(more)} lines"
+        problems.append(Problem(path=path, line=more[0], what=what, kept=kept, lost=lost))
     return problems

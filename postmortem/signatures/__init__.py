@@ -32,7 +32,8 @@ _LONGEST = 4000
 
 _IF = re.compile(
     r"(?i)\b(?:if|in case|whenever|when you|avoid\w{0,3}|prevent\w{0,3}|risk of"
-    r"|(?:may|might|can|could|would) (?:potentially )?(?:cause|run|result|lead|get|see|encounter|hit|trigger|fail|go|be))\b"
+    r"|(?:may|might|can|could|would) (?:potentially )?"
+    r"(?:cause|run|result|lead|get|see|encounter|hit|trigger|fail|go|be))\b"
 )
 
 _UNITS = {"b": 1, "bytes": 1}
@@ -80,16 +81,16 @@ class Signature:
         found = self._search(text)
         return self.typed(found.groupdict()) if found is not None else None
 
-    def only_if(self, text: str) -> bool:
-        """Whether the words before the match speak of what may happen: ``to avoid CUDA out of memory`` is no failure."""
+    def is_hypothetical(self, text: str) -> bool:
+        """Whether the words before the match make it a possibility: ``to avoid CUDA out of memory`` is no failure."""
         found = self._search(text)
         return found is not None and _IF.search(text, max(0, found.start() - 200), found.start()) is not None
 
     def _search(self, text: str) -> re.Match[str] | None:
         text = text[:_LONGEST]
-        if not any(anchor in text for anchor in self.anchors) or (
-            self.unless is not None and self.unless.search(text) is not None
-        ):
+        if not any(anchor in text for anchor in self.anchors):
+            return None
+        if self.unless is not None and self.unless.search(text) is not None:
             return None
         return next((found for pattern in self.patterns if (found := pattern.search(text)) is not None), None)
 

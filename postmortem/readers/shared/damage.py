@@ -28,11 +28,9 @@ class Damage:
         """The damage in words."""
         if self.zeros:
             return "zero bytes where records should be, as a machine that went down leaves them"
-        return (
-            "cut at the end: the file stops inside a record"
-            if self.cut
-            else "corrupt record: its checksum or its form is wrong"
-        )
+        if self.cut:
+            return "cut at the end: the file stops inside a record"
+        return "corrupt record: its checksum or its form is wrong"
 
 
 def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> list[Problem]:
@@ -41,9 +39,8 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
     `kind` is what the file should be ("an event file"), `records` the number of records that were read.
     """
     if not records and damage and not all(d.cut for d in damage):
-        return [
-            Problem(path=path, offset=0, what=f"not {kind}: no valid record in it", kept="nothing", lost=_bytes(damage))
-        ]
+        what = f"not {kind}: no valid record in it"
+        return [Problem(path=path, offset=0, what=what, kept="nothing", lost=_bytes(damage))]
     kept = f"{records} {'record' if records == 1 else 'records'}"
     stretches = sorted(damage)
     problems = [

@@ -21,20 +21,10 @@ def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         text = data.decode(encoding, "replace")
-        problems.append(
-            Problem(
-                path=path,
-                offset=error.start,
-                what=f"bytes that are not {encoding.upper()}",
-                kept="the text around them",
-            )
-        )
+        what = f"bytes that are not {encoding.upper()}"
+        problems.append(Problem(path=path, offset=error.start, what=what, kept="the text around them"))
     if nul := text.count("\0"):
-        where = data.find(b"\0")
-        problems.append(
-            Problem(
-                path=path, offset=where, what=f"{nul} zero bytes, as a crashed machine leaves them", lost=f"{nul} bytes"
-            )
-        )
+        what = f"{nul} zero bytes, as a crashed machine leaves them"
+        problems.append(Problem(path=path, offset=data.find(b"\0"), what=what, lost=f"{nul} bytes"))
         text = text.replace("\0", "")
     return text, problems

@@ -41,11 +41,9 @@ def number(value: Any) -> float | None:
 
 def why_no_number(value: Any) -> str:
     """The reason for which `number` returns None, as skipped values are counted."""
-    return (
-        "integers beyond any float (damaged)"
-        if isinstance(value, int) and not isinstance(value, bool)
-        else "values that are no numbers"
-    )
+    if isinstance(value, int) and not isinstance(value, bool):
+        return "integers beyond any float (damaged)"
+    return "values that are no numbers"
 
 
 def step_number(value: Any) -> int | None:

@@ -13,46 +13,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COUNTERS = (
-    *(
-        "global_step",
-        "num_updates",
-        "total_timesteps",
-        "timesteps_total",
-        "global_iteration",
-        "global_iter",
-        "iteration",
-        "iterations",
-    ),
-    *(
-        "iter",
-        "iters",
-        "current_steps",
-        "step",
-        "steps",
-        "update",
-        "updates",
-        "training_iteration",
-        "num_steps",
-        "n_iter",
-        "step_num",
-        "train_step",
-    ),
+    *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter"),
+    *("iteration", "iterations", "iter", "iters", "current_steps", "step", "steps", "update", "updates"),
+    *("training_iteration", "num_steps", "n_iter", "step_num", "train_step"),
 )
-"""Names of counters, the most reliable first; case and groups in front ("trainer/", "train/") do not matter."""
+"""Names of counters, the most reliable first; case and groups in front ("trainer/", "train/") do not matter.
+
+The order and the meaning hold for tables only: a checkpoint's `step` is more reliable than its `num_updates`, its `it`
+counts the whole run, and `iterations` in a configuration is a total. So those have lists of their own.
+"""
 SURE = COUNTERS[:6]
 """Names that can only mean the whole run, even if the values go back often."""
 WITHIN_EPOCH = (
-    "iteration",
-    "iter",
-    "iters",
-    "step",
-    "steps",
-    "batch",
-    "batch_idx",
-    "batch_index",
-    "it",
-    "i",
-    "local_step",
+    *("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step"),
 )
 EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num")
 FEW = 4
@@ -144,7 +117,7 @@ def _covers(column: NDArray[np.float64], rows: int) -> bool:
 def _without_wrong(column: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The column without its few impossible values, and their rows; unchanged where there are many."""
     known = ~np.isnan(column)
-    wrong = np.flatnonzero(known & ~((column >= 0) & (column < LARGEST) & (column == np.floor(column))))
+    wrong = np.flatnonzero(known & _impossible(column))
     if not len(wrong) or len(wrong) > max(1, _WRONG * np.count_nonzero(known)):
         return column, _NO_ROWS
     column = column.copy()
@@ -153,13 +126,14 @@ def _without_wrong(column: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
 
 
 def _whole(values: NDArray[np.float64]) -> bool:
-    return bool(
-        len(values)
-        and np.isfinite(values).all()
-        and (values >= 0).all()
-        and (values == np.floor(values)).all()
-        and values.max() < LARGEST
-    )
+    """Whether all values are possible counts: finite, not negative, whole."""
+    return len(values) > 0 and not _impossible(values).any()
+
+
+def _impossible(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The values that are no count, NaN included."""
+    possible: NDArray[np.bool_] = (values >= 0) & (values < LARGEST) & (values == np.floor(values))
+    return ~possible
 
 
 def _counts(

@@ -33,8 +33,8 @@ RECORD = messages(
     message History { repeated Item item = 1; Step step = 2; }
     message Step { int64 num = 1; }
     message Items { repeated Item update = 1; repeated Item remove = 2; }
-    message Item { bytes key = 1; repeated bytes nested_key = 2; bool boolean = 4; sint64 integer = 5; double number = 6;
-                   bytes text = 7; bytes json = 8; bytes value_json = 16; }
+    message Item { bytes key = 1; repeated bytes nested_key = 2; bool boolean = 4; sint64 integer = 5;
+                   double number = 6; bytes text = 7; bytes json = 8; bytes value_json = 16; }
     message Output { int32 output_type = 1; bytes line = 3; }
     message Metric { bytes glob_name = 2; bytes step_metric = 4; }
     message Run { bytes run_id = 1; bytes project = 3; Items config = 4; Items summary = 5; bytes display_name = 8;

@@ -65,9 +65,8 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
             limit = len(data) if found_any or data.startswith(MAGIC) else _SEARCHED
             found = _search(data, pos + 1, limit)
             # A tail shorter than a header, or than its header claims, was being written when the run stopped.
-            cut = found is None and (
-                len(data) - pos < HEADER or (kind in _TYPE_CRC and at + HEADER + _length(data, at) > len(data))
-            )
+            unfinished = kind in _TYPE_CRC and at + HEADER + _length(data, at) > len(data)
+            cut = found is None and (len(data) - pos < HEADER or unfinished)
             damage.append(damage_in(data, pos, len(data) if found is None else found, cut))
             if found is None:
                 return
@@ -106,11 +105,9 @@ def _stop(data: bytes, at: int) -> int | None:
 
 def _search(data: bytes, start: int, limit: int) -> int | None:
     """Position of the first intact chunk in ``range(start, limit)``."""
-    types = (
-        np.frombuffer(data, np.uint8, max(0, min(limit, len(data)) - start - 6), start + 6)
-        if start + 6 <= len(data)
-        else np.empty(0, np.uint8)
-    )
+    if start + 6 > len(data):
+        return None
+    types = np.frombuffer(data, np.uint8, max(0, min(limit, len(data)) - start - 6), start + 6)
     for at in np.flatnonzero((types >= WHOLE) & (types <= LAST)):
         if _stop(data, start + int(at)) is not None:
             return start + int(at)

@@ -28,7 +28,7 @@ _EXPLAINED_BY = {
     "host-kill": {"slurm-oom-kill", "pod-evicted"},
     "sigterm": {"slurm-cancelled", "slurm-time-limit", "preemption-notice", "pod-evicted"},
 }
-"""Failures, and the others that explain them, before or after: a worker died, and elsewhere the log gives the reason."""
+"""Failures, and the others that explain them, before or after: a worker died, and elsewhere the log says why."""
 _BROKEN_DEVICE = ("xid", "gpu-lost", "ecc")
 """A GPU that broke: every call after it fails, also with an illegal access."""
 _BY_THE_PROGRAM = (13, 31, 43, 45)

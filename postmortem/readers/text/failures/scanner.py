@@ -305,7 +305,7 @@ class Scanner:
             return
         # A line with numbers is about something that happened; without, it may be advice how to avoid it.
         measured = any(isinstance(value, (int, float, list)) for value in fields.values())
-        if signature.severity == "error" and not measured and signature.only_if(rest):
+        if signature.severity == "error" and not measured and signature.is_hypothetical(rest):
             return
         seen = self._occurrence(signature, number, rest.strip(), key, fields)
         self._add(seen)
