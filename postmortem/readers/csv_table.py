@@ -41,6 +41,7 @@ class CsvTable:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A .csv or .tsv file whose header names a counter, an epoch or a known metric."""
         if path.suffix.lower() not in (".csv", ".tsv"):
             return False
         lines = decoded(head)[0].splitlines()[:2]
@@ -54,6 +55,7 @@ class CsvTable:
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a whole table."""
         return _File(path).read()
 
 

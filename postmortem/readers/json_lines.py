@@ -47,6 +47,7 @@ class JsonLines:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file with a JSON object per line, among them a counter and at least one other number."""
         text = decoded(head)[0]
         if not text.lstrip().startswith("{"):
             return False
@@ -62,6 +63,7 @@ class JsonLines:
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a whole file."""
         reading = Reading(source=JsonLines.kind, path=str(path))
         text, reading.problems = decoded(path.read_bytes(), str(path))
         table = RowTable()

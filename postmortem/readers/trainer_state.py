@@ -43,10 +43,12 @@ class TrainerState:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file named trainer_state.json."""
         return path.name == "trainer_state.json"
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a state file, or what is left of a damaged one."""
         reading = Reading(source=TrainerState.kind, path=str(path))
         text, reading.problems = decoded(path.read_bytes(), str(path))
         try:

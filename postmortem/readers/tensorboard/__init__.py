@@ -57,10 +57,12 @@ class TensorBoard:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file with "tfevents" in its name."""
         return "tfevents" in path.name
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a whole event file."""
         return _File(path).read()
 
 

@@ -70,10 +70,12 @@ class WandbOffline:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file with the suffix .wandb or W&B's magic bytes."""
         return path.suffix == ".wandb" or head.startswith(MAGIC)
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a whole transaction log."""
         return _Log(path).read()
 
 

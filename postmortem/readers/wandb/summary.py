@@ -35,10 +35,12 @@ class WandbSummary:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file named wandb-summary.json."""
         return path.name == "wandb-summary.json"
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads the last value of each key."""
         reading = Reading(source=WandbSummary.kind, path=str(path))
         text, reading.problems = decoded(path.read_bytes(), str(path))
         try:
