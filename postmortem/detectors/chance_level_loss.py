@@ -22,26 +22,28 @@ _CLASSES = ("num_classes", "n_classes", "num_labels", "classes", "vocab_size", "
 
 @detector
 class ChanceLevelLoss(BaseDetector):
-    """The loss stays at what guessing gives: the logarithm of the number of classes.
+    """The loss stays at chance level: the logarithm of the number of classes.
 
-    What it looks for: a training loss that ends at ln(number of classes), with the number from the configuration or
-    from an accuracy of one over that number.
+    What it looks for: a training loss that ends at ln(number of classes), where the number is known from the
+    configuration or from an accuracy of 1 / (number of classes).
 
-    Why it matters: the model answers the same for every input; nothing was learned, or it was unlearned.
+    Why it matters: the model predicts the same for every input: it has learned nothing, or has lost what it had
+    learned.
 
-    How: the median of the second half of the run within `tolerance` of ln(k). Without a known k nothing is claimed.
+    How: the median of the second half of the run is within `tolerance` of ln(k). If the number of classes k is unknown,
+    nothing is reported.
 
-    Typical causes: inputs and labels that do not belong together (shuffled apart), dead units, a learning rate that blew the
-    weights up early, inputs that are all zero.
+    Typical causes: inputs and labels that do not match (shuffled separately), dead units, a learning rate that made the
+    weights explode early, inputs that are all zero.
 
-    What to try: overfit one batch; show inputs with their labels; look at the histogram of the predictions.
+    What to try: overfit one batch; view inputs together with their labels; plot a histogram of the predictions.
 
     Known false positives: a task that cannot be learned.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Relative distance to ln(k), least number of points."""
+        """Relative distance to ln(k), minimum number of points."""
 
         tolerance: float = 0.01
         points: int = 20
@@ -71,7 +73,7 @@ class ChanceLevelLoss(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} stays at {number(level)}, which is ln({k}): guessing among {k} classes ({how})",
+                f"{series.tag} stays at {number(level)}, which is ln({k}), the loss of guessing among {k} classes ({how})",
                 end=len(series) - 1,
                 evidence={"level": level, "classes": k, "ln_classes": chance},
             )

@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 class CheckpointNonfinite(BaseDetector):
     """Saved weights hold NaN or infinities.
 
-    What it looks for: tensors of a checkpoint, weights or optimizer state, that are not finite.
+    What it looks for: non-finite values in the tensors of a checkpoint (weights or optimizer state).
 
-    Why it matters: a run that resumes from such a checkpoint is lost from its first step, whatever else is
-    repaired; the last good one is older.
+    Why it matters: a run that resumes from such a checkpoint is non-finite from its first step, whatever else is fixed.
+    The last good checkpoint is an older one.
 
-    How: every tensor of the checkpoint is read and counted; no statistics. Checkpoints of failed runs are looked
-    into from the newest back to the first good one; all of them with ``--checkpoints`` or ``postmortem checkpoints``.
+    How: every tensor of the checkpoint is read and its non-finite values are counted; no statistics. Checkpoints of
+    failed runs are checked from the newest back to the first good one; all are checked with ``--checkpoints`` or
+    ``postmortem checkpoints``.
 
-    Typical causes: the run went non-finite and went on saving; weights damaged before the loss showed it.
+    Typical causes: the run became non-finite and continued to save checkpoints; the weights became non-finite before
+    the loss did.
 
-    What to try: resume from the last good checkpoint (the diagnosis names it); save only after a check that loss
-    and gradient norm are finite.
+    What to try: resume from the last good checkpoint (the diagnosis names it); save a checkpoint only if loss and
+    gradient norm are finite.
 
-    Known false positives: buffers that hold infinities on purpose, such as an attention mask or a best score so far.
+    Known false positives: buffers that hold infinities intentionally, such as an attention mask or a best score so far.
     """
 
     code = "CKP001"
@@ -40,13 +42,13 @@ class CheckpointNonfinite(BaseDetector):
     def detect(self, view: View) -> Iterator[Finding]:
         looked = [c for c in view.run.checkpoints if c.finite is not None]
         if not looked:
-            raise NotChecked("no checkpoint was looked into" if view.run.checkpoints else "no checkpoint found")
+            raise NotChecked("no checkpoint was checked" if view.run.checkpoints else "no checkpoint found")
         bad = sorted((c for c in looked if not c.finite), key=lambda c: (c.step is None, c.step or 0))
         if not bad:
             return
         first = bad[0]
         names = ", ".join(first.nonfinite[:3]) + (", …" if len(first.nonfinite) > 3 else "")
-        more = f"; so do {len(bad) - 1} later ones" if len(bad) > 2 else "; so does a later one" if len(bad) > 1 else ""
+        more = f"; so do {len(bad) - 1} later checkpoints" if len(bad) > 2 else "; so does 1 later checkpoint" if len(bad) > 1 else ""
         evidence = {"checkpoints": [{"path": c.path, "step": c.step, "tensors": list(c.nonfinite[:20])} for c in bad]}
         message = f"{Path(first.path).name} holds non-finite values{f' in {names}' if names else ''}{more}"
         end = bad[-1].step if len(bad) > 1 else None

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 class CheckpointUnreadable(BaseDetector):
     """A checkpoint cannot be read.
 
-    What it looks for: saved weights that are truncated, corrupt or no checkpoint at all.
+    What it looks for: saved weights that are truncated or corrupt, or files that are not a checkpoint at all.
 
-    Why it matters: it is often the newest one, from which the next start would resume.
+    Why it matters: it is often the newest checkpoint, from which the next run would resume.
 
-    How: the file is opened and its tensors are read, without running any code in it; no statistics.
+    How: the file is opened and its tensors are read without executing any code in it; no statistics.
 
-    Typical causes: the process was killed or the disk was full while it was written; a pointer file in place of
-    the weights (Git LFS); an incomplete download.
+    Typical causes: the process was killed, or the disk was full, while the file was written; a Git LFS pointer file
+    instead of the weights; an incomplete download.
 
-    What to try: resume from the checkpoint before it; write to a temporary name and rename when complete.
+    What to try: resume from the previous checkpoint; write to a temporary file and rename it when it is complete.
 
-    Known false positives: a checkpoint that is being written at this moment.
+    Known false positives: a checkpoint that is being written while it is checked.
     """
 
     code = "CKP002"
@@ -37,7 +37,7 @@ class CheckpointUnreadable(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         if not any(c.finite is not None or c.problem for c in view.run.checkpoints):
-            raise NotChecked("no checkpoint was looked into" if view.run.checkpoints else "no checkpoint found")
+            raise NotChecked("no checkpoint was checked" if view.run.checkpoints else "no checkpoint found")
         for c in view.run.checkpoints:
             if c.problem:
                 message = f"{Path(c.path).name}: {c.problem}"

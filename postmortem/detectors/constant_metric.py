@@ -22,28 +22,28 @@ _SCORES = ("accuracy", "val_accuracy")
 
 @detector
 class ConstantMetric(BaseDetector):
-    """A quantity that should vary is bit-identical over a large part of the run.
+    """A metric that should vary is bit-identical over a large part of the run.
 
-    What it looks for: a loss, gradient norm, score or reward that repeats exactly the same number to the end.
+    What it looks for: a loss, gradient norm, score or reward that repeats exactly the same number until the end.
 
-    Why it matters: either the number is not computed anew (a stale variable, a cached evaluation), or nothing changes in
-    the model.
+    Why it matters: either the number is not recomputed (a stale variable, a cached evaluation), or the model does not
+    change.
 
-    How: exact equality of the logged values over the last `share` of the points, at least `points` of them; values with so few
-    printed digits that rounding explains the repetition are left out.
+    How: exact equality of the logged values over the last `share` of the points, at least `points` of them; values with
+    so few printed digits that rounding explains the repetition are ignored.
 
-    Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions of one class
-    only, all parameters frozen, an optimizer over the wrong parameters.
+    Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions of a
+    single class, frozen parameters, an optimizer that was given the wrong parameters.
 
     What to try: print the metric's inputs at two steps; compare the weights of two checkpoints.
 
-    Known false positives: scores that are saturated (1, 100 %) are not reported; a norm logged after clipping is constant
-    at the limit, which has few digits.
+    Known false positives: a gradient norm logged after clipping is constant at the clipping limit (which usually has
+    too few digits to be reported). Saturated scores (1, 100 %) are not reported.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Share of the points and least number of points that are identical; least digits of the value."""
+        """Fraction and minimum number of points that are identical; minimum number of digits of the value."""
 
         share: float = 0.3
         points: int = 8
@@ -62,7 +62,7 @@ class ConstantMetric(BaseDetector):
             rows = len(series) - at
             if rows < max(self.options.points, self.options.share * len(series)) or not self._telling(series, at):
                 continue
-            since = "from its first point on" if at == 0 else f"from step {series.step[at]} on"
+            since = "since its first point" if at == 0 else f"from step {series.step[at]} on"
             yield self.found(
                 series,
                 at,

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 class CorruptRecord(BaseDetector):
     """Damage inside a file of the run: a record whose checksum or content is wrong.
 
-    What it looks for: records that cannot be understood although more follow.
+    What it looks for: records that cannot be decoded, with more records after them.
 
-    Why it matters: the numbers in them are lost, and what is judged is judged without them.
+    Why it matters: the values in these records are lost; the run is judged without them.
 
-    How: checksums and formats, by the reader; it goes on at the next whole record. No statistics.
+    How: the reader verifies checksums and formats and continues at the next complete record; no statistics.
 
-    Typical causes: two processes that write into one file, a failing disk, a transfer that changed bytes.
+    Typical causes: two processes that write to one file, a failing disk, a transfer that changed bytes.
 
-    What to try: copy the file again; give every writer its own file.
+    What to try: copy the file again; use one file per writer.
 
     Known false positives: other programs that print into the log.
     """

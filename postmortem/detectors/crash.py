@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 
 @detector
 class Crash(BaseDetector):
-    """The log says that the program failed: an exception, an out-of-memory, a kill.
+    """The log shows that the program failed: an exception, an out-of-memory error, a kill.
 
-    What it looks for: events of severity error that the log signatures know as a cause, not as its consequence on
-    other ranks or in the launcher.
+    What it looks for: events of severity error whose signature marks them as a cause, not as a consequence on other
+    ranks or in the launcher.
 
-    Why it matters: it is what ended the run, with the line that says so.
+    Why it matters: it ended the run; the finding gives the line of the log.
 
-    How: no statistics. The same message from several ranks or repeated is one finding that names the ranks; the first
-    one in the log stands first.
+    How: no statistics. A message that several ranks print, or that is repeated, is one finding that names the ranks;
+    the first one in the log comes first.
 
-    Typical causes: see the signature's own page (`postmortem explain <kind>`).
+    Typical causes: see the page of the signature (`postmortem explain <kind>`).
 
-    What to try: what the signature advises; `postmortem replay` where weights from before it exist.
+    What to try: follow the advice of the signature; use `postmortem replay` if there is a checkpoint from before the
+    crash.
 
-    Known false positives: an exception that the program caught, where training went on, is `info`.
+    Known false positives: an exception that the program caught, after which training continued, is reported as `info`.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """The most crashes reported of one run."""
+        """Maximum number of crashes reported per run."""
 
         most: int = 20
 
@@ -69,7 +70,7 @@ class Crash(BaseDetector):
                 code=self.code,
                 name=self.name,
                 severity="info" if survived or follows else "error",
-                message=f"{kind}{who}{where}: {text}" + (" (the run went on and completed)" if survived else ""),
+                message=f"{kind}{who}{where}: {text}" + (" (the run continued and completed)" if survived else ""),
                 rank=first.rank,
                 step=first.step,
                 wall_time=first.wall_time if math.isfinite(first.wall_time) else None,

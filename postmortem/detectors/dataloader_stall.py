@@ -24,26 +24,27 @@ if TYPE_CHECKING:
 class DataloaderStall(BaseDetector):
     """Steps that wait for data, many times longer than a usual step.
 
-    What it looks for: single steps, or all steps from some point on, in which the data loading time (or the step time, where
-    nothing tells loading apart) is many times the usual one and matters against a step.
+    What it looks for: single steps, or all steps from some point on, in which the data loading time (or the step time,
+    if the loading time is not logged) is many times the usual one and not negligible compared with a step.
 
-    Why it matters: the GPUs wait. A single long stall points at storage or a dying worker; a lasting one at a loader that
-    cannot keep up.
+    Why it matters: the GPUs wait. A single long stall suggests a problem of the storage or a dying worker; a lasting
+    one, a loader that is too slow.
 
-    How: time over the median before it above `factor`, and longer than half a usual step; stalls at even distances
-    (checkpoints, evaluations, epochs) are left out.
+    How: the time is more than `factor` times the median before it, and longer than half a usual step. Stalls at regular
+    intervals (checkpoints, evaluations, epochs) are ignored.
 
     Typical causes: slow or shared storage, too few workers, a shuffle buffer that is refilled, a sample that takes
-    seconds to decode, workers that restart every epoch (persistent_workers=False), host memory that swaps.
+    seconds to decode, workers that restart every epoch (persistent_workers=False), swapping of host memory.
 
-    What to try: more workers and prefetching, a local copy of the data, timing of __getitem__ by sample.
+    What to try: use more workers and prefetching, copy the data to a local disk, measure __getitem__ per sample.
 
-    Known false positives: irregular checkpoints or evaluations that are inside the step time.
+    Known false positives: irregular checkpoints or evaluations that are part of the step time.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Times the usual, the same for a single stall, share of the run left out at the start, least number of points."""
+        """Multiple of the usual time, the same for a single stall, fraction of the run that is ignored at its start,
+        minimum number of points."""
 
         factor: float = 4.0
         single: float = 8.0

@@ -23,32 +23,33 @@ if TYPE_CHECKING:
 
 @detector
 class Divergence(BaseDetector):
-    """A training loss that turns and climbs, and does not come back.
+    """A training loss that starts to rise and does not recover.
 
-    What it looks for: a smoothed loss that ends more than 25 % and more than four noises above its best, over
-    many points rather than in one jump.
+    What it looks for: a smoothed loss that ends more than 25 % and more than four noise units above its best value, and
+    that rose over many points rather than in one jump.
 
-    Why it matters: the weights get worse with every step; what follows the onset is lost.
+    Why it matters: the weights get worse with every step; the steps after the onset are lost.
 
-    How: the median of a window around each point, against the least value it had before. Where more than half
-    of the rise of the logarithm falls into three points it is a spike that did not recover, and loss-spike says so.
-    The onset is the last point at the foot of the rise. A loss that rose from its first points on, 30 times its first
-    value and never near it again, has no level to compare with; its onset is the first point above twice that value.
+    How: the median of a window around each point is compared with its lowest value so far. If more than half of the
+    rise of log(loss) falls within three points, it is a spike without recovery, and loss-spike reports it. The onset is
+    the last point before the rise. A loss that rises from the start to 30 times its first value and never comes near
+    that value again has no earlier level to compare with; its onset is the first point above twice the first value.
 
-    Typical causes: a learning rate too high or ramped up, a sign error or ascent on one loss term, labels that
-    went wrong, weights that grow without bound.
+    Typical causes: a learning rate that is too high or was ramped up, a sign error or gradient ascent in one loss term,
+    wrong labels, weights that grow without bound.
 
-    What to try: resume from the last good checkpoint with a lower learning rate; look at what changed at the
-    onset (schedule, data, loss weights).
+    What to try: resume from the last good checkpoint with a lower learning rate; check what changed at the onset
+    (schedule, data, loss weights).
 
-    Known false positives: adversarial and reinforcement losses wander; runs with several competing losses or a
-    reward are judged only where the loss multiplies.
+    Known false positives: the losses of adversarial training and reinforcement learning drift; runs with several
+    competing losses or a reward are reported only if the loss grows by a multiple.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Rise over the best as a share, and in standard deviations (2.7 are four MADs); what loss-spike takes for one; least points;
-        how many times its first value a loss must be that rose from the start."""
+        """Rise over the best value as a fraction, and in standard deviations (2.7 are four MADs); the size at which
+        loss-spike reports a spike; minimum number of points; the multiple of its first value that a loss which rises
+        from the start must reach."""
 
         rise: float = 0.25
         z: float = 2.7
@@ -79,7 +80,7 @@ class Divergence(BaseDetector):
             return self.found(
                 series,
                 left,
-                f"{series.tag} climbs from its first value, {number(np.exp(level))}, to {number(np.exp(end))} and never comes near it again",
+                f"{series.tag} rises from its first value, {number(np.exp(level))}, to {number(np.exp(end))} and never comes near it again",
                 end=n - 1,
                 evidence={"best": np.exp(level), "best_step": series.step[0], "end": np.exp(end), "noise": 0.0},
             )
@@ -101,7 +102,7 @@ class Divergence(BaseDetector):
         return self.found(
             series,
             at,
-            f"{series.tag} turns at step {series.step[at]}: from {number(np.exp(level))} it climbs to {number(np.exp(end))} and stays there",
+            f"{series.tag} rises from {number(np.exp(level))} at step {series.step[at]} to {number(np.exp(end))} and does not recover",
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
         )

@@ -19,28 +19,27 @@ if TYPE_CHECKING:
 
 @detector
 class GradientExplosion(BaseDetector):
-    """A gradient norm that climbs by orders of magnitude and stays there.
+    """A gradient norm that rises by orders of magnitude and stays high.
 
-    What it looks for: a gradient norm whose level at the end is more than `ratio` times the level that it had held.
+    What it looks for: a gradient norm whose final level is more than `ratio` times its earlier steady level.
 
     Why it matters: the updates no longer follow the loss surface; the loss diverges or overflows next.
 
-    How: medians over windows of the logarithm. The level held is the lower quartile of the smoothed
-    first part; the onset is the last point at which the smoothed norm was still within four noises of the level
-    it rose from.
+    How: windowed medians of log(gradient norm). The steady level is the lower quartile of the smoothed first part. The
+    onset is the last point at which the smoothed norm was still within four noise units of the level it rose from.
 
-    Typical causes: a learning rate too high or raised, weights that grow without decay, deep or recurrent
-    products of Jacobians (Pascanu et al., ICML 2013), a loss that is summed rather than averaged.
+    Typical causes: a learning rate that is too high or was raised, weights that grow without weight decay, products of
+    Jacobians in deep or recurrent models (Pascanu et al., ICML 2013), a loss that is summed instead of averaged.
 
-    What to try: clip the gradient norm, lower the learning rate, warm up longer, normalise activations.
+    What to try: clip the gradient norm, lower the learning rate, use a longer warm-up, normalise activations.
 
-    Known false positives: norms that start very small (zero-initialised output layers) and grow to their normal
-    size in the first part of the run; that part is left out, and so is a new phase, where the learning rate was set anew.
+    Known false positives: norms that start very small (zero-initialised output layers) and grow to their normal size
+    early in the run. That part is ignored, and so is a new phase in which the learning rate was set again.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Ratio of the end to the level held; least number of points."""
+        """Ratio of the final to the steady level; minimum number of points."""
 
         ratio: float = 8.0
         points: int = 15
@@ -72,6 +71,6 @@ class GradientExplosion(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} climbs from {number(np.exp(held))} to {number(np.exp(end))} and stays high, from step {series.step[at]} on",
+                f"{series.tag} rises from {number(np.exp(held))} to {number(np.exp(end))} and stays high, from step {series.step[at]} on",
                 evidence={"before": np.exp(held), "end": np.exp(end), "ratio": np.exp(min(end - held, 700))},
             )

@@ -18,30 +18,31 @@ if TYPE_CHECKING:
 
 @detector
 class GradientSpike(BaseDetector):
-    """A gradient norm far above its own level for a few steps.
+    """A gradient norm far above its usual level for a few steps.
 
-    What it looks for: one to three jumps of the gradient norm that come back within a tenth of the run.
+    What it looks for: one to three spikes of the gradient norm that return to the previous level within a tenth of the
+    run.
 
-    Why it matters: one such update can throw the weights out of the region that was learned; it often comes a
-    few steps before a loss spike and names the batch.
+    Why it matters: one such update can move the weights far from where they had converged. It often precedes a loss
+    spike by a few steps and identifies the batch.
 
-    How: residuals of the logarithm to the median of the 25 points before, in units of their median absolute
-    deviation (Hampel's identifier, JASA 69, 1974); above `z` of them, `ratio` times the level before and
-    `gap` times as high, in log, as the run's next independent excursion.
+    How: residuals of log(gradient norm) from the median of the previous 25 points, in units of their median absolute
+    deviation (Hampel identifier, JASA 69, 1974). A spike exceeds `z` units, is at least `ratio` times the previous
+    level, and is at least `gap` times as high (in log) as the run's next independent excursion.
 
-    Typical causes: a corrupt or very long sample, a rare class, loss terms divided by a small number, a learning
-    rate near the edge of stability.
+    Typical causes: a corrupt or very long sample, a rare class, loss terms divided by a small number, a learning rate
+    close to the stability limit.
 
-    What to try: replay the step, look at the batch, clip the gradient norm (the value before the spike is a good
-    limit).
+    What to try: replay the step, inspect the batch, clip the gradient norm (the norm before the spike is a good limit).
 
-    Known false positives: norms logged after clipping hide spikes; reinforcement learning and GANs have heavy
-    tails, where only a spike that stands apart is reported.
+    Known false positives: norms logged after clipping hide spikes; norms in reinforcement learning and GANs have heavy
+    tails, so only a clearly separate spike is reported.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Noise units, ratio to the level before, gap to the next excursion, share of the run left out at its start."""
+        """Noise units, ratio to the previous level, gap to the next excursion, fraction of the run that is ignored at
+        its start."""
 
         z: float = 5.0
         ratio: float = 3.5
@@ -76,7 +77,7 @@ class GradientSpike(BaseDetector):
                 yield self.found(
                     res.series,
                     spike.first,
-                    f"{series.tag} jumps from {number(before)} to {number(peak)} at step {res.series.step[spike.first]} and comes back",
+                    f"{series.tag} jumps from {number(before)} to {number(peak)} at step {res.series.step[spike.first]} and recovers",
                     end=spike.last,
                     evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z},
                 )

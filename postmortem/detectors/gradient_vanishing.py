@@ -19,28 +19,31 @@ if TYPE_CHECKING:
 
 @detector
 class GradientVanishing(BaseDetector):
-    """The gradient fades to nothing while there is still something to learn.
+    """The gradient norm falls close to zero while the loss is still high.
 
-    What it looks for: a gradient norm that falls to a small part of its level although the loss did not; and layers whose
-    gradient is a tiny part of that of the others from the start.
+    What it looks for: a gradient norm that falls to a small fraction of its level although the loss did not; and layers
+    whose gradient norm is a tiny fraction of that of other layers from the start.
 
-    Why it matters: weights without gradient do not learn; the loss stands still at a level that is no optimum.
+    Why it matters: weights without a gradient do not learn; the loss stagnates at a level that is not an optimum.
 
-    How: medians over windows: the end below 1/`ratio` of the level held, with the loss at more than `loss_left` of its first
-    level. Per layer: the median norm of the first layer below `layers` times that of the last (Glorot and Bengio,
-    AISTATS 2010, show the pattern).
+    How: windowed medians: the final level is below 1/`ratio` of the earlier steady level, with the loss above
+    `loss_left` of its first level. Per layer: the median norm of the first layer is below `layers` times that of the
+    last (Glorot and Bengio, AISTATS 2010, describe the pattern).
 
-    Typical causes: saturated sigmoids or softmax, dead ReLUs, deep stacks without normalisation or residuals,
-    fp16 gradients that underflow, a loss multiplied by a factor that goes to zero, frozen parameters.
+    Typical causes: saturated sigmoids or softmax, dead ReLUs, deep stacks without normalisation or residuals, fp16
+    gradients that underflow, a loss multiplied by a factor that approaches zero, frozen parameters.
 
-    What to try: look at the per-layer norms; residual connections or normalisation; other initialisation; loss scaling.
+    What to try: check the norms per layer; add residual connections or normalisation; change the initialisation; use
+    loss scaling.
 
-    Known false positives: a model that has solved its task, where the loss falls along with the gradient, is not reported.
+    Known false positives: a model that has solved its task, where the loss falls together with the gradient, is not
+    reported.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Level held over end, share of the first loss that is left, ratio of layers, least number of points."""
+        """Steady over final level, remaining fraction of the first loss, ratio between layers, minimum number of
+        points."""
 
         ratio: float = 50.0
         loss_left: float = 0.05
@@ -91,7 +94,7 @@ class GradientVanishing(BaseDetector):
         return self.found(
             series,
             at,
-            f"{series.tag} fades from {number(np.exp(held))} to {number(last)} from step {series.step[at]} on, with the loss still high",
+            f"{series.tag} falls from {number(np.exp(held))} to {number(last)} from step {series.step[at]} on, with the loss still high",
             end=n - 1,
             evidence={"before": np.exp(held), "end": np.exp(end)},
         )

@@ -17,27 +17,29 @@ if TYPE_CHECKING:
 
 @detector
 class Hang(BaseDetector):
-    """The run stood still: a collective that timed out, or long silence before the end.
+    """The run hung: a collective timed out, or nothing was logged for a long time before the end.
 
-    What it looks for: a log that says so (a watchdog, a timeout of a collective), or a time between the last logged
-    step and the end of the log that is far longer than the run ever took between two rows.
+    What it looks for: a message about it in the log (a watchdog, a timeout of a collective), or a time between the last
+    logged step and the end of the log that is far longer than any time between two rows.
 
-    Why it matters: the machines were held and nothing was computed; the rank that is missing in the collective is
-    the one to look at.
+    Why it matters: the machines were occupied without computing. The rank that is missing from the collective is the
+    one to investigate.
 
-    How: the events; else wall times: silence of more than `silence` seconds and `factor` times the longest pause before.
+    How: the events, or else the wall times: nothing logged for more than `silence` seconds and for more than `factor`
+    times the longest pause before.
 
-    Typical causes: one rank took another branch, left the loop early or crashed; a slow or dead network; a worker of the
-    data loader that waits; a lock in a forked process.
+    Typical causes: one rank took another branch, left the loop early or crashed; a slow or dead network; a waiting data
+    loader worker; a lock in a forked process.
 
-    What to try: TORCH_NCCL_TRACE_BUFFER_SIZE with the flight recorder, py-spy dump on every rank, NCCL_DEBUG=INFO.
+    What to try: use the flight recorder (TORCH_NCCL_TRACE_BUFFER_SIZE), run py-spy dump on every rank, set
+    NCCL_DEBUG=INFO.
 
     Known false positives: a long evaluation or upload after the last logged step.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Seconds of silence, and times the longest pause before."""
+        """Seconds without a log line, and multiple of the longest pause before."""
 
         silence: float = 1800.0
         factor: float = 20.0

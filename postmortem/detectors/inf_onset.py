@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 @detector
 class InfOnset(BaseDetector):
-    """The first infinity of a quantity.
+    """The first infinity of a metric.
 
-    What it looks for: the first step at which a quantity is inf or -inf. Every quantity is looked at, also those
-    whose name says nothing.
+    What it looks for: the first step at which a metric is inf or -inf. Every metric is checked, including those of
+    unknown role.
 
-    Why it matters: an infinity is an overflow or a division by zero; it usually turns into NaN within a step or
-    two (inf - inf, 0 * inf) and is then closer to the cause than the NaN is.
+    Why it matters: an infinity comes from an overflow or a division by zero. It usually turns into NaN within a step or
+    two (inf - inf, 0 * inf), so the infinity is closer to the cause than the NaN.
 
-    How: the first infinite value of the surviving history, exactly as it was logged; no statistics.
+    How: the first logged infinity, without the points that a restart overwrote; no statistics.
 
-    Typical causes: exp of a large number, fp16 overflow above 65504, log(0), division by zero, a run that
-    diverges, perplexity = exp(loss) where the loss is above 709.
+    Typical causes: exp of a large number, fp16 overflow above 65504, log(0), division by zero, a run that diverges,
+    perplexity = exp(loss) with a loss above 709.
 
-    What to try: `postmortem replay` at this step; fp32 or bf16 for the layer that overflows; log_softmax or
-    logsumexp in place of log(softmax); a lower learning rate where the loss climbed before.
+    What to try: `postmortem replay` at this step; use fp32 or bf16 for the layer that overflows; use log_softmax or
+    logsumexp instead of log(softmax); lower the learning rate if the loss rose before.
 
-    Known false positives: gradient norms of steps that a loss scaler skipped are the scaler at work; they are
-    not reported where the loss scale is logged and keeps its level. Where it is not logged they may be.
+    Known false positives: gradient norms of steps that a working loss scaler skipped. They are not reported if the loss
+    scale is logged and keeps its level; if it is not logged, they may be.
     """
 
     code = "NAN002"

@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 
 @detector
 class LossPlateau(BaseDetector):
-    """The loss stands still although the training is not done.
+    """The loss stops falling although the training is not finished.
 
-    What it looks for: a training loss that never falls, or that stops falling from one point to the next, as converging runs
-    do not.
+    What it looks for: a training loss that never falls, or that stops falling abruptly, unlike the loss of a converging
+    run.
 
-    Why it matters: the steps after the onset were for nothing.
+    Why it matters: the steps after the onset were wasted.
 
-    How: four signs, from the surest to the least sure. (1) The validation loss is bit-identical over the last third of
-    the evaluations while the training loss is only noise: the weights do not change. (2) The learning rate is zero
-    over the last third. (3) The loss never left its first level. (4) A broken line (a falling smooth course, then a
-    constant) explains log(loss) much better than one smooth saturating decay, by the Bayesian information criterion
-    (Schwarz, 1978).
+    How: four indicators, the most reliable first. (1) The validation loss is bit-identical over the last third of the
+    evaluations while the training loss shows only noise: the weights do not change. (2) The learning rate is zero over
+    the last third. (3) The loss never left its first level. (4) A smooth decay followed by a constant explains
+    log(loss) much better than a single smooth saturating decay, by the Bayesian information criterion (Schwarz, 1978).
 
-    Typical causes: frozen or forgotten parameters, a dead schedule, dead ReLUs, a learning rate too low or far too
-    high, labels that do not belong to the inputs, a detached graph.
+    Typical causes: frozen or forgotten parameters, a dead schedule, dead ReLUs, a learning rate that is too low or far
+    too high, labels that do not match the inputs, a detached graph.
 
-    What to try: the gradient norm per layer, the number of parameters that require gradients, one batch that the model must be
-    able to overfit.
+    What to try: check the gradient norm per layer and the number of parameters that require gradients; check that the
+    model can overfit one batch.
 
-    Known false positives: a run that starts from converged weights; adversarial and reinforcement losses are not
-    judged.
+    Known false positives: a run that starts from converged weights. Losses of adversarial training and reinforcement
+    learning are not judged.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Share of the run that stands still, least points, evidence (in units of log n) for the broken line."""
+        """Fraction of the run without progress, minimum number of points, evidence (in units of log n) for the abrupt
+        stop."""
 
         share: float = 0.3
         points: int = 20
@@ -65,7 +65,7 @@ class LossPlateau(BaseDetector):
         if not losses:
             raise NotChecked(f"no training loss with {self.options.points} finite points")
         if contest:
-            raise NotChecked("losses that compete, or a reward: standing still is no fault there")
+            raise NotChecked("competing losses or a reward: a constant loss is normal there")
         series = losses[0]
         found = self._weights_stand_still(view, series) or self._dead_schedule(view, series)
         found = found or self._never_fell(series) or self._broken_line(view, series)
@@ -76,7 +76,7 @@ class LossPlateau(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} stands still at {number(float(np.median(rest)))} from step {series.step[at]} on: {why}",
+                f"{series.tag} stays at {number(float(np.median(rest)))} from step {series.step[at]} on: {why}",
                 end=len(series) - 1,
                 evidence={"level": np.median(rest), "noise": noise(rest), "rows": len(rest), "points": len(series), "why": why},
             )
@@ -148,7 +148,7 @@ class LossPlateau(BaseDetector):
         return (
             None
             if _rate_fell(view, step) or new_phase(view, step)
-            else (step, "it was falling and stops at once, where a converging loss slows down")
+            else (step, "it stops falling abruptly, while a converging loss slows down gradually")
         )
 
 

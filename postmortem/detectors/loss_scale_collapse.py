@@ -20,28 +20,29 @@ if TYPE_CHECKING:
 
 @detector
 class LossScaleCollapse(BaseDetector):
-    """The dynamic loss scale falls and falls: every step overflows and is skipped.
+    """The dynamic loss scale keeps falling: every step overflows and is skipped.
 
-    What it looks for: a loss scale that ends far below its highest value after halving in a row.
+    What it looks for: a loss scale that is halved repeatedly and ends far below its highest value.
 
-    Why it matters: a scaler halves after each step with a non-finite gradient and skips the update. Halving again and again
-    means that no scale helps: the gradients themselves are not finite, and nothing is learned.
+    Why it matters: the scaler halves the scale after each step with a non-finite gradient and skips the update.
+    Repeated halving means that no scale is low enough: the gradients themselves are non-finite, and the model does not
+    learn.
 
-    How: the highest value over the last one is at least `ratio`, most of the fall happens within a tenth of the run, and
-    the scale stays down. Micikevicius et al. (ICLR 2018) describe the scaling.
+    How: the highest value divided by the last one is at least `ratio`, most of the fall happens within a tenth of the
+    run, and the scale does not recover.  Micikevicius et al. (ICLR 2018) describe loss scaling.
 
     Typical causes: a NaN or infinity in the forward pass or in the weights, an activation above 65504 in fp16, a loss
-    computed in fp16, a learning rate too high.
+    computed in fp16, a learning rate that is too high.
 
-    What to try: replay the first skipped step; bf16 or fp32 for the part that overflows; a loss in fp32.
+    What to try: replay the first skipped step; use bf16 or fp32 for the part that overflows; compute the loss in fp32.
 
-    Known false positives: a scale that sinks slowly over a long run while the loss falls is normal and not reported;
-    neither is the search for the first scale at the start.
+    Known false positives: a slow fall of the scale over a long run while the loss falls, and the search for the initial
+    scale, are normal and not reported.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Highest over last value; the share of the run within which most of the fall happens."""
+        """Highest value divided by the last; fraction of the run within which most of the fall happens."""
 
         ratio: float = 64.0
         within: float = 0.1

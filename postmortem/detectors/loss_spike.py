@@ -22,33 +22,34 @@ if TYPE_CHECKING:
 
 @detector
 class LossSpike(BaseDetector):
-    """A sudden rise of the training loss that stands out from the run's own noise.
+    """A sudden rise of the training loss, well above the run's own noise.
 
-    What it looks for: one to three jumps of the loss above the level of the points before.
+    What it looks for: one to three jumps of the loss above the level of the previous points.
 
-    Why it matters: a spike is a bad batch or an update that was too large. Where the loss does not come back the
-    weights are damaged (error); where it does, time was lost and the next spike may not recover (warning).
+    Why it matters: a spike is caused by a bad batch or an update that was too large. If the loss does not recover, the
+    weights are damaged (error). If it does, time was lost, and the loss may not recover from the next spike (warning).
 
-    How: residuals of log(loss) to the median of the 25 points before, in units of their median absolute
-    deviation (Hampel's identifier, JASA 69, 1974), taken from neighbouring points. A spike is above `z` of them, at least `ratio` times the
-    level before, and at least `gap` times as high (in log) as the run's next independent excursion: on
-    heavy-tailed noise only the gap tells. The first part of the run (`guard`) is left out.
+    How: residuals of log(loss) from the median of the previous 25 points, in units of their median absolute deviation
+    (Hampel identifier, JASA 69, 1974), taken from neighbouring points. A spike exceeds `z` units, is at least `ratio`
+    times the previous level, and is at least `gap` times as high (in log) as the run's next independent excursion: with
+    heavy-tailed noise only the gap distinguishes a spike. The first part of the run (`guard`) is ignored.
 
-    Typical causes: a corrupt or unusual batch, a learning rate near the edge of stability, Adam's second moment
-    lagging behind (beta2 too high), no gradient clipping, wrong labels in one shard.
+    Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
+    that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
 
-    What to try: replay the step and look at the batch; clip the gradient norm; lower the learning rate or beta2;
-    skip the batches around the step and resume from a checkpoint before it (as done for PaLM).
+    What to try: replay the step and inspect the batch; clip the gradient norm; lower the learning rate or beta2; skip
+    the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
-    Known false positives: a curriculum or a new data set that begins, a single restart of the learning rate (where
-    the schedule restarts several times, rises of the loss at a restart are left out).
+    Known false positives: the start of a new data set or curriculum stage; a single restart of the learning rate (if
+    the schedule restarts several times, rises of the loss at a restart are ignored).
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Noise units and ratio to the level before, and both again (a small jump must be surer, an unsure one larger);
-        gap to the next excursion; share of the run left out at its start; least points; the ratio that competing losses
-        (GANs, reinforcement learning) need, and that of a validation loss."""
+        """Noise units and ratio to the previous level, then the stricter values of both (a small jump needs more noise
+        units, a jump of few noise units a larger ratio); gap to the next excursion; fraction of the run that is ignored
+        at its start; minimum number of points; the ratio required for competing losses (GANs, reinforcement learning),
+        and for a validation loss."""
 
         z: float = 4.0
         ratio: float = 1.35
@@ -97,7 +98,11 @@ class LossSpike(BaseDetector):
             last = spike.last >= n - 2
             step = res.series.step
             how = (
-                f"and is back by step {step[spike.last + 1 + back[0]]}" if recovered else "at the end of the log" if last else "and does not recover"
+                f"and has recovered by step {step[spike.last + 1 + back[0]]}"
+                if recovered
+                else "at the end of the log"
+                if last
+                else "and does not recover"
             )
             yield self.found(
                 res.series,

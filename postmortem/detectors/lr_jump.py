@@ -20,32 +20,33 @@ if TYPE_CHECKING:
 
 @detector
 class LrJump(BaseDetector):
-    """The learning rate rises in one row, once, as schedules do not; or a restart does the same steps with another one.
+    """The learning rate jumps up once, unlike any schedule, or a restart repeats steps with another learning rate.
 
-    What it looks for: a single rise of the learning rate from one row to the next, back to near its peak or above it,
-    after the warm-up; steps that a restart did again with a higher or lower learning rate.
+    What it looks for: a single rise of the learning rate from one row to the next, after the warm-up, to near or above
+    its peak; steps that a restart repeated with a higher or lower learning rate.
 
-    Why it matters: the usual cause is a resume that did not restore the scheduler; the learning rate of the start
-    on trained weights undoes progress or makes the loss diverge.
+    Why it matters: the usual cause is a resume that did not restore the scheduler. The initial learning rate, applied
+    to trained weights, undoes progress or makes the loss diverge.
 
-    How: the ratio of neighbouring rows is above `ratio` and the new value at least `share` of the largest before. One such
-    rise is a jump; two or more are a schedule with warm restarts (Loshchilov and Hutter, 2017). No noise is involved.
-    A schedule gives a step one learning rate: after a restart, one that is `apart` from all that were logged around
-    the same steps before is another schedule. A restart at the first step is another training and is not compared.
+    How: the ratio of neighbouring rows is above `ratio`, and the new value is at least `share` of the largest value
+    before. One such rise is a jump; two or more are a schedule with warm restarts (Loshchilov and Hutter, 2017). No
+    statistics. A schedule gives each step one learning rate: if, after a restart, it differs by the factor `apart` from
+    every value logged around the same steps before, the schedule has changed. A restart at the first step is a new
+    training and is not compared.
 
-    Typical causes: scheduler.state_dict() not saved or not loaded, a last_epoch of -1 after resuming, a learning
-    rate set by hand, a changed configuration.
+    Typical causes: scheduler.state_dict() not saved or not loaded, a last_epoch of -1 after resuming, a learning rate
+    set manually, a changed configuration.
 
     What to try: save and load the scheduler with the optimizer; compare the learning rate of the first step after a resume
     with the last one before it.
 
-    Known false positives: a run with exactly one warm restart; a second phase that is meant to start again.
+    Known false positives: a run with exactly one warm restart; a second phase that restarts the schedule intentionally.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Ratio of neighbouring rows, share of the peak that is reached again, rows of warm-up that are left out at most;
-        ratio of the same step before and after a restart."""
+        """Ratio of neighbouring rows, fraction of the peak that is reached again, maximum number of warm-up rows that
+        are ignored; ratio of the same step before and after a restart."""
 
         ratio: float = 1.8
         share: float = 0.6
@@ -66,7 +67,7 @@ class LrJump(BaseDetector):
                 reported.add(int(series.step[at]))
                 now = f"{series.tag} is {number(series.value[at])} at step {series.step[at]} after the restart"
                 yield self.found(
-                    series, at, f"{now}, and was {number(before)} there before it", evidence={"before": before, "after": series.value[at]}
+                    series, at, f"{now}, and was {number(before)} at that step before it", evidence={"before": before, "after": series.value[at]}
                 )
         for raw in rates:
             series = raw.finite

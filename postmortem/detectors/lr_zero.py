@@ -30,24 +30,25 @@ def dead_from(series: Series, share: float = 1e-4) -> int | None:
 class LrZero(BaseDetector):
     """The learning rate is zero long before the training ends.
 
-    What it looks for: a learning rate that stays at zero (below 1e-4 of its peak) over the last third of the run or more.
+    What it looks for: a learning rate that stays at zero (below 1e-4 of its peak) for at least the last third of the
+    run.
 
-    Why it matters: nothing is learned in that time; the machines run for nothing.
+    Why it matters: the model does not learn during that time; the computation is wasted.
 
     How: exact comparison with the peak; no statistics.
 
-    Typical causes: the schedule counts epochs and is stepped per batch (or the other way round), max_steps of the
-    scheduler smaller than that of the training, gradient accumulation not taken into account, several ranks that each
-    step the scheduler.
+    Typical causes: the schedule counts epochs but is stepped per batch (or vice versa), the scheduler's max_steps is
+    smaller than that of the training, gradient accumulation is not taken into account, several ranks step the same
+    scheduler.
 
-    What to try: compute the scheduler's total steps from the loop; set a minimum learning rate.
+    What to try: compute the scheduler's total steps from the training loop; set a minimum learning rate.
 
-    Known false positives: a parameter group that is frozen on purpose and logged as its own learning rate.
+    Known false positives: a parameter group that is frozen intentionally and whose learning rate is logged separately.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Share of the rows with a dead learning rate, and the least number of rows."""
+        """Fraction of the rows with a learning rate of zero, and the minimum number of rows."""
 
         share: float = 0.3
         points: int = 5

@@ -17,27 +17,27 @@ if TYPE_CHECKING:
 
 @detector
 class MaskedNonfinite(BaseDetector):
-    """A loss that turns to exactly 0.0 because a logger replaced the NaN.
+    """A loss that becomes exactly 0.0 because the logger replaced the NaN.
 
-    What it looks for: a training loss that from one step on is exactly zero to the end, although it was far from
-    zero the point before; a gradient norm that is NaN or zero there makes it certain.
+    What it looks for: a training loss that becomes exactly zero and stays zero until the end, although it was far from
+    zero at the previous point. A gradient norm that is NaN or zero there confirms it.
 
-    Why it matters: the transformers Trainer replaces NaN and infinite losses before it logs them
+    Why it matters: the transformers Trainer replaces NaN and infinite losses before logging them
     (`logging_nan_inf_filter`, on by default), so a dead run looks like a perfect one.
 
-    How: exact zeros at the end of the series, at least `points` of them, after a value above `before`.
+    How: at least `points` exact zeros at the end of the series, after a value above `before`.
 
-    Typical causes: any cause of nan-onset, hidden by the filter; also labels that are all ignored (-100), or a
-    loss multiplied by zero.
+    Typical causes: any cause of nan-onset, hidden by the filter; also batches in which all labels are ignored (-100),
+    or a loss multiplied by zero.
 
     What to try: set logging_nan_inf_filter=False and replay the step; count the labels that are not ignored.
 
-    Known false positives: a loss with a margin (hinge, triplet) that is really solved within one logging interval.
+    Known false positives: a loss with a margin (hinge, triplet) that really reaches zero within one logging interval.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Zeros at the end that are needed, and the least loss before them."""
+        """Minimum number of zeros at the end, and minimum loss before them."""
 
         points: int = 3
         before: float = 0.05
@@ -62,7 +62,7 @@ class MaskedNonfinite(BaseDetector):
             grad = view.main("grad_norm")
             dead = None if grad is None else grad.value[grad.step >= series.step[at]]
             certain = dead is not None and len(dead) > 0 and not np.isfinite(dead).any()
-            how = "and the gradient norm is not finite" if certain else "no training gets there at once"
+            how = "and the gradient norm is non-finite" if certain else "no training reaches zero in one step"
             yield self.found(
                 series,
                 at,

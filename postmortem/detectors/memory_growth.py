@@ -19,27 +19,29 @@ if TYPE_CHECKING:
 
 @detector
 class MemoryGrowth(BaseDetector):
-    """Memory that grows all the time.
+    """Memory that grows continuously.
 
-    What it looks for: memory that is higher at the end than after the first tenth of the run, and still growing in the last
-    quarter.
+    What it looks for: memory use that is higher at the end than after the first tenth of the run and still grows in the
+    last quarter.
 
-    Why it matters: it ends in an out-of-memory, hours later, at a place that has nothing to do with the cause.
+    Why it matters: it ends in an out-of-memory error, hours later, at a line that has nothing to do with the cause.
 
-    How: medians over windows: the growth after the first tenth is above `growth`, and the last quarter still takes its
-    share. The onset is the last point within the noise of the level that was held.
+    How: windowed medians: the growth after the first tenth is above `growth`, and the last quarter still contributes.
+    The onset is the last point within the noise of the earlier steady level.
 
-    Typical causes: losses or outputs kept with their graph (`total += loss`), lists of tensors for metrics, caches in the
-    data loader's workers, retain_graph, a fragmenting allocator with growing sequence lengths.
+    Typical causes: losses or outputs kept with their graph (`total += loss`), lists of tensors for metrics, caches in
+    data loader workers, retain_graph, fragmentation of the allocator with growing sequence lengths.
 
-    What to try: .item() or .detach() on what is kept, torch.cuda.memory._record_memory_history, tracemalloc for host memory.
+    What to try: call .item() or .detach() on values that are kept; use torch.cuda.memory._record_memory_history for GPU
+    memory and tracemalloc for host memory.
 
-    Known false positives: buffers that fill slowly by design (replay buffers) until they are full.
+    Known false positives: buffers that fill slowly by design (replay buffers).
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Growth after the first tenth, share of the even growth that the last quarter still shows, least points."""
+        """Growth after the first tenth, fraction of a uniform growth that the last quarter still shows, minimum number
+        of points."""
 
         growth: float = 0.12
         last_quarter: float = 0.4

@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 @detector
 class NanOnset(BaseDetector):
-    """The first NaN of a quantity.
+    """The first NaN of a metric.
 
-    What it looks for: the first step at which a quantity that was a number is not a number any more. Every
-    quantity is looked at, also those whose name says nothing.
+    What it looks for: the first step at which a metric becomes NaN. Every metric is checked, including those of unknown
+    role.
 
-    Why it matters: a NaN in the loss or the gradient reaches all weights with the next update; everything after
-    this step is lost, and only a checkpoint from before it can be used.
+    Why it matters: a NaN in the loss or the gradient reaches all weights with the next update. The steps after it are
+    lost, and only a checkpoint from before it can be used.
 
-    How: the first NaN of the surviving history, exactly as it was logged; no statistics. With a logging
-    interval of k steps the true onset lies in the k steps before it.
+    How: the first logged NaN, without the points that a restart overwrote; no statistics. With a logging interval of k
+    steps, the true onset lies within the k steps before it.
 
-    Typical causes: log(0), 0/0, the square root of a negative number or its derivative at zero, overflow to
-    infinity and then inf - inf, a NaN in the data, a learning rate too high, fp16 without a loss scale.
+    Typical causes: log(0), 0/0, the square root of a negative number or its derivative at zero, overflow to infinity
+    and then inf - inf, a NaN in the data, a learning rate that is too high, fp16 without a loss scale.
 
-    What to try: `postmortem replay` at this step from the last good checkpoint names the operation. By hand:
-    torch.autograd.set_detect_anomaly(True) on that step, and a check of the batch for non-finite values.
+    What to try: `postmortem replay` at this step from the last good checkpoint names the operation. Manually: run that
+    step under torch.autograd.set_detect_anomaly(True), and check the batch for non-finite values.
 
-    Known false positives: a score that is undefined for some evaluations (no positive example in the batch).
-    Values that are NaN only before the first number, and gradient norms of steps that a loss scaler skipped,
-    are not reported.
+    Known false positives: a score that is undefined for some evaluations (no positive example in the batch). Values
+    that are NaN only before the first finite value, and gradient norms of steps that a loss scaler skipped, are not
+    reported.
     """
 
     code = "NAN001"

@@ -19,22 +19,21 @@ if TYPE_CHECKING:
 class NonfiniteGradient(BaseDetector):
     """A gradient norm that is NaN or infinite while the loss is still finite.
 
-    What it looks for: the first step at which the gradient norm is not finite although the loss of the same step
-    is a number.
+    What it looks for: the first step with a non-finite gradient norm and a finite loss.
 
-    Why it matters: the fault lies in the backward pass, not in the forward pass, and the loss alone would not
-    show it. If the update was made, the weights are lost from here on.
+    Why it matters: the fault is in the backward pass, not in the forward pass, and the loss alone does not show it. If
+    the update was applied, the weights are lost from this step on.
 
     How: exact comparison of the logged values at the same step; no statistics.
 
     Typical causes: a derivative that is infinite where the function is not (sqrt, norm or pow at zero, atan2,
     log near zero, where() with an infinite branch), fp16 gradients that overflow, a loss scale too high.
 
-    What to try: `postmortem replay` at this step names the operation whose derivative fails; add an eps inside
-    the root; check whether the optimizer step is skipped on non-finite gradients.
+    What to try: `postmortem replay` at this step names the operation whose derivative fails; add an eps inside the
+    root; check whether the optimizer step is skipped if gradients are non-finite.
 
-    Known false positives: a loss scaler that works makes single infinite norms on the steps that it skips; they
-    are not reported where the loss scale is logged and keeps its level.
+    Known false positives: a working loss scaler causes single infinite norms at the steps that it skips. They are not
+    reported if the loss scale is logged and keeps its level.
     """
 
     code = "NAN003"

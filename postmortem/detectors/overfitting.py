@@ -20,26 +20,29 @@ if TYPE_CHECKING:
 
 @detector
 class Overfitting(BaseDetector):
-    """The validation loss turns and rises while the training loss goes on falling.
+    """The validation loss starts to rise while the training loss continues to fall.
 
-    What it looks for: a validation loss that ends well above its best, with the training loss lower than it was at that best.
+    What it looks for: a validation loss that ends well above its best value, with a training loss lower than it was at
+    that point.
 
-    Why it matters: the best weights are those of the best step, not the last ones; everything after it was time lost.
+    Why it matters: the best weights are those of the best step, not the last ones; the steps after it were wasted.
 
-    How: medians of neighbours; the end is more than `rise` above the least value and more than `z` times the
-    evaluation noise, and the training loss fell by `train_down` or more since. The step is that of the best value.
+    How: medians of neighbouring points. The end is more than `rise` above the lowest value and more than `z` times the
+    evaluation noise, and the training loss has fallen by `train_down` or more since then. The reported step is that of
+    the best value.
 
     Typical causes: too many epochs, too little data or regularisation, a training set that repeats.
 
-    What to try: early stopping at the best step, its checkpoint, weight decay, dropout, more data.
+    What to try: use the checkpoint of the best step; stop early; add weight decay, dropout or more data.
 
-    Known false positives: a validation loss that rises because confident mistakes cost more while the accuracy still
-    improves (it is reported, the accuracy is in the evidence).
+    Known false positives: a validation loss that rises because confident errors cost more while the accuracy still
+    improves (it is reported, with the accuracy in the evidence).
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Rise over the best as a share, in noises, fall of the training loss, least number of evaluations."""
+        """Rise over the best value as a fraction, and in noise units; fall of the training loss; minimum number of
+        evaluations."""
 
         rise: float = 0.1
         z: float = 3.0
@@ -54,7 +57,7 @@ class Overfitting(BaseDetector):
         train = next(iter(totals(view, "loss", 3)), None)
         evaluations = totals(view, "val_loss", self.options.points)
         if train is None or not evaluations:
-            raise NotChecked(f"no training loss with {self.options.points} evaluations beside it")
+            raise NotChecked(f"no training loss with {self.options.points} evaluations")
         for series in evaluations:
             if finding := self._judge(view, series, train):
                 yield finding

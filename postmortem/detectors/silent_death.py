@@ -16,30 +16,31 @@ if TYPE_CHECKING:
 
 @detector
 class SilentDeath(BaseDetector):
-    """The log stops in the middle of the training and nothing says why.
+    """The log stops in the middle of the training, without a reason.
 
-    What it looks for: a run that was to do more steps (or epochs) than it did, with no error, no message of a
-    scheduler and no sign of an end.
+    What it looks for: a run that did fewer steps (or epochs) than planned, with no error, no message of a job scheduler
+    and no regular end.
 
     Why it matters: a process killed from outside (host memory, node failure, scancel, power) leaves no traceback.
 
-    How: the number of steps or epochs that the log, the progress bar or the configuration announces, against the last one
-    logged; W&B files that end without an exit record. Less than `share` of the plan done is a silent death. A counter that starts
-    again in every epoch is a share of an epoch; one that is printed every 50 steps is at its end when fewer than that are left.
+    How: the number of steps or epochs announced by the log, the progress bar or the configuration is compared with the
+    last one logged; W&B files that end without an exit record. A run that did less than `share` of the announced length
+    died silently. A counter that restarts in every epoch counts as a fraction of an epoch. A counter that is printed
+    every 50 steps has reached its end when fewer than 50 steps are left.
 
     Typical causes: the kernel's out-of-memory killer, a preempted or failed node, a lost connection to the terminal,
     a full disk.
 
-    What to try: dmesg and the job's accounting (sacct -j JOB --format=State,MaxRSS,ExitCode); the .err file of the job;
-    run with nohup or under the scheduler.
+    What to try: check dmesg, the job's accounting (sacct -j JOB --format=State,MaxRSS,ExitCode) and the .err file of
+    the job; run with nohup or under the job scheduler.
 
-    Known false positives: early stopping that prints nothing; a run that is still going on or was not synced to its end; an excerpt of
-    a log.
+    Known false positives: early stopping that prints nothing; a run that is still active or was not fully synced; an
+    excerpt of a log.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Share of the announced steps below which the end is missing."""
+        """Fraction of the announced steps below which the end is missing."""
 
         share: float = 0.95
 
@@ -58,7 +59,7 @@ class SilentDeath(BaseDetector):
             code=self.code,
             name=self.name,
             severity=self.severity,
-            message=f"the log stops {plan} and nothing says why",
+            message=f"the log stops {plan} without a reason",
             step=view.last_step,
             evidence=plan._asdict(),
         )
@@ -71,7 +72,7 @@ class SilentDeath(BaseDetector):
                     code=self.code,
                     name=self.name,
                     severity=self.severity,
-                    message=f"the W&B file stops at step {view.last_step} without an exit record: the process was killed, or the file is not whole",
+                    message=f"the W&B file stops at step {view.last_step} without an exit record: the process was killed, or the file is incomplete",
                     step=view.last_step,
                     evidence={"file": reading.path, "exit_code": None},
                 )

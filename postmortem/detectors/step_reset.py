@@ -14,22 +14,23 @@ if TYPE_CHECKING:
 
 @detector
 class StepReset(BaseDetector):
-    """The step went back: the run was restarted from an earlier point, or two runs write into one log.
+    """The step count went back: the run was restarted from an earlier step, or two runs write to one log.
 
-    What it looks for: the steps of one writer going back and on from there.
+    What it looks for: steps of one writer that go back and continue from there.
 
-    Why it matters: the steps between the checkpoint and the restart exist twice; averages, best values and
-    curves that mix both are wrong. What the other detectors see is the history that survived.
+    Why it matters: the steps between the checkpoint and the restart were logged twice. Averages, best values and curves
+    that mix both are wrong. Other detectors see only the points that the restart did not overwrite.
 
-    How: exact. A single row out of order is none; the step reported is the first one after the restart.
+    How: exact comparison. A single row out of order is not a restart. The reported step is the first one after the
+    restart.
 
-    Typical causes: a requeued or resumed job, a counter that starts at zero after loading, two jobs with the same
-    folder or run id.
+    Typical causes: a requeued or resumed job, a counter that starts at zero after a checkpoint is loaded, two jobs with
+    the same folder or run id.
 
-    What to try: check that the checkpoint's step, optimizer and scheduler were restored; give every attempt a
-    folder of its own.
+    What to try: check that the step, optimizer and scheduler of the checkpoint were restored; use a separate folder for
+    every attempt.
 
-    Known false positives: loggers that count each epoch from zero; where that happens again and again it is `info`.
+    Known false positives: loggers that count each epoch from zero; if this happens repeatedly, the severity is `info`.
     """
 
     code = "RUN001"
@@ -52,11 +53,11 @@ class StepReset(BaseDetector):
             seen.add((restart.before, restart.after))
             zero = restart.after <= (view.first_step or 0)
             how = (
-                "as a counter of each epoch does"
+                "as a counter that restarts each epoch does"
                 if counted
-                else "the counter starts again"
+                else "the counter starts over"
                 if zero
-                else f"{restart.before - restart.after + 1} steps exist twice"
+                else f"{restart.before - restart.after + 1} steps were logged twice"
             )
             yield Finding(
                 code=self.code,

@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 
 @detector
 class StragglerRank(BaseDetector):
-    """One rank is slower than the others, and all wait for it.
+    """One rank is slower than the others, and all others wait for it.
 
-    What it looks for: a rank whose time (per step, or for loading data) is well above that of the other ranks over most of
-    the run.
+    What it looks for: a rank whose time per step, or for data loading, is well above that of the other ranks during
+    most of the run.
 
-    Why it matters: in synchronous training the slowest rank sets the pace of all.
+    Why it matters: in synchronous training the slowest rank determines the speed of all.
 
-    How: each rank's median against the median of the ranks, above `ratio`, and slower than the middle rank in at least
-    `share` of the common steps (a sign test). Three ranks or more.
+    How: the median of the rank divided by the median over all ranks is above `ratio`, and the rank is slower than the
+    median rank in at least `share` of the common steps (a sign test). At least three ranks are needed.
 
     Typical causes: a throttled GPU, a node with other jobs, uneven shards, a rank that also writes logs and checkpoints.
 
-    What to try: look at that node; swap ranks between nodes and see whether it moves along.
+    What to try: check that node; swap ranks between nodes to see whether the slowness stays with the node.
 
-    Known false positives: rank 0 where it alone evaluates inside the step time.
+    Known false positives: rank 0, if it alone runs the evaluation within the step time.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Slower by this factor, in this share of the steps, with at least this many points per rank."""
+        """Slower by this factor, in this fraction of the steps, with at least this many points per rank."""
 
         ratio: float = 1.25
         share: float = 0.8

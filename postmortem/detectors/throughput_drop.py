@@ -20,26 +20,29 @@ if TYPE_CHECKING:
 
 @detector
 class ThroughputDrop(BaseDetector):
-    """Steps take longer from some step on, and stay so.
+    """Steps become slower from some step on, until the end.
 
-    What it looks for: a lasting change of the time per step (or throughput) to the worse.
+    What it looks for: a lasting increase of the time per step (or decrease of throughput).
 
-    Why it matters: the run costs more than planned, often because of one sick machine.
+    Why it matters: the run costs more than planned, often because of one faulty machine.
 
-    How: the best split of log(time per step) into two levels (Scott and Knott, 1974); the later level at least `ratio` times
-    and `z` noises slower and lasting to the end. Without step times or throughput the times of the rows are used.
+    How: the best split of log(time per step) into two levels (Scott and Knott, 1974). The later level is slower by at
+    least `ratio` times and `z` noise units and lasts until the end. If neither step times nor throughput are logged,
+    the wall times of the rows are used.
 
     Typical causes: a throttled or shared GPU, a slow disk or network, a growing data structure, longer samples, other
-    jobs on the node, debugging left switched on.
+    jobs on the node, debugging code left enabled.
 
-    What to try: compare the nodes, look at clocks and temperature, profile a few steps before and after.
+    What to try: compare the nodes, check GPU clocks and temperature, profile a few steps before and after.
 
-    Known false positives: a change of batch size, sequence length or evaluation frequency; a data set that switches.
+    Known false positives: a change of batch size, sequence length or evaluation frequency; a switch to another data
+    set.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Slower by this factor and by these noises; least number of points; share of the run that it lasts."""
+        """Slower by this factor and this number of noise units; minimum number of points; fraction of the run that it
+        lasts."""
 
         ratio: float = 1.4
         z: float = 5.0

@@ -19,13 +19,13 @@ class TruncatedFile(BaseDetector):
 
     What it looks for: a log whose last record or line is not complete.
 
-    Why it matters: the process was stopped while it wrote, or the copy is not complete; the last steps are missing.
+    Why it matters: the process was stopped while writing, or the copy is incomplete; the last steps are missing.
 
-    How: the reader says at which byte the last whole record ends; no statistics.
+    How: the reader reports the byte at which the last complete record ends; no statistics.
 
-    Typical causes: a kill, a full disk, a copy made while the run was going on.
+    Typical causes: a killed process, a full disk, a copy made during the run.
 
-    What to try: copy the file again; look at the other sources of the run for the last steps.
+    What to try: copy the file again; check the other sources of the run for the last steps.
 
     Known false positives: a run that is still writing.
     """

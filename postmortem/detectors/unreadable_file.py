@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @detector
 class UnreadableFile(BaseDetector):
-    """A file of the run that gave nothing at all.
+    """A file of the run from which nothing could be read.
 
-    What it looks for: files that belong to the run by their name but cannot be opened or understood.
+    What it looks for: files that belong to the run by name but cannot be opened or decoded.
 
-    Why it matters: the run is judged without what is in them.
+    Why it matters: the run is judged without their content.
 
-    How: the reader says what is wrong; no statistics.
+    How: the reader reports what is wrong; no statistics.
 
-    Typical causes: missing permissions, an empty or foreign file with the name of a log, a dangling link.
+    Typical causes: missing permissions, an empty file or one of another format with the name of a log, a broken link.
 
     What to try: check the permissions; copy the file again.
 

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 @diagnosis
 class BadBatch:
-    """One batch broke a training that was calm: nothing in loss, gradient norm or learning rate announced it.
+    """One batch made a stable training fail: loss, gradient norm and learning rate showed no change before it.
 
-    A single jump at a quiet learning rate with a flat gradient norm points at the sample rather than at the optimisation.
+    A single jump while the learning rate does not rise and the gradient norm is flat suggests a faulty sample rather
+    than a problem of the optimisation.
     """
 
     name = "bad-batch"

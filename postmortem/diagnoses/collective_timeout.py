@@ -17,11 +17,12 @@ _KINDS = ("nccl-timeout", "gloo-timeout")
 
 @diagnosis
 class CollectiveTimeout:
-    """Ranks waited for another one until the timeout; who did not come is named.
+    """Ranks waited for another rank until the timeout; the missing rank is named.
 
-    The ranks that print the timeout are those that waited. Suspects are those that a barrier lists as missing, else
-    the ranks that printed nothing, as long as they are no more than those that waited (of a log of one rank alone
-    nothing follows); the rank that had queued the fewest collectives; and the one whose last printed step is behind.
+    The ranks that print the timeout are those that waited. The suspects are the ranks that a barrier lists as missing,
+    or else the ranks that printed nothing, if they are not more than those that waited (the log of a single rank proves
+    nothing); the rank that had queued the fewest collectives; and the rank whose last printed step is lower than that
+    of the others.
 
     Known false positive: with several process groups, ranks of another group print nothing either.
     """

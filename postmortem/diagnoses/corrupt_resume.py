@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @diagnosis
 class CorruptResume:
-    """A resume did not bring back all state: weights, optimizer or scheduler started anew, or another learning rate was set.
+    """A resume did not restore all state: weights, optimizer or scheduler were reset, or another learning rate was set.
 
-    Seen as a learning rate that jumps back to its peak, or anywhere at the step where the log starts again, or as a
-    loss that leaps there. Harm that follows (a spike, a divergence, NaN) is a consequence.
+    It shows as a learning rate that jumps back to its peak or differs at the step where the log restarts, or as a loss
+    that jumps at that step. Later failures (a spike, a divergence, NaN) are consequences.
     """
 
     name = "corrupt-resume"

@@ -20,7 +20,7 @@ _SEE = re.compile(r"See (?P<other>[\w-]+)(?:[:;] (?P<rest>.+)|\.?$)")
 
 @diagnosis
 class Crash:
-    """The program failed with a message; the numbers show nothing that led up to it."""
+    """The program failed with a message; the metrics show nothing that led to it."""
 
     name = "crash"
     priority = 65

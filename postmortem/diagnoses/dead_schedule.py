@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class DeadSchedule:
-    """The learning rate reached zero long before the end, and the loss stands still since."""
+    """The learning rate reached zero long before the end, and the loss has not changed since."""
 
     name = "dead-schedule"
     priority = 72

@@ -22,9 +22,9 @@ _MEANS = (
 
 @diagnosis
 class DeviceAssert:
-    """A check inside a CUDA kernel failed; the condition that it printed tells which kind of value was wrong.
+    """An assertion inside a CUDA kernel failed; the condition that it printed shows which kind of value was wrong.
 
-    Kernels run behind the program: the line of the traceback may be a later one than the call that was wrong.
+    Kernels run asynchronously: the line in the traceback may come after the call that was wrong.
     """
 
     name = "device-assert"

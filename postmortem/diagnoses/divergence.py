@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class Divergence:
-    """The loss turned and climbed (or leapt and did not come back), and neither the learning rate nor a resume explains it."""
+    """The loss rose (or jumped) and did not recover, and neither the learning rate nor a resume explains it."""
 
     name = "diverged"
     priority = 50

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 @diagnosis
 class EvaluationNan:
-    """Only the evaluation is not finite: the training loss is finite, or is not logged near it.
+    """Only the evaluation is non-finite: the training loss is finite, or is not logged near it.
 
-    The onset is only known to lie between the last healthy evaluation and the first bad one.
+    The onset lies between the last finite evaluation and the first non-finite one; the log does not show more.
     """
 
     name = "evaluation-nan"

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 @diagnosis
 class Fp16Overflow:
-    """A number left the range of half precision (65504): infinities in a run that computes in fp16.
+    """A value exceeded the range of fp16 (65504): infinities in a run that computes in fp16.
 
-    Told where the run is known to use fp16 (a loss scale, its configuration, messages of a scaler) and the first bad value is infinite or follows an
-    infinite one.
+    Reported if the run is known to use fp16 (a loss scale, its configuration, messages of a scaler) and the first
+    non-finite value is infinite or follows an infinite one.
     """
 
     name = "fp16-overflow"

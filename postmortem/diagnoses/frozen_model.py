@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @diagnosis
 class FrozenModel:
-    """The weights do not change, or the model answers the same for every input, although the learning rate is alive."""
+    """The weights do not change, or the model predicts the same for every input, although the learning rate is not
+    zero."""
 
     name = "frozen-model"
     priority = 74

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class InputPipeline:
-    """The training waits: for data, for a slow rank, or for a machine that lost its pace."""
+    """The training waits for data, for a slow rank, or for a machine that became slower."""
 
     name = "input-pipeline"
     priority = 78

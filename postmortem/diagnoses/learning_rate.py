@@ -16,9 +16,10 @@ _BROKEN = (*BLOW_UP, *NONFINITE, "gradient-spike")
 
 @diagnosis
 class LearningRateTooHigh:
-    """The learning rate went beyond what the model could take: it jumped, or it was rising when the loss broke.
+    """The learning rate became too high for the model: it jumped, or it was rising when the loss became unstable.
 
-    Told only where the learning rate is logged and was rising or had jumped in the tenth of the run before the onset.
+    Reported only if the learning rate is logged and was rising, or had jumped, in the tenth of the run before the
+    onset.
     """
 
     name = "learning-rate-too-high"

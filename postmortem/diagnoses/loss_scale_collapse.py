@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @diagnosis
 class LossScaleCollapse:
-    """Mixed precision gave up: the scaler halved its scale step after step, because every gradient overflowed.
+    """The loss scaler could not find a working scale: it halved the scale at every step, because every gradient
+    overflowed.
 
-    The scaler hides the cause: it skips the updates. The first skipped step of the fall is the one to look at.
+    The scaler hides the cause, as it skips the updates. The first skipped step of the fall is the one to investigate.
     """
 
     name = "loss-scale-collapse"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class MemoryLeak:
-    """Memory grew until there was none left, or is on its way there."""
+    """Memory use grew until memory ran out, or is still growing."""
 
     name = "memory-leak"
     priority = 60

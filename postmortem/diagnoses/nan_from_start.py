@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class NanFromStart:
-    """The loss was never a number, or only for the very first rows: data or initial weights are not finite."""
+    """The loss was never finite, or only in the very first rows: the data or the initial weights are non-finite."""
 
     name = "nan-from-the-start"
     priority = 20

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 @diagnosis
 class Numerics:
-    """An operation of the model, the loss or its derivative gave NaN or infinity, and nothing in the log explains it.
+    """An operation of the model, the loss or its derivative produced NaN or infinity, and nothing in the log explains
+    it.
 
-    The story that remains where a quantity turned non-finite and neither the learning rate, the gradients nor the loss scale led up to it. What the
-    log cannot tell, the replay of the step can.
+    This diagnosis remains if a metric became non-finite and neither the learning rate, the gradients nor the loss scale
+    changed before it. A replay of the step can show what the log does not.
     """
 
     name = "numerics"

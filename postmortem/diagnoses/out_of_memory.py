@@ -21,12 +21,13 @@ _FIRST_STEPS = 2
 
 @diagnosis
 class OutOfMemory:
-    """The GPU had no room for one more tensor; the numbers of the message, and when it was, tell who took it.
+    """The GPU had no memory left for another tensor; the numbers in the message and the step show what used it.
 
-    A request above the size of the GPU is a wrong shape. Memory of other processes, and memory that PyTorch keeps
-    reserved but cannot use for the request (fragmentation), are named where either would have been enough. What
-    fails in the first steps does not fit; what fails after many met a longer batch, an evaluation, or grew. Fields
-    of the message: https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
+    A request larger than the whole GPU suggests a wrong shape. Memory of other processes, and memory that PyTorch has
+    reserved but cannot use for the request (fragmentation), are named if either would have been enough. A failure in
+    the first steps means that the model or batch does not fit; a failure after many steps, a longer batch, an
+    evaluation, or memory that grew. Fields of the message:
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
     """
 
     name = "out-of-memory"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class Overfitting:
-    """The model learns the training set by heart: the validation loss has its best behind it."""
+    """The model memorises the training set: the validation loss has passed its best value and rises."""
 
     name = "overfitting"
     priority = 76

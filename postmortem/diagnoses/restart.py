@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class Restart:
-    """The run was restarted and went on; nothing else is wrong with it."""
+    """The run was restarted and continued; nothing else is wrong with it."""
 
     name = "restarted"
     priority = 90

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class SilentDeath:
-    """The log ends in the middle of the training and nothing says why."""
+    """The log ends in the middle of the training, without a reason."""
 
     name = "silent-death"
     priority = 85

@@ -24,9 +24,9 @@ _SILENT = 20
 
 @diagnosis
 class TimeLimit:
-    """The job's time was used up: how much of the training is left, or that it had stopped long before.
+    """The job reached its time limit: reports how much of the training is left, or that it had stopped long before.
 
-    The rest is taken to go on at the speed of the last half of the rows that were logged since the last restart.
+    The remaining time is estimated from the speed of the last half of the rows logged since the last restart.
     """
 
     name = "time-limit"

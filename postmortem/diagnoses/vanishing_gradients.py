@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class VanishingGradients:
-    """The gradient faded while the loss was still high: the weights get nothing to learn from."""
+    """The gradient norm fell close to zero while the loss was still high: the weights are hardly updated."""
 
     name = "vanishing-gradients"
     priority = 70

@@ -67,7 +67,7 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
     series, at = onset.series, onset.at
     evidence: dict[str, Any] = {"value": series.value[at], "count": onset.count, "points": len(series)}
     if onset.before is None:
-        text = f"{series.tag} is {what} from its first point on (step {series.step[at]})"
+        text = f"{series.tag} is {what} since its first point (step {series.step[at]})"
     else:
         value, step = series.value[onset.before], series.step[onset.before]
         evidence |= {"before": value, "last_finite_step": step}
