@@ -142,7 +142,7 @@ def _chosen(view: View, tags: Sequence[str] | None) -> list[tuple[str, list[Seri
         there = {s.tag for s in view.series}
         missing = [t for t in tags if t not in there]
         if missing:
-            raise KeyError(f"no tag {missing[0]!r}; there are: {', '.join(sorted(there)) or 'none'}")
+            raise KeyError(f"unknown tag {missing[0]!r}; available: {', '.join(sorted(there)) or 'none'}")
         return [(_plain(tag), [s for s in view.series if s.tag == tag][:_MOST_LINES]) for tag in tags]
     panels = [(name, view.of(*roles)[:_MOST_LINES]) for name, roles in _PANELS]
     shown = [(name, series) for name, series in panels if series]

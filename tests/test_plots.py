@@ -113,7 +113,7 @@ def test_tags_choose_what_is_drawn():
     """The tags asked for, in that order; an unknown one is named together with those there are."""
     ax = plot_run(make_run(), tags=["lr", "train/loss"])
     assert [p.get_ylabel() for p in ax.figure.axes] == ["lr", "train/loss"]
-    with pytest.raises(KeyError, match="no tag 'los'; there are: grad_norm, lr, train/loss"):
+    with pytest.raises(KeyError, match="unknown tag 'los'; available: grad_norm, lr, train/loss"):
         plot_run(make_run(), tags=["los"])
 
 

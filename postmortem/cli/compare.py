@@ -25,9 +25,9 @@ _SHOWN = 20
 @click.argument("b", metavar="RUN", type=PATH)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def compare(a: Path, b: Path, format_: str) -> int:
-    """Name the first step at which two runs part, and what differs in configuration, schedule and environment.
+    """Find the first step at which two runs differ, and what differs in configuration, schedule and environment.
 
-    The first RUN is the baseline. Exit code 1 where they part, 3 where they have no step in common.
+    The first RUN is the baseline. Exit code 1 if they differ, 3 if they have no step in common.
     """
     found = api.compare(loaded(a), loaded(b))
     if format_ == "json":
@@ -41,24 +41,24 @@ def compare(a: Path, b: Path, format_: str) -> int:
 
 
 def _text(found: Comparison) -> str:
-    lines = [f"{found.a}  against  {found.b}", ""]
+    lines = [f"{found.a}  vs.  {found.b}", ""]
     first = found.first
     if not any(p.common_steps for p in found.partings):
-        lines.append("no quantity has a step in common: nothing to compare")
+        lines.append("no metric has a step in common: nothing to compare")
     elif first is None:
         n = len(found.partings)
-        lines.append(f"the same in {'the one quantity' if n == 1 else f'all {n} quantities'} at every common step")
+        lines.append(f"identical in {'the only common metric' if n == 1 else f'all {n} common metrics'} at every common step")
     else:
-        lines.append(f"they part at step {first.exact_step}: {_values(first)}")
+        lines.append(f"the runs first differ at step {first.exact_step}: {_values(first)}")
         beyond = [p for p in found.partings if p.beyond_noise_step is not None and p.role is not None]
         if beyond:
             earliest = min(beyond, key=lambda p: p.beyond_noise_step or 0)
-            lines.append(f"beyond noise from step {earliest.beyond_noise_step}: {earliest.tag}")
+            lines.append(f"by more than the noise from step {earliest.beyond_noise_step} on: {earliest.tag}")
     parted = [p for p in found.partings if p.exact_step is not None]
     if parted:
-        lines += ["", "quantities, in the order in which they part:"]
+        lines += ["", "metrics, in the order in which they first differ:"]
         for p in parted[:_SHOWN]:
-            noise = "within noise" if p.beyond_noise_step is None else f"beyond noise from step {p.beyond_noise_step}"
+            noise = "within noise" if p.beyond_noise_step is None else f"by more than the noise from step {p.beyond_noise_step} on"
             lines.append(f"  step {p.exact_step}: {_values(p)}; {noise}")
         if len(parted) > _SHOWN:
             lines.append(f"  … and {len(parted) - _SHOWN} more")
@@ -67,9 +67,9 @@ def _text(found: Comparison) -> str:
     for name, only in ((found.a, found.only_a), (found.b, found.only_b)):
         if only:
             lines += ["", f"only in {name}: {', '.join(only[:_SHOWN])}{', …' if len(only) > _SHOWN else ''}"]
-    return "\n".join([*lines, "", *(f"not known: {what}" for what in found.not_known)])
+    return "\n".join([*lines, "", *(f"unknown: {what}" for what in found.not_known)])
 
 
 def _values(p: Parting) -> str:
     assert p.values is not None
-    return f"{p.tag} {p.values[0]:.8g} against {p.values[1]:.8g}"
+    return f"{p.tag} {p.values[0]:.8g} vs. {p.values[1]:.8g}"

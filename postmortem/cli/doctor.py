@@ -20,7 +20,7 @@ _EXTRAS = {"torch": "replay", "safetensors": "replay"}
 
 @click.command()
 def doctor() -> int:
-    """Show versions, devices, readers and plugins, and what is missing and how to get it. Exit code 2 where something is broken."""
+    """Show versions, devices, readers and plugins, what is missing and how to install it. Exit code 2 if something is broken."""
     click.echo(f"postmortem {__version__}, Python {platform.python_version()}, {platform.platform()}")
     missing = [name for name in _NEEDED if not _show(name, needed=True)]
     for name in _EXTRAS:
@@ -32,7 +32,7 @@ def doctor() -> int:
         names = [getattr(item, "name", None) or item.kind for item in registry]
         click.echo(f"{kind}: {len(names)} ({', '.join(names)})")
     for kind, plugin in broken:
-        click.echo(f"broken plugin of {kind}: {plugin.where}: {plugin.why}")
+        click.echo(f"broken plugin ({kind}): {plugin.where}: {plugin.why}")
     return 2 if missing or broken else 0
 
 

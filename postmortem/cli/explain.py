@@ -32,15 +32,15 @@ def _page(kind: str, code: str, name: str, severity: str, text: str) -> dict[str
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain(what: str, format_: str) -> int:
     """Explain a finding (NAN001 or nan-onset), a diagnosis, or the signature of a failure in a log (cuda-oom):
-    what it means, how it is found, causes, fixes."""
+    its meaning, how it is detected, causes, fixes."""
     pages = _pages()
     chosen = [p for p in pages if what.lower() in (p["code"].lower(), p["name"].lower()) and what]
     if not chosen:
         family = [f"{p['code']} {p['name']}" for p in pages if what and p["code"].startswith(what.upper())]
         if family:
-            raise UsageError(f"{what!r} is a family, name one of it: {', '.join(family)}")
+            raise UsageError(f"{what!r} is a family of findings; choose one: {', '.join(family)}")
         names = [x for p in pages for x in (p["code"], p["name"]) if x]
-        raise UsageError(f"nothing is called {what!r}{did_you_mean(what, names)} (`postmortem rules` lists all)")
+        raise UsageError(f"unknown name {what!r}{did_you_mean(what, names)} (`postmortem rules` lists all)")
     if format_ == "json":
         echo_json(chosen)
     else:
@@ -56,7 +56,7 @@ def _text(page: dict[str, Any]) -> str:
 @click.command()
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def rules(format_: str) -> int:
-    """List everything that can be found: findings with their codes, diagnoses, and signatures of failures in logs."""
+    """List all findings with their codes, all diagnoses, and all signatures of failures in logs."""
     pages = _pages()
     if format_ == "json":
         echo_json([{k: v for k, v in p.items() if k != "text"} for p in pages])

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "scan": ("postmortem.cli.scan:scan", "Find every run below PATHS and say what happened to each."),
-    "show": ("postmortem.cli.show:show", "Show how a run was understood: sources, tags, roles, steps, problems."),
+    "scan": ("postmortem.cli.scan:scan", "Find all runs below PATHS and report what happened to each."),
+    "show": ("postmortem.cli.show:show", "Show how a run was read: sources, tags, roles, steps, problems."),
     "explain": ("postmortem.cli.explain:explain", "Explain a finding, a diagnosis or a log signature."),
-    "rules": ("postmortem.cli.explain:rules", "List everything that can be found."),
-    "checkpoints": ("postmortem.cli.checkpoints_cmd:checkpoints", "Check the health of saved weights; name the last good one."),
-    "replay": ("postmortem.cli.replay_cmd:replay", "Rerun the step at fault and name the culprit."),
-    "compare": ("postmortem.cli.compare:compare", "Name the first step at which two runs part, and what differs."),
-    "report": ("postmortem.cli.scan:report", "Write one self-contained HTML page about the runs below PATHS."),
+    "rules": ("postmortem.cli.explain:rules", "List all findings, diagnoses and log signatures."),
+    "checkpoints": ("postmortem.cli.checkpoints_cmd:checkpoints", "Check saved weights and name the last good checkpoint."),
+    "replay": ("postmortem.cli.replay_cmd:replay", "Rerun the failing step and name the culprit."),
+    "compare": ("postmortem.cli.compare:compare", "Find the first step at which two runs differ, and what else differs."),
+    "report": ("postmortem.cli.scan:report", "Write a self-contained HTML report of the runs below PATHS."),
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
 }
 
@@ -55,7 +55,7 @@ class _Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             hint = f"; to scan a folder: postmortem scan {args[0]}" if os.path.exists(args[0]) else did_you_mean(args[0], COMMANDS)
-            raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)
+            raise click.UsageError(f"unknown command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -66,7 +66,7 @@ class _Commands(click.Group):
 @click.command(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 nothing found, 1 findings, 2 could not do it, 3 not everything could be judged.",
+    epilog="Exit codes: 0 no findings, 1 findings, 2 error, 3 not everything could be judged.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="postmortem", message="%(prog)s %(version)s")
 def cli() -> None:
@@ -118,7 +118,7 @@ def _run(args: Sequence[str] | None) -> NoReturn:
             raise
         if _interrupted(error):
             _fail("interrupted", 130)
-        _fail(f"a fault of postmortem, please report it (POSTMORTEM_TRACEBACK=1 shows all of it): {described(error)}", 2)
+        _fail(f"internal error, please report it (POSTMORTEM_TRACEBACK=1 shows the traceback): {described(error)}", 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -27,15 +27,13 @@ if TYPE_CHECKING:
 
 _paths = click.argument("paths", nargs=-1, required=True, type=PATH)
 _select = click.option(
-    "--select", multiple=True, metavar="CODE|NAME", help="Only these findings: a code (NAN001), a prefix (NAN) or a name; may be repeated."
+    "--select", multiple=True, metavar="CODE|NAME", help="Report only these findings: a code (NAN001), a prefix (NAN) or a name; may be repeated."
 )
-_ignore = click.option("--ignore", multiple=True, metavar="CODE|NAME", help="All but these findings.")
-_role = click.option(
-    "--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell, e.g. --role my/objective=loss."
-)
-_checkpoints = click.option("--checkpoints", is_flag=True, help="Look into the saved weights of every run (needs torch), not only of failed ones.")
+_ignore = click.option("--ignore", multiple=True, metavar="CODE|NAME", help="Do not report these findings.")
+_role = click.option("--role", multiple=True, metavar="TAG=ROLE", help="Role of a tag whose name does not show it, e.g. --role my/objective=loss.")
+_checkpoints = click.option("--checkpoints", is_flag=True, help="Check the saved weights of every run (needs torch), not only of failed runs.")
 _replay = click.option(
-    "--replay", is_flag=True, help="Rerun the step at fault of failed runs that have a recipe.py and a checkpoint; name the culprit."
+    "--replay", is_flag=True, help="Rerun the failing step of failed runs that have a recipe.py and a checkpoint; name the culprit."
 )
 
 
@@ -46,15 +44,15 @@ _replay = click.option(
 @_select
 @_ignore
 @_role
-@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at findings of this severity or above.  [default: error]")
+@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit with code 1 if there are findings of this severity or above.  [default: error]")
 @_checkpoints
 @_replay
-@click.option("--baseline", type=PATH, metavar="RUN", help="Say for each run where it parts from this one.")
-@click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem, unfolded.")
+@click.option("--baseline", type=PATH, metavar="RUN", help="Report for each run where it first differs from this one.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem in full.")
 def scan(
     paths: tuple[Path, ...], format_: str, output: Path | None, fail_on: str | None, verbose: bool, baseline: Path | None, **options: Any
 ) -> int:
-    """Find every run below PATHS and say what happened to each, worst first."""
+    """Find all runs below PATHS and report what happened to each, worst first."""
     render = REPORTERS[format_]
     config = _config(fail_on=fail_on, **options)
     report = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], baseline=baseline)
@@ -68,7 +66,7 @@ def scan(
 @click.command()
 @_paths
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True, help="The page to write."
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True, help="The HTML file to write."
 )
 @_select
 @_ignore
@@ -76,7 +74,7 @@ def scan(
 @_checkpoints
 @_replay
 def report(paths: tuple[Path, ...], output: Path, **options: Any) -> int:
-    """Write one self-contained HTML page about the runs below PATHS; it needs no network."""
+    """Write a self-contained HTML report of the runs below PATHS; it needs no network."""
     config = _config(fail_on=None, **options)
     found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"])
     _write(REPORTERS["html"](found, RenderOptions(verbose=True)), output)
@@ -93,7 +91,7 @@ def _config(*, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str
 
 def _scanned(paths: tuple[Path, ...], config: Config, *, checkpoints: bool, replay: bool, baseline: Path | None = None) -> Report:
     for plugin in api.broken_plugins():
-        click.echo(f"postmortem: not used, it did not load: {plugin.where}: {plugin.why}", err=True)
+        click.echo(f"postmortem: skipped a plugin that failed to load: {plugin.where}: {plugin.why}", err=True)
     with own_stdout() if replay else nullcontext():
         return api.scan(
             paths, config=config, keep=False, look_into_checkpoints=checkpoints, baseline=baseline, replay_failed=replay, progress=_progress()

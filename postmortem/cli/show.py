@@ -24,10 +24,10 @@ _LONGEST_TAG = 200  # the longest names of layers are not as long
 
 @click.command()
 @click.argument("run", type=PATH)
-@click.option("--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell.")
+@click.option("--role", multiple=True, metavar="TAG=ROLE", help="Role of a tag whose name does not show it.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:
-    """Show how RUN (a folder or a file) was understood: sources, tags and the role each got, steps, restarts, ranks, problems."""
+    """Show how RUN (a folder or a file) was read: sources, tags and their roles, steps, restarts, ranks, problems."""
     found = loaded(run, parse_roles(role))
     facts = _facts(found)
     if format_ == "json":
@@ -92,7 +92,7 @@ def _text(facts: dict[str, Any]) -> str:
     lines += _section("events", [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]])
     lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
     lines += _section("notes", facts["notes"])
-    lines += _section("skipped on purpose", [f"{count} {what}" for what, count in facts["skipped"].items()])
+    lines += _section("skipped intentionally", [f"{count} {what}" for what, count in facts["skipped"].items()])
     lines += _section("problems", [_problem(p) for p in facts["problems"]])
     return printable("\n".join(lines))
 

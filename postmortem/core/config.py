@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 FAIL_ON = ("error", "warning", "never")
-_KINDS: dict[type[Any], str] = {dict: "a table", list: "a list of codes or names", str: "a text"}
+_KINDS: dict[type[Any], str] = {dict: "a table", list: "a list of codes or names", str: "a string"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ def make_config(table: Mapping[str, Any], *, where: str) -> Config:
     known = {f.name.replace("_", "-"): f.name for f in dataclasses.fields(Config)}
     for key in table:
         if key not in known:
-            raise UsageError(f"{where}: no setting {key!r}{did_you_mean(key, known)}")
+            raise UsageError(f"{where}: unknown setting {key!r}{did_you_mean(key, known)}")
     values = {known[k]: v for k, v in table.items()}
     for key in ("select", "ignore"):
         given = values.get(key, [])
@@ -99,7 +99,7 @@ def check_roles(roles: Mapping[str, str], *, where: str) -> None:
     """UsageError where a tag is given a role that does not exist."""
     for tag, role in roles.items():
         if _checked(role, str, f"{where}: role of {tag!r}") not in ROLES:
-            raise UsageError(f"{where}: no role {role!r} (for tag {tag!r}){did_you_mean(role, ROLES)}; roles are {', '.join(ROLES)}")
+            raise UsageError(f"{where}: unknown role {role!r} (of tag {tag!r}){did_you_mean(role, ROLES)}; the roles are {', '.join(ROLES)}")
 
 
 def parse_roles(items: Iterable[str]) -> dict[str, str]:
@@ -119,7 +119,7 @@ def check_selectors(selectors: Iterable[str], known: Iterable[tuple[str, str]], 
     pairs = list(known)
     for selector in selectors:
         if not any(_fits(selector, code, name) for code, name in pairs):
-            raise UsageError(f"{where}: no finding {selector!r}{did_you_mean(selector, [x for pair in pairs for x in pair])}; see `postmortem rules`")
+            raise UsageError(f"{where}: unknown finding {selector!r}{did_you_mean(selector, [x for p in pairs for x in p])}; see `postmortem rules`")
 
 
 def make_options(options: type[Any], table: Mapping[str, Any], *, where: str) -> Any:
@@ -128,7 +128,7 @@ def make_options(options: type[Any], table: Mapping[str, Any], *, where: str) ->
     for key, value in table.items():
         name = key.replace("-", "_")
         if name not in fields:
-            raise UsageError(f"{where}: no option {key!r}{did_you_mean(key, fields)}")
+            raise UsageError(f"{where}: unknown option {key!r}{did_you_mean(key, fields)}")
         default = fields[name].default
         if isinstance(default, (int, float)) and (not isinstance(value, (int, float)) or isinstance(value, bool) != isinstance(default, bool)):
             raise UsageError(f"{where}: {key} = {value!r} is not a {type(default).__name__}")

@@ -39,7 +39,7 @@ class MissingExtra(PostmortemError):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs the extra [{extra}]: pip install 'training-postmortem[{extra}]'")
+        super().__init__(f"{what} requires the extra [{extra}]: pip install 'training-postmortem[{extra}]'")
 
 
 class ReplayError(PostmortemError):

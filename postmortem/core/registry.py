@@ -43,7 +43,7 @@ class Registry(Generic[T]):
     >>> DETECTORS["NAN01"]
     Traceback (most recent call last):
     ...
-    postmortem.core.errors.UsageError: no plugin 'NAN01'; did you mean 'NAN001'?; there are AMP001, ...
+    postmortem.core.errors.UsageError: unknown plugin 'NAN01'; did you mean 'NAN001'?; available: AMP001, ...
     """
 
     def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin", group: str = "") -> None:
@@ -89,7 +89,7 @@ class Registry(Generic[T]):
     def __getitem__(self, key: str) -> T:
         self._load()
         if key not in self._items:
-            raise UsageError(f"no {self.noun} {key!r}{did_you_mean(key, self._items)}; there are {', '.join(sorted(self._items))}")
+            raise UsageError(f"unknown {self.noun} {key!r}{did_you_mean(key, self._items)}; available: {', '.join(sorted(self._items))}")
         return self._items[key]
 
     @property

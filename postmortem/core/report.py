@@ -88,7 +88,7 @@ class Report:
         for run in self.runs:
             if run.name == name:
                 return run
-        raise KeyError(f"no run {name!r}; there are: {', '.join(run.name for run in self.runs) or 'none'}")
+        raise KeyError(f"unknown run {name!r}; available: {', '.join(run.name for run in self.runs) or 'none'}")
 
     def findings_frame(self) -> Any:
         """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""

@@ -66,10 +66,10 @@ class Comparison:
         if not any(p.common_steps for p in self.partings):
             return f"has no step in common with {self.a}"
         if self.first is None or self.first.values is None:
-            return f"is the same as {self.a} at every common step"
+            return f"is identical to {self.a} at every common step"
         x, y = self.first.values
-        text = f"parts from {self.a} at step {self.first.exact_step} ({self.first.tag} {y:.6g}, there {x:.6g})"
-        changed = [f"{key} {b!r}, there {a!r}" for key, (a, b) in self.settings.items()]
+        text = f"first differs from {self.a} at step {self.first.exact_step} ({self.first.tag} {y:.6g} instead of {x:.6g})"
+        changed = [f"{key} {b!r} instead of {a!r}" for key, (a, b) in self.settings.items()]
         return text + (f"; settings that differ: {', '.join(changed[:5])}{', …' if len(changed) > 5 else ''}" if changed else "")
 
 
@@ -88,10 +88,10 @@ def compare(a: Run, b: Run) -> Comparison:
             partings.append(_part(series, other))
     facts_a, facts_b = _settings(a), _settings(b)
     settings = {key: (facts_a.get(key), facts_b.get(key)) for key in sorted({*facts_a, *facts_b}) if facts_a.get(key) != facts_b.get(key)}
-    unknown = [] if a.config and b.config else ["configuration: not in the logs of " + " and ".join(r.name for r in (a, b) if not r.config)]
+    unknown = [] if a.config and b.config else ["configuration: not logged by " + " and ".join(r.name for r in (a, b) if not r.config)]
     if not any(word in key.lower() for key in {*facts_a, *facts_b} for word in ("git", "commit")):
-        unknown.append("code version: no log says it")
-    unknown.append("data order: logs do not say it; equal losses up to the parting speak for the same order")
+        unknown.append("code version: not logged")
+    unknown.append("data order: not logged; equal losses up to the first difference suggest the same order")
     return Comparison(
         a=a.name,
         b=b.name,

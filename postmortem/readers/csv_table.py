@@ -87,13 +87,13 @@ class _File:
             self.row(names, cells)
         finish(self.reading, self.table, self.times)
         if self.no_numbers:
-            self.reading.skipped["cells that are no numbers"] = sum(self.no_numbers.values())
-            self.reading.notes.append(f"columns that hold text: {', '.join(sorted(self.no_numbers))}")
+            self.reading.skipped["non-numeric cells"] = sum(self.no_numbers.values())
+            self.reading.notes.append(f"text columns: {', '.join(sorted(self.no_numbers))}")
         if not names:
             problems.append(Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing"))
         self.reading.problems += problems + self.damaged[:_MOST_REPORTED]
         if more := self.damaged[_MOST_REPORTED:]:
-            what = f"{len(more)} more lines with a wrong number of cells, this one and later"
+            what = f"{len(more)} more lines with a wrong number of cells, starting here"
             self.reading.problems.append(
                 Problem(path=str(self.path), line=more[0].line, what=what, lost="cells of these lines")
             )
@@ -102,9 +102,9 @@ class _File:
     def torn(self, number: int, cells: list[str], names: list[str], *, last: bool) -> list[str]:
         """Reports a line with too few or too many cells, and returns the cells that are surely whole and in place."""
         if last and len(cells) < len(names):
-            what, lost = "cut at the end: the last line is unfinished", f"its last {len(names) - len(cells) + 1} cells"
+            what, lost = "truncated: the last line is incomplete", f"its last {len(names) - len(cells) + 1} cells"
         else:
-            what, lost = f"{len(cells)} cells in this line, and {len(names)} in the header", "what does not fit"
+            what, lost = f"{len(cells)} cells in this line, {len(names)} in the header", "the cells that do not fit"
         self.damaged.append(
             Problem(path=str(self.path), line=number, what=what, kept=f"{len(self.table)} rows before it", lost=lost)
         )

@@ -131,14 +131,14 @@ def _two_objects(text: str) -> bool:
 def _problems(path: str, bad: list[int], lines: int, rows: int) -> list[Problem]:
     kept = f"{rows} rows"
     if bad and not rows:
-        what = f"no JSON lines: {len(bad)} lines are no JSON object"
+        what = f"not JSON lines: {len(bad)} lines are not JSON objects"
         return [Problem(path=path, line=bad[0], what=what, kept="nothing")]
     problems = []
     for line in bad[:_MOST_REPORTED]:
-        cut = "cut at the end: the last line is no whole JSON object"
-        what = cut if line == lines else "this line is no JSON object"
+        cut = "truncated: the last line is not a complete JSON object"
+        what = cut if line == lines else "this line is not a JSON object"
         problems.append(Problem(path=path, line=line, what=what, kept=kept, lost="1 line"))
     if more := bad[_MOST_REPORTED:]:
-        what, lost = f"{len(more)} more lines are no JSON object", f"{len(more)} lines"
+        what, lost = f"{len(more)} more lines are not JSON objects", f"{len(more)} lines"
         problems.append(Problem(path=path, line=more[0], what=what, kept=kept, lost=lost))
     return problems

@@ -57,7 +57,7 @@ class TrainerState:
             state = _recovered(text, reading)
         if not isinstance(state, dict) or not isinstance(state.get("log_history", []), list):
             reading.problems.append(
-                Problem(path=str(path), what="no trainer state: it has no log_history", kept="nothing")
+                Problem(path=str(path), what="not a trainer state: it has no log_history", kept="nothing")
             )
             return reading
         _fill(reading, state)
@@ -82,7 +82,7 @@ def _fill(reading: Reading, state: dict[str, Any]) -> None:
     done, planned = number(state.get("global_step")), number(state.get("max_steps"))
     if done is not None and planned and done >= planned > 0:
         reading.ended = "completed"
-    reading.notes.append("steps are those of log_history")
+    reading.notes.append("steps are taken from log_history")
 
 
 def _recovered(text: str, reading: Reading) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def _recovered(text: str, reading: Reading) -> dict[str, Any]:
         state.setdefault(name, json.loads(value))
     state["log_history"] = entries
     cut = not text.rstrip().endswith("}")
-    what = "cut at the end: the JSON is not closed" if cut else "damaged JSON"
-    lost = "the entry it was cut in, and what followed" if cut else "what is around the damage"
+    what = "truncated: the JSON is not closed" if cut else "damaged JSON"
+    lost = "the incomplete entry and everything after it" if cut else "the content around the damage"
     line = text.count("\n", 0, stop) + 1
     reading.problems.append(
         Problem(path=reading.path, line=line, what=what, kept=f"{len(entries)} entries of log_history", lost=lost)

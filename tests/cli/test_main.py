@@ -239,7 +239,7 @@ def test_an_unknown_format_names_the_others(postmortem, sample_runs):
     """--format junk is one line that lists the formats."""
     called = postmortem("scan", sample_runs, "--format", "junk")
     assert called.code == 2
-    assert "no format 'junk'; did you mean 'junit'?; there are github, html, json" in called.err
+    assert "unknown format 'junk'; did you mean 'junit'?; available: github, html, json" in called.err
     assert called.err.count("\n") == 1
 
 
@@ -259,7 +259,7 @@ def test_compare_needs_two_logs(postmortem, tmp_path):
     assert called.code == 2
     assert "empty: no training log found" in called.err
     same = postmortem("compare", tmp_path / "train.log", tmp_path / "train.log")
-    assert "the same in the one quantity" in same.out
+    assert "identical in the only common metric" in same.out
 
 
 def test_a_family_of_codes_is_listed(postmortem):

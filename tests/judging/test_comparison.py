@@ -30,7 +30,7 @@ def test_equal_runs_do_not_part(tmp_path, curve, postmortem):
     values = [*curve[:100], math.nan, *curve[100:]]
     called = postmortem("compare", write(tmp_path / "a", values), write(tmp_path / "b", values))
     assert called.code == 0
-    assert "the same in all 2 quantities" in called.out
+    assert "identical in all 2 common metrics" in called.out
 
 
 def test_first_exact_step_and_first_beyond_noise(tmp_path, curve, postmortem):

@@ -100,7 +100,7 @@ def test_text_columns_are_counted(tmp_path: Path) -> None:
     """Words are no numbers and are counted; marks of absence are not; quotes and tabs are understood."""
     reading = read(tmp_path / "t.tsv", 'step\tphase\tloss\n1\ttrain\t0.5\n2\t"a\tb"\tNone\n3\tN/A\tInfinity\n')
     assert column(reading, "loss") == [(1, 0.5), (3, math.inf)]
-    assert reading.skipped == {"cells that are no numbers": 2}
+    assert reading.skipped == {"non-numeric cells": 2}
     assert "phase" in reading.notes[1]
 
 
@@ -109,9 +109,9 @@ def test_torn_lines(tmp_path: Path) -> None:
     reading = read(tmp_path / "t.csv", "step,loss,lr\n1,0.5,0.1\n2,0.4\n3,0.3,0.1,9\n4,0.1")
     assert column(reading, "loss") == [(1, 0.5), (3, 0.3)]
     assert [(p.line, p.what.split(":")[0]) for p in reading.problems] == [
-        (3, "2 cells in this line, and 3 in the header"),
-        (4, "4 cells in this line, and 3 in the header"),
-        (5, "cut at the end"),
+        (3, "2 cells in this line, 3 in the header"),
+        (4, "4 cells in this line, 3 in the header"),
+        (5, "truncated"),
     ]
 
 
@@ -166,7 +166,7 @@ def test_cut_anywhere(tmp_path: Path, cut: int) -> None:
     assert all(got[i] == 1 / (i + 1) for i in range(complete))
     last = whole[:cut].rpartition("\n")[2]
     if complete and last and last.count(",") < 2:
-        assert reading.problems[-1].what.startswith("cut at the end")
+        assert reading.problems[-1].what.startswith("truncated")
 
 
 @QUICK

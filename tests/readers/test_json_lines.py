@@ -40,7 +40,7 @@ def test_mmdetection(tmp_path: Path) -> None:
     assert [s for s, _ in column(reading, "val/loss")] == [150, 300, 450]
     assert reading.skipped == {"header lines": 1}
     assert reading.config == {"max_epochs": 12}
-    assert "150 to an epoch" in reading.notes[0]
+    assert "150 per epoch" in reading.notes[0]
     assert reading.problems == []
 
 
@@ -61,7 +61,7 @@ def test_llama_factory(tmp_path: Path) -> None:
     reading = read(tmp_path / "trainer_log.jsonl", rows)
     assert column(reading, "loss") == [(10, 2.0), (20, 2.0)]
     assert reading.config == {"total_steps": 500}
-    assert reading.skipped == {"values that are no numbers": 2}
+    assert reading.skipped == {"non-numeric values": 2}
 
 
 def test_generic(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_generic(tmp_path: Path) -> None:
     assert sorted(reading.points.tags) == ["train/loss", "train/opt/lr"]
     assert list(reading.points.rank) == [2, 2, 3]
     assert (reading.started, reading.stopped) == (1.7e9, 1.7e9 + 1)
-    assert reading.skipped == {"values that are no numbers": 2}
+    assert reading.skipped == {"non-numeric values": 2}
 
 
 def test_ranks_count_for_themselves(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_deep_nesting(tmp_path: Path) -> None:
     path.write_text('{"step": 1, "loss": 0.5, "deep": ' + '{"a": ' * 300 + "1" + "}" * 300 + "}\n")
     reading = JsonLines.read(path)
     assert column(reading, "loss") == [(1, 0.5)]
-    assert reading.skipped == {"values that are no numbers": 1}
+    assert reading.skipped == {"non-numeric values": 1}
 
 
 def test_bad_lines(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_bad_lines(tmp_path: Path) -> None:
     reading = JsonLines.read(path)
     assert column(reading, "loss") == [(1, 1.0), (2, 0.5)]
     assert [p.line for p in reading.problems] == [2, 3, 6]
-    assert reading.problems[-1].what.startswith("cut at the end")
+    assert reading.problems[-1].what.startswith("truncated")
 
 
 def test_no_json_at_all(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_no_json_at_all(tmp_path: Path) -> None:
     reading = JsonLines.read(path)
     assert len(reading.points) == 0
     (problem,) = reading.problems
-    assert problem.what.startswith("no JSON lines")
+    assert problem.what.startswith("not JSON lines")
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_digits_beyond_any_float(tmp_path: Path) -> None:
     (tmp_path / "m.jsonl").write_text(f'{{"step": 1, "loss": {"9" * 401}}}\n{{"step": 2, "loss": -1e999}}\n{{"step": 3, "loss": Infinity}}\n')
     reading = JsonLines.read(tmp_path / "m.jsonl")
     assert column(reading, "loss") == [(2, -math.inf), (3, math.inf)]
-    assert reading.skipped == {"integers beyond any float (damaged)": 1}
+    assert reading.skipped == {"integers too large for a float (damaged)": 1}

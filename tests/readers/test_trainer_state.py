@@ -51,7 +51,7 @@ def test_a_whole_state(tmp_path: Path) -> None:
     assert column(reading, "eval_loss") == [(30, 0.5)]
     assert reading.points.tags == ["epoch", "grad_norm", "loss", "eval_loss"]
     assert reading.config == {"max_steps": 100, "num_train_epochs": 3}
-    assert reading.skipped == {"values that are no numbers": 1, "entries without a step": 1}
+    assert reading.skipped == {"non-numeric values": 1, "entries without a step": 1}
     assert (reading.ended, reading.problems) == (None, [])
 
 
@@ -127,4 +127,4 @@ def test_digits_beyond_any_float(tmp_path: Path) -> None:
     path.write_text(f'{{"log_history": [{{"step": 1, "loss": {"9" * 401}, "note": "x"}}, {{"step": 2, "loss": Infinity}}]}}')
     reading = TrainerState.read(path)
     assert reading.points.value.tolist() == [float("inf")]
-    assert reading.skipped == {"integers beyond any float (damaged)": 1, "values that are no numbers": 1}
+    assert reading.skipped == {"integers too large for a float (damaged)": 1, "non-numeric values": 1}

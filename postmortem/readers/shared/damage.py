@@ -27,10 +27,10 @@ class Damage:
     def what(self) -> str:
         """The damage in words."""
         if self.zeros:
-            return "zero bytes where records should be, as a machine that went down leaves them"
+            return "NUL bytes instead of records, as left by a system crash"
         if self.cut:
-            return "cut at the end: the file stops inside a record"
-        return "corrupt record: its checksum or its form is wrong"
+            return "truncated: the file ends inside a record"
+        return "corrupt record: wrong checksum or format"
 
 
 def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> list[Problem]:
@@ -39,7 +39,7 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
     `kind` is what the file should be ("an event file"), `records` the number of records that were read.
     """
     if not records and damage and not all(d.cut for d in damage):
-        what = f"not {kind}: no valid record in it"
+        what = f"not {kind}: it contains no valid record"
         return [Problem(path=path, offset=0, what=what, kept="nothing", lost=_bytes(damage))]
     kept = f"{records} {'record' if records == 1 else 'records'}"
     stretches = sorted(damage)
@@ -54,7 +54,7 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
         for d in stretches[:MOST_REPORTED]
     ]
     if more := stretches[MOST_REPORTED:]:
-        what = f"{len(more)} more corrupt stretches after this one"
+        what = f"{len(more)} more corrupt regions, starting here"
         problems.append(Problem(path=path, offset=more[0].start, what=what, kept=kept, lost=_bytes(more)))
     return problems
 

@@ -21,10 +21,10 @@ def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         text = data.decode(encoding, "replace")
-        what = f"bytes that are not {encoding.upper()}"
+        what = f"bytes that are not valid {encoding.upper()}"
         problems.append(Problem(path=path, offset=error.start, what=what, kept="the text around them"))
     if nul := text.count("\0"):
-        what = f"{nul} zero bytes, as a crashed machine leaves them"
+        what = f"{nul} NUL bytes, as left by a system crash"
         problems.append(Problem(path=path, offset=data.find(b"\0"), what=what, lost=f"{nul} bytes"))
         text = text.replace("\0", "")
     return text, problems

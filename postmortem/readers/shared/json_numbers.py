@@ -42,8 +42,8 @@ def number(value: Any) -> float | None:
 def why_no_number(value: Any) -> str:
     """The reason for which `number` returns None, as skipped values are counted."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return "integers beyond any float (damaged)"
-    return "values that are no numbers"
+        return "integers too large for a float (damaged)"
+    return "non-numeric values"
 
 
 def step_number(value: Any) -> int | None:

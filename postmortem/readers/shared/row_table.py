@@ -112,7 +112,7 @@ def finish(reading: Reading, table: RowTable, times: list[float], axis: Axis | N
     reading.step_axis = axis.name
     if n := len(axis.wrong):
         rows, have = ("row", "has") if n == 1 else ("rows", "have")
-        what = f"{n} {rows} {have} no possible step in the column {axis.name!r}, the first is row {axis.wrong[0] + 1}"
+        what = f"{n} {rows} {have} no valid step in column {axis.name!r}; the first is row {axis.wrong[0] + 1}"
         reading.problems.append(Problem(path=reading.path, what=what, kept="all other rows", lost=f"{n} {rows}"))
     if len(table):
         reading.notes.append(axis.note)

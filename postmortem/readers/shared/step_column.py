@@ -79,7 +79,7 @@ def step_axis(
         column, wrong = _without_wrong(columns[name])
         restarts = 0.2 if plain(name) in SURE or name == declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
-            return Axis(name, _filled_int(column), (name,), f"steps are the column {name!r}", wrong)
+            return Axis(name, _filled_int(column), (name,), f"steps are taken from column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):
         inner = _filled(columns[name]) if _covers(columns[name], rows) else None
         if epochs is None or inner is None or not (_whole(inner) and _whole(epochs)):
@@ -88,7 +88,7 @@ def step_axis(
         step = (epochs - (epochs.min() >= 1)) * per_epoch + inner
         fell, new_run = (np.diff(step) < 0).sum(), (np.diff(epochs) < 0).sum()
         if step.max() < LARGEST and fell <= new_run:
-            note = f"steps are {name!r}, with {per_epoch:.0f} to an epoch (the highest that was logged)"
+            note = f"steps are taken from {name!r}, with {per_epoch:.0f} per epoch (the highest value logged)"
             return Axis(name, step.astype(np.int64), (name,), note)
     return None
 
@@ -97,13 +97,13 @@ def epoch_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
     """Epochs as steps, for tables with one row per epoch; None where no column counts epochs."""
     for name in _named(columns, EPOCHS):
         if _covers(columns[name], len(columns[name])) and _counts(columns[name]):
-            return Axis("epoch", _filled_int(columns[name]), (name,), f"steps are epochs, from the column {name!r}")
+            return Axis("epoch", _filled_int(columns[name]), (name,), f"steps are epochs, taken from column {name!r}")
     return None
 
 
 def row_axis(rows: int) -> Axis:
     """Row numbers from 0, for tables in which no column counts."""
-    return Axis("row", np.arange(rows, dtype=np.int64), (), "no column counts steps: steps are row numbers, from 0")
+    return Axis("row", np.arange(rows, dtype=np.int64), (), "no step column: steps are row numbers, starting at 0")
 
 
 def _named(names: Iterable[str], known: tuple[str, ...]) -> list[str]:

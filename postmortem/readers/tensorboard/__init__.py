@@ -96,7 +96,7 @@ class _File:
                 Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")
             ]
         elif self.records and not len(reading.points):
-            reading.notes.append("an event file without a single scalar")
+            reading.notes.append("an event file without scalars")
         times = reading.points.wall_time[reading.points.wall_time > 0]
         if len(times):
             reading.started, reading.stopped = float(min(times[0], self.first_time)), float(times[-1])

@@ -102,7 +102,7 @@ class _Log:
             try:
                 record = RECORD.FromString(payload)
             except DecodeError:
-                self.skipped["records of an unknown form"] += 1
+                self.skipped["records of unknown format"] += 1
                 continue
             count += 1
             self.take(record)
@@ -115,7 +115,7 @@ class _Log:
         reading.problems = problems_of(reading.path, "a W&B log", damage, count)
         if not count and not reading.problems:
             what = (
-                "only the file's header: the run was killed before anything was written"
+                "the file contains only its header: the run was killed before anything was written"
                 if data
                 else "the file is empty"
             )
@@ -210,7 +210,7 @@ class _Log:
 
     def points(self) -> None:
         """Turns the rows into points, on the best step axis available."""
-        own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own count of logged rows, _step")
+        own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own row counter, _step")
         axis = step_axis(self.table.columns(self.declared_step), declared=self.declared_step)
         axis = own if axis is None or len(axis.wrong) else axis
         started = self.reading.started

@@ -47,11 +47,11 @@ class WandbSummary:
             summary = json.loads(text)
         except (ValueError, RecursionError) as error:
             reading.problems.append(
-                Problem(path=str(path), offset=0, what=f"no whole JSON: {error}", lost="the summary")
+                Problem(path=str(path), offset=0, what=f"not valid JSON: {error}", lost="the summary")
             )
             return reading
         if not isinstance(summary, dict):
-            reading.problems.append(Problem(path=str(path), offset=0, what="no JSON object", lost="the summary"))
+            reading.problems.append(Problem(path=str(path), offset=0, what="not a JSON object", lost="the summary"))
             return reading
         values = {key: value for key, raw in leaves(summary, ".") if (value := number(raw)) is not None}
         own = {key: values.pop(key) for key in list(values) if key.startswith("_")}

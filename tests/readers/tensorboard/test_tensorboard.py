@@ -214,7 +214,7 @@ def test_cut_anywhere(tmp_path: Path, cut: int, n: int) -> None:
     else:
         (problem,) = reading.problems
         assert problem.offset == begin
-        assert problem.what.startswith("cut at the end")
+        assert problem.what.startswith("truncated")
         assert problem.lost == f"{cut - begin} bytes"
 
 
@@ -271,7 +271,7 @@ def test_a_file_with_no_scalars_is_whole(tmp_path: Path) -> None:
     write(tmp_path / NAME, some_events(0))
     reading = TensorBoard.read(tmp_path / NAME)
     assert reading.problems == []
-    assert reading.notes == ["an event file without a single scalar"]
+    assert reading.notes == ["an event file without scalars"]
 
 
 def test_a_corrupt_value_in_bulk_is_left_out(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_zeros_at_the_end(tmp_path: Path, zeros: int) -> None:
     reading = read(tmp_path / NAME, whole + bytes(zeros))
     assert len(reading.points) == 30
     (problem,) = reading.problems
-    assert problem.what.startswith("zero bytes")
+    assert problem.what.startswith("NUL bytes")
     assert (problem.offset, problem.lost) == (len(whole), f"{zeros} bytes")
 
 

@@ -17,7 +17,7 @@ def test_values_stand_at_the_last_step(tmp_path: Path) -> None:
     points = reading.points
     assert [(points.tags[c], int(s)) for c, s in zip(points.code, points.step, strict=True)] == [("loss", 20), ("a.b", 20), ("best", 20)]
     assert repr(points.value.tolist()) == "[nan, 2.0, inf]"
-    assert reading.skipped == {"values that are no numbers": 1}
+    assert reading.skipped == {"non-numeric values": 1}
     assert reading.stopped == 1.5e9
 
 

@@ -121,7 +121,7 @@ def test_nested_values_and_media(tmp_path: Path) -> None:
     )
     assert column(reading, "a.b") == [(0, 1.0), (1, 2.0)]
     assert sorted(reading.points.tags) == ["a.b", "a.c.d"]
-    assert reading.skipped == {"histogram values": 1, "image-file values": 1, "values that are no numbers": 2}
+    assert reading.skipped == {"histogram values": 1, "image-file values": 1, "non-numeric values": 2}
 
 
 def test_typed_values(tmp_path: Path) -> None:
@@ -286,4 +286,4 @@ def test_digits_beyond_any_float(tmp_path: Path) -> None:
     """An integer of 401 digits in the history is damage that is counted, not an infinity."""
     reading = read(tmp_path / "run-x.wandb", [history(0, loss=1.0), history(1, loss=-int("9" * 401)), history(2, loss=math.inf)])
     assert [float(v) for v in reading.points.value if v > 0] == [1.0, math.inf]
-    assert reading.skipped["integers beyond any float (damaged)"] == 1
+    assert reading.skipped["integers too large for a float (damaged)"] == 1
