@@ -45,23 +45,23 @@ RuntimeError: CUDA error: device-side assert triggered
 @pytest.mark.parametrize(
     ("kernel", "assertion", "summary", "advice"),
     [
-        ("Loss.cu:250: nll_loss_forward_reduce_cuda_kernel_2d", "t >= 0 && t < n_classes", "A label is outside 0", "Check min and max of the labels"),
-        ("NLLLoss2d.cu:104: nll_loss2d_forward_kernel", "cur_target >= 0 && cur_target < n_classes", "A label is outside 0", "Check min and max"),
-        ("Indexing.cu:1369: indexSelectLargeIndex", "srcIndex < srcSelectDimSize", "An embedding, or a tensor", "model.resize_token_embeddings"),
+        ("Loss.cu:250: nll_loss_forward_reduce_cuda_kernel_2d", "t >= 0 && t < n_classes", "A label is outside the range", "Check min and max of the labels"),
+        ("NLLLoss2d.cu:104: nll_loss2d_forward_kernel", "cur_target >= 0 && cur_target < n_classes", "A label is outside the range", "Check min and max"),
+        ("Indexing.cu:1369: indexSelectLargeIndex", "srcIndex < srcSelectDimSize", "An index into an embedding", "model.resize_token_embeddings"),
         (
             "ScatterGatherKernel.cu:144: operator()",
             'idx_dim >= 0 && idx_dim < index_size && "index out of bounds"',
-            "An embedding, or a tensor",
+            "An index into an embedding",
             "model.resize_token_embeddings",
         ),
         (
             "IndexKernel.cu:94: operator()",
             'index >= -sizes[i] && index < sizes[i] && "index `i` out of bounds"',
-            "An embedding, or a tensor",
+            "An index into an embedding",
             "model.resize_token_embeddings",
         ),
-        ("Loss.cu:94: operator()", "target_val >= zero && target_val <= one", "Binary cross-entropy got values outside", "BCEWithLogitsLoss"),
-        ("Loss.cu:92: operator()", "input_val >= zero && input_val <= one", "Binary cross-entropy got values outside", "BCEWithLogitsLoss"),
+        ("Loss.cu:94: operator()", "target_val >= zero && target_val <= one", "Binary cross-entropy received values outside", "BCEWithLogitsLoss"),
+        ("Loss.cu:92: operator()", "input_val >= zero && input_val <= one", "Binary cross-entropy received values outside", "BCEWithLogitsLoss"),
         (
             "MultinomialKernel.cu:112: binarySearchForMultinomial",
             "cumdist[size - 1] > static_cast<scalar_t>(0)",
@@ -104,7 +104,7 @@ def test_with_a_checkpoint(story):
     report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/step-20.pt", step=20)]
     found, *_ = diagnose(View(report.run), report.findings)
     advice = [text.split(" ")[0] for text in found.next]
-    assert advice == ["Check", "ignore_index", "postmortem", "Run", "what", "postmortem"]
+    assert advice == ["Check", "Set", "postmortem", "Run", "what", "postmortem"]
     assert found.next[2].startswith("postmortem replay")
 
 

@@ -340,7 +340,7 @@ def test_an_unknown_exception_has_advice_for_its_class(scan: Scan) -> None:
         scan(PLAIN.replace("RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)", "NameError: name 'x' is not defined"))
     )
     assert told.kind == "generic-exception"
-    assert "never set" in told.fields["advice"][0]
+    assert "never assigned" in told.fields["advice"][0]
     own = only(scan(PLAIN.replace("RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)", "mylib.OddError: bad")))
     assert own.kind == "generic-exception"
     assert "advice" not in own.fields
