@@ -60,8 +60,8 @@ RuntimeError: CUDA error: device-side assert triggered
             "An index into an embedding",
             "model.resize_token_embeddings",
         ),
-        ("Loss.cu:94: operator()", "target_val >= zero && target_val <= one", "Binary cross-entropy received values outside", "BCEWithLogitsLoss"),
-        ("Loss.cu:92: operator()", "input_val >= zero && input_val <= one", "Binary cross-entropy received values outside", "BCEWithLogitsLoss"),
+        ("Loss.cu:94: operator()", "target_val >= zero && target_val <= one", "Binary cross-entropy received values outside", "Use BCEWithLogitsLoss"),
+        ("Loss.cu:92: operator()", "input_val >= zero && input_val <= one", "Binary cross-entropy received values outside", "Use BCEWithLogitsLoss"),
         (
             "MultinomialKernel.cu:112: binarySearchForMultinomial",
             "cumdist[size - 1] > static_cast<scalar_t>(0)",
