@@ -91,15 +91,6 @@ class BaseDetector:
         )
 
 
-def number(value: float) -> str:
-    """A number as people write it: four significant digits.
-
-    >>> number(0.00031234567), number(1234567.0)
-    ('0.0003123', '1.235e+06')
-    """
-    return f"{value:.4g}"
-
-
 def _json(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_json(v) for v in value]

@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
 from postmortem.detectors.shared.lr_phase import new_phase, warm_restart
 

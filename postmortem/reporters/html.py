@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import json_value
+from postmortem.core.printable import number
 from postmortem.core.report import Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.outline import (
@@ -27,7 +28,7 @@ from postmortem.reporters.shared.outline import (
     with_commands,
 )
 from postmortem.reporters.shared.svg import curve
-from postmortem.reporters.shared.words import clean, number
+from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

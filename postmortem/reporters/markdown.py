@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.outline import (
     about,
@@ -24,7 +25,7 @@ from postmortem.reporters.shared.outline import (
     with_commands,
     worst_first,
 )
-from postmortem.reporters.shared.words import clean, count, listed, number, sparkline
+from postmortem.reporters.shared.words import clean, count, listed, sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.outline import (
     about,
@@ -35,7 +36,7 @@ from postmortem.reporters.shared.outline import (
     with_commands,
     worst_first,
 )
-from postmortem.reporters.shared.words import MARKS, clean, count, number, sparkline, squeezed
+from postmortem.reporters.shared.words import MARKS, clean, count, sparkline, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

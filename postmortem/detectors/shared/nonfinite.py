@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postmortem.detectors.base import number
+from postmortem.core.printable import number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

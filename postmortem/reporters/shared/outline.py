@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import SEVERITIES, VERDICTS
-from postmortem.reporters.shared.words import clean, count, number, squeezed
+from postmortem.core.printable import number
+from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
     from postmortem.core.model import Event, Finding, Problem, Verdict

@@ -6,7 +6,8 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
-from postmortem.reporters.shared.words import clean, heights, number
+from postmortem.core.printable import number
+from postmortem.reporters.shared.words import clean, heights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

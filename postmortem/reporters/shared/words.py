@@ -39,11 +39,6 @@ def _visible(char: str) -> str:
     return " " if char in "\t\r\xa0\u2009\u202f\u3000" else char.encode("unicode_escape").decode("ascii")
 
 
-def number(value: float | None) -> str:
-    """A number as people read it, to four significant digits; a dash where there is none."""
-    return "–" if value is None else f"{value:.4g}"
-
-
 def count(n: int, noun: str) -> str:
     """``count(1, "run")`` is "1 run", ``count(1200, "run")`` is "1,200 runs"."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}es" if noun.endswith(("s", "x")) else f"{n:,} {noun}s"
