@@ -25,7 +25,7 @@ def value_at(series: Series | None, step: int | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The learning rate around a step: highest in the tenth of the run before it, and at that tenth's begin."""
+    """The learning rate around a step: its highest value in the tenth of the run before, and its first."""
 
     tag: str
     at: float
