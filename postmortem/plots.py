@@ -52,7 +52,9 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
     report = run if isinstance(run, RunReport) else None
     numbers = run.run if isinstance(run, RunReport) else run
     if numbers is None:
-        raise ValueError(f"the report does not hold the numbers of {run.name!r}; plot postmortem.load({str(run.path)!r})")
+        raise ValueError(
+            f"the report does not hold the numbers of {run.name!r}; plot postmortem.load({str(run.path)!r})"
+        )
     panels = _chosen(View(numbers), tags)
     findings = report.findings if report else ()
     top = _axes(ax)
@@ -76,7 +78,9 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
     return top
 
 
-def plot_series(series: Series, ax: Axes | None = None, *, findings: Iterable[Finding] = (), label: str | None = None) -> Axes:
+def plot_series(
+    series: Series, ax: Axes | None = None, *, findings: Iterable[Finding] = (), label: str | None = None
+) -> Axes:
     """One quantity over the step: a line where it is finite, shaded where it is not, `findings` as vertical lines.
 
     Gradient norms and loss scales that span more than a decade above zero, and whatever else but a learning rate
@@ -129,7 +133,9 @@ def _stack(top: Axes, n: int) -> list[Axes]:
         cells: GridSpecBase = spec.subgridspec(n, 1, height_ratios=heights, hspace=0.08)
     else:
         place = top.get_position()
-        cells = GridSpec(n, 1, left=place.x0, right=place.x1, bottom=place.y0, top=place.y1, height_ratios=heights, hspace=0.08)
+        cells = GridSpec(
+            n, 1, left=place.x0, right=place.x1, bottom=place.y0, top=place.y1, height_ratios=heights, hspace=0.08
+        )
     top.set_subplotspec(cells[0])
     stack = [top, *(figure.add_subplot(cells[i], sharex=top) for i in range(1, n))]
     figure.align_ylabels(stack)
@@ -183,7 +189,9 @@ def _mark(ax: Axes, findings: Sequence[Finding], tags: set[str], *, labels: bool
     for finding in findings:
         if finding.step is not None and (labels or finding.tag in tags):
             placed.setdefault(finding.step, finding)
-    roots = sorted(placed.values(), key=lambda f: (f.because_of is not None, f.severity != "error", f.step))[:_MOST_MARKS]
+    roots = sorted(placed.values(), key=lambda f: (f.because_of is not None, f.severity != "error", f.step))[
+        :_MOST_MARKS
+    ]
     left, right = ax.get_xlim()
     labelled: list[float] = []
     for finding in roots:

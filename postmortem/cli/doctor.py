@@ -26,7 +26,12 @@ def doctor() -> int:
     for name in _EXTRAS:
         _show(name, needed=False)
     click.echo(f"device: {_device()}")
-    registries: dict[str, Any] = {"readers": READERS, "detectors": DETECTORS, "diagnoses": CAUSES, "reporters": REPORTERS}
+    registries: dict[str, Any] = {
+        "readers": READERS,
+        "detectors": DETECTORS,
+        "diagnoses": CAUSES,
+        "reporters": REPORTERS,
+    }
     broken = [(kind, b) for kind, registry in registries.items() for b in registry.broken]
     for kind, registry in registries.items():
         names = [getattr(item, "name", None) or item.kind for item in registry]

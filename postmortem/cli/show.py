@@ -68,7 +68,14 @@ def _cut(tag: str) -> str:
 
 def _tag(s: Series) -> dict[str, Any]:
     ends = {"first_step": int(s.step[0]), "last_step": int(s.step[-1]), "last": float(s.value[-1])}
-    return {"tag": s.tag, "role": s.role, "rank": None if s.rank < 0 else s.rank, "source": s.source, "points": len(s), **ends}
+    return {
+        "tag": s.tag,
+        "role": s.role,
+        "rank": None if s.rank < 0 else s.rank,
+        "source": s.source,
+        "points": len(s),
+        **ends,
+    }
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -77,7 +84,9 @@ def _text(facts: dict[str, Any]) -> str:
     lines.append(f"steps: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
     if facts["ranks"]:
         lines.append(f"ranks: {', '.join(map(str, facts['ranks']))}")
-    lines += ["", "sources:"] + [f"  {s['kind']}: {s['points']} points from {_files(s['files'])}" for s in facts["sources"]]
+    lines += ["", "sources:"] + [
+        f"  {s['kind']}: {s['points']} points from {_files(s['files'])}" for s in facts["sources"]
+    ]
     if facts["tags"]:
         width = min(60, max(len(t["tag"]) for t in facts["tags"]))
         shown = [t | {"tag": _cut(t["tag"])} for t in facts["tags"]]
@@ -88,8 +97,13 @@ def _text(facts: dict[str, Any]) -> str:
                 f"  {t['tag']:<{width}}  {t['role'] or '-':<16} {t['points']:>8} points, steps {t['first_step']} to {t['last_step']}, "
                 f"last {t['last']:.6g} ({t['source']}{rank})"
             )
-    lines += _section("restarts", [f"{_cut(r['tag'])}: step {r['before']} back to {r['after']}" for r in facts["restarts"]])
-    lines += _section("events", [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]])
+    lines += _section(
+        "restarts", [f"{_cut(r['tag'])}: step {r['before']} back to {r['after']}" for r in facts["restarts"]]
+    )
+    lines += _section(
+        "events",
+        [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]],
+    )
     lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
     lines += _section("notes", facts["notes"])
     lines += _section("skipped on purpose", [f"{count} {what}" for what, count in facts["skipped"].items()])
@@ -106,6 +120,12 @@ def _section(title: str, rows: list[str]) -> list[str]:
 
 
 def _problem(p: dict[str, Any]) -> str:
-    where = f" at byte {p['offset']}" if p["offset"] is not None else f" at line {p['line']}" if p["line"] is not None else ""
+    where = (
+        f" at byte {p['offset']}"
+        if p["offset"] is not None
+        else f" at line {p['line']}"
+        if p["line"] is not None
+        else ""
+    )
     told = "; ".join(f"{word} {p[word]}" for word in ("kept", "lost") if p[word])
     return f"{p['path']}{where}: {p['what']}{' (' + told + ')' if told else ''}"

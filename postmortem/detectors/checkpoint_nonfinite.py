@@ -50,4 +50,12 @@ class CheckpointNonfinite(BaseDetector):
         evidence = {"checkpoints": [{"path": c.path, "step": c.step, "tensors": list(c.nonfinite[:20])} for c in bad]}
         message = f"{Path(first.path).name} holds non-finite values{f' in {names}' if names else ''}{more}"
         end = bad[-1].step if len(bad) > 1 else None
-        yield Finding(code=self.code, name=self.name, severity=self.severity, message=message, step=first.step, end_step=end, evidence=evidence)
+        yield Finding(
+            code=self.code,
+            name=self.name,
+            severity=self.severity,
+            message=message,
+            step=first.step,
+            end_step=end,
+            evidence=evidence,
+        )

@@ -58,7 +58,13 @@ class Crash(BaseDetector):
             first = events[0]
             ranks = sorted({rank for e in events for rank in e.fields.get("ranks") or [e.rank] if rank is not None})
             where = f", line {first.line} of {first.file.rsplit('/', 1)[-1]}" if first.line is not None else ""
-            who = "" if not ranks else f" on rank {ranks[0]}" if len(ranks) == 1 else f" on {len(ranks)} ranks, {first.rank} first"
+            who = (
+                ""
+                if not ranks
+                else f" on rank {ranks[0]}"
+                if len(ranks) == 1
+                else f" on {len(ranks)} ranks, {first.rank} first"
+            )
             exception = first.fields.get("exception") or first.fields.get("class") or kind
             survived = view.run.ended == "completed"
             follows = caused and _is_consequence(kind)
@@ -97,7 +103,9 @@ def _told_once(groups: list[list[Event]]) -> list[tuple[str, list[Event]]]:
     """The crashes, each with its events. What a logger said of an exception, and a copy of it in another file of the run,
     is the crash whose traceback knows the line of the user's code."""
     told: list[list[Event]] = []
-    for group in sorted(groups, key=lambda events: "frame" not in events[0].fields):  # stable: the order of the log otherwise
+    for group in sorted(
+        groups, key=lambda events: "frame" not in events[0].fields
+    ):  # stable: the order of the log otherwise
         if not any(_same_crash(group[0], known[0]) for known in told):
             told.append(group)
     place = {id(group): i for i, group in enumerate(groups)}

@@ -79,7 +79,9 @@ class DataloaderStall(BaseDetector):
         slow[: max(3, int(self.options.guard * len(cost)))] = False
         return slow
 
-    def _judge(self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool) -> Finding | None:
+    def _judge(
+        self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool
+    ) -> Finding | None:
         rows = np.flatnonzero(slow)
         if not len(rows):
             return None
@@ -99,7 +101,12 @@ class DataloaderStall(BaseDetector):
             at,
             f"{series.tag} is up to {number(worst)} times the usual {what}, first at step {series.step[at]}",
             end=int(rows[-1]),
-            evidence={"usual": median(series.value[:at]), "first": series.value[at], "rows": len(rows), "worst_factor": worst},
+            evidence={
+                "usual": median(series.value[:at]),
+                "first": series.value[at],
+                "rows": len(rows),
+                "worst_factor": worst,
+            },
         )
 
 
@@ -110,4 +117,8 @@ def _even(rows: NDArray[np.intp]) -> bool:
         return False
     shortest = float(gaps.min())
     multiple = gaps / shortest
-    return bool(shortest > 2 and (np.abs(multiple - np.round(multiple)) < 0.05).mean() >= 0.8 and (np.round(multiple) <= 3).mean() >= 0.8)
+    return bool(
+        shortest > 2
+        and (np.abs(multiple - np.round(multiple)) < 0.05).mean() >= 0.8
+        and (np.round(multiple) <= 3).mean() >= 0.8
+    )

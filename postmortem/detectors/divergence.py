@@ -91,7 +91,9 @@ class Divergence(BaseDetector):
         end = float(np.median(x[-max(3, n // 12) :]))
         rise = end - level
         spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
-        unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # logarithms of a small loss may grow noisier with time
+        unrest = max(
+            spread, sigma((x - wide)[-max(8, n // 5) :])
+        )  # logarithms of a small loss may grow noisier with time
         need = max(np.log(1 + self.options.rise), self.options.z * unrest) * (3 if contest else 1)
         if not rise > need:
             return None

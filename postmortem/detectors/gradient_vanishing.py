@@ -98,7 +98,11 @@ class GradientVanishing(BaseDetector):
         )
 
     def _starved(self, view: View, layers: list[Series]) -> Finding | None:
-        ordered = [s for s in view.series if s.role == "layer_grad_norm" and any(s.tag == layer.tag and s.rank == layer.rank for layer in layers)]
+        ordered = [
+            s
+            for s in view.series
+            if s.role == "layer_grad_norm" and any(s.tag == layer.tag and s.rank == layer.rank for layer in layers)
+        ]
         level = np.array([float(np.median(s.finite.value)) for s in ordered])
         top = float(level.max())
         low = int(np.argmin(level))

@@ -47,14 +47,17 @@ class Hang(BaseDetector):
     severity = "error"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        said = [e for e in view.events if e.kind in ("hang", "hung") or (view.run.ended == "hung" and e.severity == "error")]
+        said = [
+            e for e in view.events if e.kind in ("hang", "hung") or (view.run.ended == "hung" and e.severity == "error")
+        ]
         if said or view.run.ended == "hung":
             first = said[0] if said else None
             yield Finding(
                 code=self.code,
                 name=self.name,
                 severity=self.severity,
-                message="the run hung" + (f": {first.message.splitlines()[0]}" if first is not None and first.message else ""),
+                message="the run hung"
+                + (f": {first.message.splitlines()[0]}" if first is not None and first.message else ""),
                 rank=first.rank if first is not None else None,
                 step=first.step if first is not None and first.step is not None else view.last_step,
                 evidence={"kind": first.kind, "line": first.line, "file": first.file} if first is not None else {},

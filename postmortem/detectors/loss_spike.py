@@ -80,16 +80,26 @@ class LossSpike(BaseDetector):
         start = max(5, int(self.options.guard * n))
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
-        if contest and not res.log:  # a critic's loss swings about zero: there is no ratio to the level, but one to all that was before
+        if (
+            contest and not res.log
+        ):  # a critic's loss swings about zero: there is no ratio to the level, but one to all that was before
             so_far = np.maximum.accumulate(np.abs(res.series.value))
             found = [e for e in found if res.series.value[e.peak] > ratio * so_far[e.first - 1]]
-        for spike in sorted(outstanding(res, found, self.options.gap, start, sure=self.options.sure), key=lambda e: e.first):
+        for spike in sorted(
+            outstanding(res, found, self.options.gap, start, sure=self.options.sure), key=lambda e: e.first
+        ):
             if warm_restart(view, int(res.series.step[spike.first])):
                 continue
             level, peak = res.base[spike.first], res.series.value[spike.peak]
-            before = math.exp(level) if res.log else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))
+            before = (
+                math.exp(level)
+                if res.log
+                else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))
+            )
             back = np.flatnonzero(res.series.value[spike.last + 1 :] <= before + 0.25 * (peak - before))
-            lately = float(np.median(res.series.value[max(0, spike.first - 5) : spike.first]))  # a loss that fell fast was below the median
+            lately = float(
+                np.median(res.series.value[max(0, spike.first - 5) : spike.first])
+            )  # a loss that fell fast was below the median
             recovered = (
                 len(back) > 0
                 and self._calm_after(res.series, spike.last, before, peak)
@@ -98,7 +108,11 @@ class LossSpike(BaseDetector):
             last = spike.last >= n - 2
             step = res.series.step
             how = (
-                f"and is back by step {step[spike.last + 1 + back[0]]}" if recovered else "at the end of the log" if last else "and does not recover"
+                f"and is back by step {step[spike.last + 1 + back[0]]}"
+                if recovered
+                else "at the end of the log"
+                if last
+                else "and does not recover"
             )
             yield self.found(
                 res.series,
@@ -106,7 +120,13 @@ class LossSpike(BaseDetector):
                 f"{series.tag} jumps from {number(before)} to {number(peak)} ({number(spike.z)} times its noise) at step {step[spike.first]} {how}",
                 severity="warning" if recovered or last or series.role == "val_loss" else "error",
                 end=spike.last,
-                evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z, "recovered": recovered},
+                evidence={
+                    "before": before,
+                    "peak": peak,
+                    "peak_step": res.series.step[spike.peak],
+                    "z": spike.z,
+                    "recovered": recovered,
+                },
             )
 
     @staticmethod

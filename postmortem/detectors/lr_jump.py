@@ -67,13 +67,21 @@ class LrJump(BaseDetector):
                 reported.add(int(series.step[at]))
                 now = f"{series.tag} is {number(series.value[at])} at step {series.step[at]} after the restart"
                 yield self.found(
-                    series, at, f"{now}, and was {number(before)} there before it", evidence={"before": before, "after": series.value[at]}
+                    series,
+                    at,
+                    f"{now}, and was {number(before)} there before it",
+                    evidence={"before": before, "after": series.value[at]},
                 )
         for raw in rates:
             series = raw.finite
             x = series.value
             peak = np.maximum.accumulate(x)[:-1]
-            rises = np.flatnonzero((x[1:] > self.options.ratio * x[:-1]) & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)) + 1
+            rises = (
+                np.flatnonzero(
+                    (x[1:] > self.options.ratio * x[:-1]) & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)
+                )
+                + 1
+            )
             rises = rises[np.diff(rises, prepend=-9) > 1]  # the mean over a jump makes two rows of it
             rises = rises[[not self._warming_up(x, int(i)) for i in rises]] if len(rises) else rises
             if len(rises) != 1 or int(series.step[rises[0]]) in reported:
@@ -88,7 +96,12 @@ class LrJump(BaseDetector):
                 at,
                 f"{series.tag} jumps from {number(x[at - 1])} to {number(x[at])} between steps {series.step[at - 1]} and {series.step[at]}, {back}",
                 severity="warning" if lasts else "info",
-                evidence={"before": x[at - 1], "after": x[at], "peak_before": peak[at - 1], "step_before": series.step[at - 1]},
+                evidence={
+                    "before": x[at - 1],
+                    "after": x[at],
+                    "peak_before": peak[at - 1],
+                    "step_before": series.step[at - 1],
+                },
             )
 
     def _warming_up(self, x: np.ndarray[tuple[int], np.dtype[np.float64]], i: int) -> bool:
@@ -120,7 +133,15 @@ class LrJump(BaseDetector):
                     )
                     at = self._first_apart(points.take("step", old), points.value[old], series) if len(old) else None
                     if at is not None:
-                        yield series, at, float(points.value[old][np.searchsorted(points.take("step", old), series.step[at], side="right") - 1])
+                        yield (
+                            series,
+                            at,
+                            float(
+                                points.value[old][
+                                    np.searchsorted(points.take("step", old), series.step[at], side="right") - 1
+                                ]
+                            ),
+                        )
 
     def _first_apart(self, step: NDArray[np.int64], value: NDArray[np.float64], new: Series) -> int | None:
         """The first row of `new` that is apart from what was logged at its step before; None where most rows are not."""
@@ -128,7 +149,9 @@ class LrJump(BaseDetector):
             return None
         again = np.flatnonzero(new.step <= step[-1])
         left = np.searchsorted(step, new.step[again], side="right") - 1
-        right = np.minimum(np.searchsorted(step, new.step[again], side="left"), len(step) - 1)  # the same row, where the step was logged
+        right = np.minimum(
+            np.searchsorted(step, new.step[again], side="left"), len(step) - 1
+        )  # the same row, where the step was logged
         low, high = np.minimum(value[left], value[right]), np.maximum(value[left], value[right])
         apart = (new.value[again] > self.options.apart * high) | (new.value[again] * self.options.apart < low)
         return int(again[np.argmax(apart)]) if len(again) and 2 * np.count_nonzero(apart) > len(again) else None

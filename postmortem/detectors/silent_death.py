@@ -48,7 +48,11 @@ class SilentDeath(BaseDetector):
     severity = "warning"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        if view.run.ended not in ("unknown", "cut") or view.last_step is None or any(e.severity == "error" for e in view.events):
+        if (
+            view.run.ended not in ("unknown", "cut")
+            or view.last_step is None
+            or any(e.severity == "error" for e in view.events)
+        ):
             return
         plan = plan_of(view)
         if plan is None or plan.done >= self.options.share * plan.planned:

@@ -45,7 +45,9 @@ class StepReset(BaseDetector):
     def detect(self, view: View) -> Iterator[Finding]:
         seen: set[tuple[int, int]] = set()
         start = (view.first_step or 0) + 10
-        counted = len({r.after for r in view.restarts}) > 1 and all(r.after <= start and r.before > 2 * start for r in view.restarts)
+        counted = len({r.after for r in view.restarts}) > 1 and all(
+            r.after <= start and r.before > 2 * start for r in view.restarts
+        )
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue

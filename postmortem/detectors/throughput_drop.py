@@ -70,7 +70,9 @@ class ThroughputDrop(BaseDetector):
         smooth = centred_median(x, 5)
         split, _ = step_change(smooth, margin=max(3, int(self.options.lasting * len(x))))
         before, after = smooth[:split], smooth[split:]
-        if not split or median(after) - median(before) < max(np.log(self.options.ratio), self.options.z * sigma(before)):
+        if not split or median(after) - median(before) < max(
+            np.log(self.options.ratio), self.options.z * sigma(before)
+        ):
             return None
         base, shift = median(before), median(after) - median(before)
         if np.quantile(after, 0.25) - base < 0.5 * shift or np.median(x[-max(3, len(x) // 20) :]) - base < 0.5 * shift:
@@ -83,5 +85,9 @@ class ThroughputDrop(BaseDetector):
             i,
             f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})",
             end=len(series) - 1,
-            evidence={"before": median(series.value[skip : skip + split]), "after": median(series.value[skip + split :]), "slower": np.exp(shift)},
+            evidence={
+                "before": median(series.value[skip : skip + split]),
+                "after": median(series.value[skip + split :]),
+                "slower": np.exp(shift),
+            },
         )

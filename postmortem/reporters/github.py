@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters.shared.outline import folded, location, problem_line, says, totals, why_not_judged, worst_first
+from postmortem.reporters.shared.outline import (
+    folded,
+    location,
+    problem_line,
+    says,
+    totals,
+    why_not_judged,
+    worst_first,
+)
 from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
@@ -29,7 +37,9 @@ def render(report: Report, options: RenderOptions) -> str:
 def _annotations(report: Report) -> Iterator[str]:
     for run in worst_first(report):
         if run.verdict == "not-judged":
-            yield _command("warning", run.path, None, "not judged", f"{clean(run.name)} could not be judged: {why_not_judged(run)}")
+            yield _command(
+                "warning", run.path, None, "not judged", f"{clean(run.name)} could not be judged: {why_not_judged(run)}"
+            )
         for fold in folded(run):
             file, line = location(run, fold.first)
             message = f"{clean(run.name)}: {says(fold)}"

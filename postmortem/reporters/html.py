@@ -100,7 +100,9 @@ def _report(report: Report) -> str:
     for run in order:
         summary = f"<summary><h2>{_verdict(run.verdict)} {_e(run.name)}</h2> <span>{_e(headline(run))}</span></summary>"
         is_open = id(run) in first_of_cause or len(order) == 1
-        parts.append(f'<details class="run" id="{anchors[id(run)]}"{" open" if is_open else ""}>{summary}{_run(run)}</details>')
+        parts.append(
+            f'<details class="run" id="{anchors[id(run)]}"{" open" if is_open else ""}>{summary}{_run(run)}</details>'
+        )
     parts.append(_items("Not read", [_e(problem_line(p)) for p in report.problems]))
     parts.append(f'<p class="dim">postmortem {_e(report.version)}</p>')
     return "\n".join(parts)
@@ -108,8 +110,17 @@ def _report(report: Report) -> str:
 
 def _group(group: Group, anchors: dict[int, str]) -> str:
     links = [f'<a href="#{anchors[id(r)]}">{_e(r.name)}</a>{_at(r)}' for r in group.runs]
-    shown = links if len(links) <= 12 else [*links[:8], f"<details><summary>{len(links) - 8} more</summary>{', '.join(links[8:])}</details>"]
-    cells = (_verdict(group.verdict), f"<b>{_e(group.cause)}</b>", f"{len(links)}\N{MULTIPLICATION SIGN}", ", ".join(shown))
+    shown = (
+        links
+        if len(links) <= 12
+        else [*links[:8], f"<details><summary>{len(links) - 8} more</summary>{', '.join(links[8:])}</details>"]
+    )
+    cells = (
+        _verdict(group.verdict),
+        f"<b>{_e(group.cause)}</b>",
+        f"{len(links)}\N{MULTIPLICATION SIGN}",
+        ", ".join(shown),
+    )
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
 
 
@@ -132,11 +143,19 @@ def _run(run: RunReport, head: str = "") -> str:
     if diagnosis:
         parts += [
             _items(title, [_e(s) for s in said])
-            for title, said in (("For", diagnosis.evidence_for), ("Against", diagnosis.evidence_against), ("Wrong if", diagnosis.disprove))
+            for title, said in (
+                ("For", diagnosis.evidence_for),
+                ("Against", diagnosis.evidence_against),
+                ("Wrong if", diagnosis.disprove),
+            )
         ]
         if diagnosis.last_good_step is not None or diagnosis.last_good_checkpoint:
             step = "unknown" if diagnosis.last_good_step is None else diagnosis.last_good_step
-            saved = f"checkpoint <code>{_e(diagnosis.last_good_checkpoint)}</code>" if diagnosis.last_good_checkpoint else no_checkpoint(run)
+            saved = (
+                f"checkpoint <code>{_e(diagnosis.last_good_checkpoint)}</code>"
+                if diagnosis.last_good_checkpoint
+                else no_checkpoint(run)
+            )
             parts.append(f"<p><b>Last good</b>: step {step}, {saved}</p>")
         parts.append(_items("Next", [_action(a) for a in diagnosis.next]))
     parts.append(_items("Log", [_event(e, run) for e in told_events(run)]))
@@ -144,7 +163,11 @@ def _run(run: RunReport, head: str = "") -> str:
     rest = _items("Not checked", [_e(reason) for reason in unchecked(run)])
     rest += _items("Notes", [_e(n) for n in run.notes])
     rest += _items(
-        "Checkpoints", [f"<code>{_e(c.path)}</code>{'' if c.finite is None else ': finite' if c.finite else ': not finite'}" for c in run.checkpoints]
+        "Checkpoints",
+        [
+            f"<code>{_e(c.path)}</code>{'' if c.finite is None else ': finite' if c.finite else ': not finite'}"
+            for c in run.checkpoints
+        ],
     )
     if rest:
         parts.append(f"<details><summary>What was not checked, notes, checkpoints</summary>{rest}</details>")
@@ -184,8 +207,16 @@ def _evidence(finding: Finding) -> str:
 
 
 def _finding(finding: Finding) -> str:
-    facts = [("tag", finding.tag), ("rank", finding.rank), ("step", finding.step), ("to step", finding.end_step), ("because of", finding.because_of)]
-    rows = "".join(f"<tr><td>{name}</td><td><code>{_e(value)}</code></td></tr>" for name, value in facts if value is not None)
+    facts = [
+        ("tag", finding.tag),
+        ("rank", finding.rank),
+        ("step", finding.step),
+        ("to step", finding.end_step),
+        ("because of", finding.because_of),
+    ]
+    rows = "".join(
+        f"<tr><td>{name}</td><td><code>{_e(value)}</code></td></tr>" for name, value in facts if value is not None
+    )
     return f"<p>{_code(finding)} {_e(finding.message)}</p><table>{rows}</table>{_evidence(finding) if finding.evidence else ''}"
 
 

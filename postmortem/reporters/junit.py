@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters.shared.outline import about, event_where, folded, headline, problem_line, says, told_events, why_not_judged, worst_first
+from postmortem.reporters.shared.outline import (
+    about,
+    event_where,
+    folded,
+    headline,
+    problem_line,
+    says,
+    told_events,
+    why_not_judged,
+    worst_first,
+)
 from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:

@@ -43,7 +43,11 @@ def render(report: Report, options: RenderOptions) -> str:
     lines: list[str] = []
     told = [run for run in worst_first(report) if run.verdict != "healthy" or len(report.runs) == 1]
     if len(report.runs) != 1:
-        lines += [f"**{totals(report)}**", "", *_table(("verdict", "cause", "runs", "which"), [_row(g) for g in triage(report)])]
+        lines += [
+            f"**{totals(report)}**",
+            "",
+            *_table(("verdict", "cause", "runs", "which"), [_row(g) for g in triage(report)]),
+        ]
     shown = told if options.verbose else told[:_STORIES]
     for run in shown:
         lines += ["", *_run(run)]
@@ -82,7 +86,11 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _row(group: Group) -> tuple[str, str, str, str]:
-    names = [code(r.name, 80) + (f" at {onset(r)}" if group.verdict in ("failed", "suspect") and onset(r) is not None else "") for r in group.runs]
+    names = [
+        code(r.name, 80)
+        + (f" at {onset(r)}" if group.verdict in ("failed", "suspect") and onset(r) is not None else "")
+        for r in group.runs
+    ]
     most = len(names) if group.verdict == "not-judged" else 12
     return group.verdict, prose(group.cause), str(len(group.runs)), listed(names, most)
 
@@ -100,14 +108,28 @@ def _run(run: RunReport) -> list[str]:
         lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
     lines += _list("Culprit", culprit_lines(run))
     if run.around:
-        rows = [(code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr")) for a in run.around]
+        rows = [
+            (code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr"))
+            for a in run.around
+        ]
         lines += ["", *_table(("", "before", "at onset", "course"), rows)]
     lines += _findings(run)
     if diagnosis:
-        lines += _list("For", diagnosis.evidence_for) + _list("Against", diagnosis.evidence_against) + _list("Wrong if", diagnosis.disprove)
+        lines += (
+            _list("For", diagnosis.evidence_for)
+            + _list("Against", diagnosis.evidence_against)
+            + _list("Wrong if", diagnosis.disprove)
+        )
         if diagnosis.last_good_step is not None or diagnosis.last_good_checkpoint:
-            saved = f", checkpoint {code(diagnosis.last_good_checkpoint)}" if diagnosis.last_good_checkpoint else f", {no_checkpoint(run)}"
-            lines += ["", f"**Last good**: step {'unknown' if diagnosis.last_good_step is None else diagnosis.last_good_step}{saved}"]
+            saved = (
+                f", checkpoint {code(diagnosis.last_good_checkpoint)}"
+                if diagnosis.last_good_checkpoint
+                else f", {no_checkpoint(run)}"
+            )
+            lines += [
+                "",
+                f"**Last good**: step {'unknown' if diagnosis.last_good_step is None else diagnosis.last_good_step}{saved}",
+            ]
         lines += _next(diagnosis.next)
     lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in told_events(run)[:8]])
     lines += _list("Damage", [problem_line(p, run) for p in run.problems])

@@ -41,13 +41,24 @@ def render(report: Report, options: RenderOptions) -> str:
         "version": "2.1.0",
         "runs": [
             {
-                "tool": {"driver": {"name": "postmortem", "semanticVersion": report.version, "rules": [_rule(code, names[code]) for code in codes]}},
+                "tool": {
+                    "driver": {
+                        "name": "postmortem",
+                        "semanticVersion": report.version,
+                        "rules": [_rule(code, names[code]) for code in codes],
+                    }
+                },
                 "columnKind": "unicodeCodePoints",
                 "invocations": [
                     {
                         "executionSuccessful": True,
                         "toolExecutionNotifications": [
-                            {"level": "warning", "message": {"text": problem_line(p)}, "locations": [_location(p.path, p.line)]} for p in problems
+                            {
+                                "level": "warning",
+                                "message": {"text": problem_line(p)},
+                                "locations": [_location(p.path, p.line)],
+                            }
+                            for p in problems
                         ],
                     }
                 ],
@@ -77,7 +88,11 @@ def _result(run: RunReport, finding: Finding, rule_index: int, seen: dict[str, i
     place = _location(*location(run, finding))
     if finding.tag:
         place["logicalLocations"] = [
-            {"name": clean(finding.tag), "fullyQualifiedName": f"{clean(run.name)}/{clean(finding.tag)}", "kind": "variable"}
+            {
+                "name": clean(finding.tag),
+                "fullyQualifiedName": f"{clean(run.name)}/{clean(finding.tag)}",
+                "kind": "variable",
+            }
         ]
     return {
         "ruleId": finding.code,
@@ -108,7 +123,9 @@ def _location(file: str, line: int | None) -> dict[str, Any]:
 def _uri(file: str) -> str:
     """A relative path as a relative URI, an absolute one as file://; what no URI may hold is percent-encoded."""
     path = PurePath(file)
-    named = re.sub("[\\ud800-\\udc7f\\udd00-\\udfff]", "?", path.as_posix())  # no byte of a file name stands behind these surrogates
+    named = re.sub(
+        "[\\ud800-\\udc7f\\udd00-\\udfff]", "?", path.as_posix()
+    )  # no byte of a file name stands behind these surrogates
     posix = quote(named.encode("utf-8", "surrogateescape"), safe="/")
     return f"file://{'' if posix.startswith('/') else '/'}{posix}" if path.is_absolute() else posix
 

@@ -95,7 +95,9 @@ class _Page:
     def blank(self) -> None:
         self._console.print()
 
-    def add(self, label: str, *words: Words, mark: Words = "", style: str = "dim", wrap: bool = True, lines: int = 0) -> None:
+    def add(
+        self, label: str, *words: Words, mark: Words = "", style: str = "dim", wrap: bool = True, lines: int = 0
+    ) -> None:
         """`words` beside `label`, wrapped after `mark` (a bullet or an indent); at most `lines` of them where given."""
         head = Text.assemble((label, style), " " * max(_LABEL - cell_len(label), 1), mark)
         margin = head.cell_len
@@ -142,7 +144,11 @@ def _run(page: _Page, run: RunReport) -> None:
         _values(page, run.around)
     _findings(page, folds, diagnosis.summary if diagnosis else "")
     if diagnosis:
-        for label, said in (("for", diagnosis.evidence_for), ("against", diagnosis.evidence_against), ("wrong if", diagnosis.disprove)):
+        for label, said in (
+            ("for", diagnosis.evidence_for),
+            ("against", diagnosis.evidence_against),
+            ("wrong if", diagnosis.disprove),
+        ):
             _bullets(page, label, [clean(s, 800) for s in said], most=_BRIEF if label == "for" else 2)
         _last_good(page, run)
         _next(page, diagnosis.next)
@@ -173,14 +179,24 @@ def _values(page: _Page, around: Sequence[Around]) -> None:
     page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}{course}", "dim"), wrap=False)
     for (tag, was, became), a in zip(rows, around, strict=True):
         style = "bold red" if became in ("nan", "inf", "-inf") else "bold"
-        page.add("", tag + " " * (name - cell_len(tag)), f"  {was:>{left}}  ", (f"{became:>{right}}", style), "  ", *_spark(a, room), wrap=False)
+        page.add(
+            "",
+            tag + " " * (name - cell_len(tag)),
+            f"  {was:>{left}}  ",
+            (f"{became:>{right}}", style),
+            "  ",
+            *_spark(a, room),
+            wrap=False,
+        )
 
 
 def _spark(around: Around, width: int) -> list[Words]:
     """The course of a series, what is not finite in red; nothing where there is no course or no room."""
     if width < 8 or len(around.curve) < 3:
         return []
-    pieces = itertools.groupby(sparkline(around.curve, width, linear=around.role == "lr"), key=lambda mark: mark in MARKS)
+    pieces = itertools.groupby(
+        sparkline(around.curve, width, linear=around.role == "lr"), key=lambda mark: mark in MARKS
+    )
     return [("".join(marks), "red" if bad else "cyan") for bad, marks in pieces]
 
 
@@ -272,7 +288,9 @@ def _triage(page: _Page, report: Report) -> None:
     if damaged:
         page.blank()
         lost = count(sum(len(r.problems) for r in damaged), "problem")
-        page.add("damage", f"{lost} while reading {count(len(damaged), 'run')}: ", *_names(page, damaged), style="magenta")
+        page.add(
+            "damage", f"{lost} while reading {count(len(damaged), 'run')}: ", *_names(page, damaged), style="magenta"
+        )
     if any(g.verdict != "healthy" for g in groups):
         page.blank()
         page.add("", ("`postmortem scan PATH` tells the whole story of one run, --verbose that of all.", "dim"))
@@ -285,9 +303,24 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
     if group.verdict == "healthy":
         page.add(verdict, count(len(runs), "run"), ": ", *_names(page, runs), style=style)
     elif len(runs) == 1 and group.verdict != "not-judged" and not detailed:
-        page.add(verdict, (group.cause, "bold"), "  1 run: ", clean(runs[0].name), "  ", headline(runs[0]), style=style, lines=2)
+        page.add(
+            verdict,
+            (group.cause, "bold"),
+            "  1 run: ",
+            clean(runs[0].name),
+            "  ",
+            headline(runs[0]),
+            style=style,
+            lines=2,
+        )
     elif group.verdict == "not-judged" or not detailed:
-        page.add(verdict, (group.cause, "bold"), f"{_codes(group)}  {count(len(runs), 'run')}: ", *_names(page, runs), style=style)
+        page.add(
+            verdict,
+            (group.cause, "bold"),
+            f"{_codes(group)}  {count(len(runs), 'run')}: ",
+            *_names(page, runs),
+            style=style,
+        )
     else:
         page.add(verdict, (group.cause, "bold"), f"{_codes(group)}  {count(len(runs), 'run')}", style=style)
         if len(runs) > 5:
@@ -307,7 +340,11 @@ def _told_by_log(run: RunReport) -> bool:
     """Whether the summary only repeats the log line that the headline shows; one that begins with a reason tells more."""
     folds, diagnosis = folded(run), run.diagnosis
     event = seen_in_log(run, folds[0].first) if folds else None
-    if event is None or diagnosis is None or any(diagnosis.summary.lower().startswith(reason.lower()) for reason in diagnosis.evidence_for):
+    if (
+        event is None
+        or diagnosis is None
+        or any(diagnosis.summary.lower().startswith(reason.lower()) for reason in diagnosis.evidence_for)
+    ):
         return False
     return event.message[:60] in diagnosis.summary
 

@@ -66,7 +66,9 @@ def _residuals(series: Series) -> Residuals:
     y = np.log(x) if log else x / max(float(np.abs(x).max(initial=0)), 1e-300)  # scaled: no overflow in differences
     base = trailing_median(y, WINDOW)
     rise = y - base
-    local = SIGMA / 2**0.5 * trailing_median(np.abs(np.diff(y, prepend=y[:1])), WINDOW)  # neighbours: a trend is no noise
+    local = (
+        SIGMA / 2**0.5 * trailing_median(np.abs(np.diff(y, prepend=y[:1])), WINDOW)
+    )  # neighbours: a trend is no noise
     overall = sigma(rise[len(rise) // 25 :])
     scale = np.maximum(np.maximum(local, 0.5 * overall if np.isfinite(overall) else 0.0), 1e-9)
     return Residuals(series, base, rise, scale, log)
@@ -86,7 +88,9 @@ def excursions(res: Residuals, z: float, rise: float, start: int) -> list[Excurs
     return sorted(found, key=lambda e: -e.rise)
 
 
-def outstanding(res: Residuals, found: list[Excursion], gap: float, start: int, *, sure: float = 0.0, most: int = 3) -> list[Excursion]:
+def outstanding(
+    res: Residuals, found: list[Excursion], gap: float, start: int, *, sure: float = 0.0, most: int = 3
+) -> list[Excursion]:
     """The few highest excursions that stand apart from the rest of the run's own; those below `sure` noises by 1.4 `gap`.
 
     The rest is the next excursion of any size (the largest rise outside of the chosen ones and the points

@@ -28,7 +28,16 @@ ENDED = {
     "unknown": "not known how it ended",
 }
 
-_TOLD_ELSEWHERE = {"exception", "exception_class", "exception_message", "first_line", "last_line", "frame", "failures", "numbers"}
+_TOLD_ELSEWHERE = {
+    "exception",
+    "exception_class",
+    "exception_message",
+    "first_line",
+    "last_line",
+    "frame",
+    "failures",
+    "numbers",
+}
 """Fields of an event that its message or its place already tell."""
 _FIELD_WORDS = {"suspects": "suspect ranks", "ranks": "on ranks", "count": "times"}
 
@@ -68,7 +77,11 @@ def folded(run: RunReport) -> tuple[Fold, ...]:
     diagnosed = run.diagnosis.findings if run.diagnosis else ()
 
     def rank(fold: Fold) -> tuple[bool, int, float]:
-        return (not any(m.id in diagnosed for m in fold.members), SEVERITIES.index(fold.first.severity), _step(fold.first))
+        return (
+            not any(m.id in diagnosed for m in fold.members),
+            SEVERITIES.index(fold.first.severity),
+            _step(fold.first),
+        )
 
     folds = []
     for members in _same_code(list(roots.values())):
@@ -105,7 +118,13 @@ def place(fold: Fold) -> str:
     first = fold.first
     tags = list(dict.fromkeys(f.tag for f in fold.members if f.tag))
     ranks = list(dict.fromkeys(f.rank for f in fold.members if f.rank not in (None, -1)))
-    words = [f"in {count(len(tags), 'tag')}, first {clean(tags[0], 60)}" if len(tags) > 1 else f"in {clean(tags[0], 60)}" if tags else ""]
+    words = [
+        f"in {count(len(tags), 'tag')}, first {clean(tags[0], 60)}"
+        if len(tags) > 1
+        else f"in {clean(tags[0], 60)}"
+        if tags
+        else ""
+    ]
     if len(tags) <= 1 and len(fold.members) > max(1, len(ranks)):
         words.append(f"{len(fold.members)} times, first")
     if ranks:
@@ -252,7 +271,9 @@ def culprit_lines(run: RunReport) -> list[str]:
     if c["file"] and c["line"]:
         lines.append(f"{c['file']}:{c['line']}: {(c['code'] or '').strip()}")
     if c["samples"]:
-        lines.append(f"samples of the batch: {', '.join(map(str, c['samples'][:20]))}{', …' if len(c['samples']) > 20 else ''}")
+        lines.append(
+            f"samples of the batch: {', '.join(map(str, c['samples'][:20]))}{', …' if len(c['samples']) > 20 else ''}"
+        )
     cures = [fix["name"] for fix in c["fixes"] if fix["cured"]]
     lines.append(f"cured by {', '.join(cures)}" if cures else "none of the fixes tried cured it")
     return [squeezed(line, 300) for line in lines]
@@ -322,4 +343,8 @@ def with_commands(action: str) -> tuple[str, list[str]]:
 def no_checkpoint(run: RunReport) -> str:
     """What is said of the checkpoints where none is known to be good."""
     unknown = any(c.step is None and c.finite is None for c in run.checkpoints)
-    return "the names of the checkpoints do not tell which is from before it" if unknown else "no checkpoint from before it was found"
+    return (
+        "the names of the checkpoints do not tell which is from before it"
+        if unknown
+        else "no checkpoint from before it was found"
+    )

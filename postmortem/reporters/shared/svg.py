@@ -27,8 +27,13 @@ def curve(around: Around) -> str:
     label = f"{clean(around.tag, 80)}: {low} to {high}, {len(values) - len(finite)} of {len(values)} shown points not finite"
     step = (_WIDTH - 2 * _EDGE) / max(len(values) - 1, 1)
     x = [_EDGE + i * step for i in range(len(values))]
-    y = [None if h is None else _HEIGHT - _EDGE - h * (_HEIGHT - 2 * _EDGE) for h in heights(values, linear=around.role == "lr")]
-    bands = "".join(_band(max(x[a] - step / 2, 0), min(x[b - 1] + step / 2, _WIDTH)) for a, b in _stretches([v is None for v in y]))
+    y = [
+        None if h is None else _HEIGHT - _EDGE - h * (_HEIGHT - 2 * _EDGE)
+        for h in heights(values, linear=around.role == "lr")
+    ]
+    bands = "".join(
+        _band(max(x[a] - step / 2, 0), min(x[b - 1] + step / 2, _WIDTH)) for a, b in _stretches([v is None for v in y])
+    )
     lines = "".join(_line([(x[i], y[i]) for i in range(a, b)]) for a, b in _stretches([v is not None for v in y]))
     text = "".join(
         f'<text x="{_WIDTH + 4}" y="{at}" font-size="10" fill="currentColor" fill-opacity=".75">{value}</text>'

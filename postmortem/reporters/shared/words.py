@@ -58,7 +58,9 @@ def thinned(curve: Sequence[float], width: int) -> list[float]:
     middle = sorted(v for v in curve if math.isfinite(v)) or [0.0]
     centre = middle[len(middle) // 2]
     stretches = (curve[i * n // width : (i + 1) * n // width] for i in range(width))
-    return [next((v for v in s if not math.isfinite(v)), None) or max(s, key=lambda v: abs(v - centre)) for s in stretches]
+    return [
+        next((v for v in s if not math.isfinite(v)), None) or max(s, key=lambda v: abs(v - centre)) for s in stretches
+    ]
 
 
 def heights(curve: Sequence[float], *, linear: bool = False) -> list[float | None]:
@@ -81,4 +83,7 @@ def sparkline(curve: Sequence[float], width: int = 24, *, linear: bool = False) 
     """The course of a series in block characters; × stands for NaN, ↑ and ↓ for the infinities."""
     values = thinned(curve, width)
     levels = heights(values, linear=linear)
-    return "".join(_MARKS.get(v, NAN_MARK) if h is None else _BARS[round(h * (len(_BARS) - 1))] for v, h in zip(values, levels, strict=True))
+    return "".join(
+        _MARKS.get(v, NAN_MARK) if h is None else _BARS[round(h * (len(_BARS) - 1))]
+        for v, h in zip(values, levels, strict=True)
+    )
