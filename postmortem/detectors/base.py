@@ -26,7 +26,7 @@ class NoOptions:
 
 
 class BaseDetector:
-    """Keeps the options and writes findings under the detector's own code, name and severity."""
+    """Keeps the options and makes findings with the detector's code, name and severity."""
 
     code: str
     name: str
@@ -34,7 +34,7 @@ class BaseDetector:
     Options: type[Any] = NoOptions
 
     def __init_subclass__(cls) -> None:
-        """Logs hold numbers up to 1e308: where a comparison overflows to infinity, it is the right answer and no warning."""
+        """Silences overflow warnings in `detect`: logs hold values up to 1e308, and infinity compares correctly."""
         judge = cls.detect
 
         @wraps(judge)
@@ -78,7 +78,7 @@ class BaseDetector:
         )
 
     def reported(self, event: Event) -> Finding:
-        """A finding that a line of the log states itself."""
+        """A finding made from an event of the log."""
         return Finding(
             code=self.code,
             name=self.name,

@@ -32,8 +32,8 @@ class ChanceLevelLoss(BaseDetector):
 
     How: the median of the second half of the run within `tolerance` of ln(k). Without a known k nothing is claimed.
 
-    Typical causes: inputs and labels that do not belong together (shuffled apart), dead units, a learning rate that blew the
-    weights up early, inputs that are all zero.
+    Typical causes: inputs and labels that do not belong together (shuffled apart), dead units, a learning rate that
+    blew the weights up early, inputs that are all zero.
 
     What to try: overfit one batch; show inputs with their labels; look at the histogram of the predictions.
 

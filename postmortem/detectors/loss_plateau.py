@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class LossPlateau(BaseDetector):
     """The loss stands still although the training is not done.
 
-    What it looks for: a training loss that never falls, or that stops falling from one point to the next, as converging runs
-    do not.
+    What it looks for: a training loss that never falls, or that stops falling from one point to the next, as
+    converging runs do not.
 
     Why it matters: the steps after the onset were for nothing.
 
@@ -42,8 +42,8 @@ class LossPlateau(BaseDetector):
     Typical causes: frozen or forgotten parameters, a dead schedule, dead ReLUs, a learning rate too low or far too
     high, labels that do not belong to the inputs, a detached graph.
 
-    What to try: the gradient norm per layer, the number of parameters that require gradients, one batch that the model must be
-    able to overfit.
+    What to try: the gradient norm per layer, the number of parameters that require gradients, one batch that the
+    model must be able to overfit.
 
     Known false positives: a run that starts from converged weights; adversarial and reinforcement losses are not
     judged.

@@ -30,7 +30,8 @@ def dead_from(series: Series, share: float = 1e-4) -> int | None:
 class LrZero(BaseDetector):
     """The learning rate is zero long before the training ends.
 
-    What it looks for: a learning rate that stays at zero (below 1e-4 of its peak) over the last third of the run or more.
+    What it looks for: a learning rate that stays at zero (below 1e-4 of its peak) over the last third of the run or
+    more.
 
     Why it matters: nothing is learned in that time; the machines run for nothing.
 

@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 class MemoryGrowth(BaseDetector):
     """Memory that grows all the time.
 
-    What it looks for: memory that is higher at the end than after the first tenth of the run, and still growing in the last
-    quarter.
+    What it looks for: memory that is higher at the end than after the first tenth of the run, and still growing in
+    the last quarter.
 
     Why it matters: it ends in an out-of-memory, hours later, at a place that has nothing to do with the cause.
 
     How: medians over windows: the growth after the first tenth is above `growth`, and the last quarter still takes its
     share. The onset is the last point within the noise of the level that was held.
 
-    Typical causes: losses or outputs kept with their graph (`total += loss`), lists of tensors for metrics, caches in the
-    data loader's workers, retain_graph, a fragmenting allocator with growing sequence lengths.
+    Typical causes: losses or outputs kept with their graph (`total += loss`), lists of tensors for metrics, caches
+    in the data loader's workers, retain_graph, a fragmenting allocator with growing sequence lengths.
 
-    What to try: .item() or .detach() on what is kept, torch.cuda.memory._record_memory_history, tracemalloc for host memory.
+    What to try: .item() or .detach() on what is kept, torch.cuda.memory._record_memory_history, tracemalloc for
+    host memory.
 
     Known false positives: buffers that fill slowly by design (replay buffers) until they are full.
     """

@@ -64,8 +64,8 @@ class NonfiniteGradient(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} is {number(series.value[at])} at step {series.step[at]} while {loss.tag} is {number(value)}: "
-                f"{len(rows)} such points of {len(series)}",
+                f"{series.tag} is {number(series.value[at])} at step {series.step[at]} "
+                f"while {loss.tag} is {number(value)}: {len(rows)} such points of {len(series)}",
                 evidence={
                     "value": series.value[at],
                     "before": series.value[before],

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class Overfitting(BaseDetector):
     """The validation loss turns and rises while the training loss goes on falling.
 
-    What it looks for: a validation loss that ends well above its best, with the training loss lower than it was at that best.
+    What it looks for: a validation loss that ends well above its best, with the training loss lower than it was at
+    that best.
 
     Why it matters: the best weights are those of the best step, not the last ones; everything after it was time lost.
 

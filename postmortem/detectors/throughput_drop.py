@@ -27,8 +27,9 @@ class ThroughputDrop(BaseDetector):
 
     Why it matters: the run costs more than planned, often because of one sick machine.
 
-    How: the best split of log(time per step) into two levels (Scott and Knott, 1974); the later level at least `ratio` times
-    and `z` noises slower and lasting to the end. Without step times or throughput the times of the rows are used.
+    How: the best split of log(time per step) into two levels (Scott and Knott, 1974); the later level at least
+    `ratio` times and `z` noises slower and lasting to the end. Without step times or throughput the times of the
+    rows are used.
 
     Typical causes: a throttled or shared GPU, a slow disk or network, a growing data structure, longer samples, other
     jobs on the node, debugging left switched on.

@@ -42,13 +42,9 @@ def findings(view: View, kind: Damage, code: str, name: str, severity: Severity)
             files.setdefault(problem.path, []).append(problem)
     for path, problems in files.items():
         first = problems[0]
-        where = (
-            f" at byte {first.offset}"
-            if first.offset is not None
-            else f" at line {first.line}"
-            if first.line is not None
-            else ""
-        )
+        where = "" if first.line is None else f" at line {first.line}"
+        if first.offset is not None:
+            where = f" at byte {first.offset}"
         lost = f"; lost: {first.lost}" if first.lost else ""
         more = f" (and {len(problems) - 1} more places)" if len(problems) > 1 else ""
         yield Finding(
