@@ -13,19 +13,19 @@ from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from postmortem.checkpoints.chunks import CHUNK, Buffers, Files, Sums, compare, look, look_at_bytes
-from postmortem.checkpoints.file_map import Layout, Piece, layout
+from postmortem.checkpoints.file_map import Layout, Piece, Stamp, layout, stamp_of
 from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 _SPAN = 16 * CHUNK  # what a thread takes at a time
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
@@ -83,9 +83,17 @@ class Health:
         return [t for t in self.tensors if t.bad]
 
 
-@functools.lru_cache(maxsize=64)
 def inspect(path: Path) -> Health:
-    """The health of a checkpoint, file or folder, remembered. Damage is in `problems`; nothing is raised for content."""
+    """The health of a checkpoint, file or folder, remembered until a file of it changes.
+
+    Damage is in `problems`; nothing is raised for content.
+    """
+    files = [Path(where, name) for where, _, names in os.walk(path) for name in names] or [path]
+    return _inspect(path, tuple(sorted((str(file), stamp_of(file)) for file in files)))
+
+
+@functools.lru_cache(maxsize=64)
+def _inspect(path: Path, stamps: tuple[tuple[str, Stamp], ...]) -> Health:
     return health(path)
 
 

@@ -14,22 +14,23 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 
-def diagnose(view: View, findings: tuple[Finding, ...]) -> tuple[Diagnosis | None, tuple[Finding, ...]]:
-    """The story of the run, or None where no cause fits, and the findings with `because_of` filled in, root first.
+def diagnose(view: View, findings: tuple[Finding, ...]) -> tuple[Diagnosis | None, tuple[Finding, ...], tuple[Problem, ...]]:
+    """The story of the run, or None where no cause fits; the findings with `because_of` filled in, root first; problems.
 
     Causes are asked by priority, lowest number first. What a story names after its first finding is a
-    consequence of that one. A cause that raises is a problem of the run, and the next one is asked.
+    consequence of that one. A cause that raises is a problem, and the next one is asked.
     """
+    problems: list[Problem] = []
     for cause in CAUSES:
         try:
             story = cause.diagnose(view, findings)
         except Exception as error:  # noqa: BLE001 - a fault of one diagnosis costs its story, not the scan
             what = f"{cause.name}: the diagnosis failed: {described(error)}"
-            view.run.problems.append(Problem(path=str(view.run.path), what=what, lost="what it would have said"))
+            problems.append(Problem(path=str(view.run.path), what=what, lost="what it would have said"))
             continue
         if story is not None:
-            return story, _under_root(findings, story)
-    return None, findings
+            return story, _under_root(findings, story), tuple(problems)
+    return None, findings, tuple(problems)
 
 
 def _under_root(findings: tuple[Finding, ...], story: Diagnosis) -> tuple[Finding, ...]:

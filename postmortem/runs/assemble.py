@@ -61,10 +61,12 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
             _read_console(reading, console, events)
     if not config:
         config = _config_beside(files.path if files.path.is_dir() else files.path.parent, problems)
-    run = Run(
+    streams = _streams(readings)
+    return Run(
         name=files.name,
         path=files.path,
-        streams=_streams(readings),
+        streams=streams,
+        ended=_ended(readings, streams),
         event_list=_once(events),
         problems=problems,
         sources=_sources(readings),
@@ -75,8 +77,6 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
         role_overrides=dict(roles or {}),
         readings=[replace(reading, points=Points.empty()) for _, reading in readings],
     )
-    run.ended = _ended(readings, run.streams)
-    return run
 
 
 def _without_copies(parts: list[Part]) -> tuple[list[Part], list[str]]:
