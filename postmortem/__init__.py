@@ -70,7 +70,7 @@ __all__ = [
     "scan",
 ]
 
-_WHERE = {
+_WHERE: dict[str, str | None] = {
     "Comparison": "postmortem.judging.comparison",
     "Config": "postmortem.core.config",
     "Culprit": "postmortem.replay.model",

@@ -10,13 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-def lazy(package: str, where: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of the module `package`; `where` maps a name to its module, or to ``module:name`` there."""
+def lazy(package: str, where: Mapping[str, str | None]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of the module `package`.
+
+    `where` maps a name to the module that defines it, to ``module:name`` where it is called otherwise there, or to None where it
+    is a module of `package`.
+    """
 
     def get(name: str) -> Any:
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, _, other = where[name].partition(":")
+        place = where[name]
+        if place is None:
+            return import_module(f"{package}.{name}")
+        module, _, other = place.partition(":")
         return getattr(import_module(module), other or name)
 
     def names() -> list[str]:

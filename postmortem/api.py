@@ -199,14 +199,14 @@ def replay(
     `postmortem.replay.driver`. ReplayError, NotFoundError or UsageError say in one line what is in the way.
     """
     _need_torch("replay")
-    from postmortem.replay import driver
-
     meant = resolve(Path(target))
     report = None
     if meant.files is not None:
         report = judge(_read(meant.files, None, [meant.root], meant.shared))
     start = Path(checkpoint) if checkpoint is not None else meant.checkpoint
     run = report.run if report is not None else None
+    from postmortem.replay import driver
+
     return driver.replay(meant.folder, run=run, report=report, recipe=recipe, step=step, checkpoint=start, **options)
 
 
@@ -231,10 +231,10 @@ def checkpoints(path: PathLike, *, trust: bool = False) -> list[Health]:
     `trust` unpickles whatever is in them: only for your own files.
     """
     _need_torch("checkpoints")
-    from postmortem.checkpoints.health import health
-
     if not Path(path).exists():
         raise NotFoundError(f"no such file or folder: {path}")
+    from postmortem.checkpoints.health import health
+
     paths = [Path(c.path) for c in find_checkpoints(Path(path))]
     return [health(p, previous, trust=trust) for previous, p in zip([None, *paths], paths, strict=False)]
 

@@ -67,7 +67,7 @@ class Attempts:
         self.here = Path.cwd()  # the recipe may go elsewhere
         self.skipped_first = False
         self.log_ends = view.last_step if view is not None else None
-        self.checkpoints = list(view.run.checkpoints) if view is not None else []
+        self.checkpoints = list(view.checkpoints) if view is not None else []
 
     # ---- rolling
 

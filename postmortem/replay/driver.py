@@ -24,7 +24,7 @@ from postmortem.replay.recipe.user_errors import as_one_line
 from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
 from postmortem.replay.roll.run_config import config_of
-from postmortem.replay.roll.start import choose_checkpoint
+from postmortem.replay.roll.start import choose_checkpoint, known_checkpoints
 from postmortem.replay.step.runner import ReplayError
 from postmortem.replay.step.state import preserved
 
@@ -86,10 +86,11 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which `run` failed and names the culprit.
 
-    `report` is what a scan said of the run; `step` overrides its step, `checkpoint` its last good checkpoint. `fix`
-    tries repairs on the offending step. `trust` unpickles whatever a checkpoint holds. `progress` is called with
-    (steps done, steps in all, the last result). `repro` is a folder for a stand-alone script that shows the fault.
-    ReplayError says in one line what was in the way; the caller's process is left as it was.
+    `target` is the folder in and beside which a recipe and checkpoints are looked for, or a checkpoint. `report` is the scan's
+    report of the run; `step` overrides its step, `checkpoint` its last good checkpoint. `fix` tries repairs on the failing step.
+    `trust` unpickles whatever a checkpoint holds. `progress` is called with (steps done, steps in all, the last result). `repro`
+    is a folder for a stand-alone script that shows the fault. ReplayError says in one line what was in the way; the caller's
+    process is left unchanged.
     """
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
@@ -97,7 +98,7 @@ def replay(
         raise ReplayError(
             f"no recipe.py in or beside {target}: write one (`postmortem replay --help` shows how), or give --recipe FILE.py[:function]"
         )
-    view = View(run) if run is not None else None
+    view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     where = _device(device)
