@@ -11,7 +11,8 @@
     postmortem.localize(train_step)               # the same for a step of your own program (needs torch)
 
 The public names are loaded on first use: importing the package costs next to nothing. `postmortem.replay` and
-`postmortem.checkpoints` are packages as well (``from postmortem.replay.model import TrainStep``): their modules can be called.
+`postmortem.checkpoints` are packages as well (``from postmortem.replay.model import TrainStep``): their modules can
+be called.
 """
 
 from __future__ import annotations

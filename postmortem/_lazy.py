@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def lazy(package: str, where: Mapping[str, str | None]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """``__getattr__`` and ``__dir__`` of the module `package`.
 
-    `where` maps a name to the module that defines it, to ``module:name`` where it is called otherwise there, or to None where it
-    is a module of `package`.
+    `where` maps a name to the module that defines it, to ``module:name`` where it is called otherwise there, or to
+    None where it is a module of `package`.
     """
 
     def get(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the command line, notebooks and plugins call: `load`, `scan`, `judge`, `compare`, `checkpoints`, `localize`, `replay`."""
+"""What the command line, notebooks and plugins call: `scan`, `load`, `judge`, `compare`, `checkpoints`, `replay`, …"""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
 
-    `path` is a file or a folder; `roles` maps tags to roles where their names do not tell. Content never raises: damage becomes a
-    Problem and the frames may be empty. NotFoundError where the path does not exist, UsageError where it holds several runs (the
-    message lists them).
+    `path` is a file or a folder; `roles` maps tags to roles where their names do not tell. Content never raises:
+    damage becomes a Problem and the frames may be empty. NotFoundError where the path does not exist, UsageError
+    where it holds several runs (the message lists them).
     """
     path = Path(path)
     found, problems = discover([path])
@@ -68,12 +68,11 @@ def scan(
     """Reads every run below `paths` and reports what happened to each.
 
     `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
-    `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on, where torch is
-    installed; `baseline` is a run that each one is compared with; `replay_failed` reruns the step at fault of each failed run that
-    has a recipe.py and a checkpoint, so that its report carries the culprit (runs the user's recipe); `progress` is called with
-    (done, total, name of the run about to be read).
-    NotFoundError where a path does not exist or nothing below it can be read; UsageError where the configuration names something
-    unknown.
+    `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
+    where torch is installed; `baseline` is a run that each one is compared with; `replay_failed` reruns the step at
+    fault of each failed run that has a recipe.py and a checkpoint, so that its report carries the culprit (runs the
+    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError where a
+    path does not exist or nothing below it can be read; UsageError where the configuration names something unknown.
     """
     config = config or Config()
     detectors = chosen_detectors(config)
@@ -111,7 +110,7 @@ def scan(
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
-    """A run below `roots` with its checkpoints. They are not looked for in folders that several runs lie in (`shared`)."""
+    """A run below `roots` with its checkpoints, which are not looked for in folders of several runs (`shared`)."""
     run = read_run(files, roles=roles)
     if not files.path.is_dir():
         return run
@@ -122,14 +121,15 @@ def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path
 def judge(run: Run, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
     """What happened to a run that was read: runs the detectors, finds the root cause, gives the verdict.
 
-    `config` selects and tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only what the
-    report depends on, where torch is installed. `run` stays unchanged. UsageError where the configuration names something unknown.
+    `config` selects and tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only
+    what the report depends on, where torch is installed. `run` stays unchanged. UsageError where the configuration
+    names something unknown.
     """
     return _judge(run, chosen_detectors(config or Config()), look_into_checkpoints)
 
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    """Opens checkpoints where the run failed or all are asked for, and every one that the diagnosis would name as good."""
+    """Opens checkpoints where the run failed or all are asked for, and each that the diagnosis would name as good."""
     examined = Examination(run, detectors)
     inspected = Inspected(examined.checkpoints)
     if run.checkpoints and (examined.failed or look_into_checkpoints):
@@ -173,12 +173,12 @@ def broken_plugins() -> list[Broken]:
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """The first step at which two runs part, exactly and beyond noise, and what differs in their settings; `a` is the baseline."""
+    """The first step at which `b` parts from the baseline `a`, exactly and beyond noise; the settings that differ."""
     return comparison.compare(a, b)
 
 
 def localize(train_step: TrainStep, **options: Any) -> Culprit:
-    """Reruns one training step and names what made it fail: module, operator, source line, samples, fixes. Needs torch."""
+    """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch."""
     from postmortem.replay.culprit.localize import localize as run
 
     return run(train_step, **options)
@@ -194,9 +194,10 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
-    `target` is a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe` is ``FILE.py[:function]``, by
-    default the recipe.py in or beside the run. Options: `device`, `fix`, `trust`, `progress`, `repro` as in
-    `postmortem.replay.driver`. ReplayError, NotFoundError or UsageError say in one line what is in the way.
+    `target` is a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe` is
+    ``FILE.py[:function]``, by default the recipe.py in or beside the run. Options: `device`, `fix`, `trust`,
+    `progress`, `repro` as in `postmortem.replay.driver`. ReplayError, NotFoundError or UsageError say in one line
+    what is in the way.
     """
     _need_torch("replay")
     meant = resolve(Path(target))

@@ -1,7 +1,7 @@
 """Everything that a plugin of another package needs. Names are imported on first use.
 
-A plugin is a module that registers something with a decorator, named in the ``pyproject.toml`` of its package as an entry point of
-one of these groups; ``examples/plugin/`` is a whole package.
+A plugin is a module that registers something with a decorator, named in the ``pyproject.toml`` of its package as an
+entry point of one of these groups; ``examples/plugin/`` is a whole package.
 
 =========================  ==================  =====================================================================
 group                      decorator           what is registered

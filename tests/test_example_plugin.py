@@ -1,4 +1,4 @@
-"""The example plugin package: installed from its pyproject.toml, found by its entry points, used by the command line."""
+"""The example plugin package: installed from its pyproject.toml, found by its entry points, used by the CLI."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLE = ROOT / "examples" / "plugin"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the package and the metadata that an installer writes; needs neither a network nor a build backend."""
+    """A folder with the package and the metadata that an installer writes; needs no network and no build backend."""
     target = tmp_path_factory.mktemp("site")
     project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
     about = project["project"]
@@ -47,7 +47,7 @@ def call(installed: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 def test_reader_detector_and_diagnosis_are_used(call: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    """A scan reads the example's log with its reader; the finding and the story are those of its detector and its diagnosis."""
+    """A scan reads the example's log with its reader; finding and story are those of its detector and diagnosis."""
     called = call("scan", EXAMPLE / "run", "--format", "json")
     assert (called.returncode, called.stderr) == (1, "")
     (run,) = json.loads(called.stdout)["runs"]

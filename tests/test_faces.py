@@ -14,22 +14,30 @@ from postmortem.core.display import HOOKS
 
 FACES = {
     "postmortem": [
-        "Comparison", "Config", "Culprit", "Diagnosis", "Event", "Finding", "Fix", "Health", "MissingExtra", "NotFoundError",
-        "PostmortemError", "Problem", "ReplayError", "ReplayResult", "Report", "Run", "RunReport", "TrainStep", "UnreadableCheckpoint",
-        "UsageError", "__version__", "checkpoints", "compare", "judge", "load", "localize", "replay", "scan",
+        "Comparison", "Config", "Culprit", "Diagnosis", "Event", "Finding", "Fix", "Health", "MissingExtra",
+        "NotFoundError", "PostmortemError", "Problem", "ReplayError", "ReplayResult", "Report", "Run", "RunReport",
+        "TrainStep", "UnreadableCheckpoint", "UsageError", "__version__", "checkpoints", "compare", "judge", "load",
+        "localize", "replay", "scan",
     ],
     "postmortem.checkpoints": ["find", "health", "of_run", "read"],
     "postmortem.plugins": [
-        "BaseDetector", "Checkpoint", "Diagnosis", "Dialect", "Event", "Finding", "NotChecked", "Points", "PointsBuilder", "Problem",
-        "Reading", "Record", "RenderOptions", "Report", "Row", "RowTable", "Run", "RunReport", "Series", "View", "detector",
-        "diagnosis", "dialect", "finish_table", "reader", "reporter",
+        "BaseDetector", "Checkpoint", "Diagnosis", "Dialect", "Event", "Finding", "NotChecked", "Points",
+        "PointsBuilder", "Problem", "Reading", "Record", "RenderOptions", "Report", "Row", "RowTable", "Run",
+        "RunReport", "Series", "View", "detector", "diagnosis", "dialect", "finish_table", "reader", "reporter",
     ],
     "postmortem.readers.text": ["DIALECTS", "read_text"],
     "postmortem.runs": ["discover", "read_run"],
     "postmortem.replay": ["Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"],
     "postmortem.replay.trace": ["Tracer", "origins"],
 }  # fmt: skip
-LIGHT = ["postmortem", "postmortem.checkpoints", "postmortem.runs", "postmortem.replay", "postmortem.replay.trace", "postmortem.plugins"]
+LIGHT = [
+    "postmortem",
+    "postmortem.checkpoints",
+    "postmortem.runs",
+    "postmortem.replay",
+    "postmortem.replay.trace",
+    "postmortem.plugins",
+]
 HEAVY = ["pandas", "torch", "matplotlib", "numpy", "rich"]
 
 
@@ -54,16 +62,21 @@ def test_faces_import_nothing_heavy(python) -> None:
 
 @pytest.mark.parametrize("first", ["", "import postmortem.replay.model", "from postmortem import api", "import postmortem.checkpoints.find"])
 def test_packages_that_are_verbs(python, first: str) -> None:
-    """``postmortem.replay(...)`` and ``postmortem.checkpoints(...)`` work whatever of the packages was imported before."""
+    """``postmortem.replay(...)`` and ``postmortem.checkpoints(...)`` work whatever was imported before."""
     code = (
         f"import postmortem\n{first}\n"
         "for verb in (postmortem.replay, postmortem.checkpoints):\n"
         "    try:\n        verb('nowhere')\n    except postmortem.NotFoundError as error:\n        print(error)\n"
-        "from postmortem.replay.model import TrainStep\nprint(postmortem.replay.model.TrainStep is postmortem.TrainStep)\n"
+        "from postmortem.replay.model import TrainStep\n"
+        "print(postmortem.replay.model.TrainStep is postmortem.TrainStep)\n"
     )
     pytest.importorskip("torch")
     result = python("-c", code)
-    assert result.stdout.splitlines() == ["no such run or checkpoint: nowhere", "no such file or folder: nowhere", "True"], result.stderr
+    assert result.stdout.splitlines() == [
+        "no such run or checkpoint: nowhere",
+        "no such file or folder: nowhere",
+        "True",
+    ], result.stderr
 
 
 def test_verbs_are_packages() -> None:

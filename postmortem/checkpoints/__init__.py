@@ -1,8 +1,8 @@
 """Saved weights: finds, maps, checks and reads saved state; knows nothing of training steps.
 
-`find` tells checkpoints by their names and needs no torch; `health` reads their tensors; `of_run` is what a scan asks of a run's
-checkpoints; `read` gives the content of one. The package can be called: ``postmortem.checkpoints("runs/exp7")`` is
-`postmortem.api.checkpoints`.
+`find` tells checkpoints by their names and needs no torch; `health` reads their tensors; `of_run` is what a scan asks
+of a run's checkpoints; `read` gives the content of one. The package can be called:
+``postmortem.checkpoints("runs/exp7")`` is `postmortem.api.checkpoints`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which checkpoint is the last good one: one answer for a scan, a replay and ``postmortem checkpoints``. Needs no torch."""
+"""Which checkpoint is the last good one: one rule for scan, replay and ``postmortem checkpoints``. Needs no torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def anything(checkpoint: Checkpoint) -> bool:
 def last_good(checkpoints: Sequence[Checkpoint], may_be: Callable[[Checkpoint], bool] = anything) -> Checkpoint | None:
     """The newest checkpoint that `may_be` chosen and that is finite or was not looked into; None where there is none.
 
-    A step saved in several files of one folder (``G_60.pth``, ``D_60.pth``) is good only if none of them is non-finite. Of two
-    files of one step, the one that names the step is taken: ``latest.pt`` may be written again.
+    A step saved in several files of one folder (``G_60.pth``, ``D_60.pth``) is good only if none of them is
+    non-finite. Of two files of one step, the one that names the step is taken: ``latest.pt`` may be written again.
     """
     spoiled = {_part_of(c) for c in checkpoints if c.finite is False and c.step is not None}
     good = [c for c in checkpoints if _may_be_good(c) and _part_of(c) not in spoiled and may_be(c)]
@@ -33,7 +33,9 @@ def last_good(checkpoints: Sequence[Checkpoint], may_be: Callable[[Checkpoint], 
 
 
 def look_for_last_good(
-    checkpoints: Sequence[Checkpoint], look: Callable[[Checkpoint], Checkpoint], may_be: Callable[[Checkpoint], bool] = anything
+    checkpoints: Sequence[Checkpoint],
+    look: Callable[[Checkpoint], Checkpoint],
+    may_be: Callable[[Checkpoint], bool] = anything,
 ) -> Checkpoint | None:
     """The same, with every candidate looked into before it is chosen, newest first; `look` opens one (`looked_at`)."""
     known = list(checkpoints)

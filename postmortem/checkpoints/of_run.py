@@ -28,7 +28,10 @@ _OPTIMIZER_STATE = re.compile(r"optim|exp_avg|momentum_buffer|(^|[./])state[./]"
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The checkpoints of a run after some were looked into. `opened` counts the bytes of those; `notes` are for the report."""
+    """The checkpoints of a run after some were looked into.
+
+    `opened` counts the bytes of those; `notes` are for the report.
+    """
 
     checkpoints: tuple[Checkpoint, ...]
     notes: tuple[str, ...] = ()
@@ -38,8 +41,8 @@ class Inspected:
 def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int | None, *, every: bool) -> Inspected:
     """Opens checkpoints from the newest back to the first good one from before step `onset`; all of them where `every`.
 
-    `last` is the last step of the log. Nothing is opened where torch is not installed; of large checkpoints a note says that they
-    were left out. MissingExtra where `every` was asked for and torch is not installed.
+    `last` is the last step of the log. Nothing is opened where torch is not installed; of large checkpoints a note
+    says that they were left out. MissingExtra where `every` was asked for and torch is not installed.
     """
     if not _has_torch():
         if every:
@@ -78,7 +81,7 @@ def inspect_named(found: Inspected, path: str | None) -> Inspected | None:
 
 
 def name_parameters(events: Sequence[Event], checkpoints: Sequence[Checkpoint]) -> list[Event]:
-    """The events, each DDP stride warning with the saved parameters of the gradient's shape (`fields["parameters"]`)."""
+    """The events; in each DDP stride warning, `fields["parameters"]` names the saved parameters of that shape."""
     strided = [e for e in events if e.kind == "ddp-stride" and e.fields.get("grad_sizes")]
     if not strided or not checkpoints or not _has_torch():
         return list(events)
@@ -113,10 +116,11 @@ def _look(found: Inspected, checkpoint: Checkpoint) -> tuple[Inspected, Checkpoi
 
 
 def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Checkpoint]:
-    """The checkpoints by step, with the step of their content where the name gives none for sure (``last.pt``, ``model_3.pt``).
+    """The checkpoints by step: that of the content where the name gives none for sure (``last.pt``, ``model_3.pt``).
 
-    No weights are read. A step far beyond the log's `last` counts something else than the log: the name's is kept. Where nothing
-    says a step (``epoch_3.pt``), the optimizer's own count is taken, if the newest is about as far as the log.
+    No weights are read. A step far beyond the log's `last` counts something else than the log: the name's is kept.
+    Where nothing says a step (``epoch_3.pt``), the optimizer's own count is taken, if the newest is about as far as
+    the log.
     """
     from postmortem.checkpoints.file_map import layout, optimizer_count
 

@@ -94,7 +94,19 @@ class Report:
         """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""
         import pandas as pd
 
-        columns = ["id", "code", "name", "severity", "tag", "rank", "step", "end_step", "message", "because_of", "evidence"]
+        columns = [
+            "id",
+            "code",
+            "name",
+            "severity",
+            "tag",
+            "rank",
+            "step",
+            "end_step",
+            "message",
+            "because_of",
+            "evidence",
+        ]
         rows = [[r.name, r.verdict, *(getattr(f, c) for c in columns)] for r in self.runs for f in r.findings]
         frame = pd.DataFrame(rows, columns=["run", "verdict", *columns])
         return frame.astype({"rank": "Int16", "step": "Int64", "end_step": "Int64"})

@@ -63,8 +63,8 @@ class View:
     def settings(self, *names: str) -> Iterator[tuple[str, float]]:
         """The finite numbers of the configuration under these names, in the order of `names`.
 
-        A name is the last part of a key, in lower case. Yields (the whole key as written, the number); text that reads as a number
-        counts.
+        A name is the last part of a key, in lower case. Yields (the whole key as written, the number); text that
+        reads as a number counts.
         """
         by_name: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         for key, value in self.run.config.items():

@@ -28,11 +28,17 @@ if TYPE_CHECKING:
 _ENDINGS = ("crash", "hang", "silent-death")  # their step is the last one that the log has, which was still fine
 
 
-def judge(run: Run, config: Config | None = None, *, detectors: Sequence[Detector] | None = None, inspected: Inspected | None = None) -> RunReport:
-    """The report of a run that was read: findings of the detectors, root cause, verdict. Opens no file, changes nothing in `run`.
+def judge(
+    run: Run,
+    config: Config | None = None,
+    *,
+    detectors: Sequence[Detector] | None = None,
+    inspected: Inspected | None = None,
+) -> RunReport:
+    """The report of a run that was read: findings, root cause, verdict. Opens no file, changes nothing in `run`.
 
-    `config` selects and tunes detectors (or `detectors` are given ready made); `inspected` are the run's checkpoints after they
-    were looked into. UsageError where the configuration names something unknown.
+    `config` selects and tunes detectors (or `detectors` are given ready made); `inspected` are the run's checkpoints
+    after they were looked into. UsageError where the configuration names something unknown.
     """
     detectors = chosen_detectors(config or Config()) if detectors is None else detectors
     return Examination(run, detectors).report(inspected)
@@ -50,9 +56,10 @@ def chosen_detectors(config: Config) -> list[Detector]:
 
 
 class Examination:
-    """A run while it is judged, in two steps, since which checkpoints are worth opening depends on where the run failed.
+    """A run while it is judged, in two steps: which checkpoints are worth opening depends on where the run failed.
 
-    Making one runs the detectors that read the log. `report` runs those that read checkpoints and draws the conclusions.
+    Making one runs the detectors that read the log. `report` runs those that read checkpoints and draws the
+    conclusions.
     """
 
     def __init__(self, run: Run, detectors: Sequence[Detector]) -> None:
@@ -147,7 +154,10 @@ def _gravest_first(finding: Finding, run: Run) -> tuple[Any, ...]:
 
 
 def verdict_of(view: View, findings: Iterable[Finding]) -> Verdict:
-    """By the gravest finding: an error is "failed", a warning "suspect". A run without two steps of any quantity is not judged."""
+    """By the gravest finding: an error is "failed", a warning "suspect".
+
+    Without either, a run is "healthy" if some quantity was logged at two steps or more, else "not-judged".
+    """
     severities = {f.severity for f in findings}
     if "error" in severities:
         return "failed"

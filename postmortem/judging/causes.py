@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def diagnose(view: View, findings: tuple[Finding, ...]) -> tuple[Diagnosis | None, tuple[Finding, ...], tuple[Problem, ...]]:
-    """The story of the run, or None where no cause fits; the findings with `because_of` filled in, root first; problems.
+    """The story of the run (None: no cause fits), the findings with `because_of` filled in, root first, and problems.
 
     Causes are asked by priority, lowest number first. What a story names after its first finding is a
     consequence of that one. A cause that raises is a problem, and the next one is asked.

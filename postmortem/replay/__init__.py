@@ -1,7 +1,7 @@
-"""Replay: rerun the step at fault and name the culprit. The only part that needs torch, besides `postmortem.checkpoints`.
+"""Replay: rerun the step at fault and name the culprit. Needs torch.
 
-The package can be called: ``postmortem.replay("runs/exp7")`` is `postmortem.api.replay`, which finds the run, its checkpoint and
-its recipe. `replay` here takes what was found; `localize` takes one step of your own program.
+The package can be called: ``postmortem.replay("runs/exp7")`` is `postmortem.api.replay`, which finds the run, its
+checkpoint and its recipe. `replay` here takes what was found; `localize` takes one step of your own program.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def test_an_unchanged_checkpoint_is_looked_into_once(tmp_path: Path, monkeypatch
 
 
 def test_scan_checkpoints_and_replay_agree(failed_run: Path, postmortem: Any) -> None:
-    """However many non-finite checkpoints a failed run saved before its loss showed it, all three name the same good one."""
+    """However many non-finite checkpoints a failed run saved before its loss showed it, all three name one."""
     good = str(failed_run / "step_040.pt")
     (report,) = api.scan(failed_run).runs
     assert report.diagnosis is not None
@@ -87,7 +87,7 @@ def test_scan_checkpoints_and_replay_agree(failed_run: Path, postmortem: Any) ->
 
 
 def test_a_run_that_did_not_fail_names_no_bad_checkpoint(tmp_path: Path) -> None:
-    """The checkpoint that the story of a suspect run would name is looked into: where it is NaN, that is the finding."""
+    """The checkpoint that the story of a suspect run would name is opened: where it is NaN, that is the finding."""
 
     def val(step: int) -> float:
         return falling(step) + (0.02 * (step - 40) if step > 40 else 0)
@@ -108,7 +108,7 @@ def test_a_run_that_did_not_fail_names_no_bad_checkpoint(tmp_path: Path) -> None
 
 
 def test_a_replay_looks_into_what_a_report_names(tmp_path: Path) -> None:
-    """A replay does not start from the diagnosis' checkpoint where that turns out non-finite, but from the newest finite one before."""
+    """A replay does not start from the diagnosis' checkpoint where that is NaN, but from the newest good one before."""
     write_log(tmp_path, lambda i: math.nan if i >= 60 else falling(i))
     for step in (20, 40):
         save(tmp_path / f"step_{step}.pt", 1.0)

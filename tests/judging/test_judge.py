@@ -75,7 +75,7 @@ def test_showing_a_run_again_opens_no_checkpoint(failed_run: Path, monkeypatch: 
 
 
 def test_each_detector_runs_once(failed_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for a failed run, whose checkpoints are looked into between the detectors that read the log and those that need weights."""
+    """Also for a failed run, whose checkpoints are opened between the detectors of the log and those of weights."""
     calls: Counter[str] = Counter()
     for cls in DETECTORS:
 

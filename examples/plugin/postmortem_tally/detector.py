@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class RewardCollapse(BaseDetector):
     """The reward falls to a fraction of its best and stays there.
 
-    What it looks for: the first step from which on the reward is below `share` of its best so far, to the end of the run.
+    What it looks for: the first step from which on the reward is below `share` of its best so far, to the end of the
+    run.
 
     Why it matters: a policy that collapsed seldom recovers; the weights from before are the ones to keep.
 

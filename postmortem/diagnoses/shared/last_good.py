@@ -39,7 +39,7 @@ def watched(view: View) -> list[Series]:
 
 
 def last_good_step(view: View, onset: int | None) -> int | None:
-    """The last logged step before `onset` at which loss and gradient norm are finite and calm; None where there is none."""
+    """The last logged step before `onset` with loss and gradient norm finite and calm; None where there is none."""
     series = watched(view)
     if not series:
         return None
@@ -51,7 +51,7 @@ def last_good_step(view: View, onset: int | None) -> int | None:
 
 
 def calm_before(view: View, step: int | None, points: int = 10) -> bool:
-    """Whether loss and gradient norm were finite and calm in the last `points` rows before `step`, and did not climb."""
+    """Whether loss and gradient norm were finite and calm in the last `points` rows before `step`, without a climb."""
     if step is None:
         return False
     for series in watched(view):
@@ -69,9 +69,9 @@ def calm_before(view: View, step: int | None, points: int = 10) -> bool:
 def last_good_checkpoint(view: View, good: int | None, onset: int | None = None) -> Checkpoint | None:
     """The newest checkpoint at or before `good` that is not known to hold non-finite values.
 
-    With `onset`, also one from between the two that was looked into and is finite: a log with every tenth step only does not
-    show when in between a value turned non-finite, the weights do. One of the very step at which the log went on after a restart
-    is from before that step.
+    With `onset`, also one from between the two that was looked into and is finite: a log with every tenth step only
+    does not show when in between a value turned non-finite, the weights do. One of the very step at which the log
+    went on after a restart is from before that step.
     """
     if good is None:
         return None

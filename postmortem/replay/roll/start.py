@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, aim: Aim, given: Path | None) -> Path:
-    """The checkpoint to start from: the one given, the diagnosis' last good one, else the newest finite one before the step.
+    """The checkpoint to start from: the one given, else the diagnosis' last good one, else the newest good one.
 
-    Every one but the one given is looked into before it is chosen. Where none is finite, the newest before the step is taken: the
-    replay reports that the run started from it. ReplayError where there is none, or where the one given lies after the step.
+    Every one but the one given is looked into before it is chosen. Where none is finite, the newest before the step
+    is taken: the replay reports that the run started from it. ReplayError where there is none, or where the one given
+    lies after the step.
     """
     known = known_checkpoints(run, report) or find_checkpoints(target)
     good = report.diagnosis.last_good_checkpoint if report is not None and report.diagnosis is not None else None
@@ -53,7 +54,7 @@ def known_checkpoints(run: Run | None, report: RunReport | None) -> list[Checkpo
 
 
 def _unless_changed(c: Checkpoint) -> Checkpoint:
-    """The checkpoint as not looked into: its file may have been replaced since. A second look at an unchanged file is free."""
+    """The checkpoint as not looked into: its file may have been replaced since. To look again is free if it was not."""
     return replace(c, finite=None, nonfinite=(), problem=None, looked_into=False)
 
 
@@ -91,7 +92,7 @@ def _given(path: Path, aim: Aim, good: str | None, known: dict[Path, int | None]
 
 
 def _before(step: int | None, aim: Aim) -> bool:
-    """Whether a checkpoint of `step` can lead to the step aimed at: one that saves the step to come may be of that step."""
+    """Whether a checkpoint of `step` can lead to the step aimed at, or be of that step: some save the step to come."""
     return step is None or aim.step is None or step <= aim.step
 
 

@@ -1,6 +1,7 @@
 """See every operator of one run of a step: the tracer and what it writes down. Attachable to any training code.
 
-`Tracer` is a context manager around the step; the module `origins` finds the operators that made non-finite values first.
+`Tracer` is a context manager around the step; the module `origins` finds the operators that made non-finite values
+first.
 """
 
 from __future__ import annotations
