@@ -106,7 +106,9 @@ def scan(
         "ignore": list(config.ignore),
         "fail_on": config.fail_on,
     }
-    return Report(runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems))
+    return Report(
+        runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems)
+    )
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
@@ -246,4 +248,6 @@ def _need_torch(what: str) -> None:
     try:
         os.getcwd()
     except OSError:  # torch would end the process
-        raise PostmortemError(f"{what}: the working directory is gone, and torch needs one: cd to a folder that exists") from None
+        raise PostmortemError(
+            f"{what}: the working directory is gone, and torch needs one: cd to a folder that exists"
+        ) from None

@@ -29,7 +29,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     info = target / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n")
-    groups = [f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in names.items()) for group, names in about["entry-points"].items()]
+    groups = [
+        f"[{group}]\n" + "".join(f"{n} = {v}\n" for n, v in names.items())
+        for group, names in about["entry-points"].items()
+    ]
     (info / "entry_points.txt").write_text("\n".join(groups))
     return target
 
@@ -57,12 +60,17 @@ def test_reader_detector_and_diagnosis_are_used(call: Callable[..., subprocess.C
     assert run["problems"] == []
 
 
-def test_options_of_the_detector(call: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_the_detector(
+    call: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The detector is tuned and left out like those of the package."""
     (tmp_path / "pyproject.toml").write_text("[tool.postmortem.detectors.reward-collapse]\nshare = 0.01\n")
     monkeypatch.chdir(tmp_path)
     assert call("scan", EXAMPLE / "run", "--format", "tsv").stdout.splitlines()[1].split("\t")[1] == "healthy"
-    assert json.loads(call("scan", EXAMPLE / "run", "--ignore", "RWD", "--format", "json").stdout)["runs"][0]["findings"] == []
+    assert (
+        json.loads(call("scan", EXAMPLE / "run", "--ignore", "RWD", "--format", "json").stdout)["runs"][0]["findings"]
+        == []
+    )
 
 
 def test_the_format_is_there(call: Callable[..., subprocess.CompletedProcess[str]]) -> None:
@@ -88,5 +96,7 @@ def test_it_imports_the_public_face_only() -> None:
     """Of postmortem, the example imports nothing but postmortem.plugins."""
     for path in sorted(EXAMPLE.rglob("*.py")):
         nodes = list(ast.walk(ast.parse(path.read_text())))
-        named = [n.module for n in nodes if isinstance(n, ast.ImportFrom)] + [a.name for n in nodes if isinstance(n, ast.Import) for a in n.names]
+        named = [n.module for n in nodes if isinstance(n, ast.ImportFrom)] + [
+            a.name for n in nodes if isinstance(n, ast.Import) for a in n.names
+        ]
         assert {name for name in named if name and name.split(".")[0] == "postmortem"} <= {"postmortem.plugins"}, path

@@ -60,7 +60,9 @@ def test_faces_import_nothing_heavy(python) -> None:
     assert (result.stdout.strip(), result.stderr) == ("[]", "")
 
 
-@pytest.mark.parametrize("first", ["", "import postmortem.replay.model", "from postmortem import api", "import postmortem.checkpoints.find"])
+@pytest.mark.parametrize(
+    "first", ["", "import postmortem.replay.model", "from postmortem import api", "import postmortem.checkpoints.find"]
+)
 def test_packages_that_are_verbs(python, first: str) -> None:
     """``postmortem.replay(...)`` and ``postmortem.checkpoints(...)`` work whatever was imported before."""
     code = (

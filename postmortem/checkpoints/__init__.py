@@ -17,4 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find", "health", "of_run", "read"]
 
-__getattr__, __dir__ = lazy(__name__, {"find": None, "health": None, "of_run": None, "read": "postmortem.checkpoints.content:read_saved"})
+__getattr__, __dir__ = lazy(
+    __name__, {"find": None, "health": None, "of_run": None, "read": "postmortem.checkpoints.content:read_saved"}
+)

@@ -56,7 +56,11 @@ def last_good_of(found: Iterable[Health]) -> Health | None:
 
 def not_looked_into(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
     """Those of `checkpoint` and the other parts of its step that nobody has opened yet."""
-    alike = [c for c in checkpoints if c.path == checkpoint.path or (c.step is not None and _part_of(c) == _part_of(checkpoint))]
+    alike = [
+        c
+        for c in checkpoints
+        if c.path == checkpoint.path or (c.step is not None and _part_of(c) == _part_of(checkpoint))
+    ]
     return [c for c in alike if not c.looked_into]
 
 

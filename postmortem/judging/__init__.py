@@ -51,7 +51,9 @@ def chosen_detectors(config: Config) -> list[Detector]:
         check_selectors(selectors, known, where=where)
     check_selectors(config.detectors, known, where="detectors")
     return [
-        d(make_options(d.Options, config.detectors.get(d.name, {}), where=f"detectors.{d.name}")) for d in DETECTORS if config.selects(d.code, d.name)
+        d(make_options(d.Options, config.detectors.get(d.name, {}), where=f"detectors.{d.name}"))
+        for d in DETECTORS
+        if config.selects(d.code, d.name)
     ]
 
 

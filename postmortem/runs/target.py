@@ -51,7 +51,9 @@ def resolve(path: Path) -> Target:
         mine = [run for run in found if any(part.path.resolve() == path.resolve() for part in run.parts)]
         folder = path.parent if mine else path
     if len(mine) > 1:
-        raise UsageError(f"{folder} holds {len(mine)} runs, replay one of them: {', '.join(str(r.path) for r in mine[:10])}")
+        raise UsageError(
+            f"{folder} holds {len(mine)} runs, replay one of them: {', '.join(str(r.path) for r in mine[:10])}"
+        )
     return Target(folder, root, mine[0] if mine else None, shared=shared_folders(found))
 
 

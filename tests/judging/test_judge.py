@@ -37,7 +37,9 @@ def snapshot(run: Run) -> dict[str, Any]:
 def same(a: Any, b: Any) -> bool:
     """Equal in depth, arrays by their values."""
     if isinstance(a, Points):
-        return all(same(getattr(a, name), getattr(b, name)) for name in ("tags", "code", "step", "value", "wall_time", "rank"))
+        return all(
+            same(getattr(a, name), getattr(b, name)) for name in ("tags", "code", "step", "value", "wall_time", "rank")
+        )
     if isinstance(a, np.ndarray):
         return bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
     if isinstance(a, (list, tuple)):

@@ -34,6 +34,8 @@ class Tally:
                 step, name, value = line.split(";")
                 points.extend(name, [int(step)], [float(value)])
             except ValueError:  # damage is reported, never raised
-                reading.problems.append(Problem(path=str(path), line=number, what="not step;name;value", lost="the line"))
+                reading.problems.append(
+                    Problem(path=str(path), line=number, what="not step;name;value", lost="the line")
+                )
         reading.points = points.build()
         return reading

@@ -35,7 +35,11 @@ def calm(series: Series) -> NDArray[np.bool_]:
 def watched(view: View) -> list[Series]:
     """The loss and the gradient norm; where neither is logged, what else tells of the training."""
     main = [s for s in (view.main("loss"), view.main("grad_norm")) if s is not None and np.isfinite(s.value).any()]
-    return main or [s for s in view.series if s.role in ("val_loss", "perplexity")] or [s for s in view.series if s.role not in (None, "epoch")][:1]
+    return (
+        main
+        or [s for s in view.series if s.role in ("val_loss", "perplexity")]
+        or [s for s in view.series if s.role not in (None, "epoch")][:1]
+    )
 
 
 def last_good_step(view: View, onset: int | None) -> int | None:
