@@ -6,7 +6,6 @@ The package imports this module first of all, so it imports what renders only wh
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from postmortem._version import __version__
@@ -40,6 +39,8 @@ def html(thing: Report | RunReport | Run | Finding) -> str:
 
 def _report_of(run: Run) -> RunReport:
     if run not in _judged:
+        from dataclasses import replace
+
         from postmortem.api import judge
 
         _judged[run] = replace(judge(run), run=None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +18,11 @@ def as_text(thing: object) -> str:
 
 def as_html(thing: object) -> str:
     """What a notebook shows."""
-    return str(HOOKS["html"](thing)) if "html" in HOOKS else f"<pre>{html.escape(repr(thing))}</pre>"
+    if "html" in HOOKS:
+        return str(HOOKS["html"](thing))
+    from html import escape
+
+    return f"<pre>{escape(repr(thing))}</pre>"
 
 
 def plot(thing: object, ax: Any = None) -> Any:

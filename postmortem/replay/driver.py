@@ -86,11 +86,11 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which `run` failed and names the culprit.
 
-    `target` is the folder in and beside which a recipe and checkpoints are looked for, or a checkpoint. `report` is the scan's
-    report of the run; `step` overrides its step, `checkpoint` its last good checkpoint. `fix` tries repairs on the failing step.
-    `trust` unpickles whatever a checkpoint holds. `progress` is called with (steps done, steps in all, the last result). `repro`
-    is a folder for a stand-alone script that shows the fault. ReplayError says in one line what was in the way; the caller's
-    process is left unchanged.
+    `target` is a checkpoint, or the folder where a recipe and checkpoints are looked for. `report` is the scan's report
+    of the run; `step` overrides its step, `checkpoint` its last good checkpoint. `fix` tries repairs on the failing
+    step. `trust` unpickles whatever a checkpoint holds. `progress` is called with (steps done, steps in all, the last
+    result). `repro` is a folder for a stand-alone script that shows the fault. ReplayError says in one line what was in
+    the way; the caller's process is left unchanged.
     """
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import postmortem
-from postmortem import api
+from postmortem import api, judging
+from postmortem.checkpoints.of_run import inspect_run
 from postmortem.core.points import Points
 from postmortem.core.run import Run
 from postmortem.detectors import DETECTORS
@@ -62,6 +63,20 @@ def test_judging_leaves_the_run_unchanged(failed_run: Path) -> None:
     run._repr_html_()
     after = snapshot(run)
     assert [name for name in before if not same(before[name], after[name])] == []
+
+
+def test_judging_what_was_read_opens_no_file(failed_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """judging.judge looks at the run alone: checkpoints count with what the caller learnt of them, or not at all."""
+    run = postmortem.load(failed_run)
+    inspected = inspect_run(run.checkpoints, 60, 99, every=False)
+    monkeypatch.setattr("postmortem.checkpoints.health.health", None)
+    monkeypatch.setattr("builtins.open", None)
+    monkeypatch.setattr(Path, "open", None)
+    report = judging.judge(run, inspected=inspected)
+    assert [c.finite for c in report.checkpoints] == [None, True, False, False]
+    assert report.diagnosis is not None
+    assert report.diagnosis.last_good_checkpoint == str(failed_run / "step_40.pt")
+    assert {c.finite for c in judging.judge(run).checkpoints} == {None}
 
 
 def test_showing_a_run_again_opens_no_checkpoint(failed_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_a_log(runs: Path, name: str) -> None:
 
 
 def test_a_checkpoint(runs: Path) -> None:
-    """The log of a checkpoint is looked for in its folder and the one above; the checkpoint is where the replay starts."""
+    """The log of a checkpoint is looked for in its folder and the one above; the replay starts from the checkpoint."""
     path = runs / "a" / "checkpoints" / "step_5.pt"
     target = resolve(path)
     assert target.files is not None
