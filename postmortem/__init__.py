@@ -26,17 +26,22 @@ from postmortem._version import __version__
 
 if TYPE_CHECKING:
     from postmortem.api import checkpoints, compare, judge, load, localize, replay, scan
-    from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint
     from postmortem.checkpoints.health import Health
     from postmortem.core.config import Config
-    from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError, UsageError
+    from postmortem.core.errors import (
+        MissingExtra,
+        NotFoundError,
+        PostmortemError,
+        ReplayError,
+        UnreadableCheckpoint,
+        UsageError,
+    )
     from postmortem.core.model import Diagnosis, Event, Finding, Problem
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
     from postmortem.judging.comparison import Comparison
     from postmortem.replay.driver import ReplayResult
     from postmortem.replay.model import Culprit, Fix, TrainStep
-    from postmortem.replay.step.runner import ReplayError
 else:
     from postmortem import checkpoints, replay
 
@@ -84,13 +89,13 @@ _WHERE: dict[str, str | None] = {
     "NotFoundError": "postmortem.core.errors",
     "PostmortemError": "postmortem.core.errors",
     "Problem": "postmortem.core.model",
-    "ReplayError": "postmortem.replay.step.runner",
+    "ReplayError": "postmortem.core.errors",
     "ReplayResult": "postmortem.replay.driver",
     "Report": "postmortem.core.report",
     "Run": "postmortem.core.run",
     "RunReport": "postmortem.core.report",
     "TrainStep": "postmortem.replay.model",
-    "UnreadableCheckpoint": "postmortem.checkpoints.formats.restricted_pickle",
+    "UnreadableCheckpoint": "postmortem.core.errors",
     "UsageError": "postmortem.core.errors",
     "compare": "postmortem.api",
     "judge": "postmortem.api",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem._version import __version__
 from postmortem.checkpoints.find import checkpoints_of, find_checkpoints
+from postmortem.checkpoints.formats import FORMATS
 from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_run, name_parameters
 from postmortem.core import model
 from postmortem.core.config import Config
@@ -170,8 +171,8 @@ def exit_code(report: Report, fail_on: str) -> int:
 
 
 def broken_plugins() -> list[Broken]:
-    """Readers, detectors and diagnoses that could not be imported: a scan goes on without them and says so."""
-    return [*READERS.broken, *DETECTORS.broken, *CAUSES.broken]
+    """Plugins that could not be imported: a scan goes on without them and reports them."""
+    return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
 
 
 def compare(a: Run, b: Run) -> Comparison:

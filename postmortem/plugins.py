@@ -3,15 +3,16 @@
 A plugin is a module that registers something with a decorator, named in the ``pyproject.toml`` of its package as an
 entry point of one of these groups; ``examples/plugin/`` is a whole package.
 
-=========================  ==================  =====================================================================
-group                      decorator           what is registered
-=========================  ==================  =====================================================================
-``postmortem.readers``     ``@reader``         a class with `kind`, `priority`, `claims` and `read` -> `Reading`
-``postmortem.dialects``    ``@dialect``        a subclass of `Dialect`: a style of text log, row by row -> `Record`
-``postmortem.detectors``   ``@detector``       a subclass of `BaseDetector`: `View` -> `Finding`s, or `NotChecked`
-``postmortem.diagnoses``   ``@diagnosis``      a class with `name`, `priority` and `diagnose` -> `Diagnosis` or None
-``postmortem.reporters``   ``@reporter(name)`` a function of a `Report` and `RenderOptions` -> str
-=========================  ==================  =====================================================================
+==================================  ======================  ==========================================================
+group                               decorator               what is registered
+==================================  ======================  ==========================================================
+``postmortem.readers``              ``@reader``             a class with `kind`, `priority`, `claims`, `read`
+``postmortem.dialects``             ``@dialect``            a subclass of `Dialect`: a style of text log
+``postmortem.checkpoint_formats``   ``@checkpoint_format``  a subclass of `CheckpointFormat`
+``postmortem.detectors``            ``@detector``           a subclass of `BaseDetector`
+``postmortem.diagnoses``            ``@diagnosis``          a class with `name`, `priority`, `diagnose`
+``postmortem.reporters``            ``@reporter(name)``     a function of a `Report` and `RenderOptions` that gives a str
+==================================  ======================  ==========================================================
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import TYPE_CHECKING
 from postmortem._lazy import lazy
 
 if TYPE_CHECKING:
+    from postmortem.checkpoints.formats import CheckpointFormat, checkpoint_format
+    from postmortem.checkpoints.formats.shared.pieces import Piece, Pieces
     from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem
     from postmortem.core.points import Points, PointsBuilder
     from postmortem.core.reading import Reading
@@ -41,11 +44,14 @@ if TYPE_CHECKING:
 __all__ = [
     "BaseDetector",
     "Checkpoint",
+    "CheckpointFormat",
     "Diagnosis",
     "Dialect",
     "Event",
     "Finding",
     "NotChecked",
+    "Piece",
+    "Pieces",
     "Points",
     "PointsBuilder",
     "Problem",
@@ -59,6 +65,7 @@ __all__ = [
     "RunReport",
     "Series",
     "View",
+    "checkpoint_format",
     "detector",
     "diagnosis",
     "dialect",
@@ -77,6 +84,8 @@ __getattr__, __dir__ = lazy(
         **dict.fromkeys(("Dialect", "dialect"), "postmortem.readers.text.dialects"),
         **dict.fromkeys(("Record", "Row"), "postmortem.readers.text.records.record"),
         **dict.fromkeys(("RenderOptions", "reporter"), "postmortem.reporters"),
+        **dict.fromkeys(("CheckpointFormat", "checkpoint_format"), "postmortem.checkpoints.formats"),
+        **dict.fromkeys(("Piece", "Pieces"), "postmortem.checkpoints.formats.shared.pieces"),
         "BaseDetector": "postmortem.detectors.base",
         "Reading": "postmortem.core.reading",
         "RowTable": "postmortem.readers.shared.row_table:Table",

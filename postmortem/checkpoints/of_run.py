@@ -85,10 +85,10 @@ def name_parameters(events: Sequence[Event], checkpoints: Sequence[Checkpoint]) 
     strided = [e for e in events if e.kind == "ddp-stride" and e.fields.get("grad_sizes")]
     if not strided or not checkpoints or not _has_torch():
         return list(events)
-    from postmortem.checkpoints.file_map import layout
+    from postmortem.checkpoints.file_map import map_files
 
     newest = max(checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path))
-    pieces = [p for p in layout(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
+    pieces = [p for p in map_files(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
 
     def named(event: Event) -> Event:
         names = [p.name for p in pieces if list(p.shape) == list(event.fields["grad_sizes"])]
@@ -122,13 +122,13 @@ def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Che
     Where nothing says a step (``epoch_3.pt``), the optimizer's own count is taken, if the newest is about as far as
     the log.
     """
-    from postmortem.checkpoints.file_map import layout, optimizer_count
+    from postmortem.checkpoints.file_map import map_files, optimizer_count
 
     placed = list(checkpoints)
     counted: dict[int, int] = {}
     for i, c in enumerate(placed):
         if named_step(Path(c.path)) is None and _size(c.path) <= _LARGEST:
-            seen = layout(Path(c.path))
+            seen = map_files(Path(c.path))
             alike = seen.step is not None and (c.step is None or last is None or seen.step <= 2 * last)
             placed[i] = replace(c, step=seen.step if alike else c.step)
             if seen.step is None and c.step is None and (count := optimizer_count(seen)) is not None:

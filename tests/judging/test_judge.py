@@ -85,7 +85,7 @@ def test_showing_a_run_again_opens_no_checkpoint(failed_run: Path, monkeypatch: 
     notes = list(run.notes)
     first = run._repr_html_()
     assert "checkpoint-nonfinite" in first
-    for name in ("health.health", "health.layout", "file_map.layout"):
+    for name in ("health.health", "health.map_files", "file_map.map_files"):
         monkeypatch.setattr(f"postmortem.checkpoints.{name}", None)
     assert run._repr_html_() == first
     assert run.notes == notes
