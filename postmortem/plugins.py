@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from postmortem.detectors.base import BaseDetector
     from postmortem.diagnoses import diagnosis
     from postmortem.readers import reader
-    from postmortem.readers.shared.row_table import Table as RowTable
+    from postmortem.readers.shared.row_table import RowTable
     from postmortem.readers.shared.row_table import finish as finish_table
     from postmortem.readers.text.dialects import Dialect, dialect
     from postmortem.readers.text.records.record import Record, Row
@@ -88,7 +88,7 @@ __getattr__, __dir__ = lazy(
         **dict.fromkeys(("Piece", "Pieces"), "postmortem.checkpoints.formats.shared.pieces"),
         "BaseDetector": "postmortem.detectors.base",
         "Reading": "postmortem.core.reading",
-        "RowTable": "postmortem.readers.shared.row_table:Table",
+        "RowTable": "postmortem.readers.shared.row_table",
         "Run": "postmortem.core.run",
         "Series": "postmortem.core.series",
         "View": "postmortem.core.view",

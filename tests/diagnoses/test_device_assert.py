@@ -8,7 +8,32 @@ import pytest
 import postmortem
 from postmortem.core.model import Checkpoint, Event
 from postmortem.core.view import View
+from postmortem.diagnoses.device_assert import DeviceAssert
 from postmortem.judging.causes import diagnose
+from tests.diagnoses.cases import quiet, tells
+
+
+@tells(
+    DeviceAssert,
+    name="crash: device-assert",
+    root="crash",
+    step=399,
+    ended="crashed",
+    event_list=[Event(kind="device-assert", severity="error", message="device-assert", file="train.err", line=1, step=399)],
+)
+def the_message_alone(course):
+    return course()
+
+
+@quiet(
+    DeviceAssert,
+    ended="crashed",
+    event_list=[Event(kind="illegal-access", severity="error", message="illegal-access", file="train.err", line=1, step=399)],
+)
+def an_illegal_memory_access(course):
+    """No kernel checked anything here."""
+    return course()
+
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 61, in <module>
