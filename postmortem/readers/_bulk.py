@@ -8,7 +8,19 @@ import numpy as np
 
 from postmortem.readers._quick import Quick
 from postmortem.readers._scan import prefilter
-from postmortem.readers._shapes import FEW, LONGEST, RUN, Family, Layout, Template, equal_keys, fold, hashes, learn, read_one
+from postmortem.readers._shapes import (
+    FEW,
+    LONGEST,
+    RUN,
+    Family,
+    Layout,
+    Template,
+    equal_keys,
+    fold,
+    hashes,
+    learn,
+    read_one,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +90,9 @@ class Bulk:
                 slow += self._by_key(rows, group, words, length, out)
         return np.sort(np.concatenate(slow))
 
-    def _by_key(self, rows: Rows, group: NDArray[np.intp], words: NDArray[np.uint64], length: int, out: Ordered) -> Iterator[NDArray[np.intp]]:
+    def _by_key(
+        self, rows: Rows, group: NDArray[np.intp], words: NDArray[np.uint64], length: int, out: Ordered
+    ) -> Iterator[NDArray[np.intp]]:
         """Finds the families among rows of one length and reads them -> the rows that must be read one by one."""
         keys = hashes(fold(words, length))
         *common, rest = equal_keys(keys)
@@ -98,7 +112,9 @@ class Bulk:
             yield mine[~alike]
             yield self._read(rows, family, *_only(alike, mine, its), out)
 
-    def _read(self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64], out: Ordered) -> NDArray[np.intp]:
+    def _read(
+        self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64], out: Ordered
+    ) -> NDArray[np.intp]:
         """Reads rows of one family -> those of them that must be read one by one."""
         left = np.ones(len(group), bool)
         slow = []
@@ -194,6 +210,8 @@ class Bulk:
         return new
 
 
-def _only(which: NDArray[np.bool_], group: NDArray[np.intp], words: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+def _only(
+    which: NDArray[np.bool_], group: NDArray[np.intp], words: NDArray[np.uint64]
+) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
     """Some rows of a group, and their words."""
     return (group, words) if which.all() else (group[which], words.compress(which, 0))

@@ -45,7 +45,9 @@ class Columns:
         """The integers in the columns [start, end), at most 16 digits, unsigned and as narrow as they can be computed in."""
         if (start, end) not in self.known:
             if end - start > 8:
-                self.known[start, end] = self.digits(start, end - 8).astype(np.uint64) * np.uint64(10**8) + self.digits(end - 8, end)
+                self.known[start, end] = self.digits(start, end - 8).astype(np.uint64) * np.uint64(10**8) + self.digits(
+                    end - 8, end
+                )
             else:
                 self.known[start, end] = self._digits(start, end - start)
         return self.known[start, end]
@@ -95,14 +97,20 @@ class Columns:
             value /= _EXACT[behind]
         return -value if mantissa.startswith(b"-") else value
 
-    def _scaled(self, value: NDArray[np.float64], place: Place, start: int, end: int, negative: bool, behind: int) -> NDArray[np.float64]:
+    def _scaled(
+        self, value: NDArray[np.float64], place: Place, start: int, end: int, negative: bool, behind: int
+    ) -> NDArray[np.float64]:
         """Whole numbers times ten to the power that is printed behind them, less the decimals `behind` the point."""
         power = self.digits(*self.runs[place.last])
         if (power == power[0]).all():
             power = power[:1]
         exponent = power.astype(np.int64) * (-1 if negative else 1) - behind
         size = np.minimum(np.abs(exponent), 22)
-        scaled = value / _EXACT[size] if (exponent < 0).all() else np.where(exponent < 0, value / _EXACT[size], value * _EXACT[size])
+        scaled = (
+            value / _EXACT[size]
+            if (exponent < 0).all()
+            else np.where(exponent < 0, value / _EXACT[size], value * _EXACT[size])
+        )
         if (far := np.broadcast_to(np.abs(exponent) > 22, len(value))).any():
             rows = np.flatnonzero(far)
             sign = -1 if self.row[start : start + 1] == b"-" else 1
@@ -110,7 +118,9 @@ class Columns:
         return scaled
 
     def _by_float(self, start: int, end: int, rows: NDArray[np.intp] | None = None) -> NDArray[np.float64]:
-        cells = self.words.view(np.uint8)[:, start:end] if rows is None else self.words[rows].view(np.uint8)[:, start:end]
+        cells = (
+            self.words.view(np.uint8)[:, start:end] if rows is None else self.words[rows].view(np.uint8)[:, start:end]
+        )
         return np.array([number(cell.tobytes().decode("ascii", "replace")) for cell in cells])
 
     def step(self, place: Place) -> NDArray[np.int64]:
@@ -122,7 +132,9 @@ class Columns:
         start = self.runs[min(parts.values())][0]
         last = max(self.runs[parts["MD" if "MD" in parts else "D"]][1] - 8, start)
         new = np.flatnonzero(_changes(self._texts(start, 8)) | _changes(self._texts(last, 8)))  # dates are few
-        day = np.repeat(Columns(self.words[new], self.row, self.runs).days(parts, year), np.diff(new, append=len(self.words)))
+        day = np.repeat(
+            Columns(self.words[new], self.row, self.runs).days(parts, year), np.diff(new, append=len(self.words))
+        )
         n = {k: self.digits(*self.runs[parts[k]]) for k in ("h", "m", "s", "f") if k in parts}
         found: NDArray[np.float64] = day + ((n["h"].astype(np.int64) * 60 + n["m"]) * 60 + n["s"])
         if "f" in n:

@@ -35,7 +35,9 @@ def decimal_commas(text: str) -> bool:
         for found in _SURE.finditer(line):
             gap = _NO_DIGIT.search(line, max(end, found.start() - 100), found.start())
             named = name_of(gap[0]) if gap is not None else None
-            if named is not None and (role_of(named.name) is not None or (named.strong and len(found["zero"] or "") > 1)):
+            if named is not None and (
+                role_of(named.name) is not None or (named.strong and len(found["zero"] or "") > 1)
+            ):
                 marks[found["a"] or found["b"]] += 1
             end = found.end()
     return 2 * marks[","] > marks["."]

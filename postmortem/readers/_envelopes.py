@@ -14,7 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CONTENT = ("log", "message", "msg", "data", "line", "text", "textPayload", "MESSAGE", "content")
-_ABOUT = {"time", "ts", "timestamp", "@timestamp", "pid", "tid", "rank", "local_rank", "lineno", "line_number", "seq", "level", "severity", "offset"}
+_ABOUT = {
+    "time",
+    "ts",
+    "timestamp",
+    "@timestamp",
+    "pid",
+    "tid",
+    "rank",
+    "local_rank",
+    "lineno",
+    "line_number",
+    "seq",
+    "level",
+    "severity",
+    "offset",
+}
 """Members that may be numbers: they tell of the line, not of the training."""
 _TIMES = ("time", "timestamp", "@timestamp", "ts")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
@@ -69,7 +84,10 @@ def _key(found: dict[str, Any]) -> str | None:
     if len(texts) != 1:
         return None
     beside = [value for name, value in found.items() if name not in _ABOUT and name != texts[0]]
-    numbers = any((isinstance(v, (int, float)) and not isinstance(v, bool)) or (isinstance(v, str) and _NUMBER.fullmatch(v)) for v in beside)
+    numbers = any(
+        (isinstance(v, (int, float)) and not isinstance(v, bool)) or (isinstance(v, str) and _NUMBER.fullmatch(v))
+        for v in beside
+    )
     return None if numbers else texts[0]
 
 

@@ -44,7 +44,12 @@ def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDAr
     if not within.any():
         return step, exact
     step = step.copy()
-    family = rows["dialect"].astype(np.int64) * 64 + rows["level"].astype(np.int64) * 4 + (rows["total"] > 0) * 2 + ((flags & BAR) > 0)
+    family = (
+        rows["dialect"].astype(np.int64) * 64
+        + rows["level"].astype(np.int64) * 4
+        + (rows["total"] > 0) * 2
+        + ((flags & BAR) > 0)
+    )
     for kind in np.unique(family[within]):
         mine = np.flatnonzero(within & (family == kind))
         e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
@@ -55,7 +60,9 @@ def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDAr
             length = total
         else:
             length = np.full(len(mine), _learnt_length(e, n))
-            notes.append(f"the counter starts again in every epoch; an epoch was taken to have {int(length[0])} of its steps, the most seen in one")
+            notes.append(
+                f"the counter starts again in every epoch; an epoch was taken to have {int(length[0])} of its steps, the most seen in one"
+            )
         if (flags[mine] & SAMPLES).any():
             notes.append("steps count samples, as printed")
         step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
@@ -121,7 +128,9 @@ def _evaluations(
     exact[mine] = True
 
 
-def from_bars(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def from_bars(
+    rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Rows with a fraction of an epoch between states of a bar (transformers' Trainer).
 
     The state before may lag, the one after may belong to the next print. The epoch, rounded as printed, times

@@ -137,7 +137,12 @@ class Lines:
     def _block(self, data: bytes, size: int) -> Block:
         """The block of these bytes, of which the last are spare ones behind `size`, cleaned of what is no text."""
         at, control = _controls(data, size)
-        if control[_NUL] or control[_ESC] or control[_BACKSPACE] or (self.size == 0 and data.startswith(codecs.BOM_UTF8)):
+        if (
+            control[_NUL]
+            or control[_ESC]
+            or control[_BACKSPACE]
+            or (self.size == 0 and data.startswith(codecs.BOM_UTF8))
+        ):
             data = self._cleaned(data[:size])
             size = len(data)
             data += _SPARE

@@ -114,12 +114,20 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         gap = text[max(end, begin - (200 if kind == "nonfinite" else 2000)) : begin]
         if nested and ("{" in gap or "}" in gap):
             _walk(gap, path)
-        if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", stop) and letters(gap)):  # "output #0: accuracy = 0.9"
+        if kind == "junk" or (
+            gap[-1:] == "#" and text.startswith(":", stop) and letters(gap)
+        ):  # "output #0: accuracy = 0.9"
             leftover += letters(gap) // 2
             end = stop
             continue
         if token is not _TOKEN and gap.rstrip().endswith("第") and (ordinal := _ORDINAL.match(text, stop)):
-            _place(record, POSITIONS["epoch" if ordinal["epoch"] else "step"], match["number"] or "", match.span("number"), "")
+            _place(
+                record,
+                POSITIONS["epoch" if ordinal["epoch"] else "step"],
+                match["number"] or "",
+                match.span("number"),
+                "",
+            )
             end = ordinal.end()
             continue
         named = name_of(gap) if gap else None
@@ -128,7 +136,11 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
             if bracketed and record.values:
                 end = stop  # "Acc: 50.0% (155/310)": what the share was made of
                 continue
-            end = stop if gap.strip() == "][" and _in_epoch(record, match) else _fraction(record, match, text, named, fraction_free)
+            end = (
+                stop
+                if gap.strip() == "][" and _in_epoch(record, match)
+                else _fraction(record, match, text, named, fraction_free)
+            )
             if named is not None:
                 covered += len(named.name)
                 leftover += named.leftover
@@ -149,7 +161,13 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
                 leftover += letters(gap)
             end = stop
             continue
-        if "(" in gap and record.values and gap.lstrip().startswith("(") and ")" not in gap and _same_quantity(named.name, record.values[-1].tag):
+        if (
+            "(" in gap
+            and record.values
+            and gap.lstrip().startswith("(")
+            and ")" not in gap
+            and _same_quantity(named.name, record.values[-1].tag)
+        ):
             end = stop  # "loss 1.23 (avg 1.30)": its mean, not a value of its own
             continue
         unit = match["unit"].strip() if kind == "unit" else ""
@@ -184,7 +202,9 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         factor = _SUFFIX.get(unit, 1.0)
         if factor != 1.0 and role_of(tag) == "memory":
             factor = 1.0
-        value = Value(tag, number(raw) * factor if factor != 1.0 else number(raw), *(span if factor == 1.0 else (-1, -1)))
+        value = Value(
+            tag, number(raw) * factor if factor != 1.0 else number(raw), *(span if factor == 1.0 else (-1, -1))
+        )
         end = stop
         follows = text[end : end + 1]
         if named.strong or (role_of(tag) is not None and named.words <= 4):
@@ -220,7 +240,9 @@ def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
         if (found_reversed := _reversed(text, start)) is not None:
             return found_reversed
         if found := _EPOCH_ANYWHERE.search(text, start):
-            return Record(epoch=float(found[1]), epochs=float(found[2]), at={"epoch": found.span(1), "epochs": found.span(2)})
+            return Record(
+                epoch=float(found[1]), epochs=float(found[2]), at={"epoch": found.span(1), "epochs": found.span(2)}
+            )
         return None
     if not record.values and not placed:
         return _reversed(text, start) if demand else None
@@ -293,11 +315,18 @@ def _fraction(record: Record, match: re.Match[str], text: str, named: Named | No
     if (
         free
         and record.n is None
-        and (named is None or named.split or named.name.lower() in SPLITS or (not named.strong and named.name.lower().rstrip(":") in SPLITS))
+        and (
+            named is None
+            or named.split
+            or named.name.lower() in SPLITS
+            or (not named.strong and named.name.lower().rstrip(":") in SPLITS)
+        )
     ):
         record.n, record.total = n, total
         record.at["n"], record.at["total"] = match.span("a"), match.span("b")
-        record.samples = percent is not None and (total or 0) > 5000 and "[" in text[max(0, match.start() - 8) : match.start()]
+        record.samples = (
+            percent is not None and (total or 0) > 5000 and "[" in text[max(0, match.start() - 8) : match.start()]
+        )
         if named is not None:
             record.split = named.name
             record.evaluation = record.split.lower() in HELD_OUT
@@ -328,7 +357,9 @@ def _unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
     if before == "#" and match.start() < 12:
         record.step, record.level = number_, STEP
         record.at["step"] = match.span("number")
-    elif (before == "" and after[:1] in (")", ":")) or (before in ("", "[") and after == " |"):  # "[100 | 123.45] loss=2.3"
+    elif (before == "" and after[:1] in (")", ":")) or (
+        before in ("", "[") and after == " |"
+    ):  # "[100 | 123.45] loss=2.3"
         record.step, record.level = number_, LOCAL
         record.at["step"] = match.span("number")
     elif before == "[" and record.epoch is None and after[:1] == ",":

@@ -15,12 +15,16 @@ _DELIMITER = re.compile(
     r"|[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s"
     r"|(?:±|\+/?-)\s?[\d.]++(?:[eE][-+]?\d++)?%?\s"  # a spread behind a value
 )
-_DRESSING = re.compile(r"(?:device|dtype|grad_fn|requires_grad)=[^,)]{0,60}|\b[\w.]{0,20}(?:tensor|Tensor|float|int|array)\w{0,3}\(")
+_DRESSING = re.compile(
+    r"(?:device|dtype|grad_fn|requires_grad)=[^,)]{0,60}|\b[\w.]{0,20}(?:tensor|Tensor|float|int|array)\w{0,3}\("
+)
 _PLAIN = frozenset("'\"=\\")
 _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
 _ABSENT = re.compile(r"[:=]\s?['\"]?(?i:none|null|n/a|nil|true|false|--)(?=\W)")
 _KEY = re.compile(r"""(['"])([^'"]{1,120})\1\s*$""")
-_WRAPPER = re.compile(r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?\w{0,8}(?:float|int|array|Array)\w{0,3})\($")
+_WRAPPER = re.compile(
+    r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?\w{0,8}(?:float|int|array|Array)\w{0,3})\($"
+)
 _STOP_WORDS = {
     "and", "with", "the", "at", "a", "is", "of", "for", "in", "on", "to", "has", "was", "are", "then", "now", "current", "avg:", "=>", "->", "got",
 }  # fmt: skip
@@ -72,7 +76,14 @@ def name_of(gap: str) -> Named | None:
     split = ""
     for match in _DELIMITER.finditer(tail):
         if match.end() < len(tail):
-            word = tail[cut : match.start()].strip("[]({ *#=-\t").lower().removesuffix(" set").removesuffix(" error").removesuffix(" results")
+            word = (
+                tail[cut : match.start()]
+                .strip("[]({ *#=-\t")
+                .lower()
+                .removesuffix(" set")
+                .removesuffix(" error")
+                .removesuffix(" results")
+            )
             if word in SPLITS and not _ABSENT.match(match[0] + " "):
                 split = tail[cut : match.start()].strip("[]({ *#=-\t").split(" ")[0]
             cut = match.end()

@@ -65,7 +65,11 @@ class Announcements:
 
 
 def planned(
-    rows: Table, step: NDArray[np.int64], epoch: NDArray[np.float64], keep: NDArray[np.bool_], announced: Announcements | None
+    rows: Table,
+    step: NDArray[np.int64],
+    epoch: NDArray[np.float64],
+    keep: NDArray[np.bool_],
+    announced: Announcements | None,
 ) -> dict[str, Any]:
     """What was planned and done by the last rows of a log: "unit" (step or epoch), "planned" and "done"; empty where no plan is known.
 
@@ -84,7 +88,11 @@ def planned(
 
 
 def _by_rows(
-    rows: Table, step: NDArray[np.int64], epochs_at: NDArray[np.float64], training: NDArray[np.bool_], announced: Announcements
+    rows: Table,
+    step: NDArray[np.int64],
+    epochs_at: NDArray[np.float64],
+    training: NDArray[np.bool_],
+    announced: Announcements,
 ) -> dict[str, Any]:
     epoch, base = _epochs_done(rows, epochs_at)
     epochs = _last(rows["epochs"], rows["epochs"] > 0) or announced.epochs

@@ -70,7 +70,11 @@ def position(name: str) -> tuple[str, int] | None:
     if found is None and "_" in key:
         first, _, last = key.rpartition("_")
         words = set(first.split("_"))
-        if last in ("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode") and not words & _NOT_A_POSITION and "/" not in name:
+        if (
+            last in ("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode")
+            and not words & _NOT_A_POSITION
+            and "/" not in name
+        ):
             known = words <= _WITH_A_POSITION
             found = POSITIONS[last] if known or (" " in name and last == "epoch") else None
         elif key.endswith("num_updates"):

@@ -67,7 +67,10 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 _LAYERS: tuple[tuple[str, str], ...] = (
     # first characters, pattern; tried in this order, again and again, until none fits
-    ("[", r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.\-]{1,60})?\]<std(?:out|err|diag)>: ?"),  # mpirun -tag-output: [job,rank]; SageMaker
+    (
+        "[",
+        r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.\-]{1,60})?\]<std(?:out|err|diag)>: ?",
+    ),  # mpirun -tag-output: [job,rank]; SageMaker
     (">", r"(?:> )+"),  # quoted, as in mails and chats
     ("[", r"\[[Rr]ank[ _-]?(?P<rank>\d{1,6})\](?: ?:)? ?"),  # torch's excepthook, c10d, DeepSpeed
     ("[", r"\[(?P<host>worker[ _-]?\d{1,6})\] "),  # workers of TensorFlow, of data loaders: not known to be a rank
@@ -89,14 +92,20 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("IWEF", r"(?P<glog>[IWEF])0000 00:00:(?P<epoch>\d{9,11}\.\d{1,9}) +\d+ (?P<logger>[\w./\-]{1,120}:\d+)\] ?"),
     ("(", r"\((?:[A-Za-z_][\w.<>]{0,60} )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.\-:]{1,60}))?\) ?"),  # Ray
     ("0123456789", _DATE + r" (?:stdout|stderr) [FP] "),  # container runtime (CRI)
-    ("0123456789", r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}) \[(?P<task>\d{1,5})\] "),  # a pod of TPUs: address and number of the worker
+    (
+        "0123456789",
+        r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}) \[(?P<task>\d{1,5})\] ",
+    ),  # a pod of TPUs: address and number of the worker
     ("(", r"\((?:worker|rank|proc|process|gpu|GPU|Rank)[ _-]?(?P<rank>\d{1,5})\)(?: ?:)? "),
     ("[", r"\[task " + _DATE + r"\] ?"),  # Taskcluster
     (
         "[",
         r"\[(?P<logger>[\w./\-]{1,120}:\d+) - \w{1,80} - " + _LEVEL + r" ?\] ?",
     ),  # Kaldi's Python scripts, behind their date
-    ("LVW", r"(?:(?P<kaldi>LOG|WARNING)|VLOG\[-?\d{1,2}\]) \([\w.\-]{1,80}(?:\[[^\]]{1,60}\])?:(?P<logger>[^ ]{1,200}:\d+)\) "),  # Kaldi
+    (
+        "LVW",
+        r"(?:(?P<kaldi>LOG|WARNING)|VLOG\[-?\d{1,2}\]) \([\w.\-]{1,80}(?:\[[^\]]{1,60}\])?:(?P<logger>[^ ]{1,200}:\d+)\) ",
+    ),  # Kaldi
     # bracketed date, then [LEVEL] [file:line:function] or [logger][LEVEL] - (DeepSpeed, hydra, accelerate)
     (
         "[ ",
@@ -121,7 +130,10 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         + r": ?)?",
     ),
     ("[", r"\[(?P<host>[A-Za-z][\w.\-]{0,60})\] (?=\d{4}-\d\d-\d\d)"),  # a node or a program in front of a date
-    ("0123456789", _DATE + r"\t(?P<host>[\w.\-]{1,60}):(?P<local_rank>\d+)\t(?P<logger>[\w.\-:]{1,80})\t" + _LEVEL + r"\t"),  # OLMo
+    (
+        "0123456789",
+        _DATE + r"\t(?P<host>[\w.\-]{1,60}):(?P<local_rank>\d+)\t(?P<logger>[\w.\-:]{1,80})\t" + _LEVEL + r"\t",
+    ),  # OLMo
     # date, then level, logger and source in any usual order, between - | : or blanks
     (
         "0123456789",
@@ -136,7 +148,9 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("0123456789", _DATE + r" ?"),
     (
         "0123456789",
-        r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4}) (?P<clock>\d\d:\d\d:\d\d) - " + _LEVEL + r" - (?P<logger>[\w.\-]{1,80}) - +",
+        r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4}) (?P<clock>\d\d:\d\d:\d\d) - "
+        + _LEVEL
+        + r" - (?P<logger>[\w.\-]{1,80}) - +",
     ),  # transformers' examples
     (
         "JFMASOND",
@@ -150,7 +164,9 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("[", r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning
 )
 _LABEL = re.compile(r" *(?P<task>\d{1,5}): ")
-_HOST_LABEL = re.compile(r"(?!slurmstepd|srun\b)(?P<host>[A-Za-z][\w.\-]{0,60}\d[\w.\-]{0,30}): |(?P<replica>[A-Za-z][\w.\-]{0,80}/\d{1,5}) ")
+_HOST_LABEL = re.compile(
+    r"(?!slurmstepd|srun\b)(?P<host>[A-Za-z][\w.\-]{0,60}\d[\w.\-]{0,30}): |(?P<replica>[A-Za-z][\w.\-]{0,80}/\d{1,5}) "
+)
 """A node's name (pdsh), or the name and number of a replica (torchx)."""
 
 _BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {}
@@ -209,7 +225,9 @@ def labelled(lines: Iterable[str]) -> bool:
 
 
 def _prefix(found: dict[str, str], year: int | None) -> Prefix:
-    level = next((found[k] for k in ("level", "level2", "level3", "level4", "level5", "glog", "kaldi") if k in found), None)
+    level = next(
+        (found[k] for k in ("level", "level2", "level3", "level4", "level5", "glog", "kaldi") if k in found), None
+    )
     return Prefix(
         rank=_int(found.get("rank")),
         local_rank=_int(found.get("local_rank")),

@@ -30,7 +30,9 @@ _FIRST = np.array([c in b"+-0123456789nNi" for c in range(256)])
 """What a number may begin with."""
 _BEHIND = np.array([c in b" \t\n\r\0\x0b\x0c,|;:%)]}" for c in range(256)])
 """What may stand behind a number."""
-_NUMBER = re.compile(rb"(?!0x)([-+]?\d++(?:\.\d++)?+(?:[eE][-+]?\d++)?+|nan|NaN|-?inf)(?:[a-zA-Z]{1,3}(?!\w).*)?", re.DOTALL)
+_NUMBER = re.compile(
+    rb"(?!0x)([-+]?\d++(?:\.\d++)?+(?:[eE][-+]?\d++)?+|nan|NaN|-?inf)(?:[a-zA-Z]{1,3}(?!\w).*)?", re.DOTALL
+)
 _DIGITS = re.compile(rb"\d+")
 _NAME = re.compile(rb"\b[A-Za-z_][\w/.@]*$")
 _KNOWN = re.compile("loss|acc|lr|norm|ppl|err|reward|score|perplex|time|tok|mem|grad|scale|bleu|f1|iou|map|kl|mse|mae")
@@ -44,7 +46,11 @@ _LOOKED_AT = 4096
 
 def _between() -> dict[int, bool]:
     """What may stand between a name and its number, as the last four bytes of it and their number -> whether that is a sign."""
-    signs = {quote + sign: sign != b" " for quote in (b"", b"'", b'"') for sign in (b" ", b":", b"=", b": ", b"= ", b" :", b" =", b" : ", b" = ")}
+    signs = {
+        quote + sign: sign != b" "
+        for quote in (b"", b"'", b'"')
+        for sign in (b" ", b":", b"=", b": ", b"= ", b" :", b" =", b" : ", b" = ")
+    }
     return {int.from_bytes(text.rjust(4, b"\0"), "little"): sign for text, sign in signs.items()}
 
 
@@ -82,7 +88,9 @@ class Quick:
         row = np.repeat(np.arange(len(which)), np.diff(counted, prepend=0))
         steps = np.full(len(which), NO_STEP)
         for level in range(1, 5):
-            here = np.flatnonzero((pairs.code == _NOTHING - level) & pairs.whole)[::-1]  # the first of a row is written last
+            here = np.flatnonzero((pairs.code == _NOTHING - level) & pairs.whole)[
+                ::-1
+            ]  # the first of a row is written last
             steps[row[here]] = np.minimum(pairs.value[here], 2.0**62).astype(np.int64)
         is_value = pairs.code >= 0
         counts = np.bincount(row[is_value], minlength=len(which))
@@ -120,7 +128,9 @@ class Quick:
         code = self._names(data, start[candidate - 1], end[candidate - 1] - start[candidate - 1], bare)
         return _Pairs(start[candidate] - 8, code, value[is_number], whole[is_number])
 
-    def _names(self, data: bytes, start: NDArray[np.intp], length: NDArray[np.intp], bare: NDArray[np.bool_]) -> NDArray[np.int32]:
+    def _names(
+        self, data: bytes, start: NDArray[np.intp], length: NDArray[np.intp], bare: NDArray[np.bool_]
+    ) -> NDArray[np.int32]:
         """The codes of names, or `_NOTHING` less the level of a word of a step, or `_NOTHING`."""
         words = _cells(data, start, _LONGEST_NAME) & _TAILS[np.minimum(length, _LONGEST_NAME)]
         key = hashes(words) * np.uint64(2) + bare
@@ -176,10 +186,14 @@ class _Pairs(NamedTuple):
 
 def _cells(data: bytes, start: NDArray[np.intp], width: int) -> NDArray[np.uint64]:
     """The `width` bytes from each start on, uint64[n, width / 8]."""
-    return np.ndarray((len(data) - width,), f"V{width}", data, 0, (1,))[start].view("<u8").reshape(len(start), width // 8)
+    return (
+        np.ndarray((len(data) - width,), f"V{width}", data, 0, (1,))[start].view("<u8").reshape(len(start), width // 8)
+    )
 
 
-def _numbers(data: bytes, start: NDArray[np.intp], length: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+def _numbers(
+    data: bytes, start: NDArray[np.intp], length: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
     """The numbers with which runs begin -> (value, whether it is digits only, whether it is one at all)."""
     value = np.zeros(len(start))
     whole, is_number = np.zeros(len(start), bool), np.zeros(len(start), bool)
@@ -194,7 +208,9 @@ def _numbers(data: bytes, start: NDArray[np.intp], length: NDArray[np.intp]) -> 
             runs = [m.span() for m in _DIGITS.finditer(text, 0, found.end(1))]
             place = Place(0, runs[0][0], len(runs) - 1, 0) if runs else None
             which = short[alike]
-            value[which] = number(found[1].decode()) if place is None else Columns(words.take(alike, 0), text, runs).number(place)
+            value[which] = (
+                number(found[1].decode()) if place is None else Columns(words.take(alike, 0), text, runs).number(place)
+            )
             whole[which], is_number[which] = text.isdigit(), True
     for i in (*short[rest].tolist(), *np.flatnonzero(length > _LONGEST_NUMBER).tolist()):
         text = data[int(start[i]) : int(start[i] + length[i])]

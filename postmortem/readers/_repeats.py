@@ -70,7 +70,9 @@ def again(
     return found_again
 
 
-def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int) -> NDArray[Any]:
+def _twice_at_a_step(
+    rows: Table, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int
+) -> NDArray[Any]:
     """Indices of the values whose tag comes twice in rows of one rank and step that follow one another, and of a few more."""
     rank, filled = rows["rank"], rows["count"] > 0
     found: list[NDArray[Any]] = [np.empty(0, np.intp)]
@@ -100,7 +102,12 @@ def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.uin
 
 
 def _pairs_by_tag(
-    rank: NDArray[np.int16], codes: NDArray[np.uint16], cells: Cells, index: NDArray[Any], keep: NDArray[np.bool_], n_tags: int
+    rank: NDArray[np.int16],
+    codes: NDArray[np.uint16],
+    cells: Cells,
+    index: NDArray[Any],
+    keep: NDArray[np.bool_],
+    n_tags: int,
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], NDArray[np.intp]]]:
     """The kept ones of some values, in pairs that follow one another in their tag and rank, some tags at a time.
 
@@ -139,11 +146,17 @@ def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_
             half = 0.5000001 * 10.0**-digits  # a printed half may be rounded either way
             out[close] |= (np.abs(u - v) <= half) & ((np.round(u, digits) == u) | (np.round(v, digits) == v))
         scale = 10.0 ** (5 - np.floor(np.log10(np.abs(u))))
-        out[close] |= np.isclose(np.round(u * scale), np.round(v * scale), rtol=1e-12, atol=0) & np.isclose(u, v, rtol=1e-5)
+        out[close] |= np.isclose(np.round(u * scale), np.round(v * scale), rtol=1e-12, atol=0) & np.isclose(
+            u, v, rtol=1e-5
+        )
     return out
 
 
 def _carried_over(tag: str) -> bool:
     """A bar repeats these until the next evaluation or epoch."""
     name = tag.lower()
-    return name.endswith("_epoch") or (role_of(tag) or "").startswith("val_") or any(w in name for w in ("val_", "valid", "eval", "test_", "val/"))
+    return (
+        name.endswith("_epoch")
+        or (role_of(tag) or "").startswith("val_")
+        or any(w in name for w in ("val_", "valid", "eval", "test_", "val/"))
+    )

@@ -127,7 +127,9 @@ class Ordered:
         self._codes += codes
         self._values += values
 
-    def add_all(self, at: NDArray[np.intp], rows: NDArray[Any], codes: NDArray[np.int32], values: NDArray[np.float64]) -> None:
+    def add_all(
+        self, at: NDArray[np.intp], rows: NDArray[Any], codes: NDArray[np.int32], values: NDArray[np.float64]
+    ) -> None:
         """Records of any tags, their values behind one another."""
         self._flush()
         self._done.append((at, rows, codes, values))
@@ -191,7 +193,10 @@ def _put(track: Track, name: str, size: int, parts: list[tuple[NDArray[np.intp],
     if isinstance(common, np.ndarray):
         common = common.flat[0]
     rest = [(where, cells) for where, cells in parts if isinstance(cells, np.ndarray) or not same(cells, common)]
-    if all(isinstance(cells, np.ndarray) and ((cells == common) | ((cells != cells) & (common != common))).all() for _, cells in rest):
+    if all(
+        isinstance(cells, np.ndarray) and ((cells == common) | ((cells != cells) & (common != common))).all()
+        for _, cells in rest
+    ):
         track.fill(name, size, common)
         return
     column = track.column(name, size)

@@ -41,7 +41,9 @@ _MIX = np.random.default_rng(20).integers(1, 2**63, LONGEST // 8 + 2, np.uint64)
 _TILE = 64
 """Rows compared at a time: numpy is slow where the last axis is short."""
 _DATES = (
-    re.compile(rb"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
+    re.compile(
+        rb"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"
+    ),
     re.compile(rb"(?<!\d)(?P<M>\d\d)/(?P<D>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
     re.compile(rb"[A-Z](?P<MD>\d{4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
 )
@@ -93,7 +95,9 @@ def runs_of(row: bytes) -> list[tuple[int, int]]:
     return [m.span() for m in RUN.finditer(row)]
 
 
-def learn(row: bytes, parse: Callable[[bytes], Parsed | None], peel_rank: Callable[[bytes], int | None], year: int) -> Template:
+def learn(
+    row: bytes, parse: Callable[[bytes], Parsed | None], peel_rank: Callable[[bytes], int | None], year: int
+) -> Template:
     """The template of a row's skeleton; one that is not `pure` where digits decide more than numbers."""
     runs = runs_of(row)
     template = Template(len(runs), numbers=_NUMBERS.search(row) is not None)
@@ -125,7 +129,14 @@ def _other_digits(row: bytes, start: int) -> bytes:
     return RUN.sub(change, row)
 
 
-def _fill(template: Template, row: bytes, runs: list[tuple[int, int]], parsed: Parsed, peel_rank: Callable[[bytes], int | None], year: int) -> bool:
+def _fill(
+    template: Template,
+    row: bytes,
+    runs: list[tuple[int, int]],
+    parsed: Parsed,
+    peel_rank: Callable[[bytes], int | None],
+    year: int,
+) -> bool:
     record = parsed.record
     assert record is not None
     assert parsed.row is not None
@@ -176,7 +187,9 @@ def _fill(template: Template, row: bytes, runs: list[tuple[int, int]], parsed: P
     return record.wall_time is None
 
 
-def _rank_place(row: bytes, runs: list[tuple[int, int]], parsed: Parsed, peel_rank: Callable[[bytes], int | None]) -> Place | None:
+def _rank_place(
+    row: bytes, runs: list[tuple[int, int]], parsed: Parsed, peel_rank: Callable[[bytes], int | None]
+) -> Place | None:
     """Which number of the prefix is the rank: the one that, when it changes, changes the rank."""
     for i, (a, b) in enumerate(runs):
         if b > parsed.offset or b - a > 6:
@@ -191,8 +204,13 @@ def _clock(prefix: bytes, runs: list[tuple[int, int]], wanted: float, year: int)
     at = {start: i for i, (start, _) in enumerate(runs)}
     for pattern in _DATES:
         for match in pattern.finditer(prefix):
-            parts = {k: at[match.start(k)] for k, v in match.groupdict().items() if v is not None and match.start(k) in at}
-            if len(parts) == sum(v is not None for v in match.groupdict().values()) and seconds(parts, runs, prefix, year) == wanted:
+            parts = {
+                k: at[match.start(k)] for k, v in match.groupdict().items() if v is not None and match.start(k) in at
+            }
+            if (
+                len(parts) == sum(v is not None for v in match.groupdict().values())
+                and seconds(parts, runs, prefix, year) == wanted
+            ):
                 return parts
     return None
 
@@ -218,7 +236,11 @@ def _agrees(template: Template, row: bytes, told: Parsed) -> bool:
     mine, values = read
     theirs = np.array([told.row], ROW)[0]
     row_agrees = all(same(mine[name], theirs[name]) for name in FIELDS if name != "line")
-    return row_agrees and told.codes == template.codes.tolist() and all(same(a, b) for a, b in zip(values, told.values, strict=True))
+    return (
+        row_agrees
+        and told.codes == template.codes.tolist()
+        and all(same(a, b) for a, b in zip(values, told.values, strict=True))
+    )
 
 
 def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:

@@ -87,7 +87,15 @@ class Layout:
         free[places.step : places.step + places.step_bytes] = 0x7F
         free[places.value : places.value + size] = 0xFF
         none = np.empty(0, np.uint32)
-        return cls(places, length, free, np.empty((0, width // 8), np.uint64), none.astype(np.uint64), none, none.astype(np.int32))
+        return cls(
+            places,
+            length,
+            free,
+            np.empty((0, width // 8), np.uint64),
+            none.astype(np.uint64),
+            none,
+            none.astype(np.int32),
+        )
 
     def fixed(self, rows: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
         """The bits of `rows` that may not differ, as words, and their hashes."""
@@ -173,7 +181,9 @@ class Skeletons:
             if places is None:  # the caller's
                 group, rows = group[1:], rows[1:]
                 continue
-            layout = next((known for known in layouts if known.places == places), None) or Layout.of(places, length, rows.shape[1])
+            layout = next((known for known in layouts if known.places == places), None) or Layout.of(
+                places, length, rows.shape[1]
+            )
             if all(layout is not known for known in layouts):
                 layouts.append(layout)
             _, first, count = np.unique(layout.fixed(rows)[1], return_index=True, return_counts=True)
@@ -183,7 +193,9 @@ class Skeletons:
             group, rows = _take(layout, found, group, rows)
 
 
-def _take(layout: Layout, found: Columns, group: NDArray[np.intp], rows: NDArray[np.uint8]) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
+def _take(
+    layout: Layout, found: Columns, group: NDArray[np.intp], rows: NDArray[np.uint8]
+) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
     """Enters the rows that fit the layout into `found`; returns those that fit no pattern."""
     which, fits = layout.find(*layout.fixed(rows))
     if not fits.any():

@@ -67,7 +67,12 @@ def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
     keep = np.ones(len(codes), bool)
     keep[cells.of(np.flatnonzero(~keep_row))] = False
     if OTHERS in track.tags:
-        _drop(np.flatnonzero(codes == tags.index(OTHERS)), keep, skipped, f"numbers under any but the first {MOST_TAGS} names")
+        _drop(
+            np.flatnonzero(codes == tags.index(OTHERS)),
+            keep,
+            skipped,
+            f"numbers under any but the first {MOST_TAGS} names",
+        )
     axis = "step"
     epoch = carried_epoch(rows)
     if has_steps:
@@ -79,7 +84,12 @@ def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
             step[early] = epoch[early].astype(np.int64)
         stray = cells.of(np.flatnonzero(step == NO_STEP))
         _drop(stray, keep, skipped, "numbers printed before the first step")
-        _drop(_implausible(rows, codes, cells, exact, keep, tags, step, whole), keep, skipped, "numbers outside the training loop")
+        _drop(
+            _implausible(rows, codes, cells, exact, keep, tags, step, whole),
+            keep,
+            skipped,
+            "numbers outside the training loop",
+        )
     else:
         at_row = np.full(len(rows), NO_STEP)
         whole = _whole(epoch)
@@ -209,14 +219,25 @@ def _implausible(
     return foreign
 
 
-def _repeated(codes: NDArray[np.uint16], keep: NDArray[np.bool_], tags: list[str], skipped: dict[str, int]) -> NDArray[np.bool_]:
+def _repeated(
+    codes: NDArray[np.uint16], keep: NDArray[np.bool_], tags: list[str], skipped: dict[str, int]
+) -> NDArray[np.bool_]:
     """Without any step: only tags that come back, or are a loss or a score, are metrics; the rest is a listing."""
     count = np.bincount(codes[keep], minlength=len(tags))
     role = [role_of(t) for t in tags]
-    longest = max((int(c) for c, r in zip(count, role, strict=True) if r in ("loss", "val_loss", "accuracy", "perplexity", "reward")), default=0)
+    longest = max(
+        (
+            int(c)
+            for c, r in zip(count, role, strict=True)
+            if r in ("loss", "val_loss", "accuracy", "perplexity", "reward")
+        ),
+        default=0,
+    )
     fine = np.array(
         [
-            c >= 3 or (r in ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward", "grad_norm")) or (c == longest > 0)
+            c >= 3
+            or (r in ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward", "grad_norm"))
+            or (c == longest > 0)
             for c, r in zip(count, role, strict=True)
         ],
         bool,
@@ -229,7 +250,12 @@ def _repeated(codes: NDArray[np.uint16], keep: NDArray[np.bool_], tags: list[str
 
 
 def _counter(
-    rows: Table, owner: NDArray[np.int32], codes: NDArray[np.uint16], values: NDArray[np.float64], keep: NDArray[np.bool_], tags: list[str]
+    rows: Table,
+    owner: NDArray[np.int32],
+    codes: NDArray[np.uint16],
+    values: NDArray[np.float64],
+    keep: NDArray[np.bool_],
+    tags: list[str],
 ) -> NDArray[np.int64] | None:
     """The step of each row by an unknown whole number that rises in almost every row; None where there is none."""
     if not keep.any():

@@ -190,7 +190,11 @@ class Track:
 
     def release(self) -> tuple[Table, NDArray[np.uint16], NDArray[np.float64]]:
         """Hands out everything but the tags, and forgets it."""
-        found = Table({name: column.done() for name, column in self._columns.items()}), self._codes.done(), self._values.done()
+        found = (
+            Table({name: column.done() for name, column in self._columns.items()}),
+            self._codes.done(),
+            self._values.done(),
+        )
         self._forget()
         return found
 

@@ -78,11 +78,19 @@ class Understanding:
         record, dialect = self._understand(text, prefix, line)
         return (record if record is not None and _says_something(record) else None), dialect, prefix, text
 
-    def _stored(self, record: Record, dialect: int, prefix: Prefix, line: int) -> tuple[tuple[Any, ...], list[int], list[float]]:
+    def _stored(
+        self, record: Record, dialect: int, prefix: Prefix, line: int
+    ) -> tuple[tuple[Any, ...], list[int], list[float]]:
         wall = prefix.wall_time if prefix.wall_time is not None else record.wall_time
-        codes = [self.track.code(stored(v.tag, record)) for v in record.values] + [self.track.code(MAYBE + tag) for tag in record.absent]
+        codes = [self.track.code(stored(v.tag, record)) for v in record.values] + [
+            self.track.code(MAYBE + tag) for tag in record.absent
+        ]
         values = [v.number for v in record.values] + [np.nan] * len(record.absent)
-        return row_of(record, line, _rank(prefix, record), np.nan if wall is None else wall, dialect, len(codes)), codes, values
+        return (
+            row_of(record, line, _rank(prefix, record), np.nan if wall is None else wall, dialect, len(codes)),
+            codes,
+            values,
+        )
 
     def alone(self, row: bytes) -> Parsed | None:
         """What a row says regardless of the rows before it; None where it may depend on them, or is two rows in one."""
@@ -136,7 +144,13 @@ class Understanding:
 
 
 def _says_something(record: Record) -> bool:
-    return bool(record.values) or bool(record.absent) or record.step is not None or record.n is not None or record.epoch is not None
+    return (
+        bool(record.values)
+        or bool(record.absent)
+        or record.step is not None
+        or record.n is not None
+        or record.epoch is not None
+    )
 
 
 def _rank(prefix: Prefix, record: Record) -> int:

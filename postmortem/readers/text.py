@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
 _ENDINGS = {".out", ".log", ".err", ".txt", ""}
 _JOB = re.compile(r"(?:SLURM_JOB_?ID|slurm job id|Job ID|job_id)\s*[=:]\s*(\d{3,12})", re.IGNORECASE)
-_JOB_IN_NAME = re.compile(r"(?<![\d.])(\d{4,12})(?:_\d+)?(?=\.(?:out|err|log|txt)$)|(?:slurm|job)[-_.]?(\d{3,12})", re.IGNORECASE)
+_JOB_IN_NAME = re.compile(
+    r"(?<![\d.])(\d{4,12})(?:_\d+)?(?=\.(?:out|err|log|txt)$)|(?:slurm|job)[-_.]?(\d{3,12})", re.IGNORECASE
+)
 _YEAR = re.compile(rb"(?<!\d)(20\d\d)[-/]\d\d[-/]\d\d")
 _CLOCK = re.compile(rb"\d\d:\d\d")
 _ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
@@ -96,9 +98,13 @@ class _File:
         self.last_fall: int | None = None
 
     def read(self) -> Reading:
-        np.empty(_KEPT, np.uint8)  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
+        np.empty(
+            _KEPT, np.uint8
+        )  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
         lines = Lines(self.path)
-        found = find_events(self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back)
+        found = find_events(
+            self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back
+        )
         resolved = self._resolve(found.announced)
         reading = Reading(
             source="text",
@@ -163,7 +169,9 @@ class _File:
     def _look(self, block: Block) -> None:
         head = block.data[: min(block.size, 262_144)]
         found = _YEAR.search(head)
-        self.understanding.look(head, int(found[1]) if found else datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year)
+        self.understanding.look(
+            head, int(found[1]) if found else datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year
+        )
         job = _JOB.search(text_of(head[:65_536]))
         self.job = job[1] if job else None
 

@@ -14,7 +14,9 @@ _FRAME = re.compile(
     r"\[[^\]\[]{0,40}?(?:<[^\],]{0,40})?(?:, *+[^,\]]{0,24}(?:it|s|B|\w{1,12})/(?:it|s|\w{1,12})|, *+\?[^,\]]{0,12})?(?P<end>[,\]])"
 )
 _OPEN = re.compile(r"(?P<n>\d{1,15})it \[[^\]\[,]{0,30}, *+[^,\]]{0,24}(?P<end>[,\]])")
-_EPOCH = re.compile(r"\b[Ee](?:poch|POCH|p)\b\s{0,4}[:#\[(]?\s{0,4}(?P<epoch>\d{1,9})(?:\s{0,4}/\s{0,4}(?P<epochs>\d{1,9}))?")
+_EPOCH = re.compile(
+    r"\b[Ee](?:poch|POCH|p)\b\s{0,4}[:#\[(]?\s{0,4}(?P<epoch>\d{1,9})(?:\s{0,4}/\s{0,4}(?P<epochs>\d{1,9}))?"
+)
 _PERCENT = re.compile(r"\d{1,3}(?:\.\d+)?%\|[^|]{0,200}\|")
 _DROPPED = {"v_num"}
 _PREPARATION = re.compile(
@@ -40,7 +42,9 @@ class Bars(Dialect):
     def parse(self, row: Row) -> Record | None:
         text = row.text
         frame = _FRAME.search(text) or _OPEN.search(text)
-        if frame is None or ("%" not in text[: frame.start()] and "|" not in text[: frame.start()] and frame.re is _FRAME):
+        if frame is None or (
+            "%" not in text[: frame.start()] and "|" not in text[: frame.start()] and frame.re is _FRAME
+        ):
             return None
         record = Record(bar=True, level=LOCAL)
         head = text[: frame.start()]
@@ -73,7 +77,9 @@ class Bars(Dialect):
             record.values += [v for v in postfix.values if v.tag not in _DROPPED]
             if postfix.level == GLOBAL and postfix.step is not None and "global_step" not in text:
                 record.step, record.level, record.n, record.total = postfix.step, GLOBAL, None, None
-                record.at = {k: v for k, v in record.at.items() if k not in ("n", "total")} | {"step": postfix.at["step"]}
+                record.at = {k: v for k, v in record.at.items() if k not in ("n", "total")} | {
+                    "step": postfix.at["step"]
+                }
         if described := mine(description, demand=False):
             record.values += described.values
         if record.evaluation:
@@ -104,7 +110,11 @@ class Ignite(Dialect):
         if match is None:
             return None
         record = Record(
-            bar=True, level=LOCAL, n=float(match["n"]), total=float(match["total"]), at={"n": match.span("n"), "total": match.span("total")}
+            bar=True,
+            level=LOCAL,
+            n=float(match["n"]),
+            total=float(match["total"]),
+            at={"n": match.span("n"), "total": match.span("total")},
         )
         if match["epoch"]:
             record.epoch, record.epochs = float(match["epoch"]), float(match["epochs"])
@@ -131,7 +141,11 @@ class TransformersDict(Dialect):
         start = self._start.search(row.text)
         if start is None or "'epoch'" not in row.text[start.start() :]:
             return None
-        if row.text[: start.start()].strip() and "it/s]" not in row.text[: start.start()] and "s/it]" not in row.text[: start.start()]:
+        if (
+            row.text[: start.start()].strip()
+            and "it/s]" not in row.text[: start.start()]
+            and "s/it]" not in row.text[: start.start()]
+        ):
             return None
         record = mine(row.text, start.start(), demand=False)
         if record is None or record.epoch is None or record.step is not None:

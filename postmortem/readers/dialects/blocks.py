@@ -26,7 +26,9 @@ class Olmo(Dialect):
     priority = 17
     needles: ClassVar[tuple[str, ...]] = ("=",)
     _header = re.compile(r"\[step=(?P<step>\d{1,15})/(?:\d+|\?+)(?:,epoch=\d+)?(?:,eta=[^\]]{0,60})?\]")
-    _line = re.compile(rf"\s{{2,8}}(?P<tag>[A-Za-z][\w ./()@\-]{{0,100}}?)=(?P<value>{NUMBER}|{NONFINITE})(?P<suffix>[KMBT]?)$")
+    _line = re.compile(
+        rf"\s{{2,8}}(?P<tag>[A-Za-z][\w ./()@\-]{{0,100}}?)=(?P<value>{NUMBER}|{NONFINITE})(?P<suffix>[KMBT]?)$"
+    )
 
     def sniff(self, sample: str) -> bool:
         return "[step=" in sample
@@ -51,7 +53,9 @@ class Composer(Dialect):
     name = "composer"
     priority = 18
     needles: ClassVar[tuple[str, ...]] = ("batch=", " Train ", " Eval ")
-    _header = re.compile(r"(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d+)?\])?\[(?:batch|token|sample|iteration)=(?P<n>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:")
+    _header = re.compile(
+        r"(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d+)?\])?\[(?:batch|token|sample|iteration)=(?P<n>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:"
+    )
     _evaluation = re.compile(r"\[Eval batch=\d+/\d+\]")
     _line = re.compile(rf"\s+(?:Train|Eval) (?P<tag>[A-Za-z][\w ./()@\-]{{0,120}}): (?P<value>{NUMBER}|{NONFINITE})$")
 
@@ -160,7 +164,9 @@ class TestReport(Dialect):
     content: ClassVar[re.Pattern[str] | None] = re.compile(
         r"\s{1,8}[A-Z][A-Za-z ]{1,24}: |(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
     )
-    _header = re.compile(r"(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$", re.IGNORECASE)
+    _header = re.compile(
+        r"(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$", re.IGNORECASE
+    )
 
     def __init__(self) -> None:
         self.header: dict[int, tuple[int, str]] = {}
@@ -214,7 +220,9 @@ class LightningRich(Dialect):
     needles: ClassVar[tuple[str, ...]] = ()
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s{20,}\S|Epoch \d+/\d+ +━")
     _bar = re.compile(r"Epoch (?P<epoch>\d{1,9})/\d{1,9} [━╸╺ ]{3,200}+.*?•[^•]{0,40}it/s(?P<values>.*)$")
-    _pair = re.compile(rf"(?P<name>[A-Za-z_][\w/@.\-]{{0,80}}): *(?P<value>{NUMBER}|{NONFINITE})?(?:\s|$)|(?P<alone>{NUMBER}|{NONFINITE})(?:\s|$)")
+    _pair = re.compile(
+        rf"(?P<name>[A-Za-z_][\w/@.\-]{{0,80}}): *(?P<value>{NUMBER}|{NONFINITE})?(?:\s|$)|(?P<alone>{NUMBER}|{NONFINITE})(?:\s|$)"
+    )
 
     def __init__(self) -> None:
         self.name_open = ""

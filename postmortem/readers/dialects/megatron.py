@@ -23,7 +23,9 @@ class Megatron(Dialect):
     needles: ClassVar[tuple[str, ...]] = ("iteration",)
     _iteration = re.compile(r"(?:^|\| ?)\s*+iteration\s++(?P<step>\d{1,15})/\s*+(?P<total>\d{1,15}) \|")
     _loss = re.compile(r"\|\s*+[\w ]{0,40}loss\s*+:")
-    _validation = re.compile(r"\s*(?P<split>validation|test)(?: loss| results)? at (?:iteration (?P<step>\d{1,15})|the end of training[^|]{0,60}) \|")
+    _validation = re.compile(
+        r"\s*(?P<split>validation|test)(?: loss| results)? at (?:iteration (?P<step>\d{1,15})|the end of training[^|]{0,60}) \|"
+    )
     _memory = re.compile(r"\(after (?P<step>\d{1,15}) iterations\) memory \((?P<unit>\w+)\) \|")
 
     def parse(self, row: Row) -> Record | None:
@@ -33,7 +35,12 @@ class Megatron(Dialect):
             if record is None:
                 return None
             record.values = [v for v in record.values if v.tag not in ("iteration",)]
-            record.step, record.total, record.n, record.level = float(match["step"]), float(match["total"]), None, GLOBAL
+            record.step, record.total, record.n, record.level = (
+                float(match["step"]),
+                float(match["total"]),
+                None,
+                GLOBAL,
+            )
             record.epoch = None
             record.at = {"step": match.span("step"), "total": match.span("total")}
             if not self._loss.search(text.replace("loss scale", "")):
@@ -69,7 +76,9 @@ class DeepSpeed(Dialect):
     name = "deepspeed"
     priority = 11
     needles: ClassVar[tuple[str, ...]] = ("skipped=", "SamplesPerSec")
-    _timer = re.compile(r"(?:epoch=\d+/micro_step=\d+/global_step=(?P<step>\d+)|\d+/\d+), (?:RunningAvg|Curr)?SamplesPerSec=")
+    _timer = re.compile(
+        r"(?:epoch=\d+/micro_step=\d+/global_step=(?P<step>\d+)|\d+/\d+), (?:RunningAvg|Curr)?SamplesPerSec="
+    )
 
     def parse(self, row: Row) -> Record | None:
         text = row.text
@@ -106,7 +115,9 @@ class Fairseq(Dialect):
         record.n = record.total = None
         record.at.pop("n", None)
         if logger in ("train", "valid", "test", "valid1", "valid2", "dev"):
-            record.values = [v if v.tag.startswith(f"{logger}_") else v._replace(tag=f"{logger} {v.tag}") for v in record.values]
+            record.values = [
+                v if v.tag.startswith(f"{logger}_") else v._replace(tag=f"{logger} {v.tag}") for v in record.values
+            ]
         record.split = ""
         return record
 

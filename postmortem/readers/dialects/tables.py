@@ -22,7 +22,9 @@ class StableBaselines(Dialect):
     name = "stable-baselines3"
     priority = 23
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\|[^|]*+\|[^|]*+\|\s*+$|-{3,}\s*+$")
-    _line = re.compile(rf"\| (?P<indent> *+)(?P<name>[\w./@\-][\w./@\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$")
+    _line = re.compile(
+        rf"\| (?P<indent> *+)(?P<name>[\w./@\-][\w./@\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$"
+    )
 
     def __init__(self) -> None:
         self.box: dict[int, tuple[str, list[Value]]] = {}
@@ -47,7 +49,14 @@ class StableBaselines(Dialect):
     @staticmethod
     def _close(values: list[Value]) -> Record:
         steps = {v.tag.rsplit("/", 1)[-1]: v.number for v in values}
-        step = next((steps[k] for k in ("total_timesteps", "total timesteps", "timesteps", "n_updates", "iterations", "step") if k in steps), None)
+        step = next(
+            (
+                steps[k]
+                for k in ("total_timesteps", "total timesteps", "timesteps", "n_updates", "iterations", "step")
+                if k in steps
+            ),
+            None,
+        )
         record = Record([v for v in values if not v.tag.endswith("total_timesteps")])
         if step is not None:
             record.step, record.level = step, GLOBAL
@@ -83,7 +92,8 @@ class Ultralytics(Dialect):
         if cells[0] == "Class" and "Images" in cells:
             self.validation = [c.rstrip(":") for c in row.text.split(": ")[0].split()]
             self.validation = [
-                c[:-1] if c.endswith(")") and "(" not in c else c.replace("Box(", "").replace("Mask(", "mask ") for c in self.validation
+                c[:-1] if c.endswith(")") and "(" not in c else c.replace("Box(", "").replace("Mask(", "mask ")
+                for c in self.validation
             ]
             return Record()
         if cells[0] == "all" and self.validation:

@@ -37,7 +37,9 @@ class OpenMmlab(Dialect):
     name = "openmmlab"
     priority = 14
     needles: ClassVar[tuple[str, ...]] = ("Epoch(", "Epoch [", "Iter(", "Iter [", "Exp name")
-    _epoch = re.compile(r"Epoch ?(?:\((?P<mode>\w{1,10})\))? *+\[(?P<epoch>\d{1,9})\]\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]")
+    _epoch = re.compile(
+        r"Epoch ?(?:\((?P<mode>\w{1,10})\))? *+\[(?P<epoch>\d{1,9})\]\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]"
+    )
     _iter = re.compile(r"Iter ?(?:\((?P<mode>\w{1,10})\))? *+\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]")
     _list = re.compile(r"\w{1,60}: {0,8}-?[\d.]++(?: -?[\d.]++)++")
 
