@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from postmortem.readers._miner import number
+from postmortem.readers._tokens import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

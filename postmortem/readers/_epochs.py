@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.readers._track import BAR, EVALUATION, FRACTIONAL, NO_STEP, SAMPLES
+from postmortem.readers.dialects import Trust
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,7 +41,7 @@ def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDAr
     held_out = (flags & EVALUATION) > 0
     exact = (step != NO_STEP) & ~held_out
     epoch = carried_epoch(rows)
-    within = exact & ~np.isnan(epoch) & (rows["level"] < 4)
+    within = exact & ~np.isnan(epoch) & (rows["level"] < Trust.GLOBAL)
     if not within.any():
         return step, exact
     step = step.copy()
@@ -91,7 +92,7 @@ def _starts_again(rows: Table, epoch: NDArray[np.float64], n: NDArray[np.float64
     told = bool((rows["base"] >= 0).any())
     total = rows["total"]
     own = not np.isnan(rows["epoch"]).any()
-    return bool(own and (total > 0).all() and (told or (rows["level"] <= 2).all()) and (k <= total[order]).all())
+    return bool(own and (total > 0).all() and (told or (rows["level"] <= Trust.STEP).all()) and (k <= total[order]).all())
 
 
 def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from postmortem.readers._columns import Columns, Place
-from postmortem.readers._miner import number
 from postmortem.readers._positions import POSITIONS, position
 from postmortem.readers._shapes import equal_keys, fold, hashes
+from postmortem.readers._tokens import number
 from postmortem.readers._track import MOST_TAGS, NO_STEP, OTHERS, ROW
+from postmortem.readers.dialects import Trust
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,7 +88,7 @@ class Quick:
         counted = np.searchsorted(pairs.start, ends)
         row = np.repeat(np.arange(len(which)), np.diff(counted, prepend=0))
         steps = np.full(len(which), NO_STEP)
-        for level in range(1, 5):
+        for level in (Trust.LOCAL, Trust.STEP, Trust.ITERATION, Trust.GLOBAL):
             here = np.flatnonzero((pairs.code == _NOTHING - level) & pairs.whole)[
                 ::-1
             ]  # the first of a row is written last

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.readers._lines import text_of
-from postmortem.readers._miner import LONGEST_ROW
 from postmortem.readers._scan import prefilter
+from postmortem.readers._tokens import LONGEST_ROW
 from postmortem.readers._track import FIELDS, ROW, Cells, same
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from postmortem.readers._columns import Columns, Place
-from postmortem.readers._miner import number
+from postmortem.readers._tokens import number
 from postmortem.readers._track import FIELDS, ROW, held, same
+from postmortem.readers.dialects import Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,7 +168,7 @@ def _fill(
         template.fixed[i] = float("nan")
         template.values.append(Place(0, 0, 0, 0))
     template.codes = np.array(parsed.codes, np.int32)
-    by_step = record.step is not None and (record.level > 1 or record.n is None)
+    by_step = record.step is not None and (record.level > Trust.LOCAL or record.n is None)
     said = {"epoch": record.epoch, "epochs": record.epochs, "total": record.total, "rank": record.rank}
     for name, wanted in (("step", record.step if by_step else record.n), *said.items()):
         if wanted is None:

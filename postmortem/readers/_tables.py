@@ -6,8 +6,8 @@ import re
 from typing import ClassVar
 
 from postmortem.core.roles import role_of
-from postmortem.readers._miner import NONFINITE, NUMBER, number
 from postmortem.readers._positions import SPLITS, position
+from postmortem.readers._tokens import NONFINITE, NUMBER, number
 from postmortem.readers.dialects import Dialect, Record, Row, Value
 
 _SCALE = {"K": 1e3, "M": 1e6, "B": 1e9}

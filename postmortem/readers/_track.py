@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.readers._positions import HELD_OUT
+from postmortem.readers.dialects import Trust
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -211,13 +212,13 @@ def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int,
     flags = EVALUATION * record.evaluation | BAR * record.bar | SAMPLES * record.samples
     flags |= FRACTIONAL * (record.fractional or (record.epoch is not None and record.epoch != record.epoch // 1))
     step, total = NO_STEP, record.total
-    if record.step is not None and (record.level > 1 or record.n is None):
+    if record.step is not None and (record.level > Trust.LOCAL or record.n is None):
         step = held(record.step)
-        if record.level == 1:
+        if record.level == Trust.LOCAL:
             flags |= WITHIN
     elif record.n is not None:
         step = held(record.n)
-        if record.level < 4:
+        if record.level < Trust.GLOBAL:
             flags |= WITHIN
     return (
         line,

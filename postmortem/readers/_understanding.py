@@ -10,10 +10,11 @@ import numpy as np
 
 from postmortem.readers._commas import decimal_commas, with_dots
 from postmortem.readers._lines import text_of
-from postmortem.readers._miner import LONGEST_ROW, mine
+from postmortem.readers._miner import mine
 from postmortem.readers._prefix import labelled, peel
 from postmortem.readers._shapes import Parsed
 from postmortem.readers._tables import ColumnTable
+from postmortem.readers._tokens import LONGEST_ROW
 from postmortem.readers._track import MAYBE, row_of, stored
 from postmortem.readers.dialects import Record, Row
 

@@ -19,9 +19,9 @@ from postmortem.readers import reader
 from postmortem.readers._bulk import Bulk
 from postmortem.readers._events import find_events
 from postmortem.readers._lines import Lines, looks_like_text, text_of
-from postmortem.readers._miner import LONGEST_ROW
 from postmortem.readers._rows import Ordered, Rows
 from postmortem.readers._steps import resolve
+from postmortem.readers._tokens import LONGEST_ROW
 from postmortem.readers._track import NO_STEP, Track
 from postmortem.readers._understanding import Understanding
 from postmortem.readers.dialects import DIALECTS

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from postmortem.readers._miner import LONGEST_ROW, mine
+from postmortem.readers._miner import mine
 from postmortem.readers._prefix import NOTHING
 from postmortem.readers._tables import ColumnTable
+from postmortem.readers._tokens import LONGEST_ROW
 from postmortem.readers.dialects import DIALECTS, Row
 from postmortem.readers.text import read_text
 

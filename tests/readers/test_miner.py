@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from postmortem.readers._miner import LONGEST_ROW, mine, number
+from postmortem.readers._miner import mine
 from postmortem.readers._positions import position
+from postmortem.readers._tokens import LONGEST_ROW, number
 from postmortem.readers.text import read_text
 
 if TYPE_CHECKING:
@@ -89,6 +90,18 @@ def test_one_row(text: str, expected: dict[str, float]) -> None:
     found = {v.tag: v.number for v in record.values}
     assert found.keys() == expected.keys()
     assert all(same(found[k], expected[k]) for k in expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "epoch", "epochs"),
+    [("第 3 轮 损失=1", 3.0, None), ("第3/4轮 损失=1", 3.0, 4.0)],
+)
+def test_chinese_ordinals(text: str, epoch: float | None, epochs: float | None) -> None:
+    """The number between 第 and its measure word is a position, also as a fraction."""
+    record = mine(text)
+    assert record is not None
+    assert (record.epoch, record.epochs) == (epoch, epochs)
+    assert [(v.tag, v.number) for v in record.values] == [("损失", 1.0)]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ to the general miner.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from postmortem.core.registry import Registry
@@ -18,8 +19,18 @@ if TYPE_CHECKING:
 
     from postmortem.readers._prefix import Prefix
 
-LOCAL, STEP, ITERATION, GLOBAL = 1, 2, 3, 4
-"""How far a step word can be trusted: batch of an epoch < step < iteration < global step."""
+
+class Trust(IntEnum):
+    """How far the word in front of a step number can be trusted to count steps of the whole training."""
+
+    NONE = 0
+    """No step is named."""
+    LOCAL = 1
+    """A batch of an epoch."""
+    STEP = 2
+    ITERATION = 3
+    GLOBAL = 4
+    """A global step: it never starts again."""
 
 
 class Value(NamedTuple):
@@ -43,7 +54,7 @@ class Record:
 
     values: list[Value] = field(default_factory=list)
     step: float | None = None
-    level: int = 0
+    level: Trust = Trust.NONE
     n: float | None = None
     total: float | None = None
     epoch: float | None = None

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from postmortem.readers._miner import mine
 from postmortem.readers._positions import HELD_OUT
-from postmortem.readers.dialects import GLOBAL, LOCAL, Dialect, Record, Row, Value, dialect
+from postmortem.readers.dialects import Dialect, Record, Row, Trust, Value, dialect
 
 _FRAME = re.compile(
     r"(?P<n>\d{1,15})(?P<unit>[kMG]?)/(?P<total>\d{1,15}|\?)[kMG]? "
@@ -46,7 +46,7 @@ class Bars(Dialect):
             "%" not in text[: frame.start()] and "|" not in text[: frame.start()] and frame.re is _FRAME
         ):
             return None
-        record = Record(bar=True, level=LOCAL)
+        record = Record(bar=True, level=Trust.LOCAL)
         head = text[: frame.start()]
         percent = _PERCENT.search(head)
         description = head[: percent.start()] if percent else head.split("|")[0]
@@ -75,8 +75,8 @@ class Bars(Dialect):
             if frame["n"] == "0" and "v_num=" in text:
                 return Record()  # Lightning resets its bar for the next epoch: old description, old values
             record.values += [v for v in postfix.values if v.tag not in _DROPPED]
-            if postfix.level == GLOBAL and postfix.step is not None and "global_step" not in text:
-                record.step, record.level, record.n, record.total = postfix.step, GLOBAL, None, None
+            if postfix.level == Trust.GLOBAL and postfix.step is not None and "global_step" not in text:
+                record.step, record.level, record.n, record.total = postfix.step, Trust.GLOBAL, None, None
                 record.at = {k: v for k, v in record.at.items() if k not in ("n", "total")} | {
                     "step": postfix.at["step"]
                 }
@@ -111,7 +111,7 @@ class Ignite(Dialect):
             return None
         record = Record(
             bar=True,
-            level=LOCAL,
+            level=Trust.LOCAL,
             n=float(match["n"]),
             total=float(match["total"]),
             at={"n": match.span("n"), "total": match.span("total")},
@@ -177,7 +177,7 @@ class LoggedBars(Dialect):
         match = self._pattern.search(row.text)
         if match is None:
             return Record() if "Progress on:" in row.text and " rate:" in row.text else None
-        record = Record(bar=True, level=LOCAL)
+        record = Record(bar=True, level=Trust.LOCAL)
         if match["what"].strip().lower() in HELD_OUT:
             record.evaluation, record.split = True, match["what"].strip()
         elif not match["unit"]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from postmortem.readers._miner import LONGEST_ROW, NONFINITE, NUMBER, mine, number
+from postmortem.readers._miner import mine
 from postmortem.readers._positions import SPLITS
-from postmortem.readers.dialects import GLOBAL, Dialect, Record, Row, Value, dialect
+from postmortem.readers._tokens import LONGEST_ROW, NONFINITE, NUMBER, number
+from postmortem.readers.dialects import Dialect, Record, Row, Trust, Value, dialect
 
 _REACH = 5
 """Lines below a header within which its block may go on."""
@@ -35,7 +36,7 @@ class Olmo(Dialect):
 
     def parse(self, row: Row) -> Record | None:
         if match := self._header.match(row.text):
-            return Record(step=float(match["step"]), level=GLOBAL, at={"step": match.span("step")})
+            return Record(step=float(match["step"]), level=Trust.GLOBAL, at={"step": match.span("step")})
         if match := self._line.match(row.text):
             factor = _SCALE.get(match["suffix"])
             span = match.span("value") if factor is None else (-1, -1)
@@ -64,7 +65,7 @@ class Composer(Dialect):
 
     def parse(self, row: Row) -> Record | None:
         if match := self._header.match(row.text):
-            record = Record(n=float(match["n"]), level=1, at={"n": match.span("n")})
+            record = Record(n=float(match["n"]), level=Trust.LOCAL, at={"n": match.span("n")})
             if match["total"]:
                 record.total = float(match["total"])
                 record.at["total"] = match.span("total")
@@ -109,7 +110,7 @@ class Rllib(Dialect):
             return Record()
         if match["key"] == "training_iteration":
             done, self.values, self.path = self.values, [], []
-            return Record(done, step=number(match["value"]), level=GLOBAL)
+            return Record(done, step=number(match["value"]), level=Trust.GLOBAL)
         self.values.append(Value("/".join([*(k for _, k in self.path), match["key"]]), number(match["value"])))
         return Record()
 

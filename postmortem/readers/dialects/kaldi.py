@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from postmortem.readers.dialects import ITERATION, STEP, Dialect, Record, Row, Value, dialect
+from postmortem.readers.dialects import Dialect, Record, Row, Trust, Value, dialect
 
 
 @dialect
@@ -33,7 +33,7 @@ class Kaldi(Dialect):
     def parse(self, row: Row) -> Record | None:
         if match := self._iteration.match(row.text):
             values = [Value("lr", float(match["lr"]), *match.span("lr"))] if match["lr"] else []
-            return Record(values, step=float(match["step"]), level=ITERATION, at={"step": match.span("step")})
+            return Record(values, step=float(match["step"]), level=Trust.ITERATION, at={"step": match.span("step")})
         match = self._sentence.search(row.text)
         if match is None:
             return None
@@ -41,6 +41,6 @@ class Kaldi(Dialect):
         name = measure if match["output"] == "output" else f"{measure}/{match['output']}"
         record = Record([Value(name, float(match["value"]), *match.span("value"))])
         if match["step"]:
-            record.step, record.level = float(match["step"]), STEP
+            record.step, record.level = float(match["step"]), Trust.STEP
             record.at["step"] = match.span("step")
         return record

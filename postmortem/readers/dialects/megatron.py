@@ -6,7 +6,7 @@ import re
 from typing import ClassVar
 
 from postmortem.readers._miner import mine
-from postmortem.readers.dialects import GLOBAL, ITERATION, Dialect, Record, Row, Value, dialect
+from postmortem.readers.dialects import Dialect, Record, Row, Trust, Value, dialect
 
 
 @dialect
@@ -39,7 +39,7 @@ class Megatron(Dialect):
                 float(match["step"]),
                 float(match["total"]),
                 None,
-                GLOBAL,
+                Trust.GLOBAL,
             )
             record.epoch = None
             record.at = {"step": match.span("step"), "total": match.span("total")}
@@ -52,14 +52,14 @@ class Megatron(Dialect):
                 return None
             record.values = [v._replace(tag=f"{match['split']} {v.tag.replace(' value', '')}") for v in record.values]
             if match["step"]:
-                record.step, record.level = float(match["step"]), GLOBAL
+                record.step, record.level = float(match["step"]), Trust.GLOBAL
                 record.at["step"] = match.span("step")
             return record
         if match := self._memory.search(text):
             record = mine(text, match.end() - 1, demand=False)
             if record is not None:
                 record.values = [v._replace(tag=f"memory ({match['unit']}) {v.tag}") for v in record.values]
-                record.step, record.level = float(match["step"]), ITERATION
+                record.step, record.level = float(match["step"]), Trust.ITERATION
                 record.at["step"] = match.span("step")
             return record
         return None
@@ -89,7 +89,7 @@ class DeepSpeed(Dialect):
             return record
         if (match := self._timer.match(text)) and (record := mine(text, text.index(", ") + 1, demand=False)):
             if match["step"]:
-                record.step, record.level = float(match["step"]), GLOBAL
+                record.step, record.level = float(match["step"]), Trust.GLOBAL
                 record.at["step"] = match.span("step")
             return record
         return None
@@ -109,7 +109,7 @@ class Fairseq(Dialect):
 
     def parse(self, row: Row) -> Record | None:
         record = mine(row.text, demand=False)
-        if record is None or record.level != GLOBAL:
+        if record is None or record.level != Trust.GLOBAL:
             return None
         logger = (row.prefix.logger or "").strip()
         record.n = record.total = None
@@ -143,7 +143,7 @@ class Espnet(Dialect):
             if record is None:
                 return None
             record.epoch, record.base = float(match["epoch"]), 1
-            record.n, record.level = float(match["last"]), 1
+            record.n, record.level = float(match["last"]), Trust.LOCAL
             record.at = {"epoch": match.span("epoch"), "n": match.span("last")}
             return record
         if match := self._results.match(row.text):
@@ -158,7 +158,7 @@ class Espnet(Dialect):
             for value in part.values if part else ():
                 if value.tag == "total_count":
                     if section[1] == "train":
-                        record.step, record.level, record.epoch = value.number, GLOBAL, None
+                        record.step, record.level, record.epoch = value.number, Trust.GLOBAL, None
                     continue
                 record.values.append(Value(f"{section[1]} {value.tag}", value.number))
         return record if record.values else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from postmortem.readers._miner import NONFINITE, NUMBER, number
-from postmortem.readers.dialects import GLOBAL, Dialect, Record, Row, Value, dialect
+from postmortem.readers._tokens import NONFINITE, NUMBER, number
+from postmortem.readers.dialects import Dialect, Record, Row, Trust, Value, dialect
 
 _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
 
@@ -59,7 +59,7 @@ class StableBaselines(Dialect):
         )
         record = Record([v for v in values if not v.tag.endswith("total_timesteps")])
         if step is not None:
-            record.step, record.level = step, GLOBAL
+            record.step, record.level = step, Trust.GLOBAL
         return record
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from postmortem.readers._miner import NUMBER, mine, number
-from postmortem.readers.dialects import ITERATION, LOCAL, Dialect, Record, Row, Value, dialect
+from postmortem.readers._miner import mine
+from postmortem.readers._tokens import NUMBER, number
+from postmortem.readers.dialects import Dialect, Record, Row, Trust, Value, dialect
 
 
 def _position(record: Record, match: re.Match[str], base: int) -> Record:
     groups = match.groupdict()
-    record.level, record.step, record.base = LOCAL, None, base
+    record.level, record.step, record.base = Trust.LOCAL, None, base
     record.epochs = None
     record.at = {}
     if groups.get("epoch"):
@@ -59,7 +60,7 @@ class OpenMmlab(Dialect):
             record.n = record.total = None
             record.at.pop("n")
         elif match.re is self._iter:
-            record.step, record.level, record.n = record.n, ITERATION, None
+            record.step, record.level, record.n = record.n, Trust.ITERATION, None
             record.at["step"] = record.at.pop("n")
         return record
 
