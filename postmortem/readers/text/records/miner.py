@@ -1,0 +1,352 @@
+"""The general miner: finds named numbers in print styles that no dialect describes.
+
+One pass over the numbers of a row. The text in front of a number names it: ``key=1``, ``key: 1``, ``key 1``, JSON and
+Python dicts (nested keys are joined by ``/``), ``name 1.23 (1.30)``, ``12/100``, ``[3, 100]``, tables with bars.
+Every pattern is anchored at what precedes it and uses possessive repeats, so the time is linear in the row's length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from postmortem.core.roles import role_of
+from postmortem.readers.text.records.names import Named, letters, name_of
+from postmortem.readers.text.records.placing import (
+    counted_by,
+    parts,
+    place,
+    place_fraction,
+    place_in_epoch,
+    place_unnamed,
+)
+from postmortem.readers.text.records.record import Record, Trust, Value
+from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
+from postmortem.readers.text.records.tokens import (
+    LONGEST_ROW,
+    NONFINITE,
+    NUMBER,
+    SUFFIX,
+    TIME_UNITS,
+    TOKEN,
+    TOKEN_CJK,
+    number,
+)
+
+_CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af\uff00-\uff60]")
+_NARROW = {0xFF1A: ":", 0xFF0C: ",", 0xFF1D: "=", 0xFF08: "(", 0xFF09: ")", 0xFF05: "%", 0x3000: " "}
+"""Full-width punctuation of East Asian texts and its ASCII equivalent."""
+_ORDINAL = re.compile(r"\s*+(?:个)?(?:(?P<epoch>轮|[Ee]poch)|(?P<step>步|次迭代|[Ss]tep))")
+_PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
+_GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
+_NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
+_TO_BRACKET = re.compile(r"[^()\[\]]{0,1000}+[)\]]")
+_TIMES_SIGN = re.compile(r"(?: ?[x×] ?\d++)++")
+_WORDS = re.compile(r"""\b[A-Za-z_][\w.]{0,60}=(?:"[^"]{0,300}"|'[^']{0,300}'|[A-Za-z][\w./:@\-]{0,120})""")
+"""key=word pairs, as in logfmt."""
+_REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
+_NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
+_EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
+_INERT = re.compile(
+    r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
+    r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning)"
+)
+
+
+def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
+    """Values and position of the row text[start:], or None if it has no named number.
+
+    With `demand`, a row that looks like a sentence gives None. Dialects that know the row to be one of metrics pass
+    False.
+    """
+    if demand and _INERT.match(text):
+        return None
+    return RowMiner(text[:LONGEST_ROW], start).mine(demand=demand)
+
+
+class RowMiner:
+    """One pass over the numbers of a row: one method per kind of number, and a decision at the end.
+
+    `end` is where the text begins that no number has used yet. `covered` counts the letters of names and `leftover`
+    all others: a row of metrics has more of the former, a sentence more of the latter.
+    """
+
+    covered = leftover = 0
+    split = ""
+    of_ranks = False
+    """The position is in parentheses, as ``(0/4)``: a rank and the number of ranks if a step follows."""
+
+    def __init__(self, text: str, start: int) -> None:
+        self.text = text
+        self.start = self.end = start
+        self.record = Record()
+        self.weak: list[int] = []
+        """Indices of values without a sign or a known role: they count if the whole row is made of pairs."""
+        self.path: list[str] = []
+        """Keys of the dicts around the current number."""
+
+    def mine(self, *, demand: bool) -> Record | None:
+        """Values and position of the row, or None if it is not a row of metrics."""
+        token, is_cjk = TOKEN, False
+        if not self.text.isascii() and _CJK.search(self.text):
+            self.text, token, is_cjk = self.text.translate(_NARROW), TOKEN_CJK, True
+        text = self.text
+        nested = "{" in text
+        for match in token.finditer(text, self.start):
+            begin, end, kind = match.start(), self.end, match.lastgroup
+            if begin < end:
+                continue  # part of a percentage or a list that was already used
+            # after rejected words ("nan") the text in front may be long, but a name is not
+            far = begin - (200 if kind == "nonfinite" else 2000)
+            gap = text[far if far > end else end : begin]
+            if nested and ("{" in gap or "}" in gap):
+                self._walk(gap)
+            if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", match.end()) and letters(gap)):
+                self.leftover += letters(gap) // 2  # a date, or "output #0: accuracy = 0.9"
+                self.end = match.end()
+                continue
+            if is_cjk and self._ordinal(match, gap):
+                continue
+            named = name_of(gap) if gap else None
+            if kind == "b":
+                self._fraction(match, gap, named)
+            elif kind == "nonfinite":
+                if named is not None and not self._is_word(match, named):
+                    self._named(match, gap, named, match.span("nonfinite"))
+            elif named is not None:
+                self._named(match, gap, named, match.span("number"))
+            else:
+                self._unnamed(match, gap)
+        if self.of_ranks:
+            self._take_rank()
+        self.record.split = self.record.split or self.split
+        return self._decide(demand)
+
+    def _walk(self, gap: str) -> None:
+        """Keep `path` up to date with the braces of dicts."""
+        for match in _NESTED.finditer(gap[-4000:]):
+            if match[1] is not None:
+                self.path.append(match[1])
+            elif match[0] == "}" and self.path:
+                self.path.pop()
+
+    def _ordinal(self, match: re.Match[str], gap: str) -> bool:
+        """Take the 3 of ``第 3 轮`` (the third epoch), if this is one."""
+        found = _ORDINAL.match(self.text, match.end()) if gap.rstrip().endswith("第") else None
+        if found is None or match["nonfinite"]:
+            return False
+        where = POSITIONS["epoch" if found["epoch"] else "step"]
+        if match["b"]:
+            place_fraction(self.record, where, match)
+        else:
+            place(self.record, where, match["number"], match.span("number"), "")
+        self.end = found.end()
+        return True
+
+    def _fraction(self, match: re.Match[str], gap: str, named: Named | None) -> None:
+        """``12/100``: an epoch, a step of a known total, a position, or a share such as the correct answers."""
+        record, before = self.record, gap.strip()
+        self.end = match.end()
+        if before == "(" and record.values:
+            return  # "Acc: 50.0% (155/310)": the counts of the percentage
+        first = record.n is None
+        if not (before == "][" and place_in_epoch(record, match)):
+            self._take_fraction(match, named)
+        if before == "(" and first and record.n is not None and self.text.startswith(")", self.end):
+            self.of_ranks = True
+        if named is not None:
+            self.covered += len(named.name)
+            self.leftover += named.leftover
+
+    def _take_fraction(self, match: re.Match[str], named: Named | None) -> None:
+        record, text = self.record, self.text
+        percent = _PERCENT.match(text, match.end())
+        if percent:
+            self.end = percent.end()
+        if named is not None and (where := counted_by(named)) is not None:
+            place_fraction(record, where, match)
+        elif named is not None and role_of(named.name) in ("accuracy", "val_accuracy"):
+            n, total = parts(match)
+            record.once = True
+            record.values.append(Value(named.name, float(percent[1]) if percent else n / total if total else n))
+        elif record.n is None and (named is None or _is_split(named)):
+            record.n, record.total = n, total = parts(match)
+            record.at["n"], record.at["total"] = match.span("a"), match.span("b")
+            in_brackets = "[" in text[max(0, match.start() - 8) : match.start()]
+            record.samples = percent is not None and (total or 0) > 5000 and in_brackets
+            if named is not None:
+                record.split = named.name
+                record.evaluation = record.split.lower() in HELD_OUT
+
+    def _is_word(self, match: re.Match[str], named: Named) -> bool:
+        """Whether a nan or inf is a word, as in "number of nan iterations"."""
+        if named.strong:
+            return False
+        stop = match.end()
+        followed = self.text[stop : stop + 2].strip()[:1].isalpha() and _is_sentence(self.text, stop)
+        return followed or role_of(named.name) is None
+
+    def _unnamed(self, match: re.Match[str], gap: str) -> None:
+        """A number without a name: a position at the start of a row, or nothing."""
+        if not ((self.record.values and gap.strip() in ("", "(")) or gap.lstrip().startswith(")")):
+            place_unnamed(self.record, match, self.text, gap)
+            self.leftover += letters(gap)
+        self.end = match.end()
+
+    def _named(self, match: re.Match[str], gap: str, named: Named, span: tuple[int, int]) -> None:
+        """A number with a name: a position or a metric."""
+        record, stop = self.record, match.end()
+        if "(" in gap and record.values and _is_mean(named, gap, record.values[-1]):
+            self.end = stop  # "loss 1.23 (avg 1.30)"
+            return
+        raw = self.text[span[0] : span[1]]
+        unit = match["unit"].strip() if match.lastgroup == "unit" else ""
+        where = position(named.name)
+        if where is None:
+            if role_of(named.name) is None and (several := _end_of_several(gap, raw, self.text, stop)):
+                self.covered += len(named.name)
+                self.leftover += named.leftover
+                self.end = several
+                return
+        elif where[0] == "step":
+            if unit in ("k", "K", "M"):  # "step 1.5k"
+                raw = f"{number(raw) * SUFFIX[unit]:.0f}"
+                record.once = True
+            elif unit in TIME_UNITS or ("." in raw and not raw.endswith(".0") and where[1] < Trust.GLOBAL):
+                where = None  # a timer: "forward: 103.30 | step: 7.03"
+        self.split = named.split or self.split
+        if where is not None:
+            self.covered += len(named.name)
+            self.leftover += named.leftover
+            place(record, where, raw, span, named.name)
+            self.end = stop
+        elif not ("..." in gap and raw.isdigit()):  # a listing of settings
+            self.end = stop
+            self._metric(gap, named, raw, span, unit)
+
+    def _metric(self, gap: str, named: Named, raw: str, span: tuple[int, int], unit: str) -> None:
+        """A number with a name that is not a position; `end` is already after it."""
+        record = self.record
+        if not named.strong and not named.clean and role_of(named.name) is None:
+            self.leftover += letters(gap)
+            return
+        tag = "/".join((*self.path, named.name)) if self.path and named.strong else named.name
+        if "[" in gap and (group := _GROUP.search(gap)) and any(v.tag == tag for v in record.values):
+            tag = f"{group[1]}/{tag}"  # "loss[loss=1, …], tot_loss[loss=2, …]"
+        factor = SUFFIX.get(unit) if unit else None
+        if factor is not None and role_of(tag) == "memory":
+            factor = None
+        value = Value(tag, number(raw), *span) if factor is None else Value(tag, number(raw) * factor)
+        if named.strong or (named.words <= 4 and role_of(tag) is not None):
+            record.values.append(value)
+            self.covered += len(named.name)
+            self.leftover += named.leftover
+        elif named.words <= 2 and (unit or not self.text[self.end : self.end + 1].strip().strip(",|;)]")):
+            self.weak.append(len(record.values))
+            record.values.append(value)
+            self.covered += len(named.name)
+        else:
+            self.leftover += letters(gap)
+
+    def _take_rank(self) -> None:
+        """Take the position of "(0/4) Epoch 1, batch 50" as the rank: it is 0 of 4 ranks."""
+        record = self.record
+        if record.n is not None and record.step is not None:
+            record.rank, record.n, record.total = int(record.n), None, None
+            record.at["rank"] = record.at.pop("n")
+            record.at.pop("total", None)
+
+    def _decide(self, demand: bool) -> Record | None:
+        """The record, if the row is one of metrics."""
+        record, text = self.record, self.text
+        self.leftover += sum(map(str.isalpha, text[self.end : self.end + 400]))
+        placed = record.step is not None or record.n is not None or record.epoch is not None
+        if self.weak and demand:
+            self._drop_weak(placed)
+        if len(record.values) > 8 and max(Counter(v.tag for v in record.values).values()) > 2:
+            return None  # a dump of many results, one after the other
+        if demand and self.leftover and self._is_prose(placed):
+            return _reversed(text, self.start) or _epoch_anywhere(text, self.start)
+        if not record.values and not placed:
+            return _reversed(text, self.start) if demand else None
+        _inherit_split(record, text)
+        return record
+
+    def _drop_weak(self, placed: bool) -> None:
+        """Drop pairs without a sign unless the whole row is made of pairs and has a known quantity or a position."""
+        values = self.record.values
+        if self.leftover > 0 or not (placed or any(role_of(v.tag) for v in values)):
+            self.covered -= sum(len(values[i].tag) for i in self.weak)
+            for i in reversed(self.weak):
+                del values[i]
+
+    def _is_prose(self, placed: bool) -> bool:
+        """Whether too little of the row's text names numbers."""
+        if placed and "=" in self.text:
+            words = _WORDS.finditer(self.text, self.start)
+            self.leftover -= sum(sum(map(str.isalpha, m[0])) for m in words)
+        known = placed or any(role_of(v.tag) is not None for v in self.record.values)
+        return self.covered * (2 if placed else 1 if known else 0.3) < self.leftover
+
+
+def _epoch_anywhere(text: str, start: int) -> Record | None:
+    """An epoch and nothing else, from a sentence that names both it and the number of epochs."""
+    found = _EPOCH_ANYWHERE.search(text, start)
+    if found is None:
+        return None
+    at = {"epoch": found.span(1), "epochs": found.span(2)}
+    return Record(epoch=float(found[1]), epochs=float(found[2]), at=at)
+
+
+def _reversed(text: str, start: int) -> Record | None:
+    """Rows with names after the numbers: ``100: 1.52, 1.61 avg loss, 0.001 rate, 2.3 seconds`` (darknet)."""
+    head = re.match(r"\s*+(\d{1,15})[:)]\s", text[start:])
+    pairs = [_REVERSED.match(part) for part in text[start + head.end() : 2000].split(", ")] if head else []
+    found = [pair for pair in pairs if pair is not None]
+    if head is None or len(found) < 2 or not any(role_of(pair["name"]) for pair in found):
+        return None
+    values = [Value(pair["name"], number(pair["value"])) for pair in found]
+    return Record(values, step=float(head[1]), level=Trust.STEP, once=True)
+
+
+def _end_of_several(gap: str, raw: str, text: str, stop: int) -> int:
+    """Where a list in brackets or a shape such as ``224 x 224`` ends whose first number ends at `stop`; else 0."""
+    if gap.rstrip()[-1:] in ("(", "[") and ("," in raw or _NEXT.match(text, stop)):
+        found = _TO_BRACKET.match(text, stop)
+        return found.end() if found else stop
+    found = _TIMES_SIGN.match(text, stop)
+    return found.end() if found else 0
+
+
+def _is_mean(named: Named, gap: str, before: Value) -> bool:
+    """Whether a number in brackets is of the value before it: "loss 1.2 (avg 1.3)" is, "loss 1.2 (lr 0.1)" is not."""
+    if ")" in gap or not gap.lstrip().startswith("("):
+        return False
+    role = role_of(named.name)
+    return role is None or role == role_of(before.tag)
+
+
+def _is_sentence(text: str, end: int) -> bool:
+    """Whether a plain word, not another pair, follows."""
+    following = text[end : end + 40].split()
+    return bool(following) and role_of(following[0]) is None and position(following[0]) is None
+
+
+def _is_split(named: Named) -> bool:
+    name = named.name.lower()
+    return bool(named.split) or name in SPLITS or (not named.strong and name.rstrip(":") in SPLITS)
+
+
+def _inherit_split(record: Record, text: str) -> None:
+    """``train Loss: 0.8 Acc: 0.6``: a split word in front of the first name holds for the next ones too."""
+    split, seen = "", set()
+    for i, value in enumerate(record.values):
+        tag = value.tag
+        first, rest = tag.split(" ", 1) if " " in tag else ("", "")
+        if rest and first.lower() in SPLITS:
+            split = first
+        elif split and value.start >= 0 and role_of(tag) in ("loss", "accuracy", "perplexity", "reward", None):
+            between = text[max(0, value.start - len(tag) - 6) : value.start].replace(tag, "")
+            if tag in seen or not re.search(r"[|,;\-\t]", between):
+                record.values[i] = value._replace(tag=f"{split} {tag}")
+        seen.add(tag)
