@@ -17,14 +17,15 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers.text.bulk import Bulk
-from postmortem.readers.text.bulk.rows import Ordered, Rows
+from postmortem.readers.text.bulk.collect import Ordered
+from postmortem.readers.text.bulk.rows import Rows
 from postmortem.readers.text.dialects import DIALECTS
 from postmortem.readers.text.failures import find_events
 from postmortem.readers.text.lines.blocks import Lines, looks_like_text, text_of
 from postmortem.readers.text.records.tokens import LONGEST_ROW
-from postmortem.readers.text.row_parser import Understanding
+from postmortem.readers.text.row_parser import RowParser
 from postmortem.readers.text.steps.resolve import resolve
-from postmortem.readers.text.steps.row_store import NO_STEP, Track
+from postmortem.readers.text.steps.row_store import NO_STEP, RowStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -76,17 +77,17 @@ def read_text(path: Path, dialects: Iterable[type[Dialect]] | None = None, *, fa
 
     `fast` False parses every row on its own: the same reading, slowly, for tests.
     """
-    return _File(path, DIALECTS if dialects is None else dialects, fast).read()
+    return LogFile(path, DIALECTS if dialects is None else dialects, fast).read()
 
 
-class _File:
+class LogFile:
     """One log while it is read."""
 
     def __init__(self, path: Path, dialects: Iterable[type[Dialect]], fast: bool = True) -> None:
         self.path = path
-        self.track = Track()
-        self.understanding = Understanding(self.track, dialects)
-        self.bulk = Bulk(self.understanding, fast)
+        self.store = RowStore()
+        self.parser = RowParser(self.store, dialects)
+        self.bulk = Bulk(self.parser, fast)
         self.timeless: set[bytes] = set()
         """Rows, but for their digits, that name no time."""
         self.first_time = np.nan
@@ -120,17 +121,17 @@ class _File:
             step_axis=resolved.axis,
             facts=found.facts | ({"plan": resolved.plan} if resolved.plan else {}),
         )
-        if self.understanding.cut_rows:
+        if self.parser.cut_rows:
             reading.problems.append(
                 Problem(
                     path=str(self.path),
-                    what=f"{self.understanding.cut_rows} lines are longer than {LONGEST_ROW} characters",
+                    what=f"{self.parser.cut_rows} lines are longer than {LONGEST_ROW} characters",
                     kept="the numbers in their first part",
                     lost="the rest of them",
                 )
             )
-        if self.understanding.unexplained:
-            reading.skipped["lines with numbers that nothing explained"] = self.understanding.unexplained
+        if self.parser.unexplained:
+            reading.skipped["lines with numbers that nothing explained"] = self.parser.unexplained
         job = self.job or next((g for m in [_JOB_IN_NAME.search(self.path.name)] if m for g in m.groups() if g), None)
         if job:
             reading.facts.setdefault("job_id", job)
@@ -139,7 +140,7 @@ class _File:
     def _resolve(self, announced: Announcements) -> Resolved:
         """What the rows say, all of them being read."""
         if self.resolved is None:
-            self.resolved = resolve(self.track, announced)
+            self.resolved = resolve(self.store, announced)
         return self.resolved
 
     def _went_back(self, line: int, announced: Announcements) -> bool:
@@ -149,19 +150,19 @@ class _File:
         return line < self.last_fall and _went_back(resolved, line)
 
     def _notes(self) -> list[str]:
-        explained = self.understanding.explained
+        explained = self.parser.explained
         if not explained:
             return []
         parts = ", ".join(f"{name} {count}" for name, count in sorted(explained.items(), key=lambda e: (-e[1], e[0])))
         if quickly := self.bulk.read_quickly:
             parts += f", simple pattern {quickly} (their words occur in no other line, so each was only searched for names and numbers)"
-        return [f"lines explained: {parts}; with numbers but not explained: {self.understanding.unexplained}"]
+        return [f"lines explained: {parts}; with numbers but not explained: {self.parser.unexplained}"]
 
     def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
         """Reads the numbers of each block and hands its lines on to the search for events."""
         size = max(self.path.stat().st_size, 1)
         for i, block in enumerate(lines):
-            self.track.share = min(1.0, (block.offset + block.size) / size)
+            self.store.share = min(1.0, (block.offset + block.size) / size)
             if i == 0:
                 self._look(block)
             yield from self._block(block)
@@ -169,9 +170,7 @@ class _File:
     def _look(self, block: Block) -> None:
         head = block.data[: min(block.size, 262_144)]
         found = _YEAR.search(head)
-        self.understanding.look(
-            head, int(found[1]) if found else datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year
-        )
+        self.parser.look(head, int(found[1]) if found else datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year)
         job = _JOB.search(text_of(head[:65_536]))
         self.job = job[1] if job else None
 
@@ -180,7 +179,7 @@ class _File:
         out = Ordered(rows.line)
         news = self.bulk.read(rows, out)
         self._note_times(rows)
-        out.into(self.track)
+        out.into(self.store)
         yield from self._for_events(rows, news)
 
     def _note_times(self, rows: Rows) -> None:
@@ -199,7 +198,7 @@ class _File:
             shape = row.translate(_ONE_DIGIT)
             if shape in self.timeless:
                 continue
-            wall = self.understanding.wall_time(row)
+            wall = self.parser.wall_time(row)
             if wall is not None:
                 return wall
             if len(self.timeless) < _MOST_SHAPES:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from postmortem.readers.text.bulk.templates import Template
     from postmortem.readers.text.dialects import Dialect
     from postmortem.readers.text.lines.prefixes import Prefix
-    from postmortem.readers.text.steps.row_store import Track
+    from postmortem.readers.text.steps.row_store import RowStore
 
 _GLUED = re.compile(
     r"(?<=[\d.\])])(?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch)\b[ :=#\[(]{0,3}\d|\{'[a-z])|(?<=\d)(?=\[(?:rank|default)\d)"
@@ -34,11 +34,11 @@ _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
 _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
 
 
-class Understanding:
+class RowParser:
     """Understands the rows of one log, one at a time, and counts what explained them. `track` gives tags their codes."""
 
-    def __init__(self, track: Track, dialects: Iterable[type[Dialect]]) -> None:
-        self.track = track
+    def __init__(self, store: RowStore, dialects: Iterable[type[Dialect]]) -> None:
+        self.store = store
         self.dialects: list[Dialect] = [*(d() for d in dialects), ColumnTable()]
         self.names = [*(d.name for d in self.dialects), "general miner"]
         self.active = list(enumerate(self.dialects))
@@ -83,8 +83,8 @@ class Understanding:
         self, record: Record, dialect: int, prefix: Prefix, line: int
     ) -> tuple[tuple[Any, ...], list[int], list[float]]:
         wall = prefix.wall_time if prefix.wall_time is not None else record.wall_time
-        codes = [self.track.code(stored(v.tag, record)) for v in record.values] + [
-            self.track.code(MAYBE + tag) for tag in record.absent
+        codes = [self.store.code(stored(v.tag, record)) for v in record.values] + [
+            self.store.code(MAYBE + tag) for tag in record.absent
         ]
         values = [v.number for v in record.values] + [np.nan] * len(record.absent)
         return (

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.readers.text.bulk.name_value_scan import Quick
+from postmortem.readers.text.bulk.name_value_scan import NameValueScan
 from postmortem.readers.text.bulk.templates import (
     FEW,
     LONGEST,
     RUN,
     Family,
-    Layout,
+    RowLayout,
     Template,
     equal_keys,
     fold,
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.bulk.rows import Ordered, Rows
-    from postmortem.readers.text.row_parser import Understanding
+    from postmortem.readers.text.bulk.collect import Ordered
+    from postmortem.readers.text.bulk.rows import Rows
+    from postmortem.readers.text.row_parser import RowParser
 
 MANY = 48
 """Fewer rows of one layout than these are not worth reading by columns."""
@@ -45,8 +46,8 @@ LOUD = 64
 class Bulk:
     """Reads all rows of one log, block by block. `fast` False: each is parsed on its own."""
 
-    def __init__(self, understanding: Understanding, fast: bool) -> None:
-        self.understanding = understanding
+    def __init__(self, parser: RowParser, fast: bool) -> None:
+        self.parser = parser
         self.fast = fast
         self.families: dict[tuple[int, int], Family] = {}
         """By the length of their rows, and the hash of their folded bytes."""
@@ -57,7 +58,7 @@ class Bulk:
         self.met: set[bytes] = set()
         self.strangers = 0
         """Rows in a row whose skeleton was new."""
-        self.quick = Quick(understanding.track, len(understanding.dialects))
+        self.quick = NameValueScan(parser.store, len(parser.dialects))
         self.stretch, self.since = STRETCH, 0
         """How many rows to read quickly, and how many were since the last ones that were read properly."""
         self.read_quickly = 0
@@ -123,7 +124,7 @@ class Bulk:
                 if np.count_nonzero(left) < FEW or self.n_layouts >= MOST_LAYOUTS:
                     break
                 row = rows.bytes(int(group[np.argmax(left)]))
-                family.layouts.append(Layout(self._template(row), row))
+                family.layouts.append(RowLayout(self._template(row), row))
                 self.n_layouts += 1
             layout = family.layouts[turn]
             here = layout.named(words, left)
@@ -136,7 +137,7 @@ class Bulk:
                 if template.row is not None:
                     found, values = layout.read(mine)
                     out.put(where, found, template.codes, values)
-                self.understanding.count(template, len(where))
+                self.parser.count(template, len(where))
                 if template.hide:
                     rows.hidden[where] = True
                 else:
@@ -150,7 +151,7 @@ class Bulk:
         skeleton = RUN.sub(b"0", row)
         template = self.skeletons.get(skeleton)
         if template is None:
-            template = learn(row, self.understanding.alone, self.understanding.rank_of, self.understanding.year)
+            template = learn(row, self.parser.alone, self.parser.rank_of, self.parser.year)
             template.hide = template.pure and not prefilter().lines_in(row + b"\n")
             if len(self.skeletons) < MOST_SKELETONS:
                 self.skeletons[skeleton] = template
@@ -202,10 +203,10 @@ class Bulk:
                     if template.row is not None and (read := read_one(template, row)) is not None:
                         found, values = read
                         out.add(i, found, template.codes.tolist(), values)
-                    self.understanding.count(template, 1)
+                    self.parser.count(template, 1)
                     rows.hidden[i] = template.hide
                     continue
-            for record in self.understanding.records(row, int(rows.line[i])):
+            for record in self.parser.records(row, int(rows.line[i])):
                 out.add(i, *record)
         return new
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _EXACT = 10.0 ** np.arange(23)
 
 
-class Place(NamedTuple):
+class NumberSpan(NamedTuple):
     """Bytes of a row, counted from its runs of digits: `before` the start of run `first` to `after` the end of run `last`."""
 
     first: int
@@ -32,7 +32,7 @@ class Place(NamedTuple):
         return runs[self.first][0] - self.before, runs[self.last][1] + self.after
 
 
-class Columns:
+class DigitColumns:
     """n rows of one layout: `words` uint64[n, w], `row` one of them, `runs` where its runs of digits are."""
 
     def __init__(self, words: NDArray[np.uint64], row: bytes, runs: list[tuple[int, int]]) -> None:
@@ -77,7 +77,7 @@ class Columns:
             found >>= word(32)
         return found
 
-    def number(self, place: Place) -> NDArray[np.float64]:
+    def number(self, place: NumberSpan) -> NDArray[np.float64]:
         """The decimal number at a place, bit for bit what float() reads."""
         start, end = place.span(self.runs)
         text = self.row[start:end]
@@ -98,7 +98,7 @@ class Columns:
         return -value if mantissa.startswith(b"-") else value
 
     def _scaled(
-        self, value: NDArray[np.float64], place: Place, start: int, end: int, negative: bool, behind: int
+        self, value: NDArray[np.float64], place: NumberSpan, start: int, end: int, negative: bool, behind: int
     ) -> NDArray[np.float64]:
         """Whole numbers times ten to the power that is printed behind them, less the decimals `behind` the point."""
         power = self.digits(*self.runs[place.last])
@@ -123,7 +123,7 @@ class Columns:
         )
         return np.array([number(cell.tobytes().decode("ascii", "replace")) for cell in cells])
 
-    def step(self, place: Place) -> NDArray[np.int64]:
+    def step(self, place: NumberSpan) -> NDArray[np.int64]:
         """The number at a place as a step, held inside int64."""
         return np.clip(self.number(place), -(2.0**62), 2.0**62).astype(np.int64)
 
@@ -133,7 +133,7 @@ class Columns:
         last = max(self.runs[parts["MD" if "MD" in parts else "D"]][1] - 8, start)
         new = np.flatnonzero(_changes(self._texts(start, 8)) | _changes(self._texts(last, 8)))  # dates are few
         day = np.repeat(
-            Columns(self.words[new], self.row, self.runs).days(parts, year), np.diff(new, append=len(self.words))
+            DigitColumns(self.words[new], self.row, self.runs).days(parts, year), np.diff(new, append=len(self.words))
         )
         n = {k: self.digits(*self.runs[parts[k]]) for k in ("h", "m", "s", "f") if k in parts}
         found: NDArray[np.float64] = day + ((n["h"].astype(np.int64) * 60 + n["m"]) * 60 + n["s"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from postmortem.readers.text.bulk.digit_columns import Columns, Place
+from postmortem.readers.text.bulk.digit_columns import DigitColumns, NumberSpan
 from postmortem.readers.text.bulk.templates import equal_keys, fold, hashes
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.step_words import POSITIONS, position
@@ -23,8 +23,9 @@ from postmortem.readers.text.steps.row_store import MOST_TAGS, NO_STEP, OTHERS, 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.bulk.rows import Ordered, Rows
-    from postmortem.readers.text.steps.row_store import Track
+    from postmortem.readers.text.bulk.collect import Ordered
+    from postmortem.readers.text.bulk.rows import Rows
+    from postmortem.readers.text.steps.row_store import RowStore
 
 _WORD = bytes((chr(c).isalnum() and c < 128) or c in b"_/.@+-" or c >= 128 for c in range(256))
 _FIRST = np.array([c in b"+-0123456789nNi" for c in range(256)])
@@ -65,11 +66,11 @@ _TAILS = np.array([[(1 << 8 * min(max(n - 8 * k, 0), 8)) - 1 for k in range(4)] 
 """Keeps the first n bytes of 32."""
 
 
-class Quick:
+class NameValueScan:
     """Reads rows of one log; remembers its names. `dialect` is the number under which the rows are entered."""
 
-    def __init__(self, track: Track, dialect: int) -> None:
-        self._track = track
+    def __init__(self, store: RowStore, dialect: int) -> None:
+        self._store = store
         self._dialect = dialect
         self._codes: dict[tuple[bytes, bool], int] = {}
         self._key = np.zeros(1 << _SLOTS, np.uint64)
@@ -145,8 +146,8 @@ class Quick:
                 if length[i] <= _LONGEST_NAME:
                     self._key[slot[i]], self._code[slot[i]] = key[i], code[i]
             odd = odd[some:]
-            if some > _LOOKED_AT and self._track.full():
-                code[odd] = self._track.code(OTHERS)
+            if some > _LOOKED_AT and self._store.full():
+                code[odd] = self._store.code(OTHERS)
                 break
             code[odd] = self._code[slot[odd]]
             odd = odd[(self._key[slot[odd]] != key[odd]) | (length[odd] > _LONGEST_NAME)]
@@ -173,7 +174,7 @@ class Quick:
                 return _NOTHING - where[1] if where[0] == "step" else _NOTHING
         if bare and _KNOWN.search(low) is None:
             return _NOTHING  # a word in front of a number is a name only if it is a known one
-        return self._track.code(name)
+        return self._store.code(name)
 
 
 class _Pairs(NamedTuple):
@@ -207,10 +208,12 @@ def _numbers(
         text = data[int(start[first]) : int(start[first] + length[first])]
         if (found := _NUMBER.fullmatch(text)) is not None:
             runs = [m.span() for m in _DIGITS.finditer(text, 0, found.end(1))]
-            place = Place(0, runs[0][0], len(runs) - 1, 0) if runs else None
+            place = NumberSpan(0, runs[0][0], len(runs) - 1, 0) if runs else None
             which = short[alike]
             value[which] = (
-                number(found[1].decode()) if place is None else Columns(words.take(alike, 0), text, runs).number(place)
+                number(found[1].decode())
+                if place is None
+                else DigitColumns(words.take(alike, 0), text, runs).number(place)
             )
             whole[which], is_number[which] = text.isdigit(), True
     for i in (*short[rest].tolist(), *np.flatnonzero(length > _LONGEST_NUMBER).tolist()):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from postmortem.readers.text.bulk.digit_columns import Columns, Place
+from postmortem.readers.text.bulk.digit_columns import DigitColumns, NumberSpan
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.tokens import number
 from postmortem.readers.text.steps.row_store import FIELDS, ROW, held, same
@@ -66,14 +66,14 @@ class Template:
     """How many lines of it that can be one were read by columns."""
     row: Any = None
     codes: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    values: list[Place] = field(default_factory=list)
+    values: list[NumberSpan] = field(default_factory=list)
     fixed: dict[int, float] = field(default_factory=dict)
     """Values without digits (nan, inf), by their position among the values."""
-    step: Place | None = None
-    total: Place | None = None
-    epoch: Place | None = None
-    epochs: Place | None = None
-    rank: Place | None = None
+    step: NumberSpan | None = None
+    total: NumberSpan | None = None
+    epoch: NumberSpan | None = None
+    epochs: NumberSpan | None = None
+    rank: NumberSpan | None = None
     clock: dict[str, int] | None = None
     """Run of each part of the date: Y, M, D (or MD), h, m, s, f."""
     year: int = 1970
@@ -144,13 +144,15 @@ def _fill(
     body = row[parsed.offset :].decode("utf-8")
     ascii_only = len(body) == len(row) - parsed.offset
 
-    def place(span: tuple[int, int]) -> Place | None:
+    def place(span: tuple[int, int]) -> NumberSpan | None:
         start, end = span
         if not ascii_only:
             start, end = len(body[:start].encode()), len(body[:end].encode())
         start, end = start + parsed.offset, end + parsed.offset
         inside = [i for i, (a, b) in enumerate(runs) if a >= start and b <= end]
-        return Place(inside[0], runs[inside[0]][0] - start, inside[-1], end - runs[inside[-1]][1]) if inside else None
+        return (
+            NumberSpan(inside[0], runs[inside[0]][0] - start, inside[-1], end - runs[inside[-1]][1]) if inside else None
+        )
 
     if record.once or len(parsed.codes) != len(record.values) + len(record.absent):
         return False
@@ -162,11 +164,11 @@ def _fill(
             if np.isfinite(value.number):
                 return False
             template.fixed[i] = value.number
-            found = Place(0, 0, 0, 0)
+            found = NumberSpan(0, 0, 0, 0)
         template.values.append(found)
     for i in range(len(record.values), len(parsed.codes)):
         template.fixed[i] = float("nan")
-        template.values.append(Place(0, 0, 0, 0))
+        template.values.append(NumberSpan(0, 0, 0, 0))
     template.codes = np.array(parsed.codes, np.int32)
     by_step = record.step is not None and (record.level > Trust.LOCAL or record.n is None)
     said = {"epoch": record.epoch, "epochs": record.epochs, "total": record.total, "rank": record.rank}
@@ -190,14 +192,14 @@ def _fill(
 
 def _rank_place(
     row: bytes, runs: list[tuple[int, int]], parsed: Parsed, peel_rank: Callable[[bytes], int | None]
-) -> Place | None:
+) -> NumberSpan | None:
     """Which number of the prefix is the rank: the one that, when it changes, changes the rank."""
     for i, (a, b) in enumerate(runs):
         if b > parsed.offset or b - a > 6:
             continue
         changed = row[: b - 1] + b"%d" % ((row[b - 1] - 48 + 1) % 10) + row[b:]
         if int(row[a:b]) == peel_rank(row) and int(changed[a:b]) == peel_rank(changed):
-            return Place(i, 0, i, 0)
+            return NumberSpan(i, 0, i, 0)
     return None
 
 
@@ -276,7 +278,7 @@ class Family:
     __slots__ = ("_slack", "_zeros", "layouts")
 
     def __init__(self, row: bytes) -> None:
-        self.layouts: list[Layout] = []
+        self.layouts: list[RowLayout] = []
         raw = np.frombuffer(row, np.uint8)
         digits = (raw >= 48) & (raw < 58)
         behind = np.zeros((len(row) // 8 + 2) * 8 - len(row), np.uint8)
@@ -297,7 +299,7 @@ class Family:
         return alike
 
 
-class Layout:
+class RowLayout:
     """Rows of one skeleton and one length whose runs stand at the same columns.
 
     `runs` are the columns of the runs of digits. `names` are the digits that belong to names and must be the same:
@@ -328,7 +330,7 @@ class Layout:
     def read(self, words: NDArray[np.uint64]) -> tuple[dict[str, Any], list[Any]]:
         """All n rows, as uint64[n, w] with a spare word behind -> the fields of `ROW`, and the values: arrays of n, or what all n share."""
         t = self.template
-        columns = Columns(words, self.row, self.runs)
+        columns = DigitColumns(words, self.row, self.runs)
         rows: dict[str, Any] = dict(zip(FIELDS, t.row.tolist(), strict=True))
         if t.step is not None:
             rows["step"] = columns.step(t.step)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.steps.row_store import Table
+    from postmortem.readers.text.steps.row_store import StoredRows
 
 _TAIL = 50_000
 """Rows at the end of a log that are looked at."""
@@ -65,7 +65,7 @@ class Announcements:
 
 
 def planned(
-    rows: Table,
+    rows: StoredRows,
     step: NDArray[np.int64],
     epoch: NDArray[np.float64],
     keep: NDArray[np.bool_],
@@ -88,7 +88,7 @@ def planned(
 
 
 def _by_rows(
-    rows: Table,
+    rows: StoredRows,
     step: NDArray[np.int64],
     epochs_at: NDArray[np.float64],
     training: NDArray[np.bool_],
@@ -111,7 +111,7 @@ def _by_rows(
     return {"unit": "step", "planned": total, "done": n}
 
 
-def _training_counter(rows: Table, training: NDArray[np.bool_]) -> NDArray[np.intp] | None:
+def _training_counter(rows: StoredRows, training: NDArray[np.bool_]) -> NDArray[np.intp] | None:
     """The rows that count the steps of the training, of a known total: those with values, else a bar beside rows with values."""
     counted = training & (rows["total"] > 1) & (rows["step"] != NO_STEP)
     filled = np.flatnonzero(rows["count"] > 0)
@@ -129,7 +129,7 @@ def _training_counter(rows: Table, training: NDArray[np.bool_]) -> NDArray[np.in
     return np.flatnonzero(counted & ((rows["flags"] & BAR) > 0) & (rows["total"] == most))
 
 
-def _position(rows: Table, counted: NDArray[np.intp]) -> tuple[int, int]:
+def _position(rows: StoredRows, counted: NDArray[np.intp]) -> tuple[int, int]:
     """The last position of a counter and its total. A counter that is not printed in every step is at its end where less than one of its
     intervals is left."""
     n, total = rows["step"][counted].astype(np.int64), int(rows["total"][counted[-1]])
@@ -139,13 +139,13 @@ def _position(rows: Table, counted: NDArray[np.intp]) -> tuple[int, int]:
     return (total if len(gaps) and left <= 1.5 * np.median(gaps) else int(n[-1])), total
 
 
-def _starts_again(rows: Table, step: NDArray[np.int64], counted: NDArray[np.intp]) -> bool:
+def _starts_again(rows: StoredRows, step: NDArray[np.int64], counted: NDArray[np.intp]) -> bool:
     """Whether the counter counts within an epoch: it was made global, it falls, or its dialect says from which epoch it counts."""
     n = rows["step"][counted]
     return bool((step[counted] != n).any() or (np.diff(n) < 0).any() or (rows["base"][counted] >= 0).any())
 
 
-def _epochs_done(rows: Table, epoch: NDArray[np.float64]) -> tuple[float | None, float]:
+def _epochs_done(rows: StoredRows, epoch: NDArray[np.float64]) -> tuple[float | None, float]:
     """The last epoch that was named, and the number of the first."""
     epoch = epoch[~np.isnan(epoch)]
     if not len(epoch):

@@ -12,10 +12,10 @@ from postmortem.readers.text.steps.row_store import BAR, EVALUATION, FRACTIONAL,
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.steps.row_store import Table
+    from postmortem.readers.text.steps.row_store import StoredRows
 
 
-def carried_epoch(rows: Table) -> NDArray[np.float64]:
+def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
     """The epoch of a row, or of the header row (an epoch and nothing else) before it on its rank."""
     epoch: NDArray[np.float64] = rows["epoch"]
     if np.isnan(epoch).all():
@@ -34,7 +34,7 @@ def carried_epoch(rows: Table) -> NDArray[np.float64]:
     return epoch
 
 
-def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Steps that rows name, positions within an epoch made global -> (step, whether the row names one)."""
     step = rows["step"]
     flags = rows["flags"]
@@ -72,7 +72,7 @@ def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDAr
     return step, exact
 
 
-def _base(rows: Table, epoch: NDArray[np.float64]) -> float:
+def _base(rows: StoredRows, epoch: NDArray[np.float64]) -> float:
     told = rows["base"][rows["base"] >= 0]
     if len(told):
         return float(told[0])
@@ -82,7 +82,7 @@ def _base(rows: Table, epoch: NDArray[np.float64]) -> float:
     return 1.0 if (rows["epochs"] > 0).any() else 0.0
 
 
-def _starts_again(rows: Table, epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
+def _starts_again(rows: StoredRows, epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
     """Whether the counter counts within an epoch: it falls where the epoch rises."""
     order = np.argsort(rows["rank"], kind="stable")
     e, k, rank = epoch[order], n[order], rows["rank"][order]
@@ -109,7 +109,7 @@ def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:
 
 
 def _evaluations(
-    rows: Table,
+    rows: StoredRows,
     epoch: NDArray[np.float64],
     held_out: NDArray[np.bool_],
     step: NDArray[np.int64],
@@ -132,7 +132,7 @@ def _evaluations(
 
 
 def from_bars(
-    rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]
+    rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Rows with a fraction of an epoch between states of a bar (transformers' Trainer).
 

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.steps.row_store import Cells, Table
+    from postmortem.readers.text.steps.row_store import Cells, StoredRows
 
 _AT_ONCE = 1 << 19
 """About so many values are sorted at once."""
 _ROWS_AT_ONCE, _SLOTS = 1 << 16, 1 << 22
 
 
-def last_states(rows: Table) -> NDArray[np.bool_]:
+def last_states(rows: StoredRows) -> NDArray[np.bool_]:
     """False for states of a bar that the next state of the same bar at the same position replaces."""
     keep = np.ones(len(rows), bool)
     bars = np.flatnonzero(rows["flags"] & BAR)
@@ -36,7 +36,7 @@ def last_states(rows: Table) -> NDArray[np.bool_]:
 
 
 def again(
-    rows: Table,
+    rows: StoredRows,
     cells: Cells,
     codes: NDArray[np.uint16],
     values: NDArray[np.float64],
@@ -71,7 +71,7 @@ def again(
 
 
 def _twice_at_a_step(
-    rows: Table, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int
+    rows: StoredRows, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int
 ) -> NDArray[Any]:
     """Indices of the values whose tag comes twice in rows of one rank and step that follow one another, and of a few more."""
     rank, filled = rows["rank"], rows["count"] > 0

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.readers.text.steps.announced_length import Announcements
-    from postmortem.readers.text.steps.row_store import Table, Track
+    from postmortem.readers.text.steps.row_store import RowStore, StoredRows
 
 
 _PIECE = 1 << 16
@@ -45,13 +45,13 @@ class Resolved:
     """How long the training was to be, and how far it came; see `_plan.planned`."""
 
 
-def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
+def resolve(store: RowStore, announced: Announcements | None = None) -> Resolved:
     """Gives every value its step; drops repeated states of bars and what was printed before the training began.
 
     `announced` is what the text says of the length of the training.
     """
-    rows, codes, values = track.release()
-    tags = list(track.tags)
+    rows, codes, values = store.release()
+    tags = list(store.tags)
     notes: list[str] = []
     skipped: dict[str, int] = {}
     if not len(rows):
@@ -66,7 +66,7 @@ def resolve(track: Track, announced: Announcements | None = None) -> Resolved:
     has_steps = bool((exact & (rows["count"] > 0)).any() or exact.sum() > 1)
     keep = np.ones(len(codes), bool)
     keep[cells.of(np.flatnonzero(~keep_row))] = False
-    if OTHERS in track.tags:
+    if OTHERS in store.tags:
         _drop(
             np.flatnonzero(codes == tags.index(OTHERS)),
             keep,
@@ -162,7 +162,7 @@ def _count(skipped: dict[str, int], what: str, mask: NDArray[np.bool_]) -> None:
         skipped[what] = skipped.get(what, 0) + n
 
 
-def _carried(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _carried(rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> NDArray[np.int64]:
     """The step of each row; those without one get the last one of their rank, else of any."""
     asking = np.flatnonzero(~exact)
     if not len(asking):
@@ -182,7 +182,7 @@ def _carried(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> 
 
 
 def _implausible(
-    rows: Table,
+    rows: StoredRows,
     codes: NDArray[np.uint16],
     cells: Cells,
     exact: NDArray[np.bool_],
@@ -250,7 +250,7 @@ def _repeated(
 
 
 def _counter(
-    rows: Table,
+    rows: StoredRows,
     owner: NDArray[np.int32],
     codes: NDArray[np.uint16],
     values: NDArray[np.float64],

@@ -96,7 +96,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
-class Table:
+class StoredRows:
     """n rows as columns of the types of `ROW`; `rows[name]` is a column, `rows[indices]` are some of the rows."""
 
     def __init__(self, columns: dict[str, NDArray[Any]], which: Any = None) -> None:
@@ -106,15 +106,15 @@ class Table:
     def __len__(self) -> int:
         return len(self["line"])
 
-    def with_column(self, name: str, column: NDArray[Any]) -> Table:
+    def with_column(self, name: str, column: NDArray[Any]) -> StoredRows:
         """The same rows, one column replaced."""
-        return Table(self._columns | {name: column}, self._which)
+        return StoredRows(self._columns | {name: column}, self._which)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             column = self._columns[key]
             return column if self._which is None else column[self._which]
-        return Table(self._columns, key if self._which is None else self._which[key])
+        return StoredRows(self._columns, key if self._which is None else self._which[key])
 
 
 class Cells:
@@ -154,7 +154,7 @@ def squeeze(cells: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
     return cells[:at]
 
 
-class Track:
+class RowStore:
     """Everything that rows said, in order."""
 
     def __init__(self) -> None:
@@ -189,10 +189,10 @@ class Track:
         """Space for n more values: codes and numbers, to be written at once."""
         return self._codes.room(n, self.share), self._values.room(n, self.share)
 
-    def release(self) -> tuple[Table, NDArray[np.uint16], NDArray[np.float64]]:
+    def release(self) -> tuple[StoredRows, NDArray[np.uint16], NDArray[np.float64]]:
         """Hands out everything but the tags, and forgets it."""
         found = (
-            Table({name: column.done() for name, column in self._columns.items()}),
+            StoredRows({name: column.done() for name, column in self._columns.items()}),
             self._codes.done(),
             self._values.done(),
         )

@@ -1,4 +1,4 @@
-"""The quick way for logs in which no two lines have the same words, against one pattern."""
+"""The name=value scan for logs in which no two lines have the same words, against one pattern."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from postmortem.readers.text.bulk.name_value_scan import Quick
-from postmortem.readers.text.bulk.rows import Ordered, Rows
+from postmortem.readers.text.bulk.collect import Ordered
+from postmortem.readers.text.bulk.name_value_scan import NameValueScan
+from postmortem.readers.text.bulk.rows import Rows
 from postmortem.readers.text.lines.blocks import Lines
 from postmortem.readers.text.records.step_words import POSITIONS
-from postmortem.readers.text.steps.row_store import NO_STEP, OTHERS, Track
+from postmortem.readers.text.steps.row_store import NO_STEP, OTHERS, RowStore
 
 _PAIR = re.compile(
     r"\b([A-Za-z_][\w/.@]*+)[\"']?(?: ?[:=] ?| )"
@@ -26,17 +27,17 @@ def read(tmp_path, text: str) -> tuple[list[tuple[str, float]], list[int]]:
     """The named numbers of a text in order, and the steps of the rows that have one."""
     path = tmp_path / "train.log"
     path.write_text(text, newline="")
-    track = Track()
-    quick = Quick(track, 0)
+    store = RowStore()
+    scan = NameValueScan(store, 0)
     for block in Lines(path):
         rows = Rows(block)
         out = Ordered(rows.line)
         for which in np.array_split(rows.filled, 2):
             if len(which):
-                quick.read(rows, which, out)
-        out.into(track)
-    table, codes, values = track.release()
-    tags = list(track.tags)
+                scan.read(rows, which, out)
+        out.into(store)
+    table, codes, values = store.release()
+    tags = list(store.tags)
     return [(tags[c], v) for c, v in zip(codes.tolist(), values.tolist(), strict=True)], [
         s for s in table["step"].tolist() if s != NO_STEP
     ]
