@@ -16,7 +16,7 @@ from postmortem.readers.text.records.decimal_commas import decimal_commas, with_
 from postmortem.readers.text.records.miner import mine
 from postmortem.readers.text.records.record import Record, Row
 from postmortem.readers.text.records.tokens import LONGEST_ROW
-from postmortem.readers.text.steps.row_store import MAYBE, row_of, stored
+from postmortem.readers.text.steps.row_store import Mark, Tag, row_of, tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -83,9 +83,8 @@ class RowParser:
         self, record: Record, dialect: int, prefix: Prefix, line: int
     ) -> tuple[tuple[Any, ...], list[int], list[float]]:
         wall = prefix.wall_time if prefix.wall_time is not None else record.wall_time
-        codes = [self.store.code(stored(v.tag, record)) for v in record.values] + [
-            self.store.code(MAYBE + tag) for tag in record.absent
-        ]
+        tags = [tag_of(v.tag, record) for v in record.values] + [Tag(name, Mark.ABSENT) for name in record.absent]
+        codes = [self.store.code(tag) for tag in tags]
         values = [v.number for v in record.values] + [np.nan] * len(record.absent)
         return (
             row_of(record, line, _rank(prefix, record), np.nan if wall is None else wall, dialect, len(codes)),

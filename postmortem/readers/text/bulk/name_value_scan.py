@@ -18,7 +18,7 @@ from postmortem.readers.text.bulk.templates import equal_keys, fold, hashes
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.step_words import POSITIONS, position
 from postmortem.readers.text.records.tokens import number
-from postmortem.readers.text.steps.row_store import MOST_TAGS, NO_STEP, OTHERS, ROW
+from postmortem.readers.text.steps.row_store import MOST_TAGS, NO_STEP, OTHERS, ROW, Tag
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -174,7 +174,7 @@ class NameValueScan:
                 return _NOTHING - where[1] if where[0] == "step" else _NOTHING
         if bare and _KNOWN.search(low) is None:
             return _NOTHING  # a word in front of a number is a name only if it is a known one
-        return self._store.code(name)
+        return self._store.code(Tag(name))
 
 
 class _Pairs(NamedTuple):

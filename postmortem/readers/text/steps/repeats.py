@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from postmortem.readers.text.steps.draft import Draft
     from postmortem.readers.text.steps.row_store import Cells, StoredRows
 
 _AT_ONCE = 1 << 19
@@ -21,31 +22,14 @@ _AT_ONCE = 1 << 19
 _ROWS_AT_ONCE, _SLOTS = 1 << 16, 1 << 22
 
 
-def last_states(rows: StoredRows) -> NDArray[np.bool_]:
-    """False for states of a bar that the next state of the same bar at the same position replaces."""
-    keep = np.ones(len(rows), bool)
-    bars = np.flatnonzero(rows["flags"] & BAR)
-    if len(bars) > 1:
-        bars = bars[np.argsort(rows["rank"][bars], kind="stable")]
-        bars = bars[rows["count"][bars] > 0]
-        a, b = rows[bars[:-1]], rows[bars[1:]]
-        same = (a["rank"] == b["rank"]) & (a["step"] == b["step"]) & (a["total"] == b["total"])
-        same &= (a["epoch"] == b["epoch"]) | (np.isnan(a["epoch"]) & np.isnan(b["epoch"]))
-        keep[bars[:-1][same & (b["count"] >= a["count"])]] = False
-    return keep
+def again(draft: Draft, step: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """True for values that repeat the one before of the same tag and rank; bool[values].
 
-
-def again(
-    rows: StoredRows,
-    cells: Cells,
-    codes: NDArray[np.uint16],
-    values: NDArray[np.float64],
-    step: NDArray[np.int64],
-    keep: NDArray[np.bool_],
-    tags: list[str],
-    skipped: dict[str, int],
-) -> NDArray[np.bool_]:
-    """True for values that repeat the one before of the same tag and rank: the same step and number, perhaps rounded, or carried over by a bar."""
+    A repeat has the same step and number, perhaps rounded, or is carried over by a bar.
+    """
+    rows, cells, codes, values, keep, tags = (
+        draft.rows, draft.cells, draft.codes, draft.values, draft.keep, draft.tags,
+    )  # fmt: skip
     found_again = np.zeros(len(codes), bool)
     flags, rank = rows["flags"], rows["rank"]
     repeated = 0
@@ -57,7 +41,7 @@ def again(
         found_again[found] = True
         repeated += len(found)
     if repeated:
-        skipped["repeated prints of the same number"] = repeated
+        draft.skipped["repeated prints of the same number"] = repeated
     if (flags & BAR).any():
         slow = np.array([_carried_over(t) for t in tags], bool)
         carried = 0
@@ -66,7 +50,7 @@ def again(
             found_again[found] = True
             carried += len(found)
         if carried:
-            skipped["carried-over values of a bar"] = carried
+            draft.skipped["carried-over values of a bar"] = carried
     return found_again
 
 

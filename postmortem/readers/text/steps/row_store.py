@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,14 +19,36 @@ if TYPE_CHECKING:
 NO_STEP = np.iinfo(np.int64).min
 EVALUATION, BAR, WITHIN, SAMPLES, FRACTIONAL = 1, 2, 4, 8, 16
 """Flags of a row; WITHIN: its step is a position that may start again in every epoch."""
-MAYBE, HELD, HELD_BARE = "\x00", "\x01", "\x02"
-"""In front of a tag. MAYBE: NaN if earlier rows printed the tag, else nothing. HELD: an evaluation's value, followed
-by its split word; it is put before the tag where the value would pass for the training's (a loss, or a tag
-that training rows print, too); HELD_BARE: only where training rows print it."""
-OTHERS, MOST_TAGS = "\x03", 20_000
-"""The tag of all numbers whose names come after so many others: no training has as many, so they are no names."""
+MOST_TAGS = 20_000
+"""Numbers under later names are counted, not read: no training has as many metrics, so these are not names."""
+
+
+class Mark(IntEnum):
+    """What is known about a tag besides its name."""
+
+    PLAIN = 0
+    ABSENT = 1
+    """Its rows left the tag out: NaN if earlier rows printed it, else nothing."""
+    HELD_OUT = 2
+    """Of an evaluation. Its split word is put before the name if the tag would pass for one of the training: if it is
+    a loss, or training rows print it too."""
+    HELD_OUT_OWN_NAME = 3
+    """Of an evaluation. Its split word is put before the name only if training rows print it too."""
+    OTHERS = 4
+    """All tags after the first `MOST_TAGS`."""
+
+
+class Tag(NamedTuple):
+    """The name of a quantity. `split` is the word for the data of an evaluation, "" if the tag is not marked as one."""
+
+    name: str
+    mark: Mark = Mark.PLAIN
+    split: str = ""
+
+
+OTHERS = Tag("", Mark.OTHERS)
 CODE = np.uint16
-"""The type of a tag's number; `MOST_TAGS` and the others fit."""
+"""The type of the index of a tag; holds `MOST_TAGS` and `OTHERS`."""
 
 ROW = np.dtype(
     [
@@ -158,7 +181,8 @@ class RowStore:
     """Everything that rows said, in order."""
 
     def __init__(self) -> None:
-        self.tags: dict[str, int] = {}
+        self.tags: dict[Tag, int] = {}
+        """Code of each tag: its position in this dict."""
         self.share = 1.0
         """How much of the file has been read, from above 0 to 1."""
         self._forget()
@@ -168,7 +192,8 @@ class RowStore:
         self._codes = _Growing(CODE)
         self._values = _Growing(np.float64)
 
-    def code(self, tag: str) -> int:
+    def code(self, tag: Tag) -> int:
+        """The code of a tag, a new one if it was not met before."""
         if len(self.tags) >= MOST_TAGS and tag not in self.tags:
             tag = OTHERS
         return self.tags.setdefault(tag, len(self.tags))
@@ -200,11 +225,11 @@ class RowStore:
         return found
 
 
-def stored(tag: str, record: Record) -> str:
-    """The tag as the track keeps it: marked where it was measured on held-out data and does not say so."""
-    if record.split.lower() in HELD_OUT and not HELD_OUT & set(re.split(r"[\W_]+", tag.lower())):
-        return f"{HELD_BARE if record.own_names else HELD}{record.split}{HELD}{tag}"
-    return tag
+def tag_of(name: str, record: Record) -> Tag:
+    """The tag of a value of `record`, marked if it was measured on held-out data and its name does not say so."""
+    if record.split.lower() in HELD_OUT and not HELD_OUT & set(re.split(r"[\W_]+", name.lower())):
+        return Tag(name, Mark.HELD_OUT_OWN_NAME if record.own_names else Mark.HELD_OUT, record.split)
+    return Tag(name)
 
 
 def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int, count: int) -> tuple[Any, ...]:

@@ -37,7 +37,7 @@ def read(tmp_path, text: str) -> tuple[list[tuple[str, float]], list[int]]:
                 scan.read(rows, which, out)
         out.into(store)
     table, codes, values = store.release()
-    tags = list(store.tags)
+    tags = [tag.name for tag in store.tags]
     return [(tags[c], v) for c, v in zip(codes.tolist(), values.tolist(), strict=True)], [
         s for s in table["step"].tolist() if s != NO_STEP
     ]
@@ -123,4 +123,4 @@ def test_names_without_end_are_bounded(tmp_path, monkeypatch):
     assert len(tags) == 51
     assert [v for tag, v in found if tag == "loss"] == [i + 0.5 for i in range(5000)]
     assert steps == list(range(5000))
-    assert sum(tag == OTHERS for tag, _ in found) == 5000 - 49
+    assert sum(tag == OTHERS.name for tag, _ in found) == 5000 - 49
