@@ -154,8 +154,8 @@ class LogFile:
         if not explained:
             return []
         parts = ", ".join(f"{name} {count}" for name, count in sorted(explained.items(), key=lambda e: (-e[1], e[0])))
-        if quickly := self.bulk.read_quickly:
-            parts += f", simple pattern {quickly} (their words occur in no other line, so each was only searched for names and numbers)"
+        if scanned := self.bulk.n_scanned:
+            parts += f", simple pattern {scanned} (their words occur in no other line, so each was only searched for names and numbers)"
         return [f"lines explained: {parts}; with numbers but not explained: {self.parser.unexplained}"]
 
     def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
