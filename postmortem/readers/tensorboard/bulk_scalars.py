@@ -1,4 +1,4 @@
-"""Scalar events in bulk: records that differ only in time, step and value are read by columns.
+"""Scalar events in bulk: records that differ only in time, step and value are read column by column.
 
 Two scalar events of one tag and one length are the same bytes but for the wall time, the step's digits and the value.
 So one record is parsed with protobuf and its wire format walked to learn where these stand (a `RecordPattern`); all
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from postmortem.readers.tensorboard.tfrecord import Batch
 
 FEW = 16
-"""Fewer records of one length than this are not worth a pattern."""
+"""The fewest records of one length that are worth a pattern."""
 MOST_NEW, TRIES = 256, 16
 """Patterns learned at a time, and how often: limits on what records that are no scalars can cost."""
 
@@ -43,7 +43,7 @@ _CONTENT, _PACKED = 4 << 3 | 2, {"float_val": 5 << 3 | 2, "double_val": 6 << 3 |
 
 
 class Scalars(NamedTuple):
-    """What was read of the n records of a batch; meaningful where `known`. `code` is the caller's for the tag."""
+    """Fields of the n records of a batch, valid where `known`. `code` is the caller's code of the tag."""
 
     known: NDArray[np.bool_]
     code: NDArray[np.int32]
@@ -53,7 +53,7 @@ class Scalars(NamedTuple):
 
 
 class FieldOffsets(NamedTuple):
-    """Where the fields of one scalar event stand in its bytes. `dtype` is the tensor's, 1 (float) without one."""
+    """Where the fields of one scalar event are in its bytes. `dtype` is the tensor's, 1 (float) without one."""
 
     wall_time: int
     step: int
@@ -64,9 +64,9 @@ class FieldOffsets(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RecordPattern:
-    """Patterns of one length with their fields at the same offsets.
+    """Records of one length with their fields at the same offsets: one pattern of bytes per tag.
 
-    `free` uint8[width] marks the bits that may differ; `pattern` uint64[k, width/8] are the other bits per pattern,
+    `free` uint8[width] marks the bits that may differ; `pattern` uint64[k, width/8] are the other bits of each tag,
     `key` their hashes in ascending order, `crc` the checksum with the free bits zero, `code` the tag.
     """
 
@@ -103,7 +103,7 @@ class RecordPattern:
         return words, words @ _MIX[: words.shape[1]]
 
     def learn(self, rows: NDArray[np.uint8], codes: list[int]) -> None:
-        """Adds the patterns of `rows`, each a record of the tag with that code."""
+        """Add the patterns of `rows`, each a record of the tag with that code."""
         words, key = self.fixed(rows)
         crc = [google_crc32c.value(record.tobytes()) for record in (rows & ~self.free)[:, : self.length]]
         key = np.concatenate([self.key, key])
@@ -113,7 +113,7 @@ class RecordPattern:
         self.code = np.concatenate([self.code, np.array(codes, np.int32)])[order]
 
     def find(self, words: NDArray[np.uint64], key: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """For each row the pattern it could be, and whether it is."""
+        """For each row, the index of the pattern with its hash, and whether the row matches it."""
         if not len(self.key):
             return np.zeros(len(key), np.intp), np.zeros(len(key), bool)
         if len(self.key) == 1:
@@ -123,7 +123,7 @@ class RecordPattern:
         return which, (words == self.pattern[which]).all(axis=1)
 
     def intact(self, rows: NDArray[np.uint8], which: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Whether the rows' checksums fit: that of their pattern, changed by each byte that may differ."""
+        """Whether the rows' checksums are right: that of their pattern, updated by each byte that may differ."""
         crc = self.crc[which]
         tables = position_tables(self.length)
         for at in np.flatnonzero(self.free[: self.length]):
@@ -132,7 +132,7 @@ class RecordPattern:
         return np.asarray(unmask(stored) == crc)
 
     def fields(self, rows: NDArray[np.uint8]) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Step, value and wall time of rows that fit."""
+        """Step, value and wall time of rows that match."""
         offsets = self.offsets
         step = np.zeros(len(rows), np.uint64)
         for k in range(offsets.step_bytes):
@@ -153,7 +153,7 @@ class Skeletons:
         self._patterns: dict[int, list[RecordPattern]] = {}
 
     def read(self, batch: Batch) -> Scalars:
-        """All records of the batch that fit a pattern and their checksum."""
+        """All records of the batch that match a pattern and their checksum."""
         n = len(batch.start)
         found = Scalars(np.zeros(n, bool), np.zeros(n, np.int32), np.zeros(n, np.int64), np.zeros(n), np.zeros(n))
         if n < FEW:
@@ -178,7 +178,7 @@ class Skeletons:
             if not len(group):
                 return
             offsets = _offsets(rows[0], length)
-            if offsets is None:  # the caller's
+            if offsets is None:  # left to the caller
                 group, rows = group[1:], rows[1:]
                 continue
             pattern = next((known for known in patterns if known.offsets == offsets), None) or RecordPattern.of(
@@ -196,7 +196,7 @@ class Skeletons:
 def _take(
     pattern: RecordPattern, found: Scalars, group: NDArray[np.intp], rows: NDArray[np.uint8]
 ) -> tuple[NDArray[np.intp], NDArray[np.uint8]]:
-    """Enters the rows that fit the pattern into `found`; returns those that fit no pattern."""
+    """Enter the rows that match the pattern into `found`; return the others."""
     which, fits = pattern.find(*pattern.fixed(rows))
     if not fits.any():
         return group, rows
@@ -214,13 +214,13 @@ def _tag(record: bytes) -> bytes:
 
 
 def _offsets(row: NDArray[np.uint8], length: int) -> FieldOffsets | None:
-    """Where the fields of an intact scalar event stand; None where it is damaged, or no event of just one scalar."""
+    """Where the fields of an intact scalar event are; None if it is damaged, or not an event of exactly one scalar."""
     record = row[:length].tobytes()
     if masked(record) != int.from_bytes(row[length : length + 4].tobytes(), "little"):
         return None
     try:
         return _located(record)
-    except (ValueError, IndexError, DecodeError):  # no protobuf, or of a kind that is not looked for
+    except (ValueError, IndexError, DecodeError):  # not protobuf, or not a kind that is looked for
         return None
 
 
@@ -249,9 +249,9 @@ def _located(record: bytes) -> FieldOffsets | None:
 
 
 def _fields(record: bytes, start: int, stop: int) -> dict[int, tuple[int, int]]:
-    """Where the values of the fields of the protobuf message in record[start:stop] stand, by key (number and wire type).
+    """Spans of the fields of the protobuf message in record[start:stop], by key (number and wire type).
 
-    ValueError where a field comes twice or its wire type is none of the usual.
+    Raises ValueError if a field occurs twice or its wire type is unknown.
     """
     found: dict[int, tuple[int, int]] = {}
     while start < stop:

@@ -1,7 +1,8 @@
 """Text logs: what a training printed to its terminal, a Slurm ``.out``, a logger's file.
 
-Each row is understood once by a dialect or by the general miner; rows that differ only in their numbers share
-that understanding (`_shapes`). Steps are settled at the end, over the whole file (`_steps`).
+A dialect or the general miner parses each row; rows that differ only in their numbers are parsed once (`bulk`). Steps
+are settled at the end, over the whole file (`steps.resolve`). The lines that may matter go on to the search for
+failures (`failures`).
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _CLOCK = re.compile(rb"\d\d:\d\d")
 _ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 _MOST_SHAPES = 20_000
 _STEPS_APART = 5
-"""Steps done again, and steps done more, that show a new start: ranks of one training are hardly a step apart."""
+"""Repeated steps, and steps beyond them, that show a restart: ranks of one training are hardly a step apart."""
 _KEPT = 31 << 20
-"""Bytes; just below the largest threshold up to which glibc learns from what is freed (mallopt(3), M_MMAP_THRESHOLD)."""
+"""Bytes; just below the largest value to which glibc raises M_MMAP_THRESHOLD when memory is freed, see mallopt(3)."""
 NEAR = 32_768
-"""Bytes behind a line that may matter in which every line is shown to the search for events."""
+"""Bytes after a line that may matter in which the search for events sees every line."""
 
 
 @reader
@@ -73,9 +74,9 @@ class TextReader:
 
 
 def read_text(path: Path, dialects: Iterable[type[Dialect]] | None = None, *, fast: bool = True) -> Reading:
-    """Reads a text log with these dialects (default: all that are registered) and the general miner.
+    """Read a text log with these dialects (default: all registered ones) and the general miner.
 
-    `fast` False parses every row on its own: the same reading, slowly, for tests.
+    With `fast` False every row is parsed on its own: the same reading, slowly, for tests.
     """
     return LogFile(path, DIALECTS if dialects is None else dialects, fast).read()
 
@@ -89,12 +90,12 @@ class LogFile:
         self.parser = RowParser(self.store, dialects)
         self.bulk = Bulk(self.parser, fast)
         self.timeless: set[bytes] = set()
-        """Rows, but for their digits, that name no time."""
+        """Rows without a time, with all digits replaced by 0."""
         self.first_time = np.nan
         self.last_time = np.nan
         self.job: str | None = None
         self.open = 0
-        """Up to which byte of the next block every line is shown, as the last one that may matter is `NEAR`."""
+        """Up to which byte of the next block the search for events sees every line, see `NEAR`."""
         self.resolved: Resolved | None = None
         self.last_fall: int | None = None
 
@@ -138,7 +139,7 @@ class LogFile:
         return reading
 
     def _resolve(self, announced: Announcements) -> Resolved:
-        """What the rows say, all of them being read."""
+        """Settle the steps; all rows must have been read."""
         if self.resolved is None:
             self.resolved = resolve(self.store, announced)
         return self.resolved
@@ -155,11 +156,14 @@ class LogFile:
             return []
         parts = ", ".join(f"{name} {count}" for name, count in sorted(explained.items(), key=lambda e: (-e[1], e[0])))
         if scanned := self.bulk.n_scanned:
-            parts += f", simple pattern {scanned} (their words occur in no other line, so each was only searched for names and numbers)"
+            parts += (
+                f", simple pattern {scanned} "
+                "(their words occur in no other line, so each was only searched for names and numbers)"
+            )
         return [f"lines explained: {parts}; with numbers but not explained: {self.parser.unexplained}"]
 
     def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
-        """Reads the numbers of each block and hands its lines on to the search for events."""
+        """Read the numbers of each block and hand its lines on to the search for events."""
         size = max(self.path.stat().st_size, 1)
         for i, block in enumerate(lines):
             self.store.share = min(1.0, (block.offset + block.size) / size)
@@ -183,7 +187,7 @@ class LogFile:
         yield from self._for_events(rows, news)
 
     def _note_times(self, rows: Rows) -> None:
-        """Keeps the first and the last time that rows named."""
+        """Keep the first and the last time that rows name."""
         if np.isnan(self.first_time):
             self.first_time = self._time_in(rows, rows.filled[:2000])
         last = self._time_in(rows, rows.filled[:-500:-1])
@@ -206,21 +210,21 @@ class LogFile:
         return float("nan")
 
     def _for_events(self, rows: Rows, news: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
-        """The lines that may matter for what went wrong: not the ones whose words cannot, unless they follow one that may."""
+        """The lines that may report a failure, and those that follow one of them."""
         if self.bulk.fast:
             rows.show_after(news, NEAR)
             rows.hidden[: int(np.searchsorted(rows.start, self.open))] = False
             self.open = max(int(rows.start[news].max(initial=-NEAR)) + NEAR, self.open) - rows.size
             if rows.block.first_line == 1:
                 rows.hidden[:600] = False
-            rows.hidden[-20:] = False  # the end tells whether the log was cut
+            rows.hidden[-20:] = False  # the end shows whether the log was cut
         else:
             rows.hidden[:] = False
         yield from rows.shown()
 
 
 def _last_fall(resolved: Resolved) -> int:
-    """The last line at which the steps of a rank go back; -1 where they never do."""
+    """The last line at which the steps of a rank go back; -1 if they never do."""
     known = np.flatnonzero(resolved.step != NO_STEP)
     known = known[np.argsort(resolved.rank[known], kind="stable")]
     step, rank = resolved.step[known], resolved.rank[known]
@@ -229,20 +233,20 @@ def _last_fall(resolved: Resolved) -> int:
 
 
 def _went_back(resolved: Resolved, line: int) -> bool:
-    """Whether behind `line` steps are done again and then more than were done before: other ranks are no such distance apart."""
+    """True if, after `line`, steps are repeated and then exceeded. Ranks of one training are not as far apart."""
     known = resolved.step != NO_STEP
     if not known.any() or not resolved.line[known][0] <= line:
         return False
     rank = resolved.rank[known][np.searchsorted(resolved.line[known], line, side="right") - 1]
     known &= resolved.rank == rank
-    steps, behind = resolved.step[known], resolved.line[known] > line
-    before, after = np.unique(steps[~behind]), np.unique(steps[behind])
-    again = np.isin(after, before) & (after < steps[~behind][-1])
+    steps, is_after = resolved.step[known], resolved.line[known] > line
+    before, after = np.unique(steps[~is_after]), np.unique(steps[is_after])
+    again = np.isin(after, before) & (after < steps[~is_after][-1])
     return bool(min(np.count_nonzero(again), np.count_nonzero(after > before[-1])) >= _STEPS_APART)
 
 
 def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
-    """Each event with the last step that its rank, or else anyone, had printed before it."""
+    """Each event with the last step printed before it by its rank, or by any rank if its own printed none."""
     known = resolved.step != NO_STEP
     if not events or not known.any():
         return events

@@ -1,5 +1,7 @@
-"""Reads a block of rows: rows with a known template column by column, rows unlike any other with a simple name=value
-scan, the rest one at a time.
+"""Reads blocks of rows.
+
+Rows with a known template are read column by column, rows unlike any other with a simple name=value scan, the rest one
+at a time.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ MANY = 48
 """The fewest rows of one layout that are worth reading by columns."""
 MOST_LAYOUTS, MOST_SKELETONS, MOST_VARIANTS = 50_000, 20_000, 64
 STRANGERS, SAMPLE, STRETCH, LONGEST_STRETCH = 4_096, 256, 1_024, 131_072
-"""After STRANGERS consecutive rows with no shared template, scan STRETCH rows with the simple pattern, then parse SAMPLE
-rows fully to see whether that still pays. As long as it does, the next stretch is twice as long."""
+"""After STRANGERS consecutive rows with no shared template, scan STRETCH rows with the simple pattern, then parse
+SAMPLE rows fully to see whether that still pays. As long as it does, the next stretch is twice as long."""
 AT_ONCE = 65_536
 LOUD = 64
 """For each template, pass the neighbourhood of at most LOUD matching rows to the event search; a warning repeated every
@@ -83,7 +85,7 @@ class Bulk:
         """Rows of this block that were read by columns and that the event search must see."""
 
     def read(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
-        """Put the records of the rows into `out`, hide rows that cannot be a failure; return the rows that may be one."""
+        """Put the records of rows into `out`, hide rows that cannot be a failure; return the rows that may be one."""
         self.loud = []
         slow = self._by_layout(rows, out) if self.fast else rows.filled
         self._one_by_one(rows, slow, out)
@@ -192,7 +194,7 @@ class Bulk:
             at += len(chunk)
 
     def _scanned(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> None:
-        """Scan rows for name=value pairs. Rows of a known skeleton among them are parsed, if any skeleton has values."""
+        """Scan rows for name=value pairs, but parse those of a known skeleton if any skeleton has values."""
         if any(template.row is not None for template in self.skeletons.values()):
             known = np.array([RUN.sub(b"0", rows.bytes(i)) in self.skeletons for i in which.tolist()], bool)
             self._parsed(rows, which[known], out)

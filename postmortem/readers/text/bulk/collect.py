@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Ordered:
-    """Records of a block whose rows are on the lines int64[n], put in by groups and handed out in the order of their rows."""
+    """Records of a block, put in by groups and handed out in the order of their rows. `line` int64[n]: of each row."""
 
     def __init__(self, line: NDArray[np.int64]) -> None:
         self.line = line
@@ -29,11 +29,15 @@ class Ordered:
         self._values: list[float] = []
 
     def put(self, at: NDArray[np.intp], rows: dict[str, Any], codes: NDArray[np.int32], values: list[Any]) -> None:
-        """n records of the same k tags: fields of `ROW` (but for the line) and k values, each an array of n or one for all; codes int32[k]."""
+        """Add n records of the same k tags, for the rows `at`.
+
+        `rows` are the fields of `ROW` except the line and `values` k numbers: arrays of n, or one number for all n.
+        `codes` is int32[k].
+        """
         self.groups.append((at, rows, codes, values))
 
     def add(self, at: int, row: Any, codes: Sequence[int], values: Sequence[float]) -> None:
-        """One record; those of one row are added in their order."""
+        """Add one record. Several records of a row keep their order."""
         self._single.append((at, row))
         self._codes += codes
         self._values += values
@@ -41,7 +45,7 @@ class Ordered:
     def add_all(
         self, at: NDArray[np.intp], rows: NDArray[Any], codes: NDArray[np.int32], values: NDArray[np.float64]
     ) -> None:
-        """Records of any tags, their values behind one another."""
+        """Add records of any tags; `values` holds the values of all records in order."""
         self._flush()
         self._done.append((at, rows, codes, values))
 
@@ -52,7 +56,7 @@ class Ordered:
         self._single, self._codes, self._values = [], [], []
 
     def into(self, store: RowStore) -> None:
-        """Puts all records at the end of the track."""
+        """Append all records to the store."""
         self._flush()
         at, rows, codes, values = (np.concatenate(part) for part in zip(*self._done, strict=True))
         if (at[1:] < at[:-1]).any():
@@ -96,7 +100,7 @@ class Ordered:
 
 
 def _put(store: RowStore, name: str, size: int, parts: list[tuple[NDArray[np.intp], Any]]) -> None:
-    """Puts parts of a column, each (where, its cells or the number that all of them hold), into the next `size` cells."""
+    """Fill the next `size` cells of a column with parts: (positions, their cells or one number for all of them)."""
     if not parts:
         return
     usual = max((len(where), i) for i, (where, _) in enumerate(parts))[1]

@@ -1,4 +1,4 @@
-"""Numbers and times of many rows at once, where all rows have their digits in the same columns.
+"""Numbers and times of many rows at once, for rows that have their digits in the same columns.
 
 Up to eight digits are a few multiplications of a whole word, and a decimal number of up to 15 digits is an exact
 integer divided by an exact power of ten, so the result is the same double that float() gives.
@@ -21,7 +21,10 @@ _EXACT = 10.0 ** np.arange(23)
 
 
 class NumberSpan(NamedTuple):
-    """Bytes of a row, counted from its runs of digits: `before` the start of run `first` to `after` the end of run `last`."""
+    """The bytes of a number, relative to the runs of digits of its row.
+
+    From `before` bytes before the start of run `first` to `after` bytes after the end of run `last`.
+    """
 
     first: int
     before: int
@@ -29,11 +32,12 @@ class NumberSpan(NamedTuple):
     after: int
 
     def span(self, runs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """(start, end) in a row with these runs of digits."""
         return runs[self.first][0] - self.before, runs[self.last][1] + self.after
 
 
 class DigitColumns:
-    """n rows of one layout: `words` uint64[n, w], `row` one of them, `runs` where its runs of digits are."""
+    """N rows of one layout: `words` uint64[n, w], `row` one of them, `runs` the spans of its runs of digits."""
 
     def __init__(self, words: NDArray[np.uint64], row: bytes, runs: list[tuple[int, int]]) -> None:
         self.words = np.ascontiguousarray(words)
@@ -42,7 +46,7 @@ class DigitColumns:
         self.known: dict[tuple[int, int], NDArray[Any]] = {}
 
     def digits(self, start: int, end: int) -> NDArray[Any]:
-        """The integers in the columns [start, end), at most 16 digits, unsigned and as narrow as they can be computed in."""
+        """The integers in the columns [start, end) of at most 16 digits; unsigned, of the narrowest type that works."""
         if (start, end) not in self.known:
             if end - start > 8:
                 self.known[start, end] = self.digits(start, end - 8).astype(np.uint64) * np.uint64(10**8) + self.digits(
@@ -53,11 +57,11 @@ class DigitColumns:
         return self.known[start, end]
 
     def _texts(self, start: int, width: int) -> NDArray[Any]:
-        """The bytes from the column `start` on, as one number of 1, 2, 4 or 8 bytes for each row."""
+        """The `width` bytes (1, 2, 4 or 8) of each row from the column `start` on, as one integer."""
         return np.ndarray((len(self.words),), f"<u{width}", self.words, start, (self.words.strides[0],))
 
     def _digits(self, start: int, n: int) -> NDArray[Any]:
-        """The first digit is the lowest byte: neighbours are joined to pairs, pairs to fours, fours to eights."""
+        """Parse n digits of each row. The first is the lowest byte; digits are joined to pairs, fours and eights."""
         width = 1 if n == 1 else 2 if n == 2 else 4 if n <= 4 else 8
         word: Any = np.dtype(f"<u{width}").type
         found: NDArray[Any] = self._texts(start, width) & word(0x0F0F0F0F0F0F0F0F >> (64 - 8 * width))
@@ -78,13 +82,13 @@ class DigitColumns:
         return found
 
     def number(self, place: NumberSpan) -> NDArray[np.float64]:
-        """The decimal number at a place, bit for bit what float() reads."""
+        """The decimal numbers at a place, bit for bit what float() reads."""
         start, end = place.span(self.runs)
         text = self.row[start:end]
         mantissa, _, power = text.lower().partition(b"e")
         figures = sum(b"0"[0] <= c <= b"9"[0] for c in mantissa)
-        behind = len(mantissa) - mantissa.index(b".") - 1 if b"." in mantissa else 0
-        if figures > 15 or behind > 22 or len(power) > 4 or b"#" in text:
+        decimals = len(mantissa) - mantissa.index(b".") - 1 if b"." in mantissa else 0
+        if figures > 15 or decimals > 22 or len(power) > 4 or b"#" in text:
             return self._by_float(start, end)
         (a, b), *others = [r for r in self.runs[place.first : place.last + 1] if r[0] < start + len(mantissa)]
         value = self.digits(a, b).astype(np.float64)
@@ -92,19 +96,19 @@ class DigitColumns:
             value *= _EXACT[b - a]
             value += self.digits(a, b)
         if power:
-            value = self._scaled(value, place, start, end, power.startswith(b"-"), behind)
-        elif behind:
-            value /= _EXACT[behind]
+            value = self._scaled(value, place, start, end, power.startswith(b"-"), decimals)
+        elif decimals:
+            value /= _EXACT[decimals]
         return -value if mantissa.startswith(b"-") else value
 
     def _scaled(
-        self, value: NDArray[np.float64], place: NumberSpan, start: int, end: int, negative: bool, behind: int
+        self, value: NDArray[np.float64], place: NumberSpan, start: int, end: int, negative: bool, decimals: int
     ) -> NDArray[np.float64]:
-        """Whole numbers times ten to the power that is printed behind them, less the decimals `behind` the point."""
+        """Integers times ten to the power printed after them, less the number of `decimals` of the mantissa."""
         power = self.digits(*self.runs[place.last])
         if (power == power[0]).all():
             power = power[:1]
-        exponent = power.astype(np.int64) * (-1 if negative else 1) - behind
+        exponent = power.astype(np.int64) * (-1 if negative else 1) - decimals
         size = np.minimum(np.abs(exponent), 22)
         scaled = (
             value / _EXACT[size]
@@ -124,11 +128,14 @@ class DigitColumns:
         return np.array([number(cell.tobytes().decode("ascii", "replace")) for cell in cells])
 
     def step(self, place: NumberSpan) -> NDArray[np.int64]:
-        """The number at a place as a step, held inside int64."""
+        """The numbers at a place as steps, clipped to int64."""
         return np.clip(self.number(place), -(2.0**62), 2.0**62).astype(np.int64)
 
     def seconds(self, parts: dict[str, int], year: int) -> NDArray[np.float64]:
-        """Seconds since the epoch; `parts` are the runs of a date: Y, M, D (or MD), h, m, s, f. NaN where the calendar has no such date."""
+        """Seconds since the epoch; NaN for dates that the calendar does not have.
+
+        `parts` maps the parts of a date to their runs of digits: Y, M, D (or MD), h, m, s, f.
+        """
         start = self.runs[min(parts.values())][0]
         last = max(self.runs[parts["MD" if "MD" in parts else "D"]][1] - 8, start)
         new = np.flatnonzero(_changes(self._texts(start, 8)) | _changes(self._texts(last, 8)))  # dates are few
@@ -144,7 +151,7 @@ class DigitColumns:
         return found
 
     def days(self, parts: dict[str, int], year: int) -> NDArray[np.float64]:
-        """Seconds since the epoch at the start of the days; NaN where month or day cannot be."""
+        """Seconds since the epoch at the start of the days; NaN if month or day is out of range."""
         n = {k: self.digits(*self.runs[parts[k]]).astype(np.int64) for k in ("Y", "M", "D", "MD") if k in parts}
         month, day = np.divmod(n["MD"], 100) if "MD" in n else (n["M"], n["D"])
         years = n.get("Y", np.full(len(day), year))
@@ -155,7 +162,7 @@ class DigitColumns:
 
 
 def _changes(texts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where a text is not the one before it; the first is new."""
+    """True where a text differs from the one before it, and for the first."""
     new = np.ones(len(texts), bool)
     np.not_equal(texts[1:], texts[:-1], out=new[1:])
     return new

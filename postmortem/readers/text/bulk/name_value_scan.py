@@ -1,9 +1,10 @@
-"""Names and numbers of rows in which no two have the same words, by whole arrays.
+"""Names and numbers of rows that share their words with no other row, read with whole arrays.
 
-Such a log would cost a full parse per line. What is read here is what a search for ``name=1``, ``name: 1`` and ``name 1``
-finds; the reader says so, and how many lines it concerns. The text is cut into runs of word characters. A run that looks
-like a number takes the run before it as its name if only a sign or a blank stands between. Numbers that differ only in
-their digits are read together, as the rows of a layout are (`_shapes`); names are told apart by a hash of their bytes.
+A full parse per line would be too slow for such a log. This finds what a search for ``name=1``, ``name: 1`` and
+``name 1`` finds; the reader notes how many lines it read this way. The text is cut into runs of word characters. A run
+that looks like a number takes the run before it as its name if only a sign or a blank is between them. Numbers that
+differ only in their digits are read together, like the rows of a layout (`templates`); names are compared by a hash of
+their bytes.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
 _WORD = bytes((chr(c).isalnum() and c < 128) or c in b"_/.@+-" or c >= 128 for c in range(256))
 _FIRST = np.array([c in b"+-0123456789nNi" for c in range(256)])
-"""What a number may begin with."""
-_BEHIND = np.array([c in b" \t\n\r\0\x0b\x0c,|;:%)]}" for c in range(256)])
-"""What may stand behind a number."""
+"""Bytes that a number may begin with."""
+_AFTER = np.array([c in b" \t\n\r\0\x0b\x0c,|;:%)]}" for c in range(256)])
+"""Bytes that may follow a number."""
 _NUMBER = re.compile(
     rb"(?!0x)([-+]?\d++(?:\.\d++)?+(?:[eE][-+]?\d++)?+|nan|NaN|-?inf)(?:[a-zA-Z]{1,3}(?!\w).*)?", re.DOTALL
 )
@@ -43,11 +44,11 @@ _LONGEST_NUMBER, _LONGEST_NAME = 24, 32
 _SLOTS = 16
 _NOTHING = -1
 _LOOKED_AT = 4096
-"""Unknown names of some rows that are looked at one by one once there are too many names."""
+"""Unknown names that are still looked at one at a time once there are too many names."""
 
 
 def _between() -> dict[int, bool]:
-    """What may stand between a name and its number, as the last four bytes of it and their number -> whether that is a sign."""
+    """What may be between a name and its number, as an integer of its last four bytes: True if it has a sign."""
     signs = {
         quote + sign: sign != b" "
         for quote in (b"", b"'", b'"')
@@ -61,13 +62,13 @@ _GAPS = np.array(sorted(_BETWEEN), np.uint32)
 _SIGNS = np.array([_BETWEEN[gap] for gap in sorted(_BETWEEN)])
 _NONFINITE = np.array([int.from_bytes(text, "little") for text in (b"nan", b"NaN", b"inf", b"-inf")], np.uint32)
 _LAST = np.array([(1 << 32) - (1 << 8 * (4 - n)) for n in range(5)], np.uint32)
-"""Keeps the last n bytes of a little-endian word of four."""
+"""Masks for the last n bytes of a little-endian word of four."""
 _TAILS = np.array([[(1 << 8 * min(max(n - 8 * k, 0), 8)) - 1 for k in range(4)] for n in range(33)], np.uint64)
-"""Keeps the first n bytes of 32."""
+"""Masks for the first n bytes of 32."""
 
 
 class NameValueScan:
-    """Reads rows of one log; remembers its names. `dialect` is the number under which the rows are entered."""
+    """Reads rows of one log and remembers its names. `dialect` is the index that the rows are stored with."""
 
     def __init__(self, store: RowStore, dialect: int) -> None:
         self._store = store
@@ -77,7 +78,7 @@ class NameValueScan:
         self._code = np.zeros(1 << _SLOTS, np.int32)
 
     def read(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> int:
-        """Reads these rows into `out` -> how many of them had a number with a name."""
+        """Read these rows into `out`; return how many of them have a number with a name."""
         first, last = int(which[0]), int(which[-1])
         if last - first == len(which) - 1:
             start, stop = int(rows.start[first]), int(rows.start[last] + rows.length[last])
@@ -96,13 +97,18 @@ class NameValueScan:
             steps[row[here]] = np.minimum(pairs.value[here], 2.0**62).astype(np.int64)
         is_value = pairs.code >= 0
         counts = np.bincount(row[is_value], minlength=len(which))
-        told = np.flatnonzero((counts > 0) | (steps != NO_STEP))
-        found = np.zeros(len(told), ROW)
+        is_filled = np.flatnonzero((counts > 0) | (steps != NO_STEP))
+        found = np.zeros(len(is_filled), ROW)
         found["rank"], found["wall_time"] = -1, np.nan
-        found["step"] = steps[told]
+        found["step"] = steps[is_filled]
         found["total"] = found["epochs"] = found["base"] = -1
-        found["epoch"], found["level"], found["dialect"], found["count"] = np.nan, 3, self._dialect, counts[told]
-        out.add_all(which[told], found, pairs.code[is_value], pairs.value[is_value])
+        found["epoch"], found["level"], found["dialect"], found["count"] = (
+            np.nan,
+            Trust.ITERATION,
+            self._dialect,
+            counts[is_filled],
+        )
+        out.add_all(which[is_filled], found, pairs.code[is_value], pairs.value[is_value])
         return int((counts > 0).sum())
 
     def _pairs(self, data: bytes) -> _Pairs:
@@ -111,7 +117,7 @@ class NameValueScan:
         is_word = np.frombuffer(data.translate(_WORD), np.uint8)
         edge = np.flatnonzero(is_word[1:] != is_word[:-1]) + 1
         start, end = edge[::2], edge[1::2]
-        candidate = np.flatnonzero(_FIRST[raw[start]] & _BEHIND[raw[end]])
+        candidate = np.flatnonzero(_FIRST[raw[start]] & _AFTER[raw[end]])
         candidate = candidate[candidate > 0]
         text = np.ndarray((len(data) - 3,), "<u4", data, 0, (1,))
         odd = np.flatnonzero(raw[start[candidate]] - np.uint8(48) > 9)
@@ -133,7 +139,7 @@ class NameValueScan:
     def _names(
         self, data: bytes, start: NDArray[np.intp], length: NDArray[np.intp], bare: NDArray[np.bool_]
     ) -> NDArray[np.int32]:
-        """The codes of names, or `_NOTHING` less the level of a word of a step, or `_NOTHING`."""
+        """The codes of names; `_NOTHING` minus the trust for a word that names the step, `_NOTHING` for other words."""
         words = _cells(data, start, _LONGEST_NAME) & _TAILS[np.minimum(length, _LONGEST_NAME)]
         key = hashes(words) * np.uint64(2) + bare
         slot = (key >> np.uint64(64 - _SLOTS)).astype(np.intp)
@@ -173,12 +179,12 @@ class NameValueScan:
             if where is not None:
                 return _NOTHING - where[1] if where[0] == "step" else _NOTHING
         if bare and _KNOWN.search(low) is None:
-            return _NOTHING  # a word in front of a number is a name only if it is a known one
+            return _NOTHING  # without a sign, only a known word is a name
         return self._store.code(Tag(name))
 
 
 class _Pairs(NamedTuple):
-    """n numbers with names, in order. `whole`: it is printed as digits only."""
+    """N numbers with names, in order. `whole`: printed as digits only."""
 
     start: NDArray[np.intp]
     code: NDArray[np.int32]
@@ -187,7 +193,7 @@ class _Pairs(NamedTuple):
 
 
 def _cells(data: bytes, start: NDArray[np.intp], width: int) -> NDArray[np.uint64]:
-    """The `width` bytes from each start on, uint64[n, width / 8]."""
+    """The `width` bytes from each start on; uint64[n, width / 8]."""
     return (
         np.ndarray((len(data) - width,), f"V{width}", data, 0, (1,))[start].view("<u8").reshape(len(start), width // 8)
     )
@@ -196,7 +202,7 @@ def _cells(data: bytes, start: NDArray[np.intp], width: int) -> NDArray[np.uint6
 def _numbers(
     data: bytes, start: NDArray[np.intp], length: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-    """The numbers with which runs begin -> (value, whether it is digits only, whether it is one at all)."""
+    """The numbers that runs begin with: (value, whether it is digits only, whether it is a number at all)."""
     value = np.zeros(len(start))
     whole, is_number = np.zeros(len(start), bool), np.zeros(len(start), bool)
     short = np.flatnonzero(length <= _LONGEST_NUMBER)

@@ -1,4 +1,4 @@
-"""The rows of a block as arrays: where they start, which line they are on, what of them the search for events must see."""
+"""The rows of a block as arrays: where they start, their line, and whether the search for events must see them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Rows:
     """Rows of a block, in order; a row ends at a line feed, a carriage return or a hole of NULs.
 
-    `start`, `length` (bytes) and `line` are int64[n]; `filled` are the rows that are not empty; `hidden` marks rows that the
-    search for events need not see; `redrawn`: some end otherwise than by a line feed.
+    `start`, `length` (bytes) and `line` are int64[n]; `filled` are the rows that are not empty; `hidden` marks rows
+    that the search for events need not see; `redrawn`: some row does not end at a line feed.
     """
 
     def __init__(self, block: Block) -> None:
@@ -48,7 +48,7 @@ class Rows:
         return self.padded[start : start + int(self.length[i])]
 
     def by_length(self) -> Iterator[tuple[int, NDArray[np.intp]]]:
-        """Rows of one length that is worth a layout, length by length, each in order."""
+        """Indices of rows of one length, for each length that is worth a layout; in order."""
         short = self.filled[self.length[self.filled] <= 2048]
         length = self.length[short].astype(np.uint16)
         order = np.argsort(length, kind="stable")
@@ -59,13 +59,13 @@ class Rows:
                 yield int(length[a]), short[a:b]
 
     def words(self, rows: NDArray[np.intp], length: int) -> NDArray[np.uint64]:
-        """The bytes of rows of one length, uint64[n, w] with at least one spare word; what is behind the row is undefined."""
+        """The bytes of rows of one length, uint64[n, w] with a spare word; bytes past the row are anything."""
         wide = (length // 8 + 2) * 8
         cells = np.ndarray((len(self.padded) - wide,), f"V{wide}", self.padded, 0, (1,))
         return cells[self.start[rows]].view("<u8").reshape(len(rows), wide // 8)
 
     def that_may_matter(self, which: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Those of the rows that hold something the search for events looks for."""
+        """The rows that contain something the search for events looks for."""
         if not len(which):
             return which
         first, last = int(which[0]), int(which[-1])
@@ -76,7 +76,7 @@ class Rows:
         return which[np.array(prefilter().lines_in(data), np.intp)]
 
     def show_after(self, rows: NDArray[np.intp], near: int) -> None:
-        """Shows everything within `near` bytes behind each of these rows."""
+        """Unhide everything within `near` bytes after each of these rows."""
         if not len(rows):
             return
         last = np.searchsorted(self.start, self.start[rows] + near, side="right")
@@ -87,7 +87,7 @@ class Rows:
         self.hidden[np.cumsum(change[:-1]) > 0] = False
 
     def shown(self) -> Iterator[tuple[int, str]]:
-        """Lines with their shown rows, carriage returns between them; empty lines next to a shown one count as shown."""
+        """Lines with their shown rows, joined by carriage returns. Empty lines next to a shown one count as shown."""
         rows = np.flatnonzero(~self.hidden)
         if not len(rows):
             return

@@ -12,7 +12,8 @@ from postmortem.readers.text.records.step_words import HELD_OUT
 
 _FRAME = re.compile(
     r"(?P<n>\d{1,15})(?P<unit>[kMG]?)/(?P<total>\d{1,15}|\?)[kMG]? "
-    r"\[[^\]\[]{0,40}?(?:<[^\],]{0,40})?(?:, *+[^,\]]{0,24}(?:it|s|B|\w{1,12})/(?:it|s|\w{1,12})|, *+\?[^,\]]{0,12})?(?P<end>[,\]])"
+    r"\[[^\]\[]{0,40}?(?:<[^\],]{0,40})?"
+    r"(?:, *+[^,\]]{0,24}(?:it|s|B|\w{1,12})/(?:it|s|\w{1,12})|, *+\?[^,\]]{0,12})?(?P<end>[,\]])"
 )
 _OPEN = re.compile(r"(?P<n>\d{1,15})it \[[^\]\[,]{0,30}, *+[^,\]]{0,24}(?P<end>[,\]])")
 _EPOCH = re.compile(
@@ -32,8 +33,8 @@ class Bars(Dialect):
 
     Format: tqdm.std.tqdm.format_meter. The position is n of total, in an epoch where the description names one
     (Lightning counts epochs from 0). Rates, times and the percentage are no metrics; a `global_step` in the postfix is
-    rounded to 3 digits and not used, other global counters (`env_step`) are. A bar of Lightning at 0 shows what the epoch
-    before left. Bars of evaluations and of data preparation say nothing about the training step.
+    rounded to 3 digits and not used, other global counters (`env_step`) are. A bar of Lightning at 0 shows what the
+    epoch before left. Bars of evaluations and of data preparation do not count training steps.
     """
 
     name = "tqdm"
@@ -97,13 +98,14 @@ class Bars(Dialect):
 
 @dialect
 class Ignite(Dialect):
-    """ignite's bar puts the count before the percentage and prints no values: ``Epoch [1/2]: [3/8]  38%|███▊ [00:00<00:00]``."""
+    """ignite: ``Epoch [1/2]: [3/8]  38%|███▊ [00:00<00:00]``, the count before the percentage and no values."""
 
     name = "ignite"
     priority = 39
     needles: ClassVar[tuple[str, ...]] = ("%|",)
     _pattern = re.compile(
-        r"(?:Epoch \[(?P<epoch>\d+)/(?P<epochs>\d+)\]:? )?\[(?P<n>\d+)/(?P<total>\d+)\] +\d+%\|[^\[]{0,200}\[[^\],]{0,40}(?P<end>[,\]])"
+        r"(?:Epoch \[(?P<epoch>\d+)/(?P<epochs>\d+)\]:? )?\[(?P<n>\d+)/(?P<total>\d+)\] +\d+%\|"
+        r"[^\[]{0,200}\[[^\],]{0,40}(?P<end>[,\]])"
     )
 
     def parse(self, row: Row) -> Record | None:
@@ -127,10 +129,10 @@ class Ignite(Dialect):
 
 @dialect
 class TransformersDict(Dialect):
-    """Hugging Face Trainer, TRL, axolotl, sentence-transformers: ``{'loss': 2.13, 'grad_norm': 1.2, 'learning_rate': 4.9e-05, 'epoch': 0.02}``.
+    """Hugging Face Trainer, TRL, axolotl, sentence-transformers: ``{'loss': 2.13, 'grad_norm': 1.2, 'epoch': 0.02}``.
 
-    Printed by transformers' PrinterCallback and ProgressCallback; 5.x prints strings of 4 digits. No step is in the line:
-    it comes from the bar around it and the epoch. ``epoch`` is kept as a value, for it is printed as one.
+    Printed by transformers' PrinterCallback and ProgressCallback; 5.x prints strings of 4 digits. No step is in the
+    line: it comes from the bar around it and the epoch. ``epoch`` is kept as a value, for it is printed as one.
     """
 
     name = "transformers"
@@ -160,17 +162,20 @@ class TransformersDict(Dialect):
 
 @dialect
 class LoggedBars(Dialect):
-    """tqdm-loggable (levanter and others): ``Progress on:train 30.0it/100it rate:1.2it/s remaining:01:10 elapsed:00:25 postfix:loss=3.2``.
+    """tqdm-loggable (levanter and others).
 
-    Format: tqdm_loggable/tqdm_logging.py. It writes a line where a terminal would get a bar. Counts above 999 are rounded
-    (``1.23kit``) and then no position.
+    ``Progress on:train 30.0it/100it rate:1.2it/s remaining:01:10 elapsed:00:25 postfix:loss=3.2``.
+
+    Format: tqdm_loggable/tqdm_logging.py. It writes a line where a terminal would get a bar. Counts above 999 are
+    rounded (``1.23kit``) and then no position.
     """
 
     name = "tqdm-loggable"
     priority = 41
     needles: ClassVar[tuple[str, ...]] = ("Progress on:",)
     _pattern = re.compile(
-        r"Progress on:(?P<what>[^:]{0,80}?) (?P<n>\d{1,15})(?:\.0)?(?P<unit>[kMG]?)\w{2,12}/(?:(?P<total>\d{1,15})(?:\.0)?(?:[kMG]?)\w{2,12}|-) rate:"
+        r"Progress on:(?P<what>[^:]{0,80}?) (?P<n>\d{1,15})(?:\.0)?(?P<unit>[kMG]?)\w{2,12}/"
+        r"(?:(?P<total>\d{1,15})(?:\.0)?(?:[kMG]?)\w{2,12}|-) rate:"
     )
     _postfix = re.compile(r"\bpostfix:")
 
@@ -187,7 +192,7 @@ class LoggedBars(Dialect):
             if match["total"]:
                 record.total = float(match["total"])
                 record.at["total"] = match.span("total")
-        behind = self._postfix.search(row.text, match.end())
-        if behind and (postfix := mine(row.text, behind.end(), demand=False)):
+        found = self._postfix.search(row.text, match.end())
+        if found and (postfix := mine(row.text, found.end(), demand=False)):
             record.values = postfix.values
         return record

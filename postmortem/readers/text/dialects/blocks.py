@@ -1,4 +1,4 @@
-"""Styles that spread one step over several lines: OLMo, composer, RLlib, test reports, Keras and Lightning's rich bar."""
+"""Styles with one step over several lines: OLMo, composer, RLlib, test reports, Keras and Lightning's rich bar."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _SCALE = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 class Olmo(Dialect):
     """OLMo and OLMo-core: a header ``[step=10/739328,epoch=0]``, then one indented ``name=value`` per line.
 
-    Format: olmo/train.py, olmo_core/train/callbacks/console_logger.py. Names have spaces, parentheses and slashes; values
-    thousands separators or K, M, B, T.
+    Format: olmo/train.py, olmo_core/train/callbacks/console_logger.py. Names have spaces, parentheses and slashes;
+    values thousands separators or K, M, B, T.
     """
 
     name = "olmo"
@@ -47,7 +47,9 @@ class Olmo(Dialect):
 
 @dialect
 class Composer(Dialect):
-    """MosaicML composer: ``[batch=10/1000]:`` or ``[epoch=1][batch=3/50]:``, then ``\\t Train loss/train/total: 2.8312`` lines.
+    """MosaicML composer: ``[batch=10/1000]:`` or ``[epoch=1][batch=3/50]:``, then lines of values.
+
+    A line of values is a tab and ``Train loss/train/total: 2.8312``.
 
     Format: composer/loggers/console_logger.py. `[Eval batch=50/50]` counts evaluation batches and is no training step.
     """
@@ -81,9 +83,9 @@ class Composer(Dialect):
 
 @dialect
 class Rllib(Dialect):
-    """RLlib: one YAML document per iteration, keys nested by indentation; the step, `training_iteration`, stands near its end.
+    """RLlib: one YAML document per iteration, keys nested by indentation; the step is near its end.
 
-    Format: ray.tune.logger.pretty_print. Keys of a block are joined by ``/``.
+    Format: ray.tune.logger.pretty_print. The step is `training_iteration`. Keys of a block are joined by ``/``.
     """
 
     name = "rllib"
@@ -120,7 +122,7 @@ class Rllib(Dialect):
 class WrappedDict(Dialect):
     """A Python dict or JSON object over several lines (pprint, json.dumps with indent).
 
-    It is read when it closes, for the step may stand last.
+    It is read when it closes, because the step may be the last member.
     """
 
     name = "wrapped dict"
@@ -149,7 +151,7 @@ class WrappedDict(Dialect):
 
     @staticmethod
     def _whole(text: str) -> Record | None:
-        """The dict on one line; its places in the text are no places in a row."""
+        """The record of the dict, joined to one line; positions in that line are not positions in a row."""
         record = mine(text, demand=False)
         if record is not None:
             record.at, record.values = {}, [v._replace(start=-1, end=-1) for v in record.values]
@@ -185,9 +187,10 @@ class TestReport(Dialect):
 
 @dialect
 class Keras(Dialect):
-    """Keras: ``Epoch 1/3``, then ``6/6 ━━━━━━ 1s 121ms/step - loss: 2.0906 - val_loss: 1.7026``, with or without the bar.
+    """Keras: ``Epoch 1/3``, then ``6/6 ━━━━━━ 1s 121ms/step - loss: 2.0906 - val_loss: 1.7026``.
 
-    Format: keras/src/utils/progbar.py. The values are running means of the epoch, so only the last state of an epoch counts.
+    Format: keras/src/utils/progbar.py. The bar may be missing. Values are means of the epoch, so only its last state
+    counts.
     """
 
     name = "keras"
@@ -223,7 +226,8 @@ class LightningRich(Dialect):
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s{20,}\S|Epoch \d+/\d+ +━")
     _bar = re.compile(r"Epoch (?P<epoch>\d{1,9})/\d{1,9} [━╸╺ ]{3,200}+.*?•[^•]{0,40}it/s(?P<values>.*)$")
     _pair = re.compile(
-        rf"(?P<name>[A-Za-z_][\w/@.\-]{{0,80}}): *(?P<value>{NUMBER}|{NONFINITE})?(?:\s|$)|(?P<alone>{NUMBER}|{NONFINITE})(?:\s|$)"
+        rf"(?P<name>[A-Za-z_][\w/@.\-]{{0,80}}): *(?P<value>{NUMBER}|{NONFINITE})?(?:\s|$)"
+        rf"|(?P<alone>{NUMBER}|{NONFINITE})(?:\s|$)"
     )
 
     def __init__(self) -> None:

@@ -12,11 +12,11 @@ from postmortem.readers.text.records.record import Record, Row, Trust, Value
 
 @dialect
 class Megatron(Dialect):
-    """``iteration       10/     150 | consumed samples: 5120 | lm loss: 8.82E+00 | loss scale: 1.0 | grad norm: 2.5 |``.
+    """``iteration     10/   150 | consumed samples: 5120 | lm loss: 8.82E+00 | loss scale: 1.0 | grad norm: 2.5 |``.
 
-    Format: megatron/training/training.py, training_log; NeoX puts samples/sec first. A loss is printed only when its mean is
-    >= 0, so with NaN its key is missing from the line: the losses that the family printed before are NaN then.
-    Printed by the last rank, for all.
+    Format: megatron/training/training.py, training_log; NeoX puts samples/sec first. A loss is printed only if its mean
+    is >= 0, so with NaN its key is missing from the line: losses that earlier lines printed are NaN then. Printed by
+    the last rank, for all.
     """
 
     name = "megatron"
@@ -25,7 +25,8 @@ class Megatron(Dialect):
     _iteration = re.compile(r"(?:^|\| ?)\s*+iteration\s++(?P<step>\d{1,15})/\s*+(?P<total>\d{1,15}) \|")
     _loss = re.compile(r"\|\s*+[\w ]{0,40}loss\s*+:")
     _validation = re.compile(
-        r"\s*(?P<split>validation|test)(?: loss| results)? at (?:iteration (?P<step>\d{1,15})|the end of training[^|]{0,60}) \|"
+        r"\s*(?P<split>validation|test)(?: loss| results)? at "
+        r"(?:iteration (?P<step>\d{1,15})|the end of training[^|]{0,60}) \|"
     )
     _memory = re.compile(r"\(after (?P<step>\d{1,15}) iterations\) memory \((?P<unit>\w+)\) \|")
 
@@ -68,10 +69,13 @@ class Megatron(Dialect):
 
 @dialect
 class DeepSpeed(Dialect):
-    """``step=10, skipped=2, lr=[6e-06], mom=[(0.9, 0.999)]``, ``epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=…``.
+    """``step=10, skipped=2, lr=[6e-06], mom=[(0.9, 0.999)]`` and lines of speed.
 
-    Format: deepspeed/runtime/engine.py and utils/timer.py. Of a list of learning rates the first counts; the momentum is a
-    setting. `skipped` is cumulative. ``0/125, SamplesPerSec=`` of older versions counts micro-batches and is no step.
+    The latter are ``epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=…``.
+
+    Format: deepspeed/runtime/engine.py and utils/timer.py. The first of a list of learning rates is used; the momentum
+    is a setting. `skipped` is cumulative. ``0/125, SamplesPerSec=`` of older versions counts micro-batches and is no
+    step.
     """
 
     name = "deepspeed"
@@ -98,10 +102,10 @@ class DeepSpeed(Dialect):
 
 @dialect
 class Fairseq(Dialect):
-    """fairseq, metaseq: ``… | train_inner | epoch 001:   100 / 1250 loss=9.252, …, num_updates=100``, or the same as JSON.
+    """fairseq, metaseq: ``… | train_inner | epoch 001:   100 / 1250 loss=9.252, …, num_updates=100``, or JSON.
 
-    Format: fairseq/logging/progress_bar.py. The logger's name is the split: `train_inner` prints windows, `train` the mean of the
-    epoch, `valid` (or the subset) an evaluation. The step is num_updates; losses are in bits.
+    Format: fairseq/logging/progress_bar.py. The logger's name is the split: `train_inner` prints windows, `train` the
+    mean of the epoch, `valid` (or the subset) an evaluation. The step is num_updates; losses are in bits.
     """
 
     name = "fairseq"
@@ -125,7 +129,9 @@ class Fairseq(Dialect):
 
 @dialect
 class Espnet(Dialect):
-    """ESPnet2: ``3epoch:train:1-50batch: loss_ctc=180.3, …`` and ``3epoch results: [train] loss=71.2, total_count=3000, …, [valid] loss=64.1, …``.
+    """ESPnet2: lines of batches, ``3epoch:train:1-50batch: loss_ctc=180.3, …``, and of results at the end of an epoch.
+
+    The latter are ``3epoch results: [train] loss=71.2, total_count=3000, …, [valid] loss=64.1, …``.
 
     Format: espnet2/train/reporter.py. The first is a mean over a range of batches that skips non-finite values; in
     the second `total_count` counts the batches since the start.

@@ -1,4 +1,4 @@
-"""Boxes and tables of one program each; tables in general are read by the miner."""
+"""Boxes and tables of one program each; for tables of any program see `column_table`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,
 class StableBaselines(Dialect):
     """Stable-Baselines3 (and rsl_rl-like boxes): ``| train/ |  |`` opens a group, ``|    loss | 46.6 |`` belongs to it.
 
-    Format: stable_baselines3/common/logger.py, HumanOutputFormat. The tag is group + name, the step `time/total_timesteps` of the same box,
-    so a box is handed over when it closes.
+    Format: stable_baselines3/common/logger.py, HumanOutputFormat. The tag is group + name, the step
+    `time/total_timesteps` of the same box, so a box becomes a record when it closes.
     """
 
     name = "stable-baselines3"
@@ -66,7 +66,7 @@ class StableBaselines(Dialect):
 
 @dialect
 class Ultralytics(Dialect):
-    """YOLO: a header ``Epoch GPU_mem box_loss …``, rows ``1/100 2.61G 1.411 …: 100% ━━━``, and a validation table with a row `all`.
+    """YOLO: a header ``Epoch GPU_mem box_loss …``, rows ``1/100 2.61G 1.411 …: 100% ━━━``, and a validation table.
 
     Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts.
     """

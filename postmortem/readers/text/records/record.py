@@ -24,7 +24,7 @@ class Trust(IntEnum):
 
 
 class Value(NamedTuple):
-    """One number with its tag. `start` and `end` are its position in the row's text; -1 if it is not printed as such."""
+    """One number with its tag. `start` and `end`: its position in the row's text; -1 if it is not printed as such."""
 
     tag: str
     number: float

@@ -1,4 +1,4 @@
-"""Numbers that stand in a log more than once: states of a redrawn bar, prints of several loggers, values that a bar carries on."""
+"""Numbers printed more than once: states of a redrawn bar, prints of several loggers, values carried by a bar."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from postmortem.readers.text.steps.row_store import Cells, StoredRows
 
 _AT_ONCE = 1 << 19
-"""About so many values are sorted at once."""
+"""About how many values are sorted at once."""
 _ROWS_AT_ONCE, _SLOTS = 1 << 16, 1 << 22
 
 
@@ -57,10 +57,10 @@ def again(draft: Draft, step: NDArray[np.int64]) -> NDArray[np.bool_]:
 def _twice_at_a_step(
     rows: StoredRows, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int
 ) -> NDArray[Any]:
-    """Indices of the values whose tag comes twice in rows of one rank and step that follow one another, and of a few more."""
+    """Indices of values whose tag occurs twice in consecutive rows of one rank and step, and of a few others."""
     rank, filled = rows["rank"], rows["count"] > 0
     found: list[NDArray[Any]] = [np.empty(0, np.intp)]
-    left = np.empty(0, np.intp)  # rows of the last step of each rank, which may go on
+    left = np.empty(0, np.intp)  # rows of the last step of each rank, which may continue
     stop = 0
     while stop < len(filled):
         start, stop = stop, min(len(filled), stop + max(_ROWS_AT_ONCE, len(left)))
@@ -93,9 +93,9 @@ def _pairs_by_tag(
     keep: NDArray[np.bool_],
     n_tags: int,
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], NDArray[np.intp]]]:
-    """The kept ones of some values, in pairs that follow one another in their tag and rank, some tags at a time.
+    """Pairs of consecutive kept values of one tag and rank, some tags at a time. `index` selects the values.
 
-    `index` says which values. Yields (the earlier, the later, the row of either).
+    Yields (the earlier, the later, the row of the earlier, the row of the later).
     """
     code = codes[index]
     turn = (np.cumsum(np.bincount(code, minlength=n_tags)) // _AT_ONCE).astype(np.uint16)
@@ -121,7 +121,7 @@ def _equal(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether one number is the other with fewer decimals, or with six digits."""
+    """Whether one number is the other, rounded to fewer decimals or to six digits."""
     out = np.zeros(len(x), bool)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         close = np.flatnonzero((x != y) & (np.abs(x - y) <= 0.02 * np.maximum(np.abs(x), np.abs(y))))
@@ -137,7 +137,7 @@ def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_
 
 
 def _carried_over(tag: str) -> bool:
-    """A bar repeats these until the next evaluation or epoch."""
+    """Whether a bar repeats this tag until the next evaluation or epoch."""
     name = tag.lower()
     return (
         name.endswith("_epoch")

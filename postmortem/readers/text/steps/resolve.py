@@ -48,8 +48,10 @@ class Resolved:
 
 
 class Axis(NamedTuple):
-    """What counts the steps: "step", "epoch" or "row". `step` is the step of each row for its values, `at_row` the
-    last step known at each row."""
+    """What counts the steps: "step", "epoch" or "row".
+
+    `step` is the step of each row for its values, `at_row` the last step known at each row.
+    """
 
     name: str
     step: NDArray[np.int64]
@@ -244,7 +246,7 @@ def _implausible(
 
 
 def _repeated(draft: Draft) -> NDArray[np.bool_]:
-    """Which values are metrics if there is no step: those of repeated tags, losses and scores. The rest is a listing."""
+    """Which values are metrics if there is no step: repeated tags, losses and scores. The rest is a listing."""
     count = np.bincount(draft.codes[draft.keep], minlength=len(draft.tags))
     roles = [role_of(t) for t in draft.tags]
     longest = max((int(c) for c, r in zip(count, roles, strict=True) if r in _SCORES), default=0)

@@ -1,4 +1,4 @@
-"""What the rows of a log said, as columns: one entry per row that said something, and the numbers of all rows behind one another."""
+"""The records of a log as columns: one entry per row that has a record, and the numbers of all rows in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NO_STEP = np.iinfo(np.int64).min
 EVALUATION, BAR, WITHIN, SAMPLES, FRACTIONAL = 1, 2, 4, 8, 16
-"""Flags of a row; WITHIN: its step is a position that may start again in every epoch."""
+"""Flags of a row. WITHIN: its step is a position that may start again in every epoch."""
 MOST_TAGS = 20_000
 """Numbers under later names are counted, not read: no training has as many metrics, so these are not names."""
 
@@ -74,9 +74,10 @@ _PIECE = 1 << 13
 
 
 class _Growing:
-    """An array that grows at its end. While all its cells are the same number it is kept as that number alone.
+    """An array that grows at its end. While all its cells hold the same number, only that number is stored.
 
-    Space is asked for ahead, which costs nothing until it is written; resize() writes what it adds, so it is hardly ever needed.
+    Space is allocated ahead, which costs nothing until it is written. resize() writes the cells that it adds, so it is
+    rarely called.
     """
 
     def __init__(self, dtype: Any) -> None:
@@ -85,7 +86,7 @@ class _Growing:
         self._same: Any = None
 
     def room(self, n: int, share: float) -> NDArray[Any]:
-        """The next n cells, to be written; valid until the next call. `share`: how much of all there will be is here with them."""
+        """The next n cells, to be written before the next call. `share`: the part of the final size with them."""
         need = self._size + n
         if need > len(self._data):
             space = max(need, min(int(need / share * 1.05), need + _AHEAD))
@@ -99,7 +100,7 @@ class _Growing:
         return self._data[need - n : need]
 
     def fill(self, n: int, value: Any, share: float) -> None:
-        """The next n cells all hold this number."""
+        """Set the next n cells to this number."""
         if self._size == 0 or (self._same is not None and same(self._same, value)):
             self._same = value
             self._size += n
@@ -107,7 +108,7 @@ class _Growing:
             self.room(n, share)[:] = value
 
     def done(self) -> NDArray[Any]:
-        """All cells; they cannot be written where they are one number."""
+        """All cells; read-only if all hold the same number."""
         if self._same is not None:
             return np.broadcast_to(np.array(self._same, self._data.dtype), self._size)
         self._data.resize(self._size, refcheck=False)
@@ -120,7 +121,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 class StoredRows:
-    """n rows as columns of the types of `ROW`; `rows[name]` is a column, `rows[indices]` are some of the rows."""
+    """N rows as columns of the types in `ROW`; `rows[name]` is a column, `rows[indices]` a selection of rows."""
 
     def __init__(self, columns: dict[str, NDArray[Any]], which: Any = None) -> None:
         self._columns = columns
@@ -130,7 +131,7 @@ class StoredRows:
         return len(self["line"])
 
     def with_column(self, name: str, column: NDArray[Any]) -> StoredRows:
-        """The same rows, one column replaced."""
+        """The same rows with one column replaced."""
         return StoredRows(self._columns | {name: column}, self._which)
 
     def __getitem__(self, key: Any) -> Any:
@@ -141,7 +142,7 @@ class StoredRows:
 
 
 class Cells:
-    """Which values are which row's: row i has `count[i]` of them, behind those of the rows before."""
+    """Which values belong to which row: row i has `count[i]` of them, after those of the rows before it."""
 
     def __init__(self, count: NDArray[np.uint16]) -> None:
         self.count = count
@@ -152,8 +153,8 @@ class Cells:
         if not len(rows):
             return np.empty(0, np.intp)
         count = self.count[rows]
-        behind = np.cumsum(count, dtype=self.end.dtype)
-        index = np.repeat(self.end[rows] - behind, count)
+        end = np.cumsum(count, dtype=self.end.dtype)
+        index = np.repeat(self.end[rows] - end, count)
         index += np.arange(len(index), dtype=index.dtype)
         return index
 
@@ -168,7 +169,7 @@ class Cells:
 
 
 def squeeze(cells: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
-    """The cells to keep, moved to the front of the same array, which costs no fresh pages."""
+    """Move the cells to keep to the front of the array and return them. No memory is allocated."""
     at = 0
     for start in range(0, len(cells), _PIECE):
         piece = cells[start : start + _PIECE][keep[start : start + _PIECE]]
@@ -178,13 +179,13 @@ def squeeze(cells: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
 
 
 class RowStore:
-    """Everything that rows said, in order."""
+    """The records of all rows, in order."""
 
     def __init__(self) -> None:
         self.tags: dict[Tag, int] = {}
         """Code of each tag: its position in this dict."""
         self.share = 1.0
-        """How much of the file has been read, from above 0 to 1."""
+        """The part of the file that has been read; above 0, at most 1."""
         self._forget()
 
     def _forget(self) -> None:
@@ -199,23 +200,23 @@ class RowStore:
         return self.tags.setdefault(tag, len(self.tags))
 
     def full(self) -> bool:
-        """Whether new names are no longer taken."""
+        """Whether new names are no longer stored."""
         return OTHERS in self.tags
 
     def column(self, name: str, n: int) -> NDArray[Any]:
-        """Space for n more cells of a column of `ROW`, to be written at once."""
+        """Space for n more cells of a column of `ROW`, to be written before the next call."""
         return self._columns[name].room(n, self.share)
 
     def fill(self, name: str, n: int, value: Any) -> None:
-        """The same number for n more cells of a column of `ROW`."""
+        """Append n cells of the same number to a column of `ROW`."""
         self._columns[name].fill(n, value, self.share)
 
     def room(self, n: int) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
-        """Space for n more values: codes and numbers, to be written at once."""
+        """Space for n more values, codes and numbers, to be written before the next call."""
         return self._codes.room(n, self.share), self._values.room(n, self.share)
 
     def release(self) -> tuple[StoredRows, NDArray[np.uint16], NDArray[np.float64]]:
-        """Hands out everything but the tags, and forgets it."""
+        """Return rows, codes and values, and drop them; the tags stay."""
         found = (
             StoredRows({name: column.done() for name, column in self._columns.items()}),
             self._codes.done(),
@@ -262,5 +263,5 @@ def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int,
 
 
 def held(step: float) -> int:
-    """A printed step inside int64."""
+    """A printed step, clipped to int64."""
     return int(max(-(2.0**62), min(2.0**62, step)))
