@@ -1,7 +1,7 @@
 """Scalar events in bulk: records that differ only in time, step and value are read column by column.
 
 Two scalar events of one tag and one length are the same bytes but for the wall time, the step's digits and the value.
-So one record is parsed with protobuf and its wire format walked to learn where these stand (a `RecordPattern`); all
+So one record is parsed with protobuf and its wire format walked to learn where these are (a `RecordPattern`); all
 records of that length whose other bytes equal a learned pattern, bit for bit, are then that tag's, and their fields
 and checksums are gathered with numpy. What fits no pattern is left to the caller.
 """

@@ -217,7 +217,7 @@ def _implausible(
 ) -> NDArray[np.intp]:
     """Indices of values in rows without a step that are no metrics: their tag is neither a known quantity nor repeated.
 
-    Between the last step of an attempt and the first of the next stands the configuration of the new one: there only
+    The configuration of a new attempt is printed between the last step of the previous one and its first: there only
     tags count that are also printed between steps elsewhere. `placed` are rows that an epoch places.
     """
     rows, codes, cells, tags = draft.rows, draft.codes, draft.cells, draft.tags

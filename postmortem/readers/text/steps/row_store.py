@@ -228,7 +228,8 @@ class RowStore:
 
 def tag_of(name: str, record: Record) -> Tag:
     """The tag of a value of `record`, marked if it was measured on held-out data and its name does not say so."""
-    if record.split.lower() in HELD_OUT and not HELD_OUT & set(re.split(r"[\W_]+", name.lower())):
+    is_held_out = record.split and record.split.lower() in HELD_OUT
+    if is_held_out and not HELD_OUT & set(re.split(r"[\W_]+", name.lower())):
         return Tag(name, Mark.HELD_OUT_OWN_NAME if record.own_names else Mark.HELD_OUT, record.split)
     return Tag(name)
 
