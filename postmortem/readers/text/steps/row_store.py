@@ -194,7 +194,7 @@ class RowStore:
         self._values = _Growing(np.float64)
 
     def code(self, tag: Tag) -> int:
-        """The code of a tag, a new one if it was not met before."""
+        """The code of a tag. Beyond MOST_TAGS all new tags share that of OTHERS."""
         if len(self.tags) >= MOST_TAGS and tag not in self.tags:
             tag = OTHERS
         return self.tags.setdefault(tag, len(self.tags))
