@@ -55,17 +55,9 @@ def name_of(gap: str) -> Named | None:
     tail = gap.rstrip(" \t'\"[(")
     while match := _WRAPPER.search(tail + "("):
         tail = tail[: match.start()].rstrip(" \t'\"[(")
-    if tail.endswith(("->", "=>")):
-        tail, strong = tail[:-2], True
-    elif tail.endswith("..."):
-        tail = tail.rstrip(". ")
-        strong = role_of(tail.rpartition("  ")[2]) is not None
-        if not strong:
-            return None
-    elif tail[-1:] in ("=", ":", "≈", "~"):
-        tail, strong = tail.rstrip("=:≈~ "), True
-    else:
-        strong = False
+    tail, strong = _without_sign(tail)
+    if tail.endswith("..."):
+        return None
     tail = tail.rstrip(" \t")
     if tail.endswith(" |") and not strong and tail.count("|") == 1:
         tail = tail.rstrip(" |")  # "Step 100: train loss |  0.5"
@@ -111,6 +103,18 @@ def name_of(gap: str) -> Named | None:
     start = max((m.end() for m in _ABSENT.finditer(gap)), default=0)  # "acc: None" is a pair, too
     leftover = letters(gap[start:]) - sum(map(str.isalpha, name))
     return Named(name, strong, leftover <= len(split), len(words), max(0, leftover - len(split)), split)
+
+
+def _without_sign(tail: str) -> tuple[str, bool]:
+    """A text without the sign at its end, and whether it has one. Dots after a word that is no quantity stay."""
+    if tail.endswith(("->", "=>")):
+        return tail[:-2], True
+    if tail.endswith("..."):
+        name = tail.rstrip(". ")
+        return (name, True) if role_of(name.rpartition("  ")[2]) is not None else (tail, False)
+    if tail[-1:] in ("=", ":", "≈", "~"):
+        return tail.rstrip("=:≈~ "), True
+    return tail, False
 
 
 def _bare(name: str, unit: str) -> str:

@@ -44,8 +44,9 @@ def read(tmp_path, text: str) -> tuple[list[tuple[str, float]], list[int]]:
 
 
 def test_signs_quotes_units_and_non_finite(tmp_path):
-    """What stands between a name and its number, and behind it."""
-    text = "step 12: loss=1.5 a/b: -2e-05, 'lr': 3E2 \"x_1\":+7 grad_norm = nan | scale -inf; speed=3.40it/s time: 12.5ms acc 81.25%\n"
+    """What may be between a name and its number, and after it."""
+    text = "step 12: loss=1.5 a/b: -2e-05, 'lr': 3E2 \"x_1\":+7 grad_norm = nan | scale -inf; "
+    text += "speed=3.40it/s time: 12.5ms acc 81.25%\n"
     found, steps = read(tmp_path, text)
     expected = {
         "loss": 1.5,
@@ -63,7 +64,7 @@ def test_signs_quotes_units_and_non_finite(tmp_path):
 
 
 def test_what_is_no_number(tmp_path):
-    """Dates, versions, addresses, words, and numbers behind a word that is no name of a quantity."""
+    """Dates, versions, addresses, words, and numbers after a word that is not the name of a quantity."""
     assert read(
         tmp_path, "day: 2026-11-21 version=1.2.3 at=0xff of 3 with nano=nanometer loss = \nabove 5 1.5=loss loss=1.5.\n"
     ) == ([], [])
@@ -81,7 +82,7 @@ def test_digits_of_every_length(tmp_path):
 
 
 def test_long_names_are_told_apart(tmp_path):
-    """Names of which only the middle differs, longer than what is hashed."""
+    """Names that differ only in the middle and are longer than what is hashed."""
     names = [f"layer{'x' * 40}{i}{'y' * 40}/loss" for i in range(300)]
     found, _ = read(tmp_path, "".join(f"{name}={i}\n" for i, name in enumerate(names)))
     assert found == [(name, float(i)) for i, name in enumerate(names)]
@@ -115,7 +116,7 @@ def test_finds_what_the_pattern_finds(tmp_path_factory, words):
 
 
 def test_names_without_end_are_bounded(tmp_path, monkeypatch):
-    """Where every number has a name of its own only the first names are taken, the others are counted, and known ones go on."""
+    """If every number has a name of its own only the first names are stored; the others are counted."""
     monkeypatch.setattr("postmortem.readers.text.steps.row_store.MOST_TAGS", 50)
     monkeypatch.setattr("postmortem.readers.text.bulk.name_value_scan._LOOKED_AT", 100)
     found, steps = read(tmp_path, "".join(f"step {i}: loss={i}.5 name{i}x={i}\n" for i in range(5000)))

@@ -18,7 +18,10 @@ from postmortem.readers.text.records.tokens import LONGEST_ROW
 if TYPE_CHECKING:
     from pathlib import Path
 
-MEGATRON = " iteration {i:8d}/     400 | consumed samples: {i} | {loss}loss scale: 1.0 | grad norm: 1.5 | number of nan iterations:   0 |"
+MEGATRON = (
+    " iteration {i:8d}/     400 | consumed samples: {i} | {loss}loss scale: 1.0 | grad norm: 1.5"
+    " | number of nan iterations:   0 |"
+)
 
 CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     "megatron": (
@@ -34,14 +37,16 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         ],
     ),
     "deepspeed": (
-        "[2026-11-20 12:01:13,370] [INFO] [logging.py:128:log_dist] [Rank 0] step=10, skipped=2, lr=[6e-06, 1e-05], mom=[(0.9, 0.999)]\n"
+        "[2026-11-20 12:01:13,370] [INFO] [logging.py:128:log_dist] [Rank 0] "
+        "step=10, skipped=2, lr=[6e-06, 1e-05], mom=[(0.9, 0.999)]\n"
         "[2026-11-20 12:01:13,371] [INFO] [timer.py:264:stop] "
         "epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=242.1, MemAllocated=13.22GB\n",
         [("skipped", 10, 2.0), ("lr", 10, 6e-6), ("RunningAvgSamplesPerSec", 10, 242.1), ("MemAllocated", 10, 13.22)],
     ),
     "transformers with a bar": (
         "".join(
-            f"\r {n}%|█         | {n}/100 [00:10<01:30,  1.02it/s]\n{{'loss': '{3 - n / 100:.3f}', 'grad_norm': 'nan', 'epoch': '{n / 50:.2f}'}}\n"
+            f"\r {n}%|█         | {n}/100 [00:10<01:30,  1.02it/s]\n"
+            f"{{'loss': '{3 - n / 100:.3f}', 'grad_norm': 'nan', 'epoch': '{n / 50:.2f}'}}\n"
             for n in range(10, 101, 10)
         ),
         [("loss", 10, 2.9), ("loss", 100, 2.0), ("grad_norm", 50, math.nan), ("epoch", 50, 1.0)],
@@ -63,7 +68,8 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     ),
     "kaldi": (
         "".join(
-            f"LOG (nnet3-train[5.5.2]:Print():nnet-training.cc:34) Average objective function for '{name}' for minibatches {n}-{n + 99} is "
+            f"LOG (nnet3-train[5.5.2]:Print():nnet-training.cc:34) Average objective function for '{name}' "
+            f"for minibatches {n}-{n + 99} is "
             f"{-5 - n / 100:.2f} over 6400 frames.\n"
             for n in range(0, 500, 100)
             for name in ("output", "xent")
@@ -80,7 +86,8 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     ),
     "tqdm-loggable": (
         "".join(
-            f"Progress on:train {n}.0it/40.0it rate:1.2it/s remaining:00:30 elapsed:00:{n:02d} postfix:loss={9 / n:.3f}\n"
+            f"Progress on:train {n}.0it/40.0it rate:1.2it/s remaining:00:30 "
+            f"elapsed:00:{n:02d} postfix:loss={9 / n:.3f}\n"
             for n in range(10, 41)
         ),
         [("loss", 12, 0.75), ("loss", 36, 0.25)],
@@ -102,12 +109,14 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
             for e in (1, 2)
             for n in (50, 100)
         )
-        + "\n2026-11-20 12:07:01 - mmdet - INFO - Epoch(val) [2][5000]\tbbox_mAP: 0.152, bbox_mAP_copypaste: 0.152 0.287\n",
+        + "\n2026-11-20 12:07:01 - mmdet - INFO - "
+        "Epoch(val) [2][5000]\tbbox_mAP: 0.152, bbox_mAP_copypaste: 0.152 0.287\n",
         [("loss", 50, 1.5), ("loss", 150, 2.5), ("bbox_mAP", 200, 0.152)],
     ),
     "timm": (
         "Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  Time: 0.412s, 1242.70/s  (0.431s, 1188.01/s)  LR: 5.000e-04\n"
-        "Test: [   0/97]  Loss:   4.812 ( 4.812)  Acc@1:  14.062 ( 14.062)\nTest: [  97/97]  Loss:   4.702 ( 4.755)  Acc@1:  15.100 ( 14.874)\n",
+        "Test: [   0/97]  Loss:   4.812 ( 4.812)  Acc@1:  14.062 ( 14.062)\n"
+        "Test: [  97/97]  Loss:   4.702 ( 4.755)  Acc@1:  15.100 ( 14.874)\n",
         [("Loss", 3803, 6.81), ("Acc@1", 3803, 14.874), ("Test Loss", 3803, 4.755)],
     ),
     "olmo": (
@@ -212,7 +221,7 @@ def test_last_state_of_a_position_wins(tmp_path: Path) -> None:
     ],
 )
 def test_no_pattern_backtracks_without_bound(unit: str) -> None:
-    """A row of 64 KiB made to confuse patterns is done with by every dialect and the miner; one that backtracks would not end."""
+    """Every dialect and the miner finish a row of 64 KiB made to confuse patterns; backtracking would not end."""
     text = (unit * (LONGEST_ROW // len(unit) + 1))[:LONGEST_ROW]
     for row in (text, text[:-11] + " loss: 0.5"):
         mine(row)

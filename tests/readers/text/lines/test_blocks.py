@@ -27,7 +27,7 @@ def test_a_log_that_grows_while_it_is_read_has_an_end(tmp_path, monkeypatch):
 
 @given(st.lists(st.text("ab \r\n", max_size=90), max_size=30), st.integers(17, 200))
 def test_blocks_are_the_file(tmp_path_factory, parts, size):
-    """However long lines are and wherever blocks end: the rows of all blocks are those of the file, each on its line."""
+    """However long lines are and wherever blocks end, the rows of all blocks are those of the file, with their line."""
     data = "".join(parts).encode()
     path = tmp_path_factory.mktemp("log") / "train.out"
     path.write_bytes(data)

@@ -93,12 +93,12 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize(("line", "rest", "says"), FORMS, ids=[f[0][:40] for f in FORMS])
-def test_a_form_is_peeled_and_read(line: str, rest: str, says: dict[str, object]) -> None:
-    """Each usual prefix comes off whole, and what it says arrives typed."""
+@pytest.mark.parametrize(("line", "rest", "content"), FORMS, ids=[f[0][:40] for f in FORMS])
+def test_a_form_is_peeled_and_read(line: str, rest: str, content: dict[str, object]) -> None:
+    """Each usual prefix is stripped whole, and its content is typed."""
     text, prefix = peel(line)
     assert text == rest
-    assert {key: getattr(prefix, key) for key in says} == says
+    assert {key: getattr(prefix, key) for key in content} == content
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """The general miner on print styles that no dialect describes.
 
-`data/styles.json` was written before the miner was tuned on it: 22 of its 30 styles (52 of 67 expectations) were then read right.
-`data/styles_more.json` holds lines of our own in the manners of 24 more programs; of 60 styles like these (other lines, 133
-expectations) 37 (88) were right at first contact, of 25 others afterwards 17 (35 of 47), of 20 after that 16 (32 of 37), and of
-30 after that 20 (37 of 55).
+`data/styles.json` was written before the miner was tuned on it: 22 of its 30 styles (52 of 67 expectations) were read
+correctly then. `data/styles_more.json` has lines of our own in the styles of 24 more programs. Of 60 such styles (other
+lines, 133 expectations) 37 (88) were correct at first contact, of 25 later ones 17 (35 of 47), of 20 after that 16
+(32 of 37), and of 30 after that 20 (37 of 55).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def same(a: float, b: float) -> bool:
 @pytest.mark.parametrize("dialects", [(), None], ids=["no dialects", "all dialects"])
 @pytest.mark.parametrize("style", STYLES, ids=lambda s: s["name"])
 def test_styles_nobody_described(style: dict[str, Any], dialects: tuple[()] | None, tmp_path: Path) -> None:
-    """Every expected number of a style is read at its step, and what is no metric is not."""
+    """Every expected number of a style is read at its step, and numbers that are no metrics are not."""
     path = tmp_path / "train.log"
     path.write_text(style["text"])
     reading = read_text(path, dialects)
@@ -127,8 +127,9 @@ def test_sentences_are_no_metrics(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("global_step", "step"), ("Iteration", "step"), ("train/epoch", None), ("Epoch", "epoch"), ("val step", "step"), ("max_steps", ""),
-        ("warmup steps", None), ("rank", "rank"), ("eta", ""), ("loss", None), ("skipped iterations", None), ("num_updates", "step"),
+        ("global_step", "step"), ("Iteration", "step"), ("train/epoch", None), ("Epoch", "epoch"), ("val step", "step"),
+        ("max_steps", ""), ("warmup steps", None), ("rank", "rank"), ("eta", ""), ("loss", None),
+        ("skipped iterations", None), ("num_updates", "step"),
         ("completed step", "step"), ("nupdates", "step"),
     ],
 )  # fmt: skip
@@ -156,7 +157,7 @@ def test_spellings_of_numbers(text: str, value: float) -> None:
 
 @pytest.mark.parametrize("digits", ["9" * 400, "9" * 400 + ".5", "-" + "9" * 5000, "1e" + "9" * 400])
 def test_numbers_of_hundreds_of_digits(digits: str, tmp_path: Path) -> None:
-    """They are what float() makes of them, also beside rows of the same words; such steps, epochs and ranks are none."""
+    """They are read as float() reads them, also beside similar rows; as steps, epochs and ranks they are dropped."""
     log = tmp_path / "train.log"
     rows = [f"step {i} loss: {2 / (i + 1):.3f} tokens: {digits if i % 7 == 3 else i}" for i in range(60)]
     log.write_text(
@@ -173,7 +174,7 @@ def test_numbers_of_hundreds_of_digits(digits: str, tmp_path: Path) -> None:
 
 
 def test_a_long_row_is_bounded() -> None:
-    """What stands behind the longest row that is looked at is not searched."""
+    """Text past the longest row that is read is not searched."""
     record = mine("loss=1 " + "x" * (2 * LONGEST_ROW) + " acc=2", demand=False)
     assert record is not None
     assert [v.tag for v in record.values] == ["loss"]

@@ -60,7 +60,7 @@ DEAD: dict[str, tuple[str, tuple[str, float, float]]] = {
 
 @pytest.mark.parametrize(("text", "plan"), DEAD.values(), ids=DEAD)
 def test_a_run_that_stops_in_the_middle(text: str, plan: tuple[str, float, float], tmp_path: Path) -> None:
-    """The plan and what was done of it are read, and a scan says that the run died without a word."""
+    """The plan and how much of it was done are read, and a scan reports that the run died silently."""
     path = tmp_path / "train.log"
     path.write_text(text)
     found: dict[str, Any] = read_text(path).facts["plan"]

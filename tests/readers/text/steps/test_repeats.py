@@ -21,7 +21,7 @@ LINES = st.tuples(
 @given(lines=st.lists(LINES, max_size=40).map(lambda lines: sorted(lines, key=lambda line: line[1])))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_make_no_difference(lines: list[tuple[int, int, str, int]], tmp_path: Path) -> None:
-    """One number per rank, step, tag and value that follow one another, as a dictionary of the last number of each rank and tag says."""
+    """A number is dropped if it equals the last one of its rank and tag at the same step, whatever the pieces."""
     text, expected = "", []
     last = {(-1, "loss"): (1, 3)}
     for rank, step, what, number in lines:
