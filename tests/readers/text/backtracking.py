@@ -224,7 +224,7 @@ def pumped(nodes: Nodes, n: int, fold: bool, before: str = "") -> Iterator[str]:
 
 
 def growth(pattern: re.Pattern[Any], *, anywhere: bool, n: int = 48) -> tuple[float, str]:
-    """The worst ratio of steps on twice a text to steps on the text, and the text; about 2 if linear, 4 if quadratic."""
+    """The worst ratio of steps on twice a text to steps on it, and the text; about 2 if linear, 4 if quadratic."""
     nodes, fold = nodes_of(pattern), bool(pattern.flags & re.IGNORECASE)
     whole = shortest(nodes, fold)
     texts = [*zip(pumped(nodes, n, fold), pumped(nodes, 2 * n, fold), strict=True)]
