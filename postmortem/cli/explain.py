@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from postmortem import signatures
-from postmortem.cli._params import echo_json
+from postmortem.cli.shared import echo_json
 from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli._params import PATH, echo_json
+from postmortem.cli.shared import PATH, echo_json
 from postmortem.core.errors import NotFoundError
 from postmortem.core.model import SCHEMA_VERSION
 from postmortem.core.text import printable

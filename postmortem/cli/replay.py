@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli._params import PATH, echo_json, own_stdout
+from postmortem.cli.shared import PATH, echo_json, own_stdout
 from postmortem.core.text import printable
 from postmortem.readers._checkpoints import shown
 
