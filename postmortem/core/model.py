@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.core.timeline import Run
 
 SCHEMA_VERSION = 1
@@ -169,8 +170,8 @@ class RunReport:
     around: tuple[Around, ...] = ()
     notes: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
-    culprit: dict[str, Any] | None = None
-    """What a replay of the run answered, as plain JSON types: the `culprit` of ``postmortem replay --format json``."""
+    culprit: Culprit | None = None
+    """The answer of a replay of the run; None where it was not replayed."""
     run: Run | None = None
 
     def __repr__(self) -> str:

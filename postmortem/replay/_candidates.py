@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from postmortem.replay._operators import FRESH, MAKERS
 from postmortem.replay._places import NOWHERE
 from postmortem.replay._records import Birth, Hit
+from postmortem.replay._singular import singular
 from postmortem.replay._tensors import INF, NAN, NEG
-from postmortem.replay.fixes import singular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.replay._candidates import Candidate, candidates
-from postmortem.replay._repairs import sanitized
 from postmortem.replay._tensors import NAN
+from postmortem.replay.fixes.sanitize_input import sanitized
 from postmortem.replay.runner import Overrides
 from postmortem.replay.trace import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from postmortem.core.culprit import Established
     from postmortem.replay._session import Session, Traced
-    from postmortem.replay.model import Established
     from postmortem.replay.samples import Samples
 
 _ROUNDS, _AT_MOST = 4, 8

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.culprit import Culprit, Fidelity
 from postmortem.readers._checkpoints import shown
 from postmortem.replay import repeat
 from postmortem.replay._errors import one_line
@@ -15,7 +16,7 @@ from postmortem.replay.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.health import inspect
 from postmortem.replay.loading import NO_RANDOM_STATE, Account, load_saved
 from postmortem.replay.localize import localize
-from postmortem.replay.model import Context, Culprit, Fidelity
+from postmortem.replay.model import Context
 from postmortem.replay.recipe import Recipe, describe, out_of_memory, user_frames
 from postmortem.replay.rolling import Roll, leaps, roll
 from postmortem.replay.runner import ReplayError, StepResult, StepRunner

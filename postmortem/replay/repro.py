@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from postmortem.replay.model import Culprit
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.rolling import Roll
     from postmortem.replay.runner import StepRunner
 

@@ -11,7 +11,6 @@ from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters._story import (
     about,
     at_onset,
-    culprit_lines,
     event_where,
     folded,
     headline,
@@ -27,6 +26,7 @@ from postmortem.reporters._story import (
 )
 from postmortem.reporters._svg import curve
 from postmortem.reporters._text import clean, number
+from postmortem.reporters.replay_text import culprit_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -123,7 +123,7 @@ def _run(run: RunReport, head: str = "") -> str:
     diagnosis = run.diagnosis
     if diagnosis:
         parts.append(f"<p><b>{_e(diagnosis.name)}</b>: {_e(diagnosis.summary)}</p>")
-    parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run)]))
+    parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run.culprit)]))
     parts.append(_values(run.around))
     parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
     if diagnosis:
