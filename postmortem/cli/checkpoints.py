@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
     """Look into the checkpoints in and below PATH, and name the last good one.
 
-    Nothing that is pickled is run, unless you --trust it. Exit code 1: one holds non-finite values or cannot be read; 0:
-    all are good.
+    Nothing that is pickled is run, unless you --trust it. Exit code 1: one holds non-finite values or cannot be read;
+    0: all are good.
     """
     found = api.checkpoints(path, trust=trust)
     if not found:

@@ -1,4 +1,4 @@
-"""What a replay answers: the culprit, the fixes that were tried, and the fidelity of the rerun. Plain data, no torch."""
+"""What a replay answers: the culprit, the fixes that were tried, the fidelity of the rerun. Plain data, no torch."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ _SAMPLES = 20  # shown at most
 
 
 def culprit_lines(c: Culprit | None) -> list[str]:
-    """At most four sentences: operator, line, samples, the fixes that cured the step; none where nothing was replayed."""
+    """At most four sentences: operator, line, samples, the fixes that cured the step; none without a replay."""
     if c is None:
         return []
     if c.phase == "none":

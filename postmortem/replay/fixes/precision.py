@@ -13,7 +13,6 @@ from postmortem.replay.runner import Overrides
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix
     from postmortem.core.view import View
-    from postmortem.replay._session import Session
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -52,17 +51,19 @@ class SinglePrecision(_Precision):
 
     def applies(self, case: Case) -> bool:
         """Where the step computes in half precision."""
-        return _in_half_precision(case.session)
+        runner = case.session.runner
+        runner.restore(case.session.before)  # a rerun in another precision leaves its types behind
+        half = any(p.dtype in _HALF for p in runner.named_parameters().values())
+        return half or runner.train_step.autocast is not None
 
 
 @fix
 class BFloat16(_Precision):
     """Computes the step in bfloat16 instead of half precision.
 
-    What it changes: autocast casts to bfloat16; without autocast, parameters, buffers, optimizer state and batch are
-    cast to it.
+    What it changes: autocast casts to bfloat16.
 
-    When it is tried: on steps that fail under autocast to float16 or with parameters in half precision.
+    When it is tried: on steps that fail under autocast to float16.
 
     What a cure says: a number exceeds the range of float16, which ends at 65504; bfloat16 has the range of float32.
     """
@@ -74,8 +75,8 @@ class BFloat16(_Precision):
     advised = "bf16 in place of fp16"
 
     def applies(self, case: Case) -> bool:
-        """Where the step computes in half precision other than by autocast to bfloat16."""
-        return _in_half_precision(case.session) and case.session.runner.train_step.autocast != "bf16"
+        """Where autocast casts to float16."""
+        return case.session.runner.train_step.autocast == "fp16"
 
 
 @fix
@@ -109,8 +110,3 @@ def measure_precision(case: Case) -> None:
             "in double precision it happens as well, as the code casts to half precision; "
             "without these casts it does not"
         )
-
-
-def _in_half_precision(session: Session) -> bool:
-    parameters = session.runner.named_parameters().values()
-    return session.runner.train_step.autocast is not None or any(p.dtype in _HALF for p in parameters)
