@@ -16,7 +16,7 @@ from postmortem.reporters.checkpoints_text import health_lines, one_line
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from postmortem.replay.health import Health
+    from postmortem.checkpoints.health import Health
 
 
 @click.command()

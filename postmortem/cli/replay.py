@@ -12,7 +12,7 @@ import click
 
 from postmortem import api
 from postmortem.cli.shared import PATH, echo_json, own_stdout
-from postmortem.core.text import printable
+from postmortem.core.printable import printable
 from postmortem.reporters.replay_text import replay_lines
 
 if TYPE_CHECKING:
@@ -75,10 +75,10 @@ def _progress() -> Callable[[int, int, Any], None] | None:
     def show(done: int, total: int, result: Any) -> None:
         wide = max(10, min(30, shutil.get_terminal_size().columns - 50))
         filled = wide * done // max(1, total)
+        bar = "#" * filled + "." * (wide - filled)
         end = "\n" if done >= total or result.first_nonfinite else ""
         click.echo(
-            f"\r\x1b[Kstep {result.step} [{'#' * filled}{'.' * (wide - filled)}] "
-            f"{done}/{total} loss {result.loss:.5g}{end}",
+            f"\r\x1b[Kstep {result.step} [{bar}] {done}/{total} loss {result.loss:.5g}{end}",
             nl=False,
             err=True,
         )

@@ -35,10 +35,10 @@ class Registry(Generic[T]):
     """Everything of one kind, in the order of `key`.
 
     The modules of `package` without a leading underscore are imported on first use, then the entry points
-    of `group` (default: the package's name). A module that fails to import is remembered in `broken` and stops nothing.
+    of `group`. A module that fails to import is remembered in `broken` and stops nothing.
     """
 
-    def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin", group: str | None = None) -> None:
+    def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin", group: str = "") -> None:
         self.package = package
         self.group = group or package
         self.noun = noun

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postmortem.core.text import printable
+from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.replay.health import Health, TensorHealth
+    from postmortem.checkpoints.health import Health, TensorHealth
 
 _SHOWN = 5  # tensors
 _LONGEST = 100  # characters of a tensor's name

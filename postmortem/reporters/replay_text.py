@@ -7,8 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.readers._checkpoints import shown
-from postmortem.reporters._text import squeezed
+from postmortem.checkpoints.find import shown
+from postmortem.reporters.shared.words import squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

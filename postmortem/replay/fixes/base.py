@@ -7,18 +7,18 @@ from enum import IntEnum, auto
 from typing import TYPE_CHECKING
 
 from postmortem.core.culprit import Culprit, Fix, Phase
-from postmortem.replay._modes import StepMode
-from postmortem.replay._session import TRIES
-from postmortem.replay.runner import NOTHING, Overrides
+from postmortem.replay.rerun.reruns import TRIES
+from postmortem.replay.step.function_mode import StepMode
+from postmortem.replay.step.runner import NOTHING, Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postmortem.core.view import View
-    from postmortem.replay._places import Where
-    from postmortem.replay._session import Session, Stage
-    from postmortem.replay.precision import Precision
-    from postmortem.replay.samples import Samples
+    from postmortem.replay.rerun.reruns import Session, Stage
+    from postmortem.replay.rerun.samples import Samples
+    from postmortem.replay.step.precision import Precision
+    from postmortem.replay.trace.places import Where
 
 Change = Overrides | StepMode
 """A change of the step: other settings, or a mode that intercepts the calls of torch functions."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._modes import StepMode, calling_frame
 from postmortem.replay.fixes import BaseFix, Case, fix
 from postmortem.replay.fixes.source_edit import contiguous_line
-from postmortem.replay.trace import Tracer
+from postmortem.replay.step.function_mode import StepMode, calling_frame
+from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit

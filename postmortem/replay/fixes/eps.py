@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._modes import StepMode, calling_frame
-from postmortem.replay._places import Where
-from postmortem.replay._singular import DIVISION, DOMAINS, EPS_KEYWORD, NORMS, RECIPROCAL, singular
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
 from postmortem.replay.fixes.source_edit import suggested_line
-from postmortem.replay.runner import Overrides
+from postmortem.replay.step.function_mode import StepMode, calling_frame
+from postmortem.replay.step.runner import Overrides
+from postmortem.replay.trace.places import Where
+from postmortem.replay.trace.singular import DIVISION, DOMAINS, EPS_KEYWORD, NORMS, RECIPROCAL, singular
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.diagnoses._story import value_at
+from postmortem.diagnoses.shared.schedule import value_at
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
-from postmortem.replay.runner import Overrides
+from postmortem.replay.step.runner import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from postmortem.diagnoses._story import lower_rate, rate_at
+from postmortem.diagnoses.shared.schedule import lower_rate, rate_at
 from postmortem.replay.fixes import Advice, BaseFix, Scope, fix
-from postmortem.replay.runner import Overrides
+from postmortem.replay.step.runner import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix
     from postmortem.core.view import View
-    from postmortem.diagnoses._story import Rate
+    from postmortem.diagnoses.shared.schedule import Rate
 
 
 @fix

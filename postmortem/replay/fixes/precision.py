@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
-from postmortem.replay.runner import Overrides
+from postmortem.replay.step.runner import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix
@@ -106,7 +106,5 @@ def measure_precision(case: Case) -> None:
         case.how.append(f"not run in double precision: {case.session.failure}")
     uncast = Overrides(dtype="fp64", casts_follow=True)
     if fails and case.found.cause == "dtype-overflow" and case.session.fails(uncast) is False:
-        case.how.append(
-            "in double precision it happens as well, as the code casts to half precision; "
-            "without these casts it does not"
-        )
+        note = "in double precision it happens as well, as the code casts to half precision"
+        case.how.append(f"{note}; without these casts it does not")

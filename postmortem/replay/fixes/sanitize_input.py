@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay.batches import tensor_map, tensors_in
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
-from postmortem.replay.runner import Overrides
+from postmortem.replay.step.batches import tensor_map, tensors_in
+from postmortem.replay.step.runner import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix

@@ -7,7 +7,7 @@ import linecache
 import re
 from typing import TYPE_CHECKING
 
-from postmortem.replay._singular import DIVISION, DOMAINS, RECIPROCAL
+from postmortem.replay.trace.singular import DIVISION, DOMAINS, RECIPROCAL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

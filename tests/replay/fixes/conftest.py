@@ -11,7 +11,7 @@ import pytest
 def ask() -> Any:
     """``ask(step, batch)``: the culprit of one step of a linear layer of width 4. Other TrainStep fields by keyword."""
     torch = pytest.importorskip("torch")
-    from postmortem.replay.localize import localize
+    from postmortem.replay.culprit.localize import localize
     from postmortem.replay.model import TrainStep
 
     def ask(step: Any, batch: Any, model: Any = None, optimizer: Any = None, **fields: Any) -> Any:

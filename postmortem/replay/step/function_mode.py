@@ -1,0 +1,49 @@
+"""Modes that see the calls of torch functions while a step runs, in its backward pass as well."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd.graph import _engine_run_backward
+from torch.overrides import TorchFunctionMode
+
+from postmortem.replay.trace.places import user_frame
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
+
+
+class StepMode(TorchFunctionMode):
+    """Calls `change(function, args, kwargs)` for every torch function, and the function with what that returns.
+
+    A mode is off inside the functions that it sees: `backward` is run with it on, so that hooks, custom Functions and
+    recomputed blocks are seen too.
+    """
+
+    def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        raise NotImplementedError
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _BACKWARD and not any(kwargs.values()):
+            with self:
+                return _backward(*args)
+        func, args, kwargs = self.change(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def _backward(outputs: Any, gradients: Any = None) -> None:
+    """`torch.autograd.backward`, by the engine itself: the public function would be intercepted once more."""
+    of = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
+    given = (torch.ones_like(of[0]),) if gradients is None else (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients)
+    _engine_run_backward(of, given, False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def calling_frame(file: str, line: int) -> FrameType | None:
+    """Called by `StepMode.change`: the frame of the user's code that makes the call; None where it is at another line."""
+    frame = user_frame(sys._getframe(2))
+    return frame if frame is not None and frame.f_lineno == line and frame.f_code.co_filename == file else None
