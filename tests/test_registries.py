@@ -19,6 +19,16 @@ def test_all_plugins_load(registry):
     assert registry.broken == []
 
 
+@pytest.mark.torch
+def test_all_fixes_load():
+    """The fixes of a replay load where torch is installed."""
+    pytest.importorskip("torch")
+    from postmortem.replay.fixes import FIXES
+
+    assert list(FIXES)
+    assert FIXES.broken == []
+
+
 def test_a_broken_plugin_is_remembered(tmp_path, monkeypatch):
     """A module that fails to import leaves the others usable and says why."""
     package = tmp_path / "plugins_for_test"
