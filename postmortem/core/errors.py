@@ -4,7 +4,7 @@ PostmortemError
 ├── UsageError      exit 2: an option, a name or a configuration key that does not exist
 ├── NotFoundError   exit 2: no such path, or nothing readable below it
 ├── MissingExtra    exit 2: an optional dependency is not installed; says which extra brings it
-└── ReplayError     exit 2: a step that cannot be rerun (in `postmortem.replay.step.runner`, which needs torch)
+└── ReplayError     exit 2: a step that cannot be rerun
 
 Damage inside a log is never an exception: it is a `Problem`.
 """
@@ -37,6 +37,10 @@ class MissingExtra(PostmortemError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs the extra [{extra}]: pip install 'training-postmortem[{extra}]'")
+
+
+class ReplayError(PostmortemError):
+    """A replay that could not be done; the message says what was in the way and what to do."""
 
 
 def described(error: BaseException) -> str:

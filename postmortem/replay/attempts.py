@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,15 @@ from postmortem.checkpoints.content import Saved, read_saved
 from postmortem.checkpoints.find import shown
 from postmortem.checkpoints.health import inspect
 from postmortem.core.culprit import Culprit, Fidelity
+from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import Context
-from postmortem.replay.recipe.load import Recipe, describe, out_of_memory, user_frames
-from postmortem.replay.recipe.user_errors import one_line
-from postmortem.replay.rerun import determinism as repeat
+from postmortem.replay.recipe.load import Recipe, as_replay_error, describe, out_of_memory, user_frames
+from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.roll.restore import NO_RANDOM_STATE, Account, load_saved
 from postmortem.replay.roll.roll import Roll, leaps, roll
-from postmortem.replay.step.runner import ReplayError, StepResult, StepRunner
+from postmortem.replay.step.runner import BatchError, StepResult, StepRunner
 from postmortem.replay.step.state import Rng
 
 if TYPE_CHECKING:
@@ -33,7 +32,12 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, StepResult], None]
 
-_NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")  # keys that say the step to come; the others the last one done
+_NEXT_FIRST = (
+    "iter_num",
+    "iter",
+    "next_step",
+    "start_step",
+)  # keys that say the step to come; the others the last one done
 _RUN_ON = 200  # steps to run past the fault, to see whether the log shows it as the replay does
 _UNLOGGED_LIMIT = 1000  # steps to roll where no log vouches for them
 
@@ -84,14 +88,23 @@ class Attempts:
             if attempts[-1].fidelity.exact == attempts[-1].fidelity.compared > 0:
                 break
         best = max(attempts, key=_trust)
-        if not best.fidelity.ok and best.fidelity.compared and (other := self.with_recipe_rate(best)) is not None and _trust(other) > _trust(best):
+        if (
+            not best.fidelity.ok
+            and best.fidelity.compared
+            and (other := self.with_recipe_rate(best)) is not None
+            and _trust(other) > _trust(best)
+        ):
             best = other
         if len(firsts) > 1 and best.fidelity.ok:
             best.account.fitted.append(f"first step after the checkpoint: {best.first}, as the logged losses decide")
         if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
             if self.aim.asked is not None:
-                raise ReplayError(f"step {self.aim.asked} lies before the checkpoint {self.path.name}, by the logged losses: choose an earlier one")
-            raise ReplayError(f"{self.path} is of the last step there is: no step after it can be replayed and compared with the log")
+                raise ReplayError(
+                    f"step {self.aim.asked} lies before the checkpoint {self.path.name}, by the logged losses: choose an earlier one"
+                )
+            raise ReplayError(
+                f"{self.path} is of the last step there is: no step after it can be replayed and compared with the log"
+            )
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
             best = self.attempt(runner, account, best.first, final=True)
@@ -101,12 +114,20 @@ class Attempts:
         """The recipe's objects, made afresh, with the checkpoint in them."""
         os.chdir(self.here)
         saved = read_saved(self.path, trust=self.trust)
-        context = Context(device=self.device, step=self.aim.asked, checkpoint=self.path.absolute(), state=saved.content, config=self.config)
+        context = Context(
+            device=self.device,
+            step=self.aim.asked,
+            checkpoint=self.path.absolute(),
+            state=saved.content,
+            config=self.config,
+        )
         runner = StepRunner(self.recipe.build(context))
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         rates = [g.get("lr") for g in groups]
         account = load_saved(runner, saved, trust=self.trust)
-        groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]  # loading makes new groups
+        groups = [
+            g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())
+        ]  # loading makes new groups
         self.recipe_rates = list(zip(groups, rates, strict=True))
         return runner, account, saved
 
@@ -121,12 +142,16 @@ class Attempts:
             raise ReplayError(f"{self.path} does not say its step: give first_step=… in the recipe's TrainStep")
         else:
             levels = [saved.content, *saved.content.values()] if isinstance(saved.content, dict) else []
-            says_next = saved.counted or any(k in level for level in levels if isinstance(level, dict) for k in _NEXT_FIRST)
+            says_next = saved.counted or any(
+                k in level for level in levels if isinstance(level, dict) for k in _NEXT_FIRST
+            )
             candidates = [saved.step, saved.step + 1] if says_next else [saved.step + 1, saved.step]
         possible = [c for c in candidates if until is None or c <= until + self.aim.beyond]
         self.skipped_first = len(possible) < len(candidates) and len(candidates) > 1
         if not possible:
-            raise ReplayError(f"step {until} lies before the checkpoint {self.path.name}, whose first step is {candidates[0]}: choose an earlier one")
+            raise ReplayError(
+                f"step {until} lies before the checkpoint {self.path.name}, whose first step is {candidates[0]}: choose an earlier one"
+            )
         return possible if self.view is not None else possible[:1]
 
     def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool) -> Attempt:
@@ -156,17 +181,11 @@ class Attempts:
         untouched = Rng.capture()
         try:
             done = roll(runner, first, last, watch=watch)
-        except ReplayError:
-            raise
-        except Exception as error:
-            what = f"the batch of step {first + len(results)}"
-            asked = any(frame.f_code is StepRunner._ask.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
-            if (said := one_line(what, error) or (ReplayError(describe(what, error)) if asked else None)) is None:
-                raise
-            raise said from error
+        except BatchError as error:
+            raise as_replay_error(f"the batch of step {error.step}", error.__cause__ or error) from error.__cause__
         if done.raised is not None:
-            if said := out_of_memory(f"step {done.last} of the replay", done.raised):
-                raise said from done.raised
+            if memory := out_of_memory(f"step {done.last} of the replay", done.raised):
+                raise memory from done.raised
             if not user_frames(done.raised):
                 raise done.raised
         if done.raised is not None and self.progress is not None:
@@ -209,7 +228,9 @@ class Attempts:
             return None
         other = self.attempt(runner, account, best.first, final=True)
         if other.fidelity.ok:
-            account.fitted.append("learning rate: the recipe's, not the checkpoint's: only with it the logged losses are reproduced")
+            account.fitted.append(
+                "learning rate: the recipe's, not the checkpoint's: only with it the logged losses are reproduced"
+            )
         return other
 
     # ---- the culprit
@@ -226,23 +247,37 @@ class Attempts:
             raise ReplayError(done.ended)
         fault = done.fault if done.fault is not None else done.overflow if self.aim.failed else None
         distrust = bool(fidelity.compared) and not fidelity.ok
-        if fault is None and done.diverged_at is None and self.aim.grows and not distrust and (leapt := leaps([r.loss for r in done.results])):
+        if (
+            fault is None
+            and done.diverged_at is None
+            and self.aim.grows
+            and not distrust
+            and (leapt := leaps([r.loss for r in done.results]))
+        ):
             done.diverged_at = done.first + leapt
         if fault is None and done.diverged_at is not None and self.aim.failed:
-            found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
+            found = localize(runner.train_step, runner=runner, rolled=Fault(done), fixes=fix)
             at = done.diverged_at if found.cause == "divergence" else found.step
             return replace(found, step=at, fidelity=fidelity, how=(*how, *found.how)), not distrust
         if fault is None:
-            return self.not_reproduced(attempt, how, fix) if self.aim.nonfinite else self.nothing_found(attempt, how, distrust)
+            return (
+                self.not_reproduced(attempt, how, fix)
+                if self.aim.nonfinite
+                else self.nothing_found(attempt, how, distrust)
+            )
         if distrust and not self.where_the_log_has_it(attempt, fault):
             raised = "" if done.raised is None else f" ({describe('it', done.raised)})"
-            how.append(f"the replay fails at step {fault}{raised}, the log does not: it is not the run that is replayed, so nothing is blamed")
+            how.append(
+                f"the replay fails at step {fault}{raised}, the log does not: it is not the run that is replayed, so nothing is blamed"
+            )
             return Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(how)), False
-        again = done.again = repeat.run_again(runner, done, fault)
-        how.append(again.said)
+        again = run_again(runner, done, fault)
+        how.append(again.message)
         if again.transient:
-            return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True
-        found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
+            return Culprit(
+                cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"
+            ), True
+        found = localize(runner.train_step, runner=runner, rolled=Fault(done, again), fixes=fix)
         return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust
 
     def other_than_asked(self, done: Roll) -> list[str]:
@@ -251,7 +286,11 @@ class Attempts:
         if asked is None:
             return []
         beyond = self.log_ends is not None and asked > self.log_ends
-        said = f"step {asked} lies beyond the log, which ends at step {self.log_ends}" if beyond else f"step {asked} was asked for"
+        said = (
+            f"step {asked} lies beyond the log, which ends at step {self.log_ends}"
+            if beyond
+            else f"step {asked} was asked for"
+        )
         if fault is not None and fault < asked:
             return [f"{said}: step {fault} comes before it and is the first at fault"]
         if done.last < asked:
@@ -274,7 +313,13 @@ class Attempts:
             how.append("no fault appeared, and the replay does not follow the log: it says nothing about the run")
         else:
             how.append(f"every loss, gradient and parameter stayed finite, up to step {attempt.roll.last}")
-        found = Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how), established="inferred" if distrust else "observed")
+        found = Culprit(
+            cause="none",
+            phase="none",
+            fidelity=attempt.fidelity,
+            how=tuple(how),
+            established="inferred" if distrust else "observed",
+        )
         return found, not distrust
 
     def not_reproduced(self, attempt: Attempt, how: list[str], fix: bool) -> tuple[Culprit, bool]:
@@ -282,7 +327,9 @@ class Attempts:
         replay is not faithful."""
         how = [line for line in how if line != attempt.fidelity.note]
         for bad in self.bad_on_the_way(attempt.roll):
-            how.append(f"from {self.path.name} every step stays finite; {bad.name}, on the way, does not: the run is replayed from there")
+            how.append(
+                f"from {self.path.name} every step stays finite; {bad.name}, on the way, does not: the run is replayed from there"
+            )
             good, self.path = self.path, bad
             second = self.best_attempt()
             if second.roll.fault is not None:
@@ -299,13 +346,21 @@ class Attempts:
             f"up to step {self.aim.step} the replay follows the log, there the log is not finite and the replay is: the fault did not come back "
             "(a hardware fault, a race, or something that the recipe does not rebuild)"
         )
-        attempt.fidelity = replace(attempt.fidelity, note=f"{earlier.note}; at step {self.aim.step} the log is not finite and the replay is")
-        return Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how)), False
+        attempt.fidelity = replace(
+            attempt.fidelity, note=f"{earlier.note}; at step {self.aim.step} the log is not finite and the replay is"
+        )
+        return Culprit(
+            cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how)
+        ), False
 
     def bad_on_the_way(self, done: Roll) -> list[Path]:
         """Checkpoints of the steps that were replayed which are not finite although the replay was, newest first."""
         known = [c for c in self.checkpoints if c.step is not None and done.first <= c.step <= done.last]
-        return [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0)) if inspect(self.here / c.path).finite is False]
+        return [
+            Path(c.path)
+            for c in sorted(known, key=lambda c: -(c.step or 0))
+            if inspect(self.here / c.path).finite is False
+        ]
 
 
 _ABANDONED = "abandoned: the losses do not follow the log"
@@ -314,4 +369,9 @@ _ABANDONED = "abandoned: the losses do not follow the log"
 def _trust(attempt: Attempt) -> tuple[bool, bool, float, float]:
     """What follows the log comes first, what could not be compared before what does not follow it."""
     f = attempt.fidelity
-    return f.ok, not f.compared, f.exact / max(1, f.compared), -(f.max_rel_error if f.max_rel_error is not None else 0.0)
+    return (
+        f.ok,
+        not f.compared,
+        f.exact / max(1, f.compared),
+        -(f.max_rel_error if f.max_rel_error is not None else 0.0),
+    )

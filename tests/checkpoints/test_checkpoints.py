@@ -28,9 +28,10 @@ from postmortem.checkpoints.content import read_saved  # noqa: E402
 from postmortem.checkpoints.file_map import layout, optimizer_count  # noqa: E402
 from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint  # noqa: E402
 from postmortem.checkpoints.health import health  # noqa: E402
+from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.roll.restore import find_rng, load_saved  # noqa: E402
-from postmortem.replay.step.runner import ReplayError, StepRunner  # noqa: E402
+from postmortem.replay.step.runner import StepRunner  # noqa: E402
 
 nn = torch.nn
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from postmortem.replay.step.runner import ReplayError
+from postmortem.core.errors import ReplayError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postmortem.core.view import View
-    from postmortem.replay.rerun.reruns import Session, Stage
+    from postmortem.replay.rerun.reruns import Reruns, Stage
     from postmortem.replay.rerun.samples import Samples
     from postmortem.replay.step.precision import Precision
     from postmortem.replay.trace.places import Where
@@ -51,7 +51,7 @@ class Case:
     """A failing step while fixes are tried on it.
 
     found: the culprit, to which each fix adds its outcome.
-    session: reruns of the step from the state before it.
+    reruns: reruns of the step from the state before it.
     samples: the samples of its batch.
     stage: what fails first, the loss, a gradient or a parameter; None where the step is finite.
     how: notes on how the culprit was established; a fix may append to them.
@@ -59,7 +59,7 @@ class Case:
     """
 
     found: Culprit
-    session: Session
+    reruns: Reruns
     samples: Samples
     stage: Stage | None
     how: list[str]
@@ -70,17 +70,17 @@ class Case:
     def fails(self, change: Change) -> tuple[bool | None, str]:
         """Whether the step still fails with `change` (None: it could not be run), and a remark on the rerun."""
         if isinstance(change, StepMode):
-            fails = self.session.fails(modes=(change,))
+            fails = self.reruns.fails(modes=(change,))
         elif change.dtype is not None:
             return self.in_precision(change.dtype)
         else:
-            fails = self.session.fails(change)
-        return fails, "" if fails is not None else f"; could not be run: {self.session.failure}"
+            fails = self.reruns.fails(change)
+        return fails, "" if fails is not None else f"; could not be run: {self.reruns.failure}"
 
     def in_precision(self, dtype: Precision) -> tuple[bool | None, str]:
         """Whether the step still fails when all of it is computed in `dtype`, and a remark; rerun only once."""
         if dtype not in self._precisions:
-            self._precisions[dtype] = self.session.in_precision(dtype)
+            self._precisions[dtype] = self.reruns.in_precision(dtype)
         return self._precisions[dtype]
 
     def with_fix(self, name: str, *, cured: bool, how: str) -> Culprit:
@@ -125,9 +125,9 @@ class BaseFix:
         if change is None:
             return case.with_fix(self.name, cured=False, how=f"{what}: changes nothing in this batch")
         fails, remark = case.fails(change)
-        cured, session = fails is False, case.session
-        if cured and self.limits_update and session.whole and case.stage != "param":
-            session.times = max(session.times, TRIES)  # it acts after the failure, so the cure was luck
+        cured, reruns = fails is False, case.reruns
+        if cured and self.limits_update and reruns.whole and case.stage != "param":
+            reruns.luck.times = max(reruns.luck.times, TRIES)  # it acts after the failure, so the cure was luck
         return case.with_fix(self.name, cured=cured, how=what + remark)
 
     def conclude(self, case: Case) -> Culprit:

@@ -42,7 +42,7 @@ class Contiguous(BaseFix):
         found = case.found
         file, line = found.file or "", found.line or 0
         with ContiguousAtLine(file, line):
-            again = case.session.trace(Tracer(look=False))
+            again = case.reruns.trace(Tracer(look=False))
         cured = again.stage is None and found.param not in [name for name, *_ in again.strides]
         agree = "agree" if cured else "differ as before"
         case.how.append(f"with the tensors read at line {line} made contiguous, the strides {agree}")

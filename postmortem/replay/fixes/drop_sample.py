@@ -64,11 +64,11 @@ class DropSample(BaseFix):
 
 def _fails_without(case: Case) -> bool:
     """Whether the step fails at the same stage without the samples, and not over other random numbers for the rest."""
-    session, stage = case.session, case.stage or "param"
-    if not session.fails(Overrides(batch=case.samples.drop(case.found.samples or ())), at=stage):
+    reruns, stage = case.reruns, case.stage or "param"
+    if not reruns.fails(Overrides(batch=case.samples.drop(case.found.samples or ())), at=stage):
         return False
-    generators = session.runner.outside.generators
-    session.runner.restore(session.before)
+    generators = reruns.runner.outside.generators
+    reruns.runner.restore(reruns.before)
     before = Rng.capture(generators)
-    session.fails(at=stage)
+    reruns.fails(at=stage)
     return Rng.capture(generators).same(before)

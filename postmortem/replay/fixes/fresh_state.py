@@ -32,12 +32,12 @@ class FreshState(BaseFix):
 
     def applies(self, case: Case) -> bool:
         """Where the optimizer has a state before the step."""
-        case.session.runner.restore(case.session.before)
-        return bool(case.session.optimizer_tensors())
+        case.reruns.runner.restore(case.reruns.before)
+        return bool(case.reruns.optimizer_tensors())
 
     def attempt(self, case: Case) -> Culprit:
         """Sets `fresh_state`. Loss and gradients do not depend on the state: a fault in them needs no rerun."""
-        fails = case.session.fails(self.overrides) if case.stage == "param" else True
+        fails = case.reruns.fails(self.overrides) if case.stage == "param" else True
         return replace(case.found, fresh_state=None if fails is None else not fails)
 
     def cure(self, culprit: Culprit) -> Fix | None:

@@ -31,7 +31,7 @@ class LossScale(BaseFix):
 
     def applies(self, case: Case) -> bool:
         """Where the step uses a GradScaler."""
-        return case.session.runner.scaler is not None
+        return case.reruns.runner.scaler is not None
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice:
         """A scale below the one in the log."""

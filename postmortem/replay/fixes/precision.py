@@ -51,8 +51,8 @@ class SinglePrecision(_Precision):
 
     def applies(self, case: Case) -> bool:
         """Where the step computes in half precision."""
-        runner = case.session.runner
-        runner.restore(case.session.before)  # a rerun in another precision leaves its types behind
+        runner = case.reruns.runner
+        runner.restore(case.reruns.before)  # a rerun in another precision leaves its types behind
         half = any(p.dtype in _HALF for p in runner.named_parameters().values())
         return half or runner.train_step.autocast is not None
 
@@ -76,7 +76,7 @@ class BFloat16(_Precision):
 
     def applies(self, case: Case) -> bool:
         """Where autocast casts to float16."""
-        return case.session.runner.train_step.autocast == "fp16"
+        return case.reruns.runner.train_step.autocast == "fp16"
 
 
 @fix
@@ -103,8 +103,8 @@ def measure_precision(case: Case) -> None:
     fails, _ = case.in_precision("fp64")
     case.found = replace(case.found, precision_only=None if fails is None else not fails)
     if fails is None:
-        case.how.append(f"not run in double precision: {case.session.failure}")
+        case.how.append(f"not run in double precision: {case.reruns.failure}")
     uncast = Overrides(dtype="fp64", casts_follow=True)
-    if fails and case.found.cause == "dtype-overflow" and case.session.fails(uncast) is False:
+    if fails and case.found.cause == "dtype-overflow" and case.reruns.fails(uncast) is False:
         note = "in double precision it happens as well, as the code casts to half precision"
         case.how.append(f"{note}; without these casts it does not")

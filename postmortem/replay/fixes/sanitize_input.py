@@ -36,7 +36,7 @@ class SanitizeInput(BaseFix):
 
     def change(self, case: Case) -> Overrides | None:
         """The cleaned batch; None where it is clean already."""
-        dirty = case.session.lead or any(map(_unclean, tensors_in(case.session.batch)))
+        dirty = case.reruns.lead or any(map(_unclean, tensors_in(case.reruns.batch)))
         return Overrides(batch=sanitized) if dirty else None
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:

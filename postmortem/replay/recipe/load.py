@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.checkpoints.find import home_of, is_checkpoint
-from postmortem.core.errors import did_you_mean
+from postmortem.core.errors import ReplayError, did_you_mean
 from postmortem.replay.model import Context, TrainStep
-from postmortem.replay.recipe.check import installed, not_the_users, wrong
-from postmortem.replay.step.runner import Exited, ReplayError
+from postmortem.replay.recipe.check import check, installed, not_the_users
+from postmortem.replay.step.runner import BatchError, Exited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,9 @@ class Recipe:
         path, _, function = str(spec).partition(":") if Path(spec).suffix != ".py" else (str(spec), "", "")
         self.path, self.function = Path(path).resolve(), function or "recipe"
         if not self.path.is_file() or self.path.suffix != ".py":
-            raise ReplayError(f"no recipe {path}: give a Python file with a function {self.function}(ctx), as FILE.py or FILE.py:FUNCTION")
+            raise ReplayError(
+                f"no recipe {path}: give a Python file with a function {self.function}(ctx), as FILE.py or FILE.py:FUNCTION"
+            )
 
     @classmethod
     def beside(cls, target: Path) -> Recipe | None:
@@ -51,7 +53,11 @@ class Recipe:
         here = os.getcwd()
         own = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
         # another version of the user's files may be loaded already: of an earlier trial, or of another project
-        shadowed = {n: m for n, m in before.items() if _lies_in(m, folder) or (n.partition(".")[0] in own and not installed(n, m))}
+        shadowed = {
+            n: m
+            for n, m in before.items()
+            if _lies_in(m, folder) or (n.partition(".")[0] in own and not installed(n, m))
+        }
         for name in shadowed:
             del sys.modules[name]
         sys.path.insert(0, str(folder))
@@ -61,7 +67,9 @@ class Recipe:
         finally:
             sys.dont_write_bytecode = silent
             sys.path[:] = path
-            for name in [n for n, m in sys.modules.items() if (n not in before or n in shadowed) and _lies_in(m, folder)]:
+            for name in [
+                n for n, m in sys.modules.items() if (n not in before or n in shadowed) and _lies_in(m, folder)
+            ]:
                 del sys.modules[name]
             sys.modules.update(shadowed)
             os.chdir(here)  # last: it may be gone
@@ -73,9 +81,10 @@ class Recipe:
         function = self._load()
         made = call_user(f"the recipe {self.path.name}", function, context)
         if not isinstance(made, TrainStep):
-            raise ReplayError(f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}")
-        if (fault := wrong(made)) is not None:
-            raise ReplayError(f"{self.path.name}: {fault}")
+            raise ReplayError(
+                f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}"
+            )
+        check(made, f"{self.path.name}: ")
         return made
 
     def _load(self) -> Callable[[Context], Any]:
@@ -88,7 +97,9 @@ class Recipe:
         call_user(f"the recipe {self.path.name}", spec.loader.exec_module, module)
         function = getattr(module, self.function, None)
         if not callable(function):
-            raise ReplayError(f"{self.path.name} has no function {self.function!r}{did_you_mean(self.function, vars(module))}")
+            raise ReplayError(
+                f"{self.path.name} has no function {self.function!r}{did_you_mean(self.function, vars(module))}"
+            )
         return function  # type: ignore[no-any-return]
 
 
@@ -106,16 +117,29 @@ def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except (ReplayError, KeyboardInterrupt):
         raise
+    except BatchError as error:
+        raise as_replay_error(what, error.__cause__ or error) from error.__cause__
     except BaseException as error:
-        raise (out_of_memory(what, error) or ReplayError(describe(what, error))) from error
+        raise as_replay_error(what, error) from error
+
+
+def as_replay_error(what: str, error: BaseException) -> ReplayError:
+    """The ReplayError for what `error`, raised by the user's code in `what`, is."""
+    return out_of_memory(what, error) or ReplayError(describe(what, error))
 
 
 def out_of_memory(what: str, error: BaseException) -> ReplayError | None:
     """The ReplayError for memory that ran out; None where `error` is another."""
     text = _text(error)
-    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or "can't allocate memory" in text or "not enough memory" in text:
+    if (
+        isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
+        or "can't allocate memory" in text
+        or "not enough memory" in text
+    ):
         cpu = ", or --device cpu" if "CUDA" in text else ""
-        return ReplayError(f"{what} ran out of memory{_where(error)}: build a smaller model or batch in the recipe{cpu}")
+        return ReplayError(
+            f"{what} ran out of memory{_where(error)}: build a smaller model or batch in the recipe{cpu}"
+        )
     return None
 
 
@@ -133,7 +157,10 @@ def describe(what: str, error: BaseException) -> str:
     if isinstance(error, Exited):
         return f"{what} ended by {text}{where}"
     if isinstance(error, SyntaxError):
-        text, where = error.msg, f" at {Path(error.filename).name}:{error.lineno}" if error.filename and error.lineno else ""
+        text, where = (
+            error.msg,
+            f" at {Path(error.filename).name}:{error.lineno}" if error.filename and error.lineno else "",
+        )
     return f"{what} raised {type(error).__name__}{': ' + text[:300] if text else ''}{where}"
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.culprit import Fidelity
-from postmortem.core.errors import did_you_mean
-from postmortem.replay.step.runner import ReplayError
+from postmortem.core.errors import ReplayError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

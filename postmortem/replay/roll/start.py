@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from postmortem.checkpoints.file_map import layout
 from postmortem.checkpoints.find import find_checkpoints, step_of
 from postmortem.checkpoints.health import inspect
-from postmortem.replay.step.runner import ReplayError
+from postmortem.core.errors import ReplayError
 
 if TYPE_CHECKING:
     from postmortem.core.model import Checkpoint
