@@ -11,7 +11,7 @@ from postmortem.replay.fixes import AtLine, singular, suggested_line
 from postmortem.replay.model import Culprit, Fix
 from postmortem.replay.rerun.reruns import TRIES
 from postmortem.replay.step.batches import tensor_map, tensors_in
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
     from postmortem.replay.rerun.candidates import Candidate

@@ -13,13 +13,16 @@ from postmortem.checkpoints.health import inspect
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
-from postmortem.replay.recipe.load import Recipe, as_replay_error, describe, out_of_memory, user_frames
+from postmortem.replay.recipe.user_errors import as_replay_error, describe, out_of_memory, user_frames
 from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
-from postmortem.replay.roll.restore import NO_RANDOM_STATE, Account, load_saved
-from postmortem.replay.roll.roll import Roll, leaps, roll
-from postmortem.replay.step.runner import BatchError, StepResult, StepRunner
-from postmortem.replay.step.state import Rng
+from postmortem.replay.roll.level import leaps
+from postmortem.replay.roll.random_state import NO_RANDOM_STATE
+from postmortem.replay.roll.restore import Account, load_saved
+from postmortem.replay.roll.roll import Roll, roll
+from postmortem.replay.step.errors import BatchError
+from postmortem.replay.step.rng import Rng
+from postmortem.replay.step.runner import StepRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     import torch
 
     from postmortem.core.view import View
+    from postmortem.replay.recipe.load import Recipe
     from postmortem.replay.roll.aim import Aim
+    from postmortem.replay.step.result import StepResult
 
     Progress = Callable[[int, int, StepResult], None]
 

@@ -26,7 +26,7 @@ from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
 from postmortem.replay.roll.run_config import config_of
 from postmortem.replay.roll.start import choose_checkpoint
-from postmortem.replay.step.state import preserved
+from postmortem.replay.step.process_state import preserved
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import torch
 
 from postmortem.replay._repairs import sanitized
 from postmortem.replay.rerun.candidates import Candidate, candidates
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.tensors import NAN
 from postmortem.replay.trace.tracer import Tracer
 

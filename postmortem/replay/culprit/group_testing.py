@@ -72,7 +72,9 @@ class _Search:
 
     # ---- what points at samples
 
-    def guessed(self, guesses: Sequence[list[int]], read: Callable[[list[int]], list[list[int]]] | None, first_only: bool) -> Answer | None:
+    def guessed(
+        self, guesses: Sequence[list[int]], read: Callable[[list[int]], list[list[int]]] | None, first_only: bool
+    ) -> Answer | None:
         known: list[int] = []
         while True:
             for guess in guesses:
@@ -228,7 +230,9 @@ class _Search:
             # with the others in their place it fails as well, or so many that it is rather their number
             if len(kept) > 3 and (len(kept) > self.size // 2 or without(kept[len(kept) // 2 :])):
                 return None, "no sample in particular: enough of them together make the step fail"
-            needed = [i for i in kept if without([i]) is False] if len(kept) == 3 else []  # the others only let it run that far
+            needed = (
+                [i for i in kept if without([i]) is False] if len(kept) == 3 else []
+            )  # the others only let it run that far
             kept = needed if 1 < len(needed) < len(kept) else kept
             return kept, "only together do they make the step fail; found by leaving others out"
         return None, "no sample in particular"

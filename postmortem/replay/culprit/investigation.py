@@ -12,7 +12,7 @@ from postmortem.replay.culprit.sample_hints import fails_without
 from postmortem.replay.model import Culprit
 from postmortem.replay.rerun.reruns import TRIES, Reruns, Stage, Traced, error_site
 from postmortem.replay.rerun.samples import Samples
-from postmortem.replay.step.runner import plain_name
+from postmortem.replay.step.names import plain_name
 from postmortem.replay.trace.tracer import Tracer, Within
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from postmortem.replay._repairs import LARGEST_INPUT, sanitized
 from postmortem.replay.culprit.group_testing import find_samples
 from postmortem.replay.rerun.candidates import candidates
 from postmortem.replay.step.batches import tensor_map
-from postmortem.replay.step.runner import Overrides
-from postmortem.replay.step.state import Rng
+from postmortem.replay.step.overrides import Overrides
+from postmortem.replay.step.rng import Rng
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

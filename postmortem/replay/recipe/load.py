@@ -6,18 +6,16 @@ import importlib.util
 import os
 import re
 import sys
-import traceback
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from postmortem.checkpoints.find import home_of, is_checkpoint
 from postmortem.core.errors import ReplayError, did_you_mean
 from postmortem.replay.model import Context, TrainStep
-from postmortem.replay.recipe.check import check, installed, not_the_users
-from postmortem.replay.step.runner import BatchError, Exited
+from postmortem.replay.recipe.check import check
+from postmortem.replay.recipe.user_errors import call_user
+from postmortem.replay.trace.user_code import installed, is_users
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -108,76 +106,4 @@ def _lies_in(module: Any, folder: Path) -> bool:
     origin = getattr(module, "__file__", None)
     if origin is None or getattr(module, "__name__", "").partition(".")[0] == "postmortem":
         return False
-    return Path(origin).is_relative_to(folder) and not not_the_users(origin)
-
-
-def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls the user's code; what it raises becomes a ReplayError of one line that names their file and line."""
-    try:
-        return function(*args)
-    except (ReplayError, KeyboardInterrupt):
-        raise
-    except BatchError as error:
-        raise as_replay_error(what, error.__cause__ or error) from error.__cause__
-    except BaseException as error:
-        raise as_replay_error(what, error) from error
-
-
-def as_replay_error(what: str, error: BaseException) -> ReplayError:
-    """The ReplayError for what `error`, raised by the user's code in `what`, is."""
-    return out_of_memory(what, error) or ReplayError(describe(what, error))
-
-
-def out_of_memory(what: str, error: BaseException) -> ReplayError | None:
-    """The ReplayError for memory that ran out; None where `error` is another."""
-    text = _text(error)
-    if (
-        isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
-        or "can't allocate memory" in text
-        or "not enough memory" in text
-    ):
-        cpu = ", or --device cpu" if "CUDA" in text else ""
-        return ReplayError(
-            f"{what} ran out of memory{_where(error)}: build a smaller model or batch in the recipe{cpu}"
-        )
-    return None
-
-
-def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of `error` that run files of the user: neither ours, nor installed packages, nor the standard library."""
-    return [f for f in traceback.extract_tb(error.__traceback__) if not not_the_users(f.filename)]
-
-
-def describe(what: str, error: BaseException) -> str:
-    """One line: what failed, the exception, and the deepest line of the user's own files."""
-    where, said = _where(error), _text(error)
-    if "Original Traceback" in said:
-        return f"{what} raised {_of_a_worker(said)}"
-    text = " ".join(said.split())
-    if isinstance(error, Exited):
-        return f"{what} ended by {text}{where}"
-    if isinstance(error, SyntaxError):
-        text, where = (
-            error.msg,
-            f" at {Path(error.filename).name}:{error.lineno}" if error.filename and error.lineno else "",
-        )
-    return f"{what} raised {type(error).__name__}{': ' + text[:300] if text else ''}{where}"
-
-
-def _of_a_worker(text: str) -> str:
-    """What a DataLoader's worker raised, of the text of its whole traceback: the exception, and the deepest line of the user's."""
-    places = [(f, n) for f, n in re.findall(r'File "([^"]+)", line (\d+)', text) if not not_the_users(f)]
-    last = next((line for line in reversed(text.splitlines()) if line.strip() and not line[0].isspace()), "an error")
-    return f"{last[:300]} in a worker{f' at {Path(places[-1][0]).name}:{places[-1][1]}' if places else ''}"
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - a class of the user's: its name is what can be told
-        return ""
-
-
-def _where(error: BaseException) -> str:
-    own = user_frames(error)
-    return f" at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}" if own else ""
+    return Path(origin).is_relative_to(folder) and is_users(origin)

@@ -12,7 +12,8 @@ import torch
 
 if TYPE_CHECKING:
     from postmortem.replay.roll.roll import Roll
-    from postmortem.replay.step.runner import StepResult, StepRunner
+    from postmortem.replay.step.result import StepResult
+    from postmortem.replay.step.runner import StepRunner
 
 _VIEWS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 

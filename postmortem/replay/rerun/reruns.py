@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.step.batches import tensors_in
-from postmortem.replay.step.runner import NOTHING, Overrides, StepResult, StepRunner, StopAt, plain_name
+from postmortem.replay.step.errors import StopAt
+from postmortem.replay.step.names import plain_name
+from postmortem.replay.step.overrides import NOTHING, Overrides
 from postmortem.replay.trace.origins import origins
 from postmortem.replay.trace.tensors import exact_bits, nonfinite_names, storage_key
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from postmortem.replay.step.precision import Precision
+    from postmortem.replay.step.result import StepResult
+    from postmortem.replay.step.runner import StepRunner
     from postmortem.replay.step.state import State
     from postmortem.replay.trace.records import Origin, TraceLog
     from postmortem.replay.trace.tracer import Tracer

@@ -42,9 +42,13 @@ class Samples:
             for key, value in parts.items():
                 if key in self._dims and hasattr(value, "shape"):
                     if not -len(value.shape) <= self._dims[key] < len(value.shape):
-                        raise ReplayError(f"sample_dim of {key!r} is {self._dims[key]}, but it has {len(value.shape)} dimensions")
+                        raise ReplayError(
+                            f"sample_dim of {key!r} is {self._dims[key]}, but it has {len(value.shape)} dimensions"
+                        )
                     return int(value.shape[self._dims[key]])
-            tensors = [t for key, value in parts.items() if key not in self._shared for t in tensors_in(value) if t.dim()]
+            tensors = [
+                t for key, value in parts.items() if key not in self._shared for t in tensors_in(value) if t.dim()
+            ]
         else:
             tensors = tensors_in(batch)
             tensors = tensors if tensors and tensors[0].dim() else []
@@ -77,7 +81,9 @@ class Samples:
         if self._listed:
             return pick_listed(batch, source, self._listed)
         if self._micro is None:
-            return self._each(batch, lambda t, dim: t.index_select(dim, torch.tensor(source, dtype=torch.long, device=t.device)))
+            return self._each(
+                batch, lambda t, dim: t.index_select(dim, torch.tensor(source, dtype=torch.long, device=t.device))
+            )
         rows = len(source) // len(batch)
         pooled: list[list[tuple[torch.Tensor, int]]] = []
         for micro in batch:
@@ -154,7 +160,12 @@ class Samples:
         largest: list[list[torch.Tensor]] = []  # of each micro-batch, of each of its tensors, by sample
         if self._listed:
             largest.append(
-                [torch.stack(column) for column in zip(*([_largest(t[None])[0] for t in of] for of in self._tensors(batch)), strict=False)]
+                [
+                    torch.stack(column)
+                    for column in zip(
+                        *([_largest(t[None])[0] for t in of] for of in self._tensors(batch)), strict=False
+                    )
+                ]
             )
         for micro in [] if self._listed else batch if self._micro is not None else [batch]:
             here: list[torch.Tensor] = []
@@ -220,10 +231,15 @@ def _lists_samples(value: Any) -> bool:
         return False
     if all(isinstance(t, torch.Tensor) for t in value):
         return len({(t.dtype, t.dim()) for t in value}) == 1 and len({t.shape for t in value}) > 1
-    if any(not isinstance(v, (list, tuple)) and parts_of(v) is None for v in value) or len({type(v) for v in value}) > 1:
+    if (
+        any(not isinstance(v, (list, tuple)) and parts_of(v) is None for v in value)
+        or len({type(v) for v in value}) > 1
+    ):
         return False
     sizes = {t.shape[0] if t.dim() else 0 for v in value for t in tensors_in(v)}
-    alike = len(sizes) == 1 and max(sizes) > 1 and len(value) <= max(sizes)  # views of one batch rather than samples of one length
+    alike = (
+        len(sizes) == 1 and max(sizes) > 1 and len(value) <= max(sizes)
+    )  # views of one batch rather than samples of one length
     return len({len(tensors_in(v)) for v in value}) == 1 and bool(sizes) and not alike
 
 

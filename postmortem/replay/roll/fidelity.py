@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from postmortem.core.series import Series
     from postmortem.core.view import View
-    from postmortem.replay.step.runner import StepResult
+    from postmortem.replay.step.result import StepResult
 
 SAME_RUN = 1e-3
 """Relative difference up to which a replay counts as faithful although not every digit agrees: kernels of another machine
@@ -86,18 +86,30 @@ class LoggedLoss:
 
     def same(self, logged: float, replayed: float) -> bool:
         """Whether they are equal as the log shows them; a mean depends on the order of its terms, a part of it on how it was divided."""
-        return self.digits.same(logged, replayed) or ((self.mean or self.last) and math.isclose(logged, replayed, rel_tol=SAME_MEAN))
+        return self.digits.same(logged, replayed) or (
+            (self.mean or self.last) and math.isclose(logged, replayed, rel_tol=SAME_MEAN)
+        )
 
     def pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
         """(step, logged, replayed) where both exist and neither was replaced; `name` None is the step's whole loss."""
         every = self._pairs(results, name)
-        return [(s, a, b) for s, a, b in every if self.masked is None or s < self.masked or math.isfinite(b) or not math.isfinite(a)]
+        return [
+            (s, a, b)
+            for s, a, b in every
+            if self.masked is None or s < self.masked or math.isfinite(b) or not math.isfinite(a)
+        ]
 
     def _pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
         if self.last:
-            got = {r.step: sum(r.last.values()) if name is None else r.last[name] for r in results if r.last and (name is None or name in r.last)}
+            got = {
+                r.step: sum(r.last.values()) if name is None else r.last[name]
+                for r in results
+                if r.last and (name is None or name in r.last)
+            }
         else:
-            got = {r.step: r.loss if name is None else r.losses[name] for r in results if name is None or name in r.losses}
+            got = {
+                r.step: r.loss if name is None else r.losses[name] for r in results if name is None or name in r.losses
+            }
         if not self.mean:
             return [(s, self.values[s], got[s]) for s in got if s in self.values]
         steps = sorted(self.values)
@@ -121,16 +133,24 @@ def logged_losses(
     return {name: [replace(loss, masked=masked) for loss in losses] for name, losses in found.items()}
 
 
-def _by_loss(view: View, logged: str | Mapping[str, str] | None, names: Sequence[str]) -> dict[str | None, list[LoggedLoss]]:
+def _by_loss(
+    view: View, logged: str | Mapping[str, str] | None, names: Sequence[str]
+) -> dict[str | None, list[LoggedLoss]]:
     single = list(names) == ["loss"]
     if isinstance(logged, str):
         return {(names[0] if len(names) == 1 else None): _candidates(_tagged(view, logged))}
     if logged:
         return {(name if name in names else None): _candidates(_tagged(view, tag)) for name, tag in logged.items()}
     if single:
-        return {"loss": _candidates(view.of("loss") or [s for s in view.series if _last(s.tag) in ("loss", "nll", "objective")])}
+        return {
+            "loss": _candidates(
+                view.of("loss") or [s for s in view.series if _last(s.tag) in ("loss", "nll", "objective")]
+            )
+        }
     exact = {s.tag: [s] for s in view.series}
-    by_name: dict[str | None, list[LoggedLoss]] = {n: _candidates(exact.get(n) or [s for s in view.series if _is_name(s.tag, n)]) for n in names}
+    by_name: dict[str | None, list[LoggedLoss]] = {
+        n: _candidates(exact.get(n) or [s for s in view.series if _is_name(s.tag, n)]) for n in names
+    }
     if not any(by_name.values()):
         by_name = {None: _candidates(view.of("loss"))}
     return {n: found for n, found in by_name.items() if found}
@@ -141,7 +161,9 @@ def _tagged(view: View, tag: str) -> list[Series]:
     found = exact or [s for s in view.series if s.tag.endswith("/" + tag) or tag.endswith("/" + s.tag)]
     if not found:
         tags = [s.tag for s in view.series]
-        raise ReplayError(f"the recipe says the loss is logged as {tag!r}, but the log has no such tag{did_you_mean(tag, tags)}")
+        raise ReplayError(
+            f"the recipe says the loss is logged as {tag!r}, but the log has no such tag{did_you_mean(tag, tags)}"
+        )
     return found
 
 
@@ -189,11 +211,17 @@ def _score(candidate: LoggedLoss, results: Sequence[StepResult], name: str | Non
     errors = [0.0 if candidate.same(a, b) else abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in finite]
     differs = any(math.isfinite(a) != math.isfinite(b) for _, a, b in pairs)
     right, largest = len(pairs) - len(wrong), max(errors, default=0.0)
-    return _Score(right, len(pairs), largest, next(iter(errors), 0.0), min(wrong, default=None), differs, len(finite), candidate)
+    return _Score(
+        right, len(pairs), largest, next(iter(errors), 0.0), min(wrong, default=None), differs, len(finite), candidate
+    )
 
 
 def compare(
-    results: Sequence[StepResult], losses: Mapping[str | None, Sequence[LoggedLoss]], *, checkpoint: str | None = None, first_step: int | None = None
+    results: Sequence[StepResult],
+    losses: Mapping[str | None, Sequence[LoggedLoss]],
+    *,
+    checkpoint: str | None = None,
+    first_step: int | None = None,
 ) -> Fidelity:
     """The fidelity of a roll. Where several tags could hold a loss, the one that agrees best is taken and named.
 
@@ -228,7 +256,14 @@ def compare(
 
 def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mismatch: int | None, ok: bool) -> str:
     told = [
-        (s.of.tag, " (means over the steps between two lines)" if s.of.mean else " (of the last micro-batch)" if s.of.last else "")
+        (
+            s.of.tag,
+            " (means over the steps between two lines)"
+            if s.of.mean
+            else " (of the last micro-batch)"
+            if s.of.last
+            else "",
+        )
         for s in scores
         if s.of
     ]

@@ -11,58 +11,30 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from postmortem.checkpoints.content import read_file
 from postmortem.checkpoints.find import companions_of
 from postmortem.checkpoints.formats.restricted_pickle import WHOLE, UnreadableCheckpoint
 from postmortem.core.errors import ReplayError
+from postmortem.replay.roll.random_state import NO_RANDOM_STATE, SavedRng, find_rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from postmortem.checkpoints.content import Saved
+    from postmortem.replay.roll.random_state import Where
     from postmortem.replay.step.runner import StepRunner
 
-    Where = tuple[str, ...]
-
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-_SHADOW = ("ema", "shadow", "swa", "averaged", "teacher", "best")  # a second copy of the weights beside those in training
-_CPU_RNG_BYTES = 5056  # torch's mt19937 state on the CPU
-
-
-NO_RANDOM_STATE = "the checkpoint has no random state: noise (dropout, shuffling) cannot be the run's own"
-
-
-@dataclass(slots=True)
-class SavedRng:
-    """Random states found in a checkpoint; None where it has none of that kind."""
-
-    cpu: torch.Tensor | None = None
-    cuda: list[torch.Tensor] = field(default_factory=list)
-    numpy: Any = None
-    python: Any = None
-
-    def restore(self) -> None:
-        """Sets every generator: to the saved state, or to a fixed seed, so that what came before has no effect."""
-        import random
-
-        torch.manual_seed(0)
-        np.random.seed(0)
-        random.seed(0)
-        if self.cpu is not None:
-            torch.set_rng_state(self.cpu)
-        if self.cuda and torch.cuda.is_available():
-            for device, state in enumerate(self.cuda[: torch.cuda.device_count()]):
-                torch.cuda.set_rng_state(state, device)
-        if self.numpy is not None:
-            np.random.set_state(self.numpy)
-        if self.python is not None:
-            random.setstate(self.python)
-
-    def names(self) -> list[str]:
-        return [n for n in ("cpu", "cuda", "numpy", "python") if (value := getattr(self, n)) is not None and (n != "cuda" or value)]
+_SHADOW = (
+    "ema",
+    "shadow",
+    "swa",
+    "averaged",
+    "teacher",
+    "best",
+)  # a second copy of the weights beside those in training
 
 
 @dataclass(slots=True)
@@ -89,9 +61,13 @@ def load_saved(runner: StepRunner, saved: Saved, *, trust: bool = False) -> Acco
     schedulers = {"" if len(runner.schedulers) == 1 else str(i): s for i, s in enumerate(runner.schedulers)}
     _load_parts(account, saved.content, "scheduler", schedulers, _is_scheduler, _load_scheduler)
     if runner.scaler is not None:
-        _load_parts(account, saved.content, "scaler", {"": runner.scaler}, _is_scaler, lambda s, state: s.load_state_dict(state))
+        _load_parts(
+            account, saved.content, "scaler", {"": runner.scaler}, _is_scaler, lambda s, state: s.load_state_dict(state)
+        )
     names = account.rng.names()
-    (account.fitted if names else account.unfitted).append(f"random state: {', '.join(names)}" if names else NO_RANDOM_STATE)
+    (account.fitted if names else account.unfitted).append(
+        f"random state: {', '.join(names)}" if names else NO_RANDOM_STATE
+    )
     account.unfitted += [f"{p.path}: {p.what}" for p in saved.problems]
     return account
 
@@ -135,7 +111,9 @@ def _every_dict(value: Any, where: Where, depth: int) -> Iterator[tuple[Where, d
 
 
 def _is_weights(state: dict[Any, Any]) -> bool:
-    return any(isinstance(v, torch.Tensor) and isinstance(k, str) for k, v in state.items()) and not _is_optimizer(state)
+    return any(isinstance(v, torch.Tensor) and isinstance(k, str) for k, v in state.items()) and not _is_optimizer(
+        state
+    )
 
 
 def _plain(name: str) -> str:
@@ -225,7 +203,9 @@ def _load_model(key: str, model: torch.nn.Module, saved: Saved, account: Account
         raise ReplayError(f"{saved.path}: {len(best.mismatched)} weights do not fit the recipe's {what}: {shown}")
     model.load_state_dict({t: best.source[s] for t, s in best.pairs.items()}, strict=False)
     loaded = {id(t) for name, t in _tensors(model).items() if name in best.pairs}
-    missing = [name for name, t in _tensors(model).items() if name not in best.pairs and name in target and id(t) not in loaded]
+    missing = [
+        name for name, t in _tensors(model).items() if name not in best.pairs and name in target and id(t) not in loaded
+    ]
     trainable = [n for n in missing if _tensors(model)[n].requires_grad]
     adapter = any("lora" in s.lower() or "adapter" in s.lower() for s in best.pairs.values())
     if trainable and not adapter:
@@ -265,7 +245,12 @@ def _is_scaler(state: dict[Any, Any]) -> bool:
 
 
 def _load_parts(
-    account: Account, content: Any, what: str, parts: dict[str, Any], looks: Callable[[dict[Any, Any]], bool], load: Callable[[Any, Any], None]
+    account: Account,
+    content: Any,
+    what: str,
+    parts: dict[str, Any],
+    looks: Callable[[dict[Any, Any]], bool],
+    load: Callable[[Any, Any], None],
 ) -> None:
     """Gives every part the saved dict that is meant for it: by name, else in order."""
     found = [(where, state) for where, state in _dicts(content) if looks(state)]
@@ -282,11 +267,19 @@ def _load_parts(
             load(part, state)
             account.fitted.append(f"{label}: from {'.'.join(where) or 'the file itself'}")
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
-            account.unfitted.append(f"{label}: {'.'.join(where)} does not fit: {' '.join(str(error).split())[:200]}; it starts fresh")
+            account.unfitted.append(
+                f"{label}: {'.'.join(where)} does not fit: {' '.join(str(error).split())[:200]}; it starts fresh"
+            )
             part.load_state_dict(before)  # it may have taken a part of it
 
 
-_BY_GROUP = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs")  # lists with one entry per group of the optimizer
+_BY_GROUP = (
+    "base_lrs",
+    "_last_lr",
+    "lr_lambdas",
+    "min_lrs",
+    "max_lrs",
+)  # lists with one entry per group of the optimizer
 
 
 def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
@@ -299,7 +292,9 @@ def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
             raise ValueError(f"it is for {given}, the recipe's optimizer has {len(mine)}")
     missing = sorted(k for k in own.keys() - state.keys() if not k.startswith("_"))
     if missing:
-        raise ValueError(f"it is of another kind of scheduler than the recipe's {type(scheduler).__name__}: it has no {', '.join(missing[:3])}")
+        raise ValueError(
+            f"it is of another kind of scheduler than the recipe's {type(scheduler).__name__}: it has no {', '.join(missing[:3])}"
+        )
     scheduler.load_state_dict(state)
 
 
@@ -341,11 +336,15 @@ def _check_groups(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> No
     own, given = optimizer.param_groups, saved["param_groups"]
     missing = sorted((_SETTINGS & own[0].keys()) - given[0].keys()) if own and given else []
     if missing:
-        raise ValueError(f"it is of another kind of optimizer than the recipe's {type(optimizer).__name__}: it has no {', '.join(missing)}")
+        raise ValueError(
+            f"it is of another kind of optimizer than the recipe's {type(optimizer).__name__}: it has no {', '.join(missing)}"
+        )
     counts = [[len(g["params"]) for g in groups] for groups in (given, own)]
     if counts[0] != counts[1]:
         said = [f"{len(c)} group{'s' * (len(c) > 1)} of {', '.join(map(str, c))} parameters" for c in counts]
-        raise ValueError(f"it has {said[0]}, the recipe's optimizer {said[1]}: give the recipe the run's groups, in their order")
+        raise ValueError(
+            f"it has {said[0]}, the recipe's optimizer {said[1]}: give the recipe the run's groups, in their order"
+        )
 
 
 def _check_shapes(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
@@ -354,41 +353,9 @@ def _check_shapes(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> No
     params = [p for g in optimizer.param_groups for p in g["params"]]
     for i, p in zip(ids, params, strict=False):
         for key, value in (saved["state"].get(i) or {}).items():
-            if key in ("exp_avg", "exp_avg_sq", "momentum_buffer") and isinstance(value, torch.Tensor) and value.shape != p.shape:
+            if (
+                key in ("exp_avg", "exp_avg_sq", "momentum_buffer")
+                and isinstance(value, torch.Tensor)
+                and value.shape != p.shape
+            ):
                 raise ValueError(f"{key} of parameter {i} is {tuple(value.shape)}, the parameter {tuple(p.shape)}")
-
-
-# ---- random states
-
-
-def find_rng(content: Any) -> SavedRng:
-    """The random states in a checkpoint, told by their form; those of a data loader's own generator are left alone."""
-    found = SavedRng()
-    _find_rng(content, (), found, set())
-    return found
-
-
-def _find_rng(value: Any, where: Where, found: SavedRng, seen: set[int]) -> None:
-    path = ".".join(where).lower()
-    if len(where) > 5 or id(value) in seen or any(word in path for word in ("loader", "sampler", "generator", "dataset")):
-        return
-    if "optim" in path and not isinstance(value, dict) and "rng" not in path and "random" not in path:
-        return  # an optimizer's own bytes; a file optimizer.pt may hold random states as well
-    if isinstance(value, (dict, list, tuple)):
-        seen.add(id(value))  # a pickle of a few bytes can hold one dict a million times
-    if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.dim() == 1:
-        if value.numel() == _CPU_RNG_BYTES and found.cpu is None:
-            found.cpu = value.clone()
-        elif value.numel() in (16, 24) and ("cuda" in path or "rng" in path or "gpu" in path):
-            found.cuda.append(value.clone())
-    elif isinstance(value, tuple) and len(value) == 5 and value[0] == "MT19937":
-        found.numpy = value if found.numpy is None else found.numpy
-    elif isinstance(value, (tuple, list)) and len(value) == 3 and value[0] == 3 and isinstance(value[1], (tuple, list)) and len(value[1]) == 625:
-        found.python = (value[0], tuple(value[1]), value[2]) if found.python is None else found.python
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(inner, torch.Tensor) or inner.dtype == torch.uint8:
-                _find_rng(inner, (*where, str(key)), found, seen)
-    elif isinstance(value, (list, tuple)) and len(value) <= 64:
-        for i, inner in enumerate(value):
-            _find_rng(inner, (*where, str(i)), found, seen)

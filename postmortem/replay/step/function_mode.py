@@ -33,5 +33,11 @@ class StepMode(TorchFunctionMode):
 def _backward(outputs: Any, gradients: Any = None) -> None:
     """`torch.autograd.backward`, by the engine itself: the public function would be intercepted once more."""
     of = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
-    given = (torch.ones_like(of[0]),) if gradients is None else (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients)
+    given = (
+        (torch.ones_like(of[0]),)
+        if gradients is None
+        else (gradients,)
+        if isinstance(gradients, torch.Tensor)
+        else tuple(gradients)
+    )
     _engine_run_backward(of, given, False, False, (), allow_unreachable=True, accumulate_grad=True)

@@ -42,7 +42,10 @@ def _cast_held(value: Any, dtype: torch.dtype) -> Any:
 
 
 def cast_state(
-    models: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer], dtype: torch.dtype, others: Iterable[Any] = ()
+    models: Iterable[torch.nn.Module],
+    optimizers: Iterable[torch.optim.Optimizer],
+    dtype: torch.dtype,
+    others: Iterable[Any] = (),
 ) -> None:
     """Parameters, buffers, tensors in plain attributes (queues, averages) and optimizer state in `dtype`; gradients are
     dropped. `others`: what else the step holds, of which small tensors are cast."""
@@ -66,7 +69,12 @@ def cast_state(
                         state[key] = cast(value, dtype)
 
 
-_ORDER = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # a smaller float is a quantisation that is meant
+_ORDER = (
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+)  # a smaller float is a quantisation that is meant
 _CASTS = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "cfloat": torch.complex64}
 
 
@@ -120,7 +128,9 @@ class NoiseStays(TorchDispatchMode):  # type: ignore[no-untyped-call]
             wanted = kwargs.get("dtype") or (torch.get_default_dtype() if given is None else given.dtype)
             if _other(wanted):
                 args = [cast(a, torch.float32) if isinstance(a, torch.Tensor) else a for a in args]
-                drawn = func(*args, **(kwargs | {"dtype": torch.float32} if "dtype" in kwargs or given is None else kwargs))
+                drawn = func(
+                    *args, **(kwargs | {"dtype": torch.float32} if "dtype" in kwargs or given is None else kwargs)
+                )
                 return cast(drawn, wanted)
         return func(*args, **kwargs)
 

@@ -6,25 +6,30 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
+from postmortem.replay.culprit.stages import stage
 from postmortem.replay.trace.operators import FRESH
 from postmortem.replay.trace.tensors import NAN, POS, exact_bits
 
 if TYPE_CHECKING:
     from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Culprit
     from postmortem.replay.rerun.reruns import Traced
     from postmortem.replay.trace.records import Origin
 
 _REACH = (1, 8, 64)  # steps to go back, shortest first: each costs a rerun of that many steps
 
 
-def from_earlier(case: Investigation) -> None:
-    """Extends the reruns by the steps before, as many as are needed to see where the step's input became non-finite.
+@stage(order=55)
+def earlier_step(case: Investigation) -> Culprit | None:
+    """Leaves the answer to the later stages.
+
+    Extends the reruns by the steps before, as many as are needed to see where the step's input became non-finite.
 
     Changes `case.reruns` and `case.traced`; nothing if the step itself made it, or if it was there when the roll began.
     """
     alone, roll, runner = case.reruns, case.roll, case.runner
     if alone.step == roll.first or not _unseen(case, case.traced):
-        return
+        return None
     firsts = sorted({max(roll.first, alone.step - n) for n in _REACH})
     states = {}
     runner.restore(roll.start)
@@ -35,15 +40,16 @@ def from_earlier(case: Investigation) -> None:
             if step < firsts[-1]:
                 runner.run(runner.draw(step), step)
     except Exception:  # noqa: BLE001  (the step was fine before and now raises: it cannot be relied on)
-        return
+        return None
     for first in reversed(firsts):
         case.reruns = longer = copy.copy(alone)
         longer.before, longer.lead = states[first], range(first, alone.step)
         again = case.trace()
         if again.stage == case.traced.stage and not _unseen(case, again):
             case.traced = again
-            return
+            return None
     case.reruns = alone
+    return None
 
 
 def _unseen(case: Investigation, traced: Traced) -> bool:
