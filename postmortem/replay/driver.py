@@ -27,6 +27,7 @@ from postmortem.replay.roll.aim import aim_at
 from postmortem.replay.roll.run_config import config_of
 from postmortem.replay.roll.start import choose_checkpoint
 from postmortem.replay.step.process_state import preserved
+from postmortem.replay.verdict import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +106,7 @@ def replay(
         made = Attempts(found, path, where, view, aim, config_of(run, target), trust, progress)
         attempt = made.best_attempt()
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what the step prints was seen once
-            culprit, judged = made.culprit(attempt, fix=fix)
+            culprit, judged = Verdict(made, fix=fix).of(attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),
