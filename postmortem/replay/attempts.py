@@ -78,8 +78,8 @@ class Attempts:
     # ---- rolling
 
     def best_attempt(self) -> Attempt:
-        """The attempt that follows the log best, of the numberings N + 1 and N and of the saved and the recipe's learning
-        rate. Raises ReplayError if the step asked for lies before the checkpoint."""
+        """The attempt that follows the log best, of the numberings N + 1 and N and of the saved and the recipe's
+        learning rate. Raises ReplayError if the step asked for lies before the checkpoint."""
         runner, account, saved = self.build()
         firsts = self.firsts(runner, saved)
         attempts = []
@@ -231,7 +231,8 @@ _ABANDONED = "abandoned: the losses do not follow the log"
 
 
 def _trust(attempt: Attempt) -> tuple[bool, bool, float, float]:
-    """Sorts attempts: one that follows the log above one that could not be compared, and that above one that differs."""
+    """Sorts attempts: one that follows the log above one that could not be compared, and that above one that
+    differs."""
     f = attempt.fidelity
     exact = f.exact / max(1, f.compared)
     return f.ok, not f.compared, exact, -(f.max_rel_error if f.max_rel_error is not None else 0.0)

@@ -110,8 +110,8 @@ class Verdict:
         return _unknown(attempt, trail, cause="none", established="observed"), True
 
     def _not_reproduced(self, attempt: Attempt, trail: list[str]) -> Judged:
-        """The log is non-finite, the replay is finite: the run continued from a bad checkpoint, or the fault was transient,
-        or the replay is not faithful."""
+        """The log is non-finite, the replay is finite: the run continued from a bad checkpoint, or the fault was
+        transient, or the replay is not faithful."""
         attempts, step = self.attempts, self.aim.step
         trail = [line for line in trail if line != attempt.fidelity.note]
         for bad in self._bad_on_the_way(attempt.roll):

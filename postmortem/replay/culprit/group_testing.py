@@ -1,7 +1,8 @@
 """Which samples are at fault, in few reruns: guesses are confirmed; what nothing points at is found by group testing.
 
-Generalised binary splitting finds d bad samples among n in about d log2(n / d) + 2 d reruns (Du and Hwang, Combinatorial Group Testing). In
-a large batch a group is run as a small batch, which costs its share; the set found is then confirmed on the whole batch.
+Generalised binary splitting finds d bad samples among n in about d log2(n / d) + 2 d reruns (Du and Hwang,
+Combinatorial Group Testing). In a large batch a group is run as a small batch, which costs its share; the set found is
+then confirmed on the whole batch.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ def find_samples(
 ) -> Answer:
     """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
 
-    Reruns that cost about as much as `budget` reruns of the whole batch are made. `fails(make)` runs the step on the batch that
-    `make(samples)` transforms and says whether it still fails, None where it could not be run. `guesses` were read
-    at the culprit, `odd` are samples that stand out in the batch. `read(samples)` looks closer, with these replaced, and makes further
-    guesses; `first_only`: the step ends at the first micro-batch, or the first sample, at which it goes wrong.
+    Reruns that cost about as much as `budget` reruns of the whole batch are made. `fails(make)` runs the step on the
+    batch that `make(samples)` transforms and says whether it still fails, None where it could not be run. `guesses`
+    were read at the culprit, `odd` are samples that stand out in the batch. `read(samples)` looks closer, with these
+    replaced, and makes further guesses; `first_only`: the step ends at the first micro-batch, or the first sample, at
+    which it goes wrong.
     """
     search = _Search(size, fails, budget)
     return search.guessed(guesses, read, first_only) or search.standing_out(odd) or search.by_groups()
@@ -143,15 +145,16 @@ class _Search:
         return self.together(healthy[0])
 
     def alone(self, sample: int) -> bool | None:
-        """Whether copies of one sample fail: so many as a group holds, or where those cannot be run, a whole batch of them."""
+        """Whether copies of one sample fail: so many as a group holds, or where those cannot be run, a whole batch of
+        them."""
         found = self.few([sample] * _FEW, sample) if self.size >= _LARGE else None
         return self.run(lambda s: s.only([sample])) if found is None else found
 
     def split(self, samples: list[int], healthy: Sequence[int], *, small: bool | None = None) -> list[int] | None:
         """The bad ones of `samples`, which fail together; None where the budget does not suffice.
 
-        A group is run with copies of a healthy sample for all others, or, `small`, as a batch of its own, filled up with
-        healthy samples.
+        A group is run with copies of a healthy sample for all others, or, `small`, as a batch of its own, filled up
+        with healthy samples.
         """
         small = self.size >= _LARGE if small is None else small
         fine = list(healthy)
@@ -190,8 +193,8 @@ class _Search:
         return self.replaced(bad, healthy) is False and self.replaced(self.rest(bad), healthy) is True
 
     def fewer(self, bad: list[int], healthy: int | Sequence[int]) -> list[int]:
-        """`bad` without those that only copies of a healthy sample, or what samples share, made look bad: a part that is enough, and
-        of that the ones that are needed."""
+        """`bad` without those that only copies of a healthy sample, or what samples share, made look bad: a part that
+        is enough, and of that the ones that are needed."""
         while len(bad) > 1 and self.left > 0:
             halves = bad[: len(bad) // 2], bad[len(bad) // 2 :]
             enough = [half for half in halves if self.replaced(half, healthy) is False]
@@ -208,8 +211,8 @@ class _Search:
     def together(self, healthy: int | None = None) -> Answer:
         """A smallest set of samples that fails together and without which the step is fine, by leaving others out.
 
-        Delta debugging (Zeller and Hildebrandt 2002). The others become copies of the `healthy` sample; where none is known
-        they are dropped: the fault may lie between samples, where copies would make new ones.
+        Delta debugging (Zeller and Hildebrandt 2002). The others become copies of the `healthy` sample; where none is
+        known they are dropped: the fault may lie between samples, where copies would make new ones.
         """
 
         def without(out: list[int]) -> bool | None:

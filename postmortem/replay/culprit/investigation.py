@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class Investigation:
     """A step, its reruns, and what the stages of the diagnosis have found out about it.
 
-    step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps up
-    to it. again: the result of running it again, None if that was not done. reported: the log says that the run failed.
-    fixes: whether repairs are tried. names: id of a module -> its qualified name. trail: notes on what established the
-    culprit, in the order in which they were found. times: how often a rerun has to be finite to be no luck.
-    traced: the traced step, once a stage has traced it.
+    step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps
+    up to it. again: the result of running it again, None if that was not done. reported: the log says that the run
+    failed. fixes: whether repairs are tried. names: id of a module -> its qualified name. trail: notes on what
+    established the culprit, in the order in which they were found. times: how often a rerun has to be finite to be no
+    luck. traced: the traced step, once a stage has traced it.
     """
 
     traced: Traced
@@ -78,8 +78,8 @@ class Investigation:
         repair: Mapping[int, Callable[[torch.Tensor], Any]] | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> Traced:
-        """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the rest
-        only if the rest had anything odd.
+        """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the
+        rest only if the rest had anything odd.
 
         repair: operator -> function that repairs its output. prepare: called after the state is restored.
         """

@@ -45,8 +45,8 @@ def localize(
     fixes: whether repairs are tried. runner, rolled: steps that have been rolled forward already. device: device of the
     reruns, by default that of the model.
 
-    A step that raises because of a non-finite value (an assertion, an argument check of torch.distributions) is traced up
-    to the exception. Model, optimizer, random generators, hooks and flags are unchanged when it returns or raises.
+    A step that raises because of a non-finite value (an assertion, an argument check of torch.distributions) is traced
+    up to the exception. Model, optimizer, random generators, hooks and flags are unchanged when it returns or raises.
     Raises ReplayError if the step cannot be run.
     """
     check(train_step)

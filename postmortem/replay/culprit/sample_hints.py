@@ -148,7 +148,8 @@ class SampleHints:
 
 
 def are_outliers(named: list[int] | None, case: Investigation) -> bool:
-    """True if the named samples hold values beyond 1e4 and far beyond the others', and clamping these cures the step."""
+    """True if the named samples hold values beyond 1e4 and far beyond the others', and clamping these cures the
+    step."""
     if not named:
         return False
     large = case.samples.bad_rows(case.reruns.batch, lambda t: t.abs() > LARGEST_INPUT)

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def check(step: Any, source: str = "") -> None:
-    """Raises ReplayError for the first field of a TrainStep with an unusable value; the message begins with `source`."""
+    """Raises ReplayError for the first field of a TrainStep with an unusable value; the message begins with
+    `source`."""
     if (fault := next(_faults(step), None)) is not None:
         raise ReplayError(f"{source}{fault}")
 

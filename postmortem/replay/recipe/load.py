@@ -45,8 +45,8 @@ class Recipe:
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """The recipe's folder on ``sys.path``; afterwards path, modules and working directory are as before, and nothing was written
-        into the folder."""
+        """The recipe's folder on ``sys.path``; afterwards path, modules and working directory are as before, and
+        nothing was written into the folder."""
         folder, before, path, silent = self.path.parent, dict(sys.modules), list(sys.path), sys.dont_write_bytecode
         here = os.getcwd()
         own = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
@@ -73,7 +73,8 @@ class Recipe:
             os.chdir(here)  # last: it may be gone
 
     def build(self, context: Context) -> TrainStep:
-        """Runs the recipe afresh; call it inside `importable`. ReplayError, with the user's own line, where it raises."""
+        """Runs the recipe afresh; call it inside `importable`. ReplayError, with the user's own line, where it
+        raises."""
         for name in [n for n, m in sys.modules.items() if _lies_in(m, self.path.parent)]:
             del sys.modules[name]
         function = self._load()
@@ -102,7 +103,8 @@ class Recipe:
 
 
 def _lies_in(module: Any, folder: Path) -> bool:
-    """Whether a module is one of the user's own files below `folder`; installed packages and postmortem itself are not."""
+    """Whether a module is one of the user's own files below `folder`; installed packages and postmortem itself are
+    not."""
     origin = getattr(module, "__file__", None)
     if origin is None or getattr(module, "__name__", "").partition(".")[0] == "postmortem":
         return False

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Candidate:
-    """A place where non-finite values on the way to the fault begin. `outside`: ("parameter" | "optimizer" | "batch", name)
-    where they came into the step with a tensor; `hits` are then its readers."""
+    """A place where non-finite values on the way to the fault begin. `outside`: ("parameter" | "optimizer" | "batch",
+    name) where they came into the step with a tensor; `hits` are then its readers."""
 
     key: tuple[Any, ...]
     hits: list[Hit]

@@ -24,8 +24,8 @@ class Samples:
     """The samples of a batch. `size` is their number, 0 where the batch has none to speak of.
 
     Per sample is every tensor whose dimension 0 has the batch's size, except the `shared` keys; `sample_dim` names
-    another dimension. Under accumulation row j of micro-batch i is sample i * rows + j. A batch may also list its samples one
-    by one (images of several sizes, their boxes).
+    another dimension. Under accumulation row j of micro-batch i is sample i * rows + j. A batch may also list its
+    samples one by one (images of several sizes, their boxes).
     """
 
     def __init__(self, train_step: TrainStep, batch: Any) -> None:
@@ -102,7 +102,8 @@ class Samples:
         return type(batch)(out)
 
     def replace(self, bad: Collection[int], healthy: int | Sequence[int]) -> Callable[[Any], Any]:
-        """Batch transform: the samples `bad` become copies of `healthy`; of several, of the first in their own micro-batch, if it has one."""
+        """Batch transform: the samples `bad` become copies of `healthy`; of several, of the first in their own
+        micro-batch, if it has one."""
         fine = [healthy] if isinstance(healthy, int) else healthy
         near = {i // self.rows: i for i in reversed(fine)}
         inside = set(bad)
@@ -133,7 +134,8 @@ class Samples:
         )
 
     def few(self, kept: Sequence[int], healthy: int) -> Callable[[Any], Any]:
-        """Batch transform: a batch of the samples `kept` alone, or of several micro-batches of them, filled up with copies of `healthy`."""
+        """Batch transform: a batch of the samples `kept` alone, or of several micro-batches of them, filled up with
+        copies of `healthy`."""
         source = [*kept, *[healthy] * (-len(kept) % len(self.parts))]
         return lambda batch: self.take(batch, source)
 
@@ -155,7 +157,8 @@ class Samples:
         return sorted(found)
 
     def odd(self, batch: Any) -> list[list[int]]:
-        """Samples that stand out in the batch itself: not finite; far beyond the others' range; zero where the others are not."""
+        """Samples that stand out in the batch itself: not finite; far beyond the others' range; zero where the others
+        are not."""
 
         largest: list[list[torch.Tensor]] = []  # of each micro-batch, of each of its tensors, by sample
         if self._listed:
@@ -219,14 +222,16 @@ def _columns(batch: Any) -> Iterable[Any]:
 
 
 def _by_rows(batch: Any) -> bool:
-    """Whether the entries of a batch are its samples: dicts and objects, or tuples in a list (a tuple of lists holds columns)."""
+    """Whether the entries of a batch are its samples: dicts and objects, or tuples in a list (a tuple of lists holds
+    columns)."""
     if not _lists_samples(batch) or isinstance(batch[0], torch.Tensor):
         return False
     return not isinstance(batch[0], (list, tuple)) or isinstance(batch, list) or not any(map(_lists_samples, batch))
 
 
 def _lists_samples(value: Any) -> bool:
-    """Tensors of one kind whose shapes differ, or dicts, objects and tuples whose tensors have no batch dimension in common."""
+    """Tensors of one kind whose shapes differ, or dicts, objects and tuples whose tensors have no batch dimension in
+    common."""
     if not isinstance(value, (list, tuple)) or hasattr(value, "_fields") or len(value) < 2:
         return False
     if all(isinstance(t, torch.Tensor) for t in value):

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 class Roll:
     """Steps that were run from `first` on, and where they failed.
 
-    fault: the first step with a non-finite loss, gradient or parameter, unless the scaler skipped it. overflow: the first
-    of the skipped steps at the end of the roll, if no good step follows them. start: the state before `first`. before: the
-    state before the fault, the overflow or, without either, the last step, after its batch was drawn. diverged_at: from
-    this step on the loss has left its level for good, by growing over several steps. ended: why the roll stopped early.
-    raised: what the step at fault raised; its result then has no losses.
+    fault: the first step with a non-finite loss, gradient or parameter, unless the scaler skipped it. overflow: the
+    first of the skipped steps at the end of the roll, if no good step follows them. start: the state before `first`.
+    before: the state before the fault, the overflow or, without either, the last step, after its batch was drawn.
+    diverged_at: from this step on the loss has left its level for good, by growing over several steps. ended: why the
+    roll stopped early. raised: what the step at fault raised; its result then has no losses.
     """
 
     first: int

@@ -48,7 +48,8 @@ def _array(change: Callable[[torch.Tensor], Any], value: np.ndarray[Any, Any]) -
 
 
 def parts_of(value: Any) -> dict[Any, Any] | None:
-    """What a batch holds by name: items of a dict, fields of a named tuple, attributes of an object with tensors; else None."""
+    """What a batch holds by name: items of a dict, fields of a named tuple, attributes of an object with tensors; else
+    None."""
     if isinstance(value, (dict, UserDict)):
         return dict(value.items())
     if isinstance(value, tuple):

@@ -27,7 +27,8 @@ def cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _cast_held(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with the tensors in it in `dtype`; lists, deques and dicts stay the objects that they are, as others may hold them."""
+    """`value` with the tensors in it in `dtype`; lists, deques and dicts stay the objects that they are, as others may
+    hold them."""
     if isinstance(value, torch.Tensor):
         return cast(value, dtype) if value.is_leaf else value
     if isinstance(value, dict):
@@ -112,7 +113,8 @@ _NOISE_IN_PLACE = {_aten.normal_, _aten.uniform_, _aten.exponential_, _aten.log_
 class NoiseStays(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While active, noise is drawn in single precision, whatever it is wanted in.
 
-    Generators give other numbers in other precisions: a fault that needs the draw it had would seem cured by any of them.
+    Generators give other numbers in other precisions: a fault that needs the draw it had would seem cured by any of
+    them.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,8 @@
-"""What a step keeps outside its model and optimizer: generators of its own, numbers in its closure, its object or its file, other models.
+"""What a step keeps outside its model and optimizer: generators of its own, numbers in its closure, its object or its
+file, other models.
 
-A rerun that found them changed would not be a rerun. What drawing a batch changes is left alone, but for the generators:
-`batches` is asked for each batch once.
+A rerun that found them changed would not be a rerun. What drawing a batch changes is left alone, but for the
+generators: `batches` is asked for each batch once.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _ROOM = 2
 
 
 class Reach:
-    """What functions hold: the contents of their closures, and the objects of the user's own classes that they are methods
-    of or have in their closure."""
+    """What functions hold: the contents of their closures, and the objects of the user's own classes that they are
+    methods of or have in their closure."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
         self.cells: dict[int, CellType] = {}
@@ -113,9 +114,9 @@ def _hooks(owners: Iterable[Any]) -> list[Any]:
 
 
 class Outside:
-    """What `train_step.step` and the hooks hold: `generators`, `cells` of closures, `objects` with attributes (among them the user's
-    files, with what is global in them), and `modules` by name that are not in `models` (a teacher is stepped like a model). `compiled`: there are
-    compiled functions among them.
+    """What `train_step.step` and the hooks hold: `generators`, `cells` of closures, `objects` with attributes (among
+    them the user's files, with what is global in them), and `modules` by name that are not in `models` (a teacher is
+    stepped like a model). `compiled`: there are compiled functions among them.
 
     What of them drawing a batch changes goes into `drawn`: (id of the object or cell, name of the attribute).
     """

@@ -15,10 +15,10 @@ class StepResult:
     """The outcome of one step.
 
     `losses` by name ("loss" if the step returns a single one), as defined under accumulation; `loss` is their sum,
-    `last` the losses of the last micro-batch alone. `first_nonfinite`: the first of loss, grad and param with non-finite
-    values, None if all are finite. `bad_grads` (unscaled, not yet clipped) and `bad_params` (after the step) are names.
-    `grad_norm`: total norm before clipping. `skipped`: the scaler skipped the optimizer step. `scale`: the loss scale
-    used (1.0 without a scaler). `lr`: learning rate of the first parameter group.
+    `last` the losses of the last micro-batch alone. `first_nonfinite`: the first of loss, grad and param with
+    non-finite values, None if all are finite. `bad_grads` (unscaled, not yet clipped) and `bad_params` (after the step)
+    are names. `grad_norm`: total norm before clipping. `skipped`: the scaler skipped the optimizer step. `scale`: the
+    loss scale used (1.0 without a scaler). `lr`: learning rate of the first parameter group.
     """
 
     step: int

@@ -147,7 +147,8 @@ class StepRunner:
             raise ReplayError(f"the recipe's batches end before step {step}: {len(self._kept)} were given") from None
 
     def again(self, step: int) -> Any:
-        """The stored batch of `step`, for a rerun from a state that was taken after `draw`, which includes `before_step`."""
+        """The stored batch of `step`, for a rerun from a state that was taken after `draw`, which includes
+        `before_step`."""
         return self._kept[step][0]
 
     # ---- one step
@@ -192,8 +193,8 @@ class StepRunner:
     ) -> StepResult:
         """Runs one step from the present state and leaves the state after it.
 
-        The step runs to its end even if the loss is non-finite, as it did in training. `until` ends it after the forward
-        pass ("loss") or the backward pass ("grad"). The batch is copied first, as a step may write into it.
+        The step runs to its end even if the loss is non-finite, as it did in training. `until` ends it after the
+        forward pass ("loss") or the backward pass ("grad"). The batch is copied first, as a step may write into it.
         """
         if overrides is not None and overrides != NOTHING:
             with self.under(overrides):
@@ -310,7 +311,8 @@ class StepRunner:
                 del total
 
     def _closure(self, names: list[str], function: Any, parts: Any, single: str, loss: float) -> Callable[[], float]:
-        """The closure for an optimizer that evaluates the loss several times. Its first call returns the known `loss`."""
+        """The closure for an optimizer that evaluates the loss several times. Its first call returns the known
+        `loss`."""
         known = [loss]
 
         def closure() -> float:
@@ -370,7 +372,8 @@ class StepRunner:
 
     @contextmanager
     def _changed_groups(self, optimizer: Any) -> Iterator[None]:
-        """Sets the learning rate and eps of the overrides for one optimizer step, as schedulers set their own values."""
+        """Sets the learning rate and eps of the overrides for one optimizer step, as schedulers set their own
+        values."""
         o = self._overrides
         groups = optimizer.param_groups if o.lr != 1.0 or o.eps is not None else []
         saved = [(g, {k: g[k] for k in ("lr", "eps") if k in g}) for g in groups]

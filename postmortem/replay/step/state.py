@@ -124,7 +124,8 @@ _OF_OPTIMIZERS = ("state", "param_groups", "defaults")
 
 
 def _is_attribute(owner: Any, name: str) -> bool:
-    """True if this attribute is restored with the plain ones: not torch's own, no hooks, no dunder of a Python module."""
+    """True if this attribute is restored with the plain ones: not torch's own, no hooks, no dunder of a Python
+    module."""
     if isinstance(owner, ModuleType):
         return not name.startswith("__")
     if isinstance(owner, torch.nn.Module) and name in _OF_MODULES:
@@ -133,8 +134,8 @@ def _is_attribute(owner: Any, name: str) -> bool:
 
 
 class _Attributes:
-    """Plain attributes of modules and optimizers (counters, moving averages that are no buffers, training flags), and the
-    small ones of what else the step holds."""
+    """Plain attributes of modules and optimizers (counters, moving averages that are no buffers, training flags), and
+    the small ones of what else the step holds."""
 
     def __init__(self, owners: Iterable[Any], outside: Outside) -> None:
         self._saved = [
@@ -159,7 +160,8 @@ class _Attributes:
 
 
 def plain_attributes(owner: Any, *, small: bool = False) -> dict[str, Any]:
-    """The attributes of a module, or of what else a step holds, that are restored after a rerun; `small`: no data sets."""
+    """The attributes of a module, or of what else a step holds, that are restored after a rerun; `small`: no data
+    sets."""
     kept = _is_small if small else _is_plain
     return {k: v for k, v in vars(owner).items() if _is_attribute(owner, k) and kept(v)}
 
@@ -195,8 +197,8 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _parts(t: torch.Tensor) -> list[torch.Tensor]:
-    """The dense tensors that a tensor consists of, which can be compared; none for a tensor without values or of another
-    layout."""
+    """The dense tensors that a tensor consists of, which can be compared; none for a tensor without values or of
+    another layout."""
     if t.layout == torch.sparse_coo:
         return [t._indices(), t._values()]
     if t.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -264,8 +266,9 @@ class _OptimizerState:
 
 
 class State:
-    """A copy of everything that a step changes: parameters and buffers with their gradients, plain attributes and training
-    flags of modules, optimizers, schedulers, the scaler, the random generators, and what the step holds besides (`outside`).
+    """A copy of everything that a step changes: parameters and buffers with their gradients, plain attributes and
+    training flags of modules, optimizers, schedulers, the scaler, the random generators, and what the step holds
+    besides (`outside`).
     """
 
     def __init__(

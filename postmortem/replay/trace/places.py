@@ -79,7 +79,8 @@ def _classify(code: CodeType) -> int:
 
 
 def kind_of(code: CodeType) -> int:
-    """USER, LIBRARY, MODULE_CALL (a module calls its forward), CHECKPOINT, or STOP (outer frames are not the step's)."""
+    """USER, LIBRARY, MODULE_CALL (a module calls its forward), CHECKPOINT, or STOP (outer frames are not the
+    step's)."""
     kind = kinds.get(code)
     if kind is None:
         kind = kinds[code] = _classify(code)

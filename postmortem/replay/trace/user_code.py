@@ -24,7 +24,8 @@ _PACKAGES = {"site-packages", "dist-packages"}
 def owner_of(file: str) -> Owner:
     """Who wrote the code of `file`, a file name as code objects have it.
 
-    "generated" is code without a file, compiled from a string (by a dataclass or the user); "<ipython-input…" is "user".
+    "generated" is code without a file, compiled from a string (by a dataclass or the user); "<ipython-input…" is
+    "user".
     """
     if file.startswith((TORCH, _FUNCTORCH)):
         return "torch"

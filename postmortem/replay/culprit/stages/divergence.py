@@ -21,14 +21,16 @@ _FURTHER = 100  # steps after the fault that have to stay finite in double preci
 
 
 def far_off(roll: Roll) -> bool:
-    """True if the loss grew a thousandfold: without a fault and without a log that reports one, less is no divergence."""
+    """True if the loss grew a thousandfold: without a fault and without a log that reports one, less is no
+    divergence."""
     losses = [abs(r.loss) for r in roll.results]
     return losses[-1] > 1000 * max(losses[0], 1e-12)
 
 
 @stage(order=10)
 def divergence(case: Investigation) -> Culprit | None:
-    """Answers if the loss left its level, and smaller steps from the start of the roll, or none at all, keep it there."""
+    """Answers if the loss left its level, and smaller steps from the start of the roll, or none at all, keep it
+    there."""
     roll, trail = case.roll, case.trail
     if case.step is None and not (roll.last - roll.first >= 2 and (case.reported or far_off(roll))):
         return None
@@ -96,8 +98,8 @@ class _Rerun:
         return precise, Fix(name="fp64", cured=cured, how="all steps in double precision")
 
     def batches_differ(self) -> bool:
-        """True if the batches leave the level of the first steps with fixed weights too, but less than a thousandth as far
-        as the roll did. The largest of these losses then counts as usual."""
+        """True if the batches leave the level of the first steps with fixed weights too, but less than a thousandth as
+        far as the roll did. The largest of these losses then counts as usual."""
         runner, roll = self.runner, self.roll
         runner.restore(roll.start)
         try:
@@ -120,8 +122,8 @@ class _Rerun:
             return follow and self.survives(replace(overrides, casts_follow=True), until, level=level)
 
     def survives_afresh(self) -> bool | None:
-        """True if clearing the optimizer's state keeps the loss at its level for twice as many steps, so that it does not
-        only delay the divergence. None if there is no state."""
+        """True if clearing the optimizer's state keeps the loss at its level for twice as many steps, so that it does
+        not only delay the divergence. None if there is no state."""
         self.runner.restore(self.roll.start)
         if not any(getattr(optimizer, "state", None) for optimizer in self.runner.optimizers.values()):
             return None

@@ -1,5 +1,5 @@
-"""A fault that an earlier step left in what the step keeps (a Python number, a tensor in an attribute, a teacher), while
-loss, gradients and parameters were still finite."""
+"""A fault that an earlier step left in what the step keeps (a Python number, a tensor in an attribute, a teacher),
+while loss, gradients and parameters were still finite."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def earlier_step(case: Investigation) -> Culprit | None:
 
 
 def _unseen(case: Investigation, traced: Traced) -> bool:
-    """True if the non-finite values came out of something that the step keeps: a Python number, numpy, or a tensor, buffer
-    or optimizer state that was finite when the roll began. (-inf among other origins is a mask.)"""
+    """True if the non-finite values came out of something that the step keeps: a Python number, numpy, or a tensor,
+    buffer or optimizer state that was finite when the roll began. (-inf among other origins is a mask.)"""
     began, reruns = traced.origins(), case.reruns
     case.runner.restore(case.roll.start)
     kept = [("parameter", name, t) for name, t in reruns.state_tensors().items()]
