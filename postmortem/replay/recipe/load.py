@@ -1,4 +1,4 @@
-"""Loads a user's recipe, `recipe(ctx) -> TrainStep`, and calls it; its folder is importable while it is used."""
+"""Loads a user's recipe, `recipe(ctx) -> TrainStep`, and calls it."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ _INSIDE = re.compile(r"(checkpoint|ckpt|weight)s?|version_\d+|lightning_logs")  
 
 
 class Recipe:
-    """``FILE.py[:function]``, found but not yet loaded. ReplayError where there is no such file."""
+    """``FILE.py[:function]``, found but not yet loaded. Raises ReplayError if there is no such file."""
 
     def __init__(self, spec: str) -> None:
         path, _, function = str(spec).partition(":") if Path(spec).suffix != ".py" else (str(spec), "", "")
         self.path, self.function = Path(path).resolve(), function or "recipe"
         if not self.path.is_file() or self.path.suffix != ".py":
-            raise ReplayError(
-                f"no recipe {path}: give a Python file with a function {self.function}(ctx), as FILE.py or FILE.py:FUNCTION"
-            )
+            function = f"a function {self.function}(ctx)"
+            raise ReplayError(f"no recipe {path}: give a Python file with {function}, as FILE.py or FILE.py:FUNCTION")
 
     @classmethod
     def beside(cls, target: Path) -> Recipe | None:
-        """The ``recipe.py`` in the run's folder or beside it, or None."""
+        """The ``recipe.py`` in the run's folder or beside it; None if there is none."""
         folders = [f := target.resolve() if target.is_dir() else target.resolve().parent]
         while f != f.parent and (home_of(f) != f or _INSIDE.fullmatch(f.name) or is_checkpoint(f)):
             folders.append(f := f.parent)
@@ -45,12 +44,12 @@ class Recipe:
 
     @contextmanager
     def importable(self) -> Iterator[None]:
-        """The recipe's folder on ``sys.path``; afterwards path, modules and working directory are as before, and
-        nothing was written into the folder."""
+        """Puts the recipe's folder on ``sys.path``. On exit path, modules and working directory are restored; nothing
+        is written into the folder."""
         folder, before, path, silent = self.path.parent, dict(sys.modules), list(sys.path), sys.dont_write_bytecode
         here = os.getcwd()
         own = {p.stem for p in folder.iterdir() if p.suffix == ".py" or p.is_dir()}
-        # another version of the user's files may be loaded already: of an earlier trial, or of another project
+        # other versions of the user's files may be loaded: of an earlier trial, or of another project
         shadowed = {
             n: m
             for n, m in before.items()
@@ -65,24 +64,22 @@ class Recipe:
         finally:
             sys.dont_write_bytecode = silent
             sys.path[:] = path
-            for name in [
-                n for n, m in sys.modules.items() if (n not in before or n in shadowed) and _lies_in(m, folder)
-            ]:
+            fresh = [(n, m) for n, m in sys.modules.items() if n not in before or n in shadowed]
+            for name in [n for n, m in fresh if _lies_in(m, folder)]:
                 del sys.modules[name]
             sys.modules.update(shadowed)
             os.chdir(here)  # last: it may be gone
 
     def build(self, context: Context) -> TrainStep:
-        """Runs the recipe afresh; call it inside `importable`. ReplayError, with the user's own line, where it
-        raises."""
+        """Loads and runs the recipe anew; call it inside `importable`. Raises ReplayError, with the user's line, if the
+        recipe raises or what it returns cannot be used."""
         for name in [n for n, m in sys.modules.items() if _lies_in(m, self.path.parent)]:
             del sys.modules[name]
         function = self._load()
         made = call_user(f"the recipe {self.path.name}", function, context)
         if not isinstance(made, TrainStep):
-            raise ReplayError(
-                f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}"
-            )
+            must = f"{self.function}(ctx) must return a postmortem.TrainStep"
+            raise ReplayError(f"{self.path.name}: {must}, not {type(made).__name__}")
         check(made, f"{self.path.name}: ")
         return made
 
@@ -96,15 +93,13 @@ class Recipe:
         call_user(f"the recipe {self.path.name}", spec.loader.exec_module, module)
         function = getattr(module, self.function, None)
         if not callable(function):
-            raise ReplayError(
-                f"{self.path.name} has no function {self.function!r}{did_you_mean(self.function, vars(module))}"
-            )
+            known = did_you_mean(self.function, vars(module))
+            raise ReplayError(f"{self.path.name} has no function {self.function!r}{known}")
         return function  # type: ignore[no-any-return]
 
 
 def _lies_in(module: Any, folder: Path) -> bool:
-    """Whether a module is one of the user's own files below `folder`; installed packages and postmortem itself are
-    not."""
+    """True if a module is one of the user's files below `folder`, not an installed package or postmortem itself."""
     origin = getattr(module, "__file__", None)
     if origin is None or getattr(module, "__name__", "").partition(".")[0] == "postmortem":
         return False
