@@ -151,7 +151,11 @@ class Attempts:
     def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool) -> Attempt:
         until = self.aim.step
         single = runner.train_step.batches is None
-        last = first if single else until + self.aim.beyond if until is not None else first + _UNLOGGED_LIMIT - 1
+        last = first + _UNLOGGED_LIMIT - 1
+        if single:
+            last = first
+        elif until is not None:
+            last = until + self.aim.beyond
         if self.log_ends is not None and not single:
             last = min(last, max(self.log_ends, first) + _UNLOGGED_LIMIT)
         losses: dict[str | None, list[LoggedLoss]] = {}

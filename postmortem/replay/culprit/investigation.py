@@ -65,7 +65,9 @@ class Investigation:
     def expect(self, again: Again) -> None:
         """Sets how often a rerun has to be finite to be no luck, from the result of running the step again."""
         # rounding noise, as of atomic additions, does not cure a fault; one that comes and goes is also cured by luck
-        needed = 1 if again.deterministic else TRIES if again.comes_and_goes else 2
+        needed = 1
+        if not again.deterministic:
+            needed = TRIES if again.comes_and_goes else 2
         luck = self.reruns.luck
         luck.times = self.times = max(self.times, needed)
         first = self.last == self.roll.first and not math.isfinite(self.roll.result(self.last).loss)

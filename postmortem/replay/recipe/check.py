@@ -32,7 +32,8 @@ def _faults(step: Any) -> Iterator[str]:
     yield from _models(step)
     yield from _options(step)
     if inspect.isgeneratorfunction(step.batches):
-        yield "batches is a generator function: give what it returns when it is called, an iterable from the checkpoint on"
+        called = "give what it returns when it is called, an iterable from the checkpoint on"
+        yield f"batches is a generator function: {called}"
     if step.batches is not None and not callable(step.batches) and not hasattr(step.batches, "__iter__"):
         yield f"batches is a function of the step or an iterable, not {_given(step.batches)}"
 
@@ -54,8 +55,10 @@ def _unfit_fields(step: TrainStep) -> Iterator[str]:
         items: Iterable[tuple[Any, Any]] = [(None, value)]
         if isinstance(value, dict):
             items = value.items()
-        elif name == "scheduler":
-            items = enumerate(value) if isinstance(value, (list, tuple)) else items if value else ()
+        elif name == "scheduler" and isinstance(value, (list, tuple)):
+            items = enumerate(value)
+        elif name == "scheduler" and not value:
+            continue
         for key, one in items:
             if not fits(one):
                 yield f"{name}{'' if key is None else f'[{key!r}]'} must be {what}, not {_given(one)}"

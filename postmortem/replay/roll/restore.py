@@ -140,8 +140,8 @@ def _fit(target: dict[str, Any], where: Where, source: dict[str, Any]) -> _Fit:
         same = sum(_same_shape(target[t], source[s]) for t, s in pairs.items())
         score = same + 0.01 * len(pairs)
         if score > best[0]:
-            change = f" (prefix {strip!r} taken off)" if strip else f" (prefix {add!r} put on)" if add else ""
-            best = score, pairs, change
+            added = f" (prefix {add!r} put on)" if add else ""
+            best = score, pairs, f" (prefix {strip!r} taken off)" if strip else added
     pairs = best[1]
     mismatched = [t for t, s in pairs.items() if not _same_shape(target[t], source[s])]
     return _Fit(where, source, pairs, mismatched, best[2])

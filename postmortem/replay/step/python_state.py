@@ -1,8 +1,8 @@
-"""What a step keeps outside its model and optimizer: generators of its own, numbers in its closure, its object or its
-file, other models.
+"""What a step keeps outside its model and optimizer: its own generators, numbers in its closure, object or file, other
+models.
 
-A rerun that found them changed would not be a rerun. What drawing a batch changes is left alone, but for the
-generators: `batches` is asked for each batch once.
+A rerun restores all of that, so that it repeats the step. What drawing a batch changes is not restored, except
+generators, as each batch is drawn only once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 _GLOBAL: tuple[Any, ...] = (torch.default_generator, np.random.get_state.__self__, random.getstate.__self__)  # type: ignore[attr-defined]
 """The global generators, which `Rng` restores. The functions of numpy.random and random are methods of theirs."""
 _ROOM = 2
-"""Times the size of the step's own models that the others may have: a large frozen one is not copied."""
+"""Largest total size of other models, in sizes of the step's own models: a large frozen one is not copied."""
 
 
 class Reach:
-    """What functions hold: the contents of their closures, and the objects of the user's own classes that they are
-    methods of or have in their closure."""
+    """What functions hold: the contents of their closures, and the objects of the user's classes that are in these or
+    whose methods the functions are."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
         self.cells: dict[int, CellType] = {}
@@ -71,7 +71,7 @@ def _installed(name: str) -> bool:
 
 
 def _files_of_the_user(names: Iterable[str]) -> list[ModuleType]:
-    """The user's modules of these names, and those that they import or take functions and classes from."""
+    """The user's Python modules of these names, and those that they import or take functions and classes from."""
     found: dict[str, ModuleType] = {}
     todo = list(names)
     while todo:
@@ -102,7 +102,7 @@ def _of_the_users(value: Any) -> bool:
 
 
 def _hooks(owners: Iterable[Any]) -> list[Any]:
-    """What the hooks of modules, parameters and optimizers call: they run within the step."""
+    """The hooks of modules, parameters and optimizers, which run within the step."""
     tables = [
         table for o in owners for name, table in vars(o).items() if name.endswith("_hooks") and "state_dict" not in name
     ]
@@ -110,15 +110,16 @@ def _hooks(owners: Iterable[Any]) -> list[Any]:
         tables += [p._backward_hooks, p._post_accumulate_grad_hooks]
     return [
         hook for table in tables if isinstance(table, dict) for hook in table.values()
-    ]  # the user's own attributes may be named so
+    ]  # an attribute of the user may have such a name
 
 
 class Outside:
-    """What `train_step.step` and the hooks hold: `generators`, `cells` of closures, `objects` with attributes (among
-    them the user's files, with what is global in them), and `modules` by name that are not in `models` (a teacher is
-    stepped like a model). `compiled`: there are compiled functions among them.
+    """What `train_step.step` and the hooks hold.
 
-    What of them drawing a batch changes goes into `drawn`: (id of the object or cell, name of the attribute).
+    generators: random generators. cells: cells of closures. objects: objects with attributes, among them the user's
+    files with their global variables. modules: by name, those that are not in `models` (a teacher, stepped like a
+    model). compiled: there are compiled functions among them. drawn: what drawing a batch changes of these, as (id of
+    the object or cell, name of the attribute).
     """
 
     def __init__(self, train_step: TrainStep, models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> None:
@@ -138,6 +139,6 @@ class Outside:
         found = [v for names in held for v in list(names.values())] + [c.cell_contents for c in reach.cells.values()]
         drawn_from = [
             g for g in found if issubclass(type(g), GENERATORS) and not isinstance(g, random.SystemRandom)
-        ]  # that one has no state
+        ]  # it has no state
         self.generators = list({id(g): g for g in drawn_from if not any(g is one for one in _GLOBAL)}.values())
         self.compiled = any(isinstance(v, FunctionType) and hasattr(v, "_torchdynamo_orig_callable") for v in found)

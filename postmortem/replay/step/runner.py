@@ -54,9 +54,9 @@ class StepRunner:
         scheduler = train_step.scheduler
         if isinstance(scheduler, dict):
             scheduler = list(scheduler.values())
-        self.schedulers = (
-            list(scheduler) if isinstance(scheduler, (list, tuple)) else [] if scheduler is None else [scheduler]
-        )
+        elif scheduler is not None and not isinstance(scheduler, (list, tuple)):
+            scheduler = [scheduler]
+        self.schedulers: list[Any] = list(scheduler or ())
         first = next((p for m in self.models.values() for p in m.parameters()), None)
         self.device: torch.device = torch.device("cpu") if first is None else first.device
         self.scaler = self._make_scaler()
@@ -75,8 +75,6 @@ class StepRunner:
             return asked
         init = self.train_step.init_scale
         return torch.amp.GradScaler(self.device.type, init_scale=2.0**16 if init is None else float(init))
-
-    # ---- state
 
     def snapshot(self, into: State | None = None) -> State:
         """A copy of the present state; with `into`, written into the memory of that state."""
@@ -107,8 +105,6 @@ class StepRunner:
         if self._buffers is None:
             self._buffers = set(found) - set(nonfinite_names(found))
         return {name: t for name, t in found.items() if name in self._buffers}
-
-    # ---- batches
 
     def draw(self, step: int) -> Any:
         """Calls `before_step(step)` and returns the batch of `step`. The batch is drawn once and stored with the random
@@ -150,8 +146,6 @@ class StepRunner:
         """The stored batch of `step`, for a rerun from a state that was taken after `draw`, which includes
         `before_step`."""
         return self._kept[step][0]
-
-    # ---- one step
 
     @contextmanager
     def observing(self, observer: Observer | None) -> Iterator[None]:

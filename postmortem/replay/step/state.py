@@ -99,8 +99,9 @@ def _is_small(value: Any) -> bool:
 def _elements(value: Any) -> int:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return value.numel() if isinstance(value, torch.Tensor) else value.size
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, deque, set)) else ()
-    return 1 + sum(map(_elements, parts))
+    if isinstance(value, dict):
+        return 1 + sum(map(_elements, value.values()))
+    return 1 + sum(map(_elements, value)) if isinstance(value, (list, tuple, deque, set)) else 1
 
 
 def _copy(value: Any) -> Any:
