@@ -32,7 +32,7 @@ from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import TrainStep
 from postmortem.replay.rerun.reruns import Reruns
 from postmortem.replay.roll import roll as rolling
-from postmortem.replay.step.runner import NOTHING, Overrides
+from postmortem.replay.step.overrides import NOTHING, Overrides
 from postmortem.replay.trace.tracer import Tracer
 
 SIZES = {"tiny": (2, 32, 2, 16, 100, 4), "30m": (6, 512, 8, 128, 22000, 2)}

@@ -1,7 +1,7 @@
 """From a run that failed to the culprit: the last good checkpoint, the roll forward, fidelity, and then the localiser.
 
-`replay` is what the command calls. It rebuilds the step with the user's recipe, loads the checkpoint, rolls forward to
-the step at fault while it compares every loss with the log, runs that step again, and hands it to `localize`.
+`replay` implements the command: it rebuilds the step with the user's recipe, loads the checkpoint, rolls forward to the
+step at fault while it compares every loss with the log, runs that step again and passes it to `localize`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
 from postmortem.replay.roll.run_config import config_of
 from postmortem.replay.roll.start import choose_checkpoint
-from postmortem.replay.step.state import preserved
+from postmortem.replay.step.process_state import preserved
+from postmortem.replay.verdict import Verdict
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,17 +52,18 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which `run` failed and names the culprit.
 
-    `report` is what a scan said of the run; `step` overrides its step, `checkpoint` its last good checkpoint. `fix`
-    tries repairs on the offending step. `trust` unpickles whatever a checkpoint holds. `progress` is called with
-    (steps done, steps in all, the last result). `repro` is a folder for a stand-alone script that shows the fault.
-    ReplayError says in one line what was in the way; the caller's process is left as it was.
+    target: a run folder, a checkpoint or a file of a run. report: the result of a scan of the run. step, checkpoint: in
+    place of those of the report. fix: try repairs on the step at fault. trust: unpickle whatever a checkpoint holds.
+    progress: called with (steps done, steps in all, last result). repro: folder for a stand-alone script that shows the
+    fault.
+
+    Raises ReplayError with the reason in one line. The state of the process is restored.
     """
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
     if found is None:
-        raise ReplayError(
-            f"no recipe.py in or beside {target}: write one (`postmortem replay --help` shows how), or give --recipe FILE.py[:function]"
-        )
+        write = "write one (`postmortem replay --help` shows how), or give --recipe FILE.py[:function]"
+        raise ReplayError(f"no recipe.py in or beside {target}: {write}")
     view = View(run) if run is not None else None
     aim = aim_at(view, report, step)
     path = choose_checkpoint(target, run, report, aim, checkpoint)
@@ -69,8 +71,11 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
         made = Attempts(found, path, where, view, aim, config_of(run, target), trust, progress)
         attempt = made.best_attempt()
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what the step prints was seen once
-            culprit, judged = made.culprit(attempt, fix=fix)
+        with (
+            open(os.devnull, "w") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+        ):  # what the step prints has been shown once
+            culprit, judged = Verdict(made, fix=fix).of(attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),

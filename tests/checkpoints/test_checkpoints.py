@@ -30,7 +30,8 @@ from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoin
 from postmortem.checkpoints.health import health  # noqa: E402
 from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
-from postmortem.replay.roll.restore import find_rng, load_saved  # noqa: E402
+from postmortem.replay.roll.random_state import find_rng  # noqa: E402
+from postmortem.replay.roll.restore import load_saved  # noqa: E402
 from postmortem.replay.step.runner import StepRunner  # noqa: E402
 
 nn = torch.nn

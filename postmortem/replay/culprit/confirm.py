@@ -8,7 +8,7 @@ import torch
 
 from postmortem.replay.fixes.sanitize_input import sanitized
 from postmortem.replay.rerun.candidates import Candidate, candidates
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.tensors import NAN
 from postmortem.replay.trace.tracer import Tracer
 
@@ -31,8 +31,8 @@ class Confirm:
         self.case, self.reruns, self.samples = case, case.reruns, case.samples
 
     def choose(self, traced: Traced) -> tuple[list[Candidate], Established]:
-        """The candidates at fault, the culprit first. If the repair of one origin only uncovers another, the step is traced
-        again with the first one repaired."""
+        """The candidates at fault, the culprit first. If the repair of one origin only uncovers another, the step is
+        traced again with the first one repaired."""
         assert traced.stage is not None
         self.stage = traced.stage
         first = traced
@@ -82,7 +82,8 @@ class Confirm:
         self.case.trail.append(message)
 
     def _preferred(self, curing: list[Candidate], every: list[Candidate]) -> Candidate | None:
-        """The earliest origin that cures, except a pole whose infinities healthy samples have as well: those are meant."""
+        """The earliest origin that cures, except a pole whose infinities healthy samples have as well: those are
+        meant."""
         for c in curing:
             if c.pole and any(
                 self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index
@@ -92,8 +93,8 @@ class Confirm:
         return curing[0] if curing else None
 
     def _in_backward(self, best: Candidate, every: list[Candidate]) -> Candidate:
-        """The derivative at the same place, if that failed and the loss itself tolerated the infinity of `best` (a pole, or a
-        sum over masked values only); else `best`."""
+        """The derivative at the same place, if that failed and the loss itself tolerated the infinity of `best` (a
+        pole, or a sum over masked values only); else `best`."""
         taken = best.pole or (best.from_inf and not best.bits & NAN)
         if self.stage != "grad" or not taken or best.hits[0].backward:
             return best
@@ -104,8 +105,8 @@ class Confirm:
         return next((c for c in every if c.hits[0].backward and place(c) == place(best)), best)
 
     def _both_sides(self, best: Candidate, every: list[Candidate]) -> list[Candidate] | None:
-        """The origins of the infinities that meet in `best` (inf - inf, 0 * inf), where repairing one leaves the other, so that
-        none cures alone; None if healthy samples have them as well."""
+        """The origins of the infinities that meet in `best` (inf - inf, 0 * inf), where repairing one leaves the other,
+        so that none cures alone; None if healthy samples have them as well."""
         before = [c for c in every if c.index < best.index and c.outside is None and not (c.bits & NAN or c.from_inf)]
         before = before[:_AT_MOST]
         if not (best.from_inf and best.bits & NAN) or best.hits[0].backward or len(before) < 2:
@@ -119,8 +120,8 @@ class Confirm:
         return needed
 
     def _harmless_elsewhere(self, later: Candidate) -> bool:
-        """True if healthy samples carry the same infinities: replacing the samples in which this operator produced NaN by a
-        healthy one cures the step."""
+        """True if healthy samples carry the same infinities: replacing the samples in which this operator produced NaN
+        by a healthy one cures the step."""
         hit = later.hits[0]
         bad = next(iter(self.samples.guesses(hit.shape, hit.rows)), None)
         if bad is None or len(bad) >= self.samples.size:

@@ -12,7 +12,7 @@ from postmortem.replay.fixes import Case, conclude, try_fixes
 from postmortem.replay.fixes.precision import measure_precision
 from postmortem.replay.rerun.reruns import TRIES, Reruns, Stage, Traced, error_site
 from postmortem.replay.rerun.samples import Samples
-from postmortem.replay.step.runner import plain_name
+from postmortem.replay.step.names import plain_name
 from postmortem.replay.trace.tracer import Tracer, Within
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class Investigation:
     """A step, its reruns, and what the stages of the diagnosis have found out about it.
 
-    step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps up
-    to it. again: the result of running it again, None if that was not done. reported: the log says that the run failed.
-    fixes: whether repairs are tried. names: id of a module -> its qualified name. trail: notes on what established the
-    culprit, in the order in which they were found. times: how often a rerun has to be finite to be no luck.
-    traced: the traced step, once a stage has traced it.
+    step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps
+    up to it. again: the result of running it again, None if that was not done. reported: the log says that the run
+    failed. fixes: whether repairs are tried. names: id of a module -> its qualified name. trail: notes on what
+    established the culprit, in the order in which they were found. times: how often a rerun has to be finite to be no
+    luck. traced: the traced step, once a stage has traced it.
     """
 
     traced: Traced
@@ -65,7 +65,9 @@ class Investigation:
     def expect(self, again: Again) -> None:
         """Sets how often a rerun has to be finite to be no luck, from the result of running the step again."""
         # rounding noise, as of atomic additions, does not cure a fault; one that comes and goes is also cured by luck
-        needed = 1 if again.deterministic else TRIES if again.comes_and_goes else 2
+        needed = 1
+        if not again.deterministic:
+            needed = TRIES if again.comes_and_goes else 2
         luck = self.reruns.luck
         luck.times = self.times = max(self.times, needed)
         first = self.last == self.roll.first and not math.isfinite(self.roll.result(self.last).loss)
@@ -78,8 +80,8 @@ class Investigation:
         repair: Mapping[int, Callable[[torch.Tensor], Any]] | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> Traced:
-        """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the rest
-        only if the rest had anything odd.
+        """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the
+        rest only if the rest had anything odd.
 
         repair: operator -> function that repairs its output. prepare: called after the state is restored.
         """

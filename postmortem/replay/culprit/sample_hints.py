@@ -10,10 +10,9 @@ from postmortem.replay.culprit.group_testing import find_samples
 from postmortem.replay.fixes.sanitize_input import LARGEST_INPUT, sanitized
 from postmortem.replay.rerun.candidates import candidates
 from postmortem.replay.step.batches import tensor_map
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
-
     from postmortem.core.culprit import Phase
     from postmortem.replay.culprit.group_testing import Make
     from postmortem.replay.culprit.investigation import Investigation
@@ -146,7 +145,8 @@ class SampleHints:
 
 
 def are_outliers(named: list[int] | None, case: Investigation) -> bool:
-    """True if the named samples hold values beyond 1e4 and far beyond the others', and clamping these cures the step."""
+    """True if the named samples hold values beyond 1e4 and far beyond the others', and clamping these cures the
+    step."""
     if not named:
         return False
     large = case.samples.bad_rows(case.reruns.batch, lambda t: t.abs() > LARGEST_INPUT)

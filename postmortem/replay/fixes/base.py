@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from postmortem.core.culprit import Culprit, Fix, Phase
 from postmortem.replay.rerun.reruns import TRIES
 from postmortem.replay.step.function_mode import StepMode
-from postmortem.replay.step.runner import NOTHING, Overrides
+from postmortem.replay.step.overrides import NOTHING, Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

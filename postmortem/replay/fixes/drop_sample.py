@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
-from postmortem.replay.step.runner import Overrides
-from postmortem.replay.step.state import Rng
+from postmortem.replay.step.overrides import Overrides
+from postmortem.replay.step.rng import Rng
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix

@@ -10,7 +10,7 @@ import torch
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
 from postmortem.replay.fixes.source_edit import suggested_line
 from postmortem.replay.step.function_mode import StepMode, calling_frame
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.places import Where
 from postmortem.replay.trace.singular import DIVISION, DOMAINS, EPS_KEYWORD, NORMS, RECIPROCAL, singular
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix

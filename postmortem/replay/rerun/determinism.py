@@ -1,4 +1,5 @@
-"""Runs the offending step again: equal bits show that it is deterministic, others point at an operator or the hardware."""
+"""Runs the offending step again: equal bits show that it is deterministic, others point at an operator or the
+hardware."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import torch
 
 if TYPE_CHECKING:
     from postmortem.replay.roll.roll import Roll
-    from postmortem.replay.step.runner import StepResult, StepRunner
+    from postmortem.replay.step.result import StepResult
+    from postmortem.replay.step.runner import StepRunner
 
 _VIEWS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -50,8 +52,8 @@ def checksum(runner: StepRunner) -> tuple[int, ...]:
 def run_again(runner: StepRunner, done: Roll, step: int, *, just_run: bool = False) -> Again:
     """Runs `step` twice from the state before it and compares losses, gradient norm and every parameter bit by bit.
 
-    just_run: the runner is in the state in which the roll left that step, which counts as one of the two runs if the other
-    is equal. Non-finite numbers may hide a difference, so the first step of the roll is then run again, too.
+    just_run: the runner is in the state in which the roll left that step, which counts as one of the two runs if the
+    other is equal. Non-finite numbers may hide a difference, so the first step of the roll is then run again, too.
     """
     rolled = done.result(step)
     hidden = not all(map(math.isfinite, rolled.losses.values()))

@@ -30,9 +30,9 @@ class Hit:
     """An operator whose output has non-finite values.
 
     constants: non-finite Python numbers among the arguments. rows: per dimension of the output, the indices of newly
-    non-finite values; `shape` is that output's. passes: forward passes (of micro-batches or sub-steps) finished before it.
-    In the backward pass, `forward_name` is the forward operator whose derivative this is part of; `own_code`: it runs in
-    Python code of the user (a hook, the backward of a custom Function).
+    non-finite values; `shape` is that output's. passes: forward passes (of micro-batches or sub-steps) finished before
+    it. In the backward pass, `forward_name` is the forward operator whose derivative this is part of; `own_code`: it
+    runs in Python code of the user (a hook, the backward of a custom Function).
     """
 
     index: int

@@ -267,7 +267,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _before(
         self, index: int, info: OpInfo, args: Any, tensors: list[torch.Tensor], sources: list[int]
     ) -> dict[int, int]:
-        """id(tensor) -> bits that it holds before an operator overwrites it; those of the step's own tensors are known."""
+        """id(tensor) -> bits that it holds before an operator overwrites it; those of the step's own tensors are
+        known."""
         blind = self._deferred or (self._detail is not None and index not in self._detail)
         out = {}
         if info.mutates == (0,) and isinstance(args[0], torch.Tensor):
@@ -298,7 +299,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.describe(hit, self._samples)
 
     def _trace_back(self, hit: Hit, task: int) -> None:
-        """Gives an operator of the backward pass the place of its forward operator, unless it runs in the user's code."""
+        """Gives an operator of the backward pass the place of its forward operator, unless it runs in the user's
+        code."""
         if hit.where.file is not None and self._recomputing():
             hit.backward = False  # the forward pass of a checkpointed block, run again
             return
@@ -352,7 +354,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._writer.get(key, -key)
 
     def first_at(self, index: int) -> str:
-        """Name of the first of the consecutive operators, up to this one, that the same expression ran (views have no place)."""
+        """Name of the first of the consecutive operators, up to this one, that the same expression ran (views have no
+        place)."""
         here = first = index
         while here and self._places[here - 1] in (self._places[index], _NO_PLACE):
             here -= 1

@@ -14,12 +14,12 @@ torch = pytest.importorskip("torch")
 from postmortem.core.registry import Registry  # noqa: E402
 from postmortem.replay.advice import advice  # noqa: E402
 from postmortem.replay.fixes import FIXES, Advice, BaseFix, Scope, fix  # noqa: E402
-from postmortem.replay.step.runner import Overrides  # noqa: E402
+from postmortem.replay.step.overrides import Overrides  # noqa: E402
 
 pytestmark = pytest.mark.torch
 PLUGIN = '''
 from postmortem.replay.fixes import Advice, BaseFix, Scope, fix
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 
 
 @fix

@@ -1,8 +1,8 @@
 """The stages of the diagnosis, cheapest first: one function each, one file per stage.
 
-A stage is asked with all that is known of the step. It returns the culprit if it can name it. Otherwise it returns None,
-perhaps after adding what it found to the `Investigation`, and the next stage is asked. A file in this package with a
-function that `stage` decorates is all that a new stage needs.
+A stage is asked with all that is known of the step. It returns the culprit if it can name it. Otherwise it returns
+None, perhaps after adding what it found to the `Investigation`, and the next stage is asked. A file in this package
+with a function that `stage` decorates is all that a new stage needs.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.replay.culprit.stages import stage
 from postmortem.replay.rerun.candidates import candidates
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.operators import canonical
 
 if TYPE_CHECKING:

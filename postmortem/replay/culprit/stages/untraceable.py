@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.recipe.load import describe
+from postmortem.replay.recipe.user_errors import describe
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit
