@@ -85,7 +85,9 @@ class Confirm:
         """The earliest origin that cures, except a pole whose infinities healthy samples have as well: those are
         meant."""
         for c in curing:
-            if c.pole and any(self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index):
+            if c.pole and any(
+                self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index
+            ):
                 continue
             return c
         return curing[0] if curing else None
@@ -131,7 +133,12 @@ class Confirm:
         return self.reruns.fails(Overrides(batch=self.samples.replace(bad, fine[0])), at=self.stage) is False
 
     def _mends(self, chosen: list[Candidate], forward: Callable[[torch.Tensor], Any] | None = None) -> Mends:
-        return {hit.index: (_zero if hit.backward else forward or _spread) for c in chosen if c.outside is None for hit in c.hits}
+        return {
+            hit.index: (_zero if hit.backward else forward or _spread)
+            for c in chosen
+            if c.outside is None
+            for hit in c.hits
+        }
 
     def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
         """What repairs the tensors from outside before a rerun."""

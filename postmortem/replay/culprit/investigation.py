@@ -118,7 +118,9 @@ class Investigation:
     def with_fixes(self, facts: dict[str, Any], candidate: Candidate | None = None) -> Culprit:
         """A culprit with these fields and the fixes that were tried on the step."""
         found = self.culprit(**facts)
-        found = with_repairs(found, candidate, self.reruns, self.samples, stage=self.stage, fixes=self.fixes, how=self.trail)
+        found = with_repairs(
+            found, candidate, self.reruns, self.samples, stage=self.stage, fixes=self.fixes, how=self.trail
+        )
         if self.times > 1:
             luck = f"cured is what leaves it finite {self.times} times in a row"
             self.trail.append(f"the step is not deterministic: {luck}")

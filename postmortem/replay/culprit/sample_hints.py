@@ -70,7 +70,9 @@ class SampleHints:
         """Guesses from a closer look at the step, with the samples `known` replaced."""
         other = self._again(known, gradients=backward)
         if backward and other.raised is not None and self.case.traced.raised is None:
-            other = self._again(known, gradients=False)  # the step writes into its batch, which must not need a gradient
+            other = self._again(
+                known, gradients=False
+            )  # the step writes into its batch, which must not need a gradient
         guesses: list[list[int]] = []
         if other.stage is not None:
             keys = {c.key for c in chosen}
@@ -80,7 +82,9 @@ class SampleHints:
 
     def _again(self, known: list[int], *, gradients: bool) -> Traced:
         raised = self.reruns.raised
-        other = self.case.trace_once(change=lambda batch: self._prepared(batch, known, gradients=gradients), samples=self.samples.rows)
+        other = self.case.trace_once(
+            change=lambda batch: self._prepared(batch, known, gradients=gradients), samples=self.samples.rows
+        )
         self.reruns.raised = raised
         return other
 
@@ -132,7 +136,9 @@ class SampleHints:
         merged = set()
         if found:
             merged = {tuple(sorted({i for of in found for i in of[min(k, len(of) - 1)]})) for k in range(_READINGS)}
-        if last and 2 * len(last) <= self.samples.rows:  # more are rather spread over samples, by a running sum or a sort
+        if (
+            last and 2 * len(last) <= self.samples.rows
+        ):  # more are rather spread over samples, by a running sum or a sort
             merged.add(tuple(last))
         return [list(g) for g in sorted(merged, key=lambda g: (len(g), g))]
 

@@ -104,5 +104,9 @@ def _consumer(cast: Hit, traced: Traced) -> str | None:
     line = linecache.getline(cast.where.file, cast.where.line) if cast.where.file else ""
     if any(word in line for word in (".to(", "half(", "type(", "type_as(", "bfloat16(", "float16")):
         return None
-    later = (h for i, h in sorted(traced.log.hits.items()) if i > cast.index and any(t.source == cast.index for t in h.inputs))
+    later = (
+        h
+        for i, h in sorted(traced.log.hits.items())
+        if i > cast.index and any(t.source == cast.index for t in h.inputs)
+    )
     return next((h.name for h in later), None)

@@ -59,7 +59,11 @@ def run_again(runner: StepRunner, done: Roll, step: int, *, just_run: bool = Fal
     hidden = not all(map(math.isfinite, rolled.losses.values()))
     # after a non-finite loss no other number says more
     early = just_run and hidden and done.raised is None and not isinstance(runner.train_step.step, dict)
-    seen = (_numbers(rolled, done.raised, early), () if early else checksum(runner), rolled.first_nonfinite) if just_run else None
+    seen = (
+        (_numbers(rolled, done.raised, early), () if early else checksum(runner), rolled.first_nonfinite)
+        if just_run
+        else None
+    )
     results = [_once(runner, done, step, early=early)]
     if seen != results[0]:
         seen = None
@@ -69,7 +73,9 @@ def run_again(runner: StepRunner, done: Roll, step: int, *, just_run: bool = Fal
         gone = [first is None for *_, first in results]
         return Again(_differs("the step", runner, done, step), False, all(gone), any(gone))
     if results[0][2] is None:
-        message = "run again from the same state, the step stays finite: a transient fault, of the hardware or of a race"
+        message = (
+            "run again from the same state, the step stays finite: a transient fault, of the hardware or of a race"
+        )
         return Again(message, True, True)
     if step > done.first and _once(runner, done, done.first)[0] != _numbers(done.results[0], None):
         return Again(_differs(f"step {done.first}", runner, done, done.first), False, False)

@@ -170,7 +170,9 @@ class Reruns:
         except StopAt as stop:
             return stop.stage
 
-    def fails(self, overrides: Overrides = NOTHING, *, at: Stage = "param", alike: bool = False, **how: Any) -> bool | None:
+    def fails(
+        self, overrides: Overrides = NOTHING, *, at: Stage = "param", alike: bool = False, **how: Any
+    ) -> bool | None:
         """True if the step still fails at stage `at` or earlier, False if not.
 
         None if it could not be run (see `failure`) or, with alike=True, if it failed earlier, for another reason. A

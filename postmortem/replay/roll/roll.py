@@ -95,7 +95,11 @@ def roll(
                 done.before, spare = spare if spare is not None else runner.snapshot(), done.before
         elif done.fault is None:
             done.overflow = None
-        if done.raised is not None or (watch is not None and watch(result) is False) or (done.fault is not None and not past_fault):
+        if (
+            done.raised is not None
+            or (watch is not None and watch(result) is False)
+            or (done.fault is not None and not past_fault)
+        ):
             break
     if done.fault is not None:
         done.overflow = None

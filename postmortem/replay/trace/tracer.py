@@ -50,7 +50,9 @@ _NO_PLACE = (None, 0, 0, None)
 
 def _total(t: torch.Tensor) -> torch.Tensor:
     """The sum of a tensor's values; the common case first, as this runs for every operator."""
-    return t.sum() if t.dtype == torch.float32 and t.layout == torch.strided and not t.is_nested else sum_of(values_of(t))
+    return (
+        t.sum() if t.dtype == torch.float32 and t.layout == torch.strided and not t.is_nested else sum_of(values_of(t))
+    )
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
