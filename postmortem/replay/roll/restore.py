@@ -15,8 +15,8 @@ import torch
 
 from postmortem.checkpoints.content import read_file
 from postmortem.checkpoints.find import companions_of
-from postmortem.checkpoints.formats.restricted_pickle import WHOLE, UnreadableCheckpoint
-from postmortem.core.errors import ReplayError
+from postmortem.checkpoints.formats.shared.restricted_pickle import WHOLE
+from postmortem.core.errors import ReplayError, UnreadableCheckpoint
 from postmortem.replay.roll.random_state import NO_RANDOM_STATE, SavedRng, find_rng
 
 if TYPE_CHECKING:
