@@ -55,16 +55,6 @@ def test_all_plugins_load(registry):
     assert registry.broken == []
 
 
-@pytest.mark.torch
-def test_all_fixes_load():
-    """The fixes of a replay load where torch is installed."""
-    pytest.importorskip("torch")
-    from postmortem.replay.fixes import FIXES
-
-    assert list(FIXES)
-    assert FIXES.broken == []
-
-
 @pytest.mark.parametrize(
     ("item", "kind"),
     [(item, kind) for registry in registries() for kind in NEEDED.get(registry.package, ()) for item in registry],

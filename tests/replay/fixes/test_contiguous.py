@@ -8,7 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.fixes.contiguous import Contiguous  # noqa: E402
+from tests.cases import case  # noqa: E402
+
 pytestmark = pytest.mark.torch
+cures, leaves = case("cures"), case("leaves")
 
 
 class _Depthwise(torch.nn.Module):
@@ -21,6 +25,7 @@ class _Depthwise(torch.nn.Module):
         return self.conv(y)
 
 
+@cures(Contiguous)
 def test_cures_a_gradient_with_other_strides(ask: Any) -> None:
     """A convolution that reads a contiguous tensor gives its weight a gradient of the weight's strides."""
     culprit = ask(lambda m, b: m(b).square().mean(), torch.randn(2, 16, 8, 8), _Depthwise())
@@ -28,6 +33,7 @@ def test_cures_a_gradient_with_other_strides(ask: Any) -> None:
     assert "+        return self.conv(y.contiguous())" in culprit.suggestion.splitlines()
 
 
+@leaves(Contiguous)
 def test_does_not_cure_strides_that_a_hook_made(ask: Any) -> None:
     """The gradient is transposed after it was computed: what the line reads does not matter."""
     model = torch.nn.Linear(4, 4, bias=False)

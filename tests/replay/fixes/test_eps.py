@@ -8,9 +8,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.fixes.eps import Epsilon  # noqa: E402
+from tests.cases import case  # noqa: E402
+
 pytestmark = pytest.mark.torch
+cures, leaves = case("cures"), case("leaves")
 
 
+@cures(Epsilon)
 def test_cures_a_division_by_zero_and_writes_the_line(ask: Any, outcome: Any) -> None:
     """The divisor kept away from zero cures the step; the changed line is suggested."""
 
@@ -22,6 +27,7 @@ def test_cures_a_division_by_zero_and_writes_the_line(ask: Any, outcome: Any) ->
     assert '+        return (m(b["x"]) / b["d"].clamp(min=1e-06)).sum()' in culprit.suggestion.splitlines()
 
 
+@cures(Epsilon)
 def test_cures_an_optimizer_without_eps(ask: Any, outcome: Any) -> None:
     """0 / 0 in the update of Adam: there is no line of the user's, so that the optimizer gets an eps."""
     model = torch.nn.Linear(4, 4, bias=False)
@@ -29,6 +35,7 @@ def test_cures_an_optimizer_without_eps(ask: Any, outcome: Any) -> None:
     assert (culprit.phase, outcome(culprit, "eps"), culprit.suggestion) == ("optimizer", True, None)
 
 
+@leaves(Epsilon)
 def test_does_not_cure_a_quotient_that_overflows_far_from_zero(ask: Any, outcome: Any) -> None:
     """1e38 / 1e-3 is too large, and 1e-3 is farther from zero than any epsilon."""
     batch = {"x": torch.full((3, 4), 1e38), "d": torch.full((3, 1), 1e-3)}
@@ -36,6 +43,7 @@ def test_does_not_cure_a_quotient_that_overflows_far_from_zero(ask: Any, outcome
     assert (culprit.op, outcome(culprit, "eps"), culprit.suggestion) == ("div", False, None)
 
 
+@leaves(Epsilon)
 def test_is_not_tried_on_an_operator_without_a_singularity(ask: Any, outcome: Any) -> None:
     """An exponential that overflows has no argument to be kept away from anything."""
     culprit = ask(lambda m, b: (m(b) * 0 + 100).exp().sum(), torch.ones(2, 4))

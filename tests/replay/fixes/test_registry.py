@@ -116,10 +116,8 @@ def test_fixes_are_tried_in_this_order() -> None:
 
 
 @pytest.mark.parametrize("kind", list(FIXES), ids=lambda kind: kind.name)
-def test_every_fix_has_a_page_and_a_test(kind: type[BaseFix], postmortem: Any) -> None:
-    """The docstring says what is changed, when, and what a cure means; a test file of the module's name is there."""
-    module = kind.__module__.rpartition(".")[2]
-    assert (Path(__file__).parent / f"test_{module}.py").exists()
+def test_every_fix_has_a_page(kind: type[BaseFix], postmortem: Any) -> None:
+    """The docstring says what is changed, when, and what a cure means."""
     page = postmortem("explain", kind.name)
     assert page.code == 0
     assert page.out.startswith(f"{kind.name} (fix)")
