@@ -51,9 +51,9 @@ def test_messages_point_at_the_users_lines_only() -> None:
 
 
 def test_the_tracer_names_lines_of_packages() -> None:
-    """For the tracer a layer of another package is a place, while torch, the standard library and generated code are not."""
-    assert kind_of(compile("0", os.path.join(SITE, "timm", "layers.py"), "exec")) == USER
-    assert kind_of(compile("1", "<string>", "exec")) == LIBRARY
+    """For the tracer a layer of another package is a place; torch, the standard library and generated code are not."""
+    assert kind_of(compile("layer = 1", os.path.join(SITE, "timm", "layers.py"), "exec")) == USER
+    assert kind_of(compile("made = 1", "<string>", "exec")) == LIBRARY
     assert kind_of(json.dumps.__code__) == LIBRARY
     assert kind_of(torch.utils.checkpoint.checkpoint.__wrapped__.__code__) in (LIBRARY, CHECKPOINT)
     assert kind_of(owner_of.__code__) == STOP
