@@ -171,7 +171,7 @@ class Reruns:
             return stop.stage
 
     def fails(
-        self, overrides: Overrides = NOTHING, *, at: Stage = "param", alike: bool = False, **how: Any
+        self, overrides: Overrides = NOTHING, *, at: Stage = "param", alike: bool = False, **options: Any
     ) -> bool | None:
         """True if the step still fails at stage `at` or earlier, False if not.
 
@@ -180,7 +180,7 @@ class Reruns:
         """
         losses: set[str] = set()
         for runs in itertools.count(1):
-            failed = self._fails_once(overrides, at, alike, how)
+            failed = self._fails_once(overrides, at, alike, options)
             if failed is False and self.losses:
                 losses.add(repr(self.losses))
             if self.luck.enough(runs, losses) or failed is not False:
@@ -188,10 +188,10 @@ class Reruns:
         self.luck.determinism_unknown = self.luck.determinism_unknown and not losses
         return failed
 
-    def _fails_once(self, overrides: Overrides, at: Stage, alike: bool, how: dict[str, Any]) -> bool | None:
+    def _fails_once(self, overrides: Overrides, at: Stage, alike: bool, options: dict[str, Any]) -> bool | None:
         self.losses = {}
         try:
-            found = self.run(overrides, until=at, **how)
+            found = self.run(overrides, until=at, **options)
         except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
             return True if error_site(error) == self.raised else None

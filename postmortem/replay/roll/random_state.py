@@ -35,7 +35,7 @@ class SavedRng(Rng):
 
 
 def find_rng(content: Any) -> SavedRng:
-    """The random states in a checkpoint, told by their form; those of a data loader's own generator are left alone."""
+    """The random states in a checkpoint, recognised by their form. A data loader's own generator is ignored."""
     found = SavedRng()
     _find_rng(content, (), found, set())
     return found

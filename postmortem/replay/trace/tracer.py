@@ -306,7 +306,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         name, there = self._forward_of(task)
         if hit.where.file is not None:
-            hit.own_code = True
             hit.where = Where(hit.where.code, hit.where.line, hit.where.lasti, there.module or hit.where.module)
         elif name is not None:
             hit.forward_name, hit.where = name, there
