@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from postmortem.core.reading import PointsBuilder
-from postmortem.core.timeline import Run, Stream, segments
+from postmortem.core.points import PointsBuilder
+from postmortem.core.run import Run, Stream, segments
 from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
 

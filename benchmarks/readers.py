@@ -21,8 +21,8 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
-from postmortem.readers._crc32c import masked
 from postmortem.readers.tensorboard import TensorBoard
+from postmortem.readers.tensorboard.crc32c import masked
 
 SCALARS = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="scalars"))
 

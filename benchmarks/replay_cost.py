@@ -28,12 +28,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from postmortem.replay import rolling
-from postmortem.replay._session import Session
-from postmortem.replay.localize import localize
+from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import TrainStep
-from postmortem.replay.runner import NOTHING, Overrides
-from postmortem.replay.trace import Tracer
+from postmortem.replay.rerun.reruns import Session
+from postmortem.replay.roll import roll as rolling
+from postmortem.replay.step.runner import NOTHING, Overrides
+from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from postmortem.replay.localize import localize
+from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import TrainStep
 
 FIELDS = ("phase", "module", "op", "line", "samples", "precision", "fixes", "step", "located", "all")

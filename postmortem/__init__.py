@@ -12,8 +12,9 @@ from postmortem._version import __version__
 if TYPE_CHECKING:
     from postmortem.api import load, localize, scan
     from postmortem.core.errors import PostmortemError
-    from postmortem.core.model import Diagnosis, Event, Finding, Problem, Report, RunReport
-    from postmortem.core.timeline import Run
+    from postmortem.core.model import Diagnosis, Event, Finding, Problem
+    from postmortem.core.report import Report, RunReport
+    from postmortem.core.run import Run
     from postmortem.replay.model import Culprit, TrainStep
 
 _WHERE = {
@@ -23,9 +24,9 @@ _WHERE = {
     "Finding": "postmortem.core.model",
     "PostmortemError": "postmortem.core.errors",
     "Problem": "postmortem.core.model",
-    "Report": "postmortem.core.model",
-    "Run": "postmortem.core.timeline",
-    "RunReport": "postmortem.core.model",
+    "Report": "postmortem.core.report",
+    "Run": "postmortem.core.run",
+    "RunReport": "postmortem.core.report",
     "TrainStep": "postmortem.replay.model",
     "load": "postmortem.api",
     "localize": "postmortem.api",

@@ -9,31 +9,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem import comparison
 from postmortem._version import __version__
-from postmortem._weights import look_into, name_parameters
+from postmortem.checkpoints.find import by_epochs, checkpoints_of, find_checkpoints, is_checkpoint
+from postmortem.checkpoints.of_run import look_into, name_parameters
 from postmortem.core import model
-from postmortem.core.around import around
 from postmortem.core.config import Config, check_selectors, make_options
+from postmortem.core.display import HOOKS
 from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError, UsageError, described
-from postmortem.core.model import Finding, Problem, Report, RunReport, Verdict
-from postmortem.core.timeline import Run
+from postmortem.core.model import Finding, Problem, Verdict
+from postmortem.core.report import Report, RunReport
+from postmortem.core.run import Run
 from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
 from postmortem.diagnoses import CAUSES
-from postmortem.diagnoses._engine import diagnose
+from postmortem.judging import comparison
+from postmortem.judging.around import around
+from postmortem.judging.causes import diagnose
 from postmortem.readers import READERS
-from postmortem.readers._assemble import read_run
-from postmortem.readers._checkpoints import by_epochs, checkpoints_of, find_checkpoints, is_checkpoint
-from postmortem.readers._discover import RunFiles, discover
+from postmortem.runs.assemble import read_run
+from postmortem.runs.group import RunFiles, discover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from postmortem.comparison import Comparison
+    from postmortem.checkpoints.health import Health
     from postmortem.core.registry import Broken
+    from postmortem.judging.comparison import Comparison
     from postmortem.replay.driver import ReplayResult
-    from postmortem.replay.health import Health
     from postmortem.replay.model import Culprit, TrainStep
 
     PathLike = str | os.PathLike[str]
@@ -228,7 +230,7 @@ def compare(a: Run, b: Run) -> Comparison:
 
 def localize(train_step: TrainStep, **options: Any) -> Culprit:
     """Reruns one training step and names what made it fail: module, operator, source line, samples, fixes. Needs torch."""
-    from postmortem.replay.localize import localize as run
+    from postmortem.replay.culprit.localize import localize as run
 
     return run(train_step, **options)
 
@@ -294,7 +296,7 @@ def checkpoints(path: PathLike, *, trust: bool = False) -> list[Health]:
     `trust` unpickles whatever is in them: only for files of one's own.
     """
     _need_torch("checkpoints")
-    from postmortem.replay.health import health
+    from postmortem.checkpoints.health import health
 
     if not Path(path).exists():
         raise NotFoundError(f"no such file or folder: {path}")
@@ -338,4 +340,4 @@ def _plot_run(thing: Any, ax: Any = None) -> Any:
     return plot_run(thing, ax)
 
 
-model.HOOKS.update(findings_frame=_findings_frame, html=_html, text=_text, plot_run=_plot_run)
+HOOKS.update(findings_frame=_findings_frame, html=_html, text=_text, plot_run=_plot_run)

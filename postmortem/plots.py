@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 
-from postmortem.core.model import RunReport
+from postmortem.core.report import RunReport
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
-    from postmortem.core.timeline import Run
-    from postmortem.core.view import Series
+    from postmortem.core.run import Run
+    from postmortem.core.series import Series
 
 _PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("loss", ("loss", "val_loss")),

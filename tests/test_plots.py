@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from postmortem.core.model import Finding, RunReport
-from postmortem.core.reading import PointsBuilder
-from postmortem.core.timeline import Run, Stream, segments
+from postmortem.core.model import Finding
+from postmortem.core.points import PointsBuilder
+from postmortem.core.report import RunReport
+from postmortem.core.run import Run, Stream, segments
 from postmortem.core.view import View
 from postmortem.plots import plot_run, plot_series
 

@@ -18,7 +18,7 @@ from postmortem.core.model import json_value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from postmortem.core.timeline import Run
+    from postmortem.core.run import Run
 
 
 class _Given(click.Path):

@@ -13,12 +13,12 @@ from postmortem import api
 from postmortem.cli._params import PATH, echo_json
 from postmortem.core.errors import NotFoundError
 from postmortem.core.model import SCHEMA_VERSION
-from postmortem.core.text import printable
+from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.replay.health import Health, TensorHealth
+    from postmortem.checkpoints.health import Health, TensorHealth
 
 _SHOWN = 5
 _LONGEST = 100  # characters of a tensor's name

@@ -10,12 +10,12 @@ import click
 from postmortem import api
 from postmortem.cli._params import PATH, echo_json, loaded
 from postmortem.core.model import SCHEMA_VERSION
-from postmortem.core.text import printable
+from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from postmortem.comparison import Comparison, Parting
+    from postmortem.judging.comparison import Comparison, Parting
 
 _SHOWN = 20
 

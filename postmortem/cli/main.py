@@ -18,7 +18,7 @@ import click
 
 from postmortem._version import __version__
 from postmortem.core.errors import PostmortemError, described, did_you_mean
-from postmortem.core.text import printable
+from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
+from postmortem.checkpoints.find import shown
 from postmortem.cli._params import PATH, echo_json, own_stdout
-from postmortem.core.text import printable
-from postmortem.readers._checkpoints import shown
+from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,13 +17,13 @@ from postmortem import api
 from postmortem.cli._params import PATH, own_stdout
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
-from postmortem.core.text import printable
+from postmortem.core.printable import printable
 from postmortem.reporters import REPORTERS, RenderOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postmortem.core.model import Report
+    from postmortem.core.report import Report
 
 _paths = click.argument("paths", nargs=-1, required=True, type=PATH)
 _select = click.option(

@@ -9,13 +9,14 @@ import numpy as np
 
 from postmortem.cli._params import PATH, echo_json, loaded
 from postmortem.core.config import parse_roles
-from postmortem.core.text import printable
-from postmortem.core.view import Series, View
+from postmortem.core.printable import printable
+from postmortem.core.view import View
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from postmortem.core.timeline import Run
+    from postmortem.core.run import Run
+    from postmortem.core.series import Series
 
 
 _LONGEST_TAG = 200  # the longest names of layers are not as long

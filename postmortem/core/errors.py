@@ -4,7 +4,7 @@ PostmortemError
 ├── UsageError      exit 2: an option, a name or a configuration key that does not exist
 ├── NotFoundError   exit 2: no such path, or nothing readable below it
 ├── MissingExtra    exit 2: an optional dependency is not installed; says which extra brings it
-└── ReplayError     exit 2: a step that cannot be rerun (in `postmortem.replay.runner`, which needs torch)
+└── ReplayError     exit 2: a step that cannot be rerun (in `postmortem.replay.step.runner`, which needs torch)
 
 Damage inside a log is never an exception: it is a `Problem`.
 """

@@ -35,11 +35,12 @@ class Registry(Generic[T]):
     """Everything of one kind, in the order of `key`.
 
     The modules of `package` without a leading underscore are imported on first use, then the entry points
-    of group `package`. A module that fails to import is remembered in `broken` and stops nothing.
+    of `group`. A module that fails to import is remembered in `broken` and stops nothing.
     """
 
-    def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin") -> None:
+    def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin", group: str = "") -> None:
         self.package = package
+        self.group = group or package
         self.noun = noun
         self.key = key
         self._items: dict[str, T] = {}
@@ -64,7 +65,7 @@ class Registry(Generic[T]):
         names = [f"{self.package}.{m.name}" for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
         for name in sorted(names):
             self._guard(name, partial(importlib.import_module, name))
-        for entry in importlib.metadata.entry_points(group=self.package):
+        for entry in importlib.metadata.entry_points(group=self.group):
             self._guard(f"{entry.name} = {entry.value}", entry.load)
 
     def _guard(self, where: str, load: Callable[[], object]) -> None:

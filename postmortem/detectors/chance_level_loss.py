@@ -8,8 +8,8 @@ import numpy as np
 
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._frozen import flat
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.frozen import flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

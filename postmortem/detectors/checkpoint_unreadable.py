@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.model import Finding
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._frozen import constant_from, digits
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.frozen import constant_from, digits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 _VARYING = ("loss", "val_loss", "grad_norm", "layer_grad_norm", "perplexity", "reward")
 _SCORES = ("accuracy", "val_accuracy")

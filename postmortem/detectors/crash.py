@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.model import Finding
 from postmortem.detectors import detector
-from postmortem.detectors._base import BaseDetector
+from postmortem.detectors.base import BaseDetector
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:

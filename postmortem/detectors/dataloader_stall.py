@@ -7,8 +7,8 @@ import numpy as np
 
 from postmortem.core.stats import median, trailing_median
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._timing import timings
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.timing import timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 @detector

@@ -7,9 +7,9 @@ import numpy as np
 
 from postmortem.core.stats import centred_median, sigma
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._excursions import residuals
-from postmortem.detectors._losses import judged_losses
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.excursions import residuals
+from postmortem.detectors.shared.losses import judged_losses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 @detector

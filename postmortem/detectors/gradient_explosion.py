@@ -7,8 +7,8 @@ import numpy as np
 
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._phase import new_phase
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.lr_phase import new_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._excursions import excursions, outstanding, residuals
-from postmortem.detectors._phase import new_phase, warm_restart
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
+from postmortem.detectors.shared.lr_phase import new_phase, warm_restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ import numpy as np
 
 from postmortem.core.model import Finding
 from postmortem.detectors import detector
-from postmortem.detectors._base import BaseDetector
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.detectors import detector
-from postmortem.detectors._base import BaseDetector
-from postmortem.detectors._nonfinite import describe, onsets, said
+from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.nonfinite import describe, onsets, said
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,11 @@ import numpy as np
 
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._frozen import constant_from, digits, flat
-from postmortem.detectors._losses import judged_losses
-from postmortem.detectors._phase import new_phase
+from postmortem.detectors.base import BaseDetector, number
 from postmortem.detectors.lr_zero import dead_from
+from postmortem.detectors.shared.frozen import constant_from, digits, flat
+from postmortem.detectors.shared.losses import judged_losses
+from postmortem.detectors.shared.lr_phase import new_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 @detector

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 @detector

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._excursions import excursions, outstanding, residuals
-from postmortem.detectors._losses import judged_losses, totals
-from postmortem.detectors._phase import warm_restart
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
+from postmortem.detectors.shared.losses import judged_losses, totals
+from postmortem.detectors.shared.lr_phase import warm_restart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 @detector

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.core.view import Series
+from postmortem.core.series import Series
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

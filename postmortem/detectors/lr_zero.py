@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 def dead_from(series: Series, share: float = 1e-4) -> int | None:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._nonfinite import scaler_handled
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.nonfinite import scaler_handled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,14 +7,15 @@ import numpy as np
 
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._losses import totals
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.losses import totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 @detector

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import Finding
-from postmortem.core.plan import plan_of
+from postmortem.core.training_length import plan_of
 from postmortem.detectors import detector
-from postmortem.detectors._base import BaseDetector
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

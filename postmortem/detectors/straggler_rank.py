@@ -7,13 +7,14 @@ import numpy as np
 
 from postmortem.core.stats import median
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 @detector

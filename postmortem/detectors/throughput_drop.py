@@ -7,15 +7,15 @@ import numpy as np
 
 from postmortem.core.stats import centred_median, median, sigma, step_change
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors._base import BaseDetector, number
-from postmortem.detectors._timing import timings
+from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.shared.timing import timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
     from postmortem.core.view import View
-    from postmortem.detectors._timing import Timing
+    from postmortem.detectors.shared.timing import Timing
 
 
 @detector

@@ -3,8 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.detectors import detector
-from postmortem.detectors._base import BaseDetector
-from postmortem.detectors._damage import findings
+from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.damage import findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

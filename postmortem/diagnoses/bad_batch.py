@@ -3,7 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import NONFINITE, calm_before, clip, consequences, faults, named, rate_at, role, tell
+from postmortem.diagnoses.shared.last_good import calm_before
+from postmortem.diagnoses.shared.schedule import clip, rate_at
+from postmortem.diagnoses.shared.story import NONFINITE, consequences, faults, named, role, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

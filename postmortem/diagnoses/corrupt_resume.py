@@ -3,7 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import BLOW_UP, NONFINITE, consequences, has_errors, last_good_step, named, number, tell, value_at
+from postmortem.diagnoses.shared.last_good import last_good_step
+from postmortem.diagnoses.shared.schedule import number, value_at
+from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, consequences, has_errors, named, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

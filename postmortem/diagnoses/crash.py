@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import ABOUT_NUMBERS, named, sentence, tell
+from postmortem.diagnoses.shared.story import ABOUT_NUMBERS, named, sentence, tell
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:

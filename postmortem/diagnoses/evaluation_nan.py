@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import consequences, faults, role, tell
+from postmortem.diagnoses.shared.story import consequences, faults, role, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 
 @diagnosis

@@ -3,7 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import BLOW_UP, NONFINITE, calm_before, clip, consequences, faults, lower_rate, number, rate_at, tell
+from postmortem.diagnoses.shared.last_good import calm_before
+from postmortem.diagnoses.shared.schedule import clip, lower_rate, number, rate_at
+from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, consequences, faults, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import has_errors, named, tell
+from postmortem.diagnoses.shared.story import has_errors, named, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import consequences, faults, lower_rate, named, number, rate_at, role, tell
+from postmortem.diagnoses.shared.schedule import lower_rate, number, rate_at
+from postmortem.diagnoses.shared.story import consequences, faults, named, role, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

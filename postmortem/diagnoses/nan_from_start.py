@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import NONFINITE, consequences, faults, named, number, role, tell
+from postmortem.diagnoses.shared.schedule import number
+from postmortem.diagnoses.shared.story import NONFINITE, consequences, faults, named, role, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

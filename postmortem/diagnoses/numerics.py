@@ -3,7 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import NONFINITE, calm_before, consequences, faults, lower_rate, named, rate_at, tell, watched
+from postmortem.diagnoses.shared.last_good import calm_before, watched
+from postmortem.diagnoses.shared.schedule import lower_rate, rate_at
+from postmortem.diagnoses.shared.story import NONFINITE, consequences, faults, named, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

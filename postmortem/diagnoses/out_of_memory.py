@@ -4,8 +4,8 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import watched
 from postmortem.diagnoses.crash import Reason, because, crash_of
+from postmortem.diagnoses.shared.last_good import watched
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:

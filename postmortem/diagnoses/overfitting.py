@@ -3,7 +3,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import has_errors, last_good_checkpoint, named, number, tell
+from postmortem.diagnoses.shared.last_good import last_good_checkpoint
+from postmortem.diagnoses.shared.schedule import number
+from postmortem.diagnoses.shared.story import has_errors, named, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.core.plan import plan_of
+from postmortem.core.training_length import plan_of
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import watched
 from postmortem.diagnoses.crash import Reason, because, crash_of
+from postmortem.diagnoses.shared.last_good import watched
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Diagnosis, Event, Finding
-    from postmortem.core.view import Series, View
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
 
 _SILENT = 20
 """Times the usual time between rows, and at least ten minutes, of silence before the end that show that nothing went on any more."""

@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses._story import consequences, has_errors, named, tell, value_at
+from postmortem.diagnoses.shared.schedule import value_at
+from postmortem.diagnoses.shared.story import consequences, has_errors, named, tell
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding

@@ -12,10 +12,10 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
-from postmortem.readers._json import NON_FINITE
-from postmortem.readers._step_axis import EPOCHS, counter_names, plain
-from postmortem.readers._table import Table, finish, iso_time
-from postmortem.readers._text_file import decoded
+from postmortem.readers.shared.decode import decoded
+from postmortem.readers.shared.json_numbers import NON_FINITE
+from postmortem.readers.shared.row_table import Table, finish, iso_time
+from postmortem.readers.shared.step_column import EPOCHS, counter_names, plain
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,10 +12,10 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
-from postmortem.readers._json import leaves, number, why_no_number
-from postmortem.readers._step_axis import COUNTERS, EPOCHS, LARGEST, plain
-from postmortem.readers._table import Table, finish, iso_time
-from postmortem.readers._text_file import decoded
+from postmortem.readers.shared.decode import decoded
+from postmortem.readers.shared.json_numbers import leaves, number, why_no_number
+from postmortem.readers.shared.row_table import Table, finish, iso_time
+from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, LARGEST, plain
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,9 +11,9 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
-from postmortem.readers._json import leaves, number, step_number, why_no_number
-from postmortem.readers._table import Table
-from postmortem.readers._text_file import decoded
+from postmortem.readers.shared.decode import decoded
+from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
+from postmortem.readers.shared.row_table import Table
 
 if TYPE_CHECKING:
     from pathlib import Path

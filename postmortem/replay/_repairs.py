@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._session import TRIES
-from postmortem.replay.batches import tensor_map, tensors_in
 from postmortem.replay.fixes import AtLine, singular, suggested_line
 from postmortem.replay.model import Culprit, Fix
-from postmortem.replay.runner import Overrides
+from postmortem.replay.rerun.reruns import TRIES
+from postmortem.replay.step.batches import tensor_map, tensors_in
+from postmortem.replay.step.runner import Overrides
 
 if TYPE_CHECKING:
-    from postmortem.replay._candidates import Candidate
-    from postmortem.replay._session import Session, Stage
-    from postmortem.replay.precision import Precision
-    from postmortem.replay.samples import Samples
+    from postmortem.replay.rerun.candidates import Candidate
+    from postmortem.replay.rerun.reruns import Session, Stage
+    from postmortem.replay.rerun.samples import Samples
+    from postmortem.replay.step.precision import Precision
 
 LARGEST_INPUT = 1e4
 _HALF = (torch.float16, torch.bfloat16)

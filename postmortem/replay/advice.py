@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from postmortem.diagnoses._story import clip, lower_rate, rate_at, value_at
+from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at, value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.view import View
-    from postmortem.diagnoses._story import Rate
+    from postmortem.diagnoses.shared.schedule import Rate
     from postmortem.replay.model import Culprit
 
 _PRECISIONS = {"fp32": "fp32", "bf16": "bf16 in place of fp16", "fp64": "fp64"}

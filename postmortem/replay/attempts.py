@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from postmortem.readers._checkpoints import shown
-from postmortem.replay import repeat
-from postmortem.replay._errors import one_line
-from postmortem.replay.fidelity import LoggedLoss, compare, logged_losses
-from postmortem.replay.health import inspect
-from postmortem.replay.loading import NO_RANDOM_STATE, Account, load_saved
-from postmortem.replay.localize import localize
+from postmortem.checkpoints.content import Saved, read_saved
+from postmortem.checkpoints.find import shown
+from postmortem.checkpoints.health import inspect
+from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
-from postmortem.replay.recipe import Recipe, describe, out_of_memory, user_frames
-from postmortem.replay.rolling import Roll, leaps, roll
-from postmortem.replay.runner import ReplayError, StepResult, StepRunner
-from postmortem.replay.saved import Saved, read_saved
-from postmortem.replay.state import Rng
+from postmortem.replay.recipe.load import Recipe, describe, out_of_memory, user_frames
+from postmortem.replay.recipe.user_errors import one_line
+from postmortem.replay.rerun import determinism as repeat
+from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
+from postmortem.replay.roll.restore import NO_RANDOM_STATE, Account, load_saved
+from postmortem.replay.roll.roll import Roll, leaps, roll
+from postmortem.replay.step.runner import ReplayError, StepResult, StepRunner
+from postmortem.replay.step.state import Rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import torch
 
     from postmortem.core.view import View
-    from postmortem.replay.choose import Aim
+    from postmortem.replay.roll.aim import Aim
 
     Progress = Callable[[int, int, StepResult], None]
 

@@ -17,20 +17,22 @@ import torch
 
 from postmortem.core.model import SCHEMA_VERSION, json_value
 from postmortem.core.view import View
-from postmortem.replay._errors import as_one_line
 from postmortem.replay.advice import advice
 from postmortem.replay.attempts import Attempts
-from postmortem.replay.choose import aim_at, choose_checkpoint, config_of
-from postmortem.replay.recipe import Recipe
+from postmortem.replay.recipe.load import Recipe
+from postmortem.replay.recipe.user_errors import as_one_line
 from postmortem.replay.repro import write_repro
-from postmortem.replay.runner import ReplayError
-from postmortem.replay.state import preserved
+from postmortem.replay.roll.aim import aim_at
+from postmortem.replay.roll.run_config import config_of
+from postmortem.replay.roll.start import choose_checkpoint
+from postmortem.replay.step.runner import ReplayError
+from postmortem.replay.step.state import preserved
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from postmortem.core.model import RunReport
-    from postmortem.core.timeline import Run
+    from postmortem.core.report import RunReport
+    from postmortem.core.run import Run
     from postmortem.replay.attempts import Progress
     from postmortem.replay.model import Culprit, Fidelity
 

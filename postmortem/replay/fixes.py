@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._modes import StepMode
-from postmortem.replay._places import Where, user_frame
+from postmortem.replay.step.function_mode import StepMode
+from postmortem.replay.trace.places import Where, user_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

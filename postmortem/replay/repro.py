@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from postmortem.replay._operators import canonical
-from postmortem.replay.batches import tensor_map, tensors_in
+from postmortem.replay.step.batches import tensor_map, tensors_in
+from postmortem.replay.trace.operators import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from postmortem.replay.model import Culprit
-    from postmortem.replay.rolling import Roll
-    from postmortem.replay.runner import StepRunner
+    from postmortem.replay.roll.roll import Roll
+    from postmortem.replay.step.runner import StepRunner
 
 _Call = tuple[str, Any, Any, bool]
 """An operator, what it was given by position and by name, and whether it made a NaN or an infinity of what had none."""

@@ -13,7 +13,7 @@ from postmortem.core.registry import Registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from postmortem.core.model import Report
+    from postmortem.core.report import Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

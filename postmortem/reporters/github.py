@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters._story import folded, location, problem_line, says, totals, why_not_judged, worst_first
-from postmortem.reporters._text import clean
+from postmortem.reporters.shared.outline import folded, location, problem_line, says, totals, why_not_judged, worst_first
+from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.core.model import Report
+    from postmortem.core.report import Report
 
 _LEVEL = {"error": "error", "warning": "warning", "info": "notice"}
 

@@ -6,9 +6,10 @@ import json
 from html import escape
 from typing import TYPE_CHECKING
 
-from postmortem.core.model import Report, RunReport, json_value
+from postmortem.core.model import json_value
+from postmortem.core.report import Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters._story import (
+from postmortem.reporters.shared.outline import (
     about,
     at_onset,
     culprit_lines,
@@ -25,14 +26,15 @@ from postmortem.reporters._story import (
     unchecked,
     with_commands,
 )
-from postmortem.reporters._svg import curve
-from postmortem.reporters._text import clean, number
+from postmortem.reporters.shared.svg import curve
+from postmortem.reporters.shared.words import clean, number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from postmortem.core.model import Around, Event, Finding
-    from postmortem.reporters._story import Fold, Group
+    from postmortem.core.model import Event, Finding
+    from postmortem.core.report import Around
+    from postmortem.reporters.shared.outline import Fold, Group
 
 _MOST = 200  # entries of one list; the JSON has all
 

@@ -10,7 +10,8 @@ from postmortem.core.model import SCHEMA_VERSION, json_value
 from postmortem.reporters import RenderOptions, reporter
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Around, Diagnosis, Event, Finding, Problem, Report, RunReport
+    from postmortem.core.model import Diagnosis, Event, Finding, Problem
+    from postmortem.core.report import Around, Report, RunReport
 
 
 @reporter("json")

@@ -10,7 +10,7 @@ from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.json import problem_value, run_value
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Report
+    from postmortem.core.report import Report
 
 
 @reporter("jsonl")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters._story import about, event_where, folded, headline, problem_line, says, told_events, why_not_judged, worst_first
-from postmortem.reporters._text import clean
+from postmortem.reporters.shared.outline import about, event_where, folded, headline, problem_line, says, told_events, why_not_judged, worst_first
+from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.core.model import Report, RunReport
+    from postmortem.core.report import Report, RunReport
 
 
 @reporter("junit")

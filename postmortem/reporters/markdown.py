@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters._story import (
+from postmortem.reporters.shared.outline import (
     about,
     at_onset,
     culprit_lines,
@@ -24,13 +24,13 @@ from postmortem.reporters._story import (
     with_commands,
     worst_first,
 )
-from postmortem.reporters._text import clean, count, listed, number, sparkline
+from postmortem.reporters.shared.words import clean, count, listed, number, sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from postmortem.core.model import Report, RunReport
-    from postmortem.reporters._story import Group
+    from postmortem.core.report import Report, RunReport
+    from postmortem.reporters.shared.outline import Group
 
 _STORIES = 10  # runs told in full: an issue holds 65,536 characters
 _SPECIAL = re.compile(r"[\\`*{}\[\]<>|~$&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^(?:[#+-]|\d+[.)])")

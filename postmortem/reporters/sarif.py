@@ -16,12 +16,13 @@ from urllib.parse import quote
 from postmortem.core.model import json_value
 from postmortem.detectors import DETECTORS
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters._story import location, problem_line
-from postmortem.reporters._text import clean
 from postmortem.reporters.json import report_value
+from postmortem.reporters.shared.outline import location, problem_line
+from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Finding, Report, RunReport
+    from postmortem.core.model import Finding
+    from postmortem.core.report import Report, RunReport
 
 _LEVEL = {"error": "error", "warning": "warning", "info": "note"}
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters._story import (
+from postmortem.reporters.shared.outline import (
     about,
     at_onset,
     culprit_lines,
@@ -35,13 +35,13 @@ from postmortem.reporters._story import (
     with_commands,
     worst_first,
 )
-from postmortem.reporters._text import MARKS, clean, count, number, sparkline, squeezed
+from postmortem.reporters.shared.words import MARKS, clean, count, number, sparkline, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from postmortem.core.model import Around, Report, RunReport
-    from postmortem.reporters._story import Fold, Group
+    from postmortem.core.report import Around, Report, RunReport
+    from postmortem.reporters.shared.outline import Fold, Group
 
     Words = str | tuple[str, str]
     """Plain words, or words with a style."""

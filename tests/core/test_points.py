@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postmortem.core.reading import Points
+from postmortem.core.points import Points
 
 ROW = st.tuples(st.integers(0, 4), st.integers(-(2**62), 2**62), st.floats(), st.integers(-1, 9))
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from postmortem.core.reading import PointsBuilder, Reading
-from postmortem.core.timeline import Run, Stream, segments
+from postmortem.core.points import PointsBuilder
+from postmortem.core.reading import Reading
+from postmortem.core.run import Run, Stream, segments
 from postmortem.core.view import View
 from postmortem.detectors.silent_death import SilentDeath
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from postmortem.core.reading import PointsBuilder
-from postmortem.core.timeline import Run, Stream, segments
+from postmortem.core.points import PointsBuilder
+from postmortem.core.run import Run, Stream, segments
 
 N = 400
 

@@ -11,9 +11,9 @@ import pytest
 from postmortem.core.model import Checkpoint, Event
 from postmortem.core.view import View
 from postmortem.diagnoses import CAUSES
-from postmortem.diagnoses._engine import diagnose
-from postmortem.readers._events import find_events
-from postmortem.reporters._story import with_commands
+from postmortem.judging.causes import diagnose
+from postmortem.readers.text.failures import find_events
+from postmortem.reporters.shared.outline import with_commands
 from postmortem.signatures import CATALOGUE
 
 N = 400

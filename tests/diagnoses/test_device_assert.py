@@ -8,7 +8,7 @@ import pytest
 import postmortem
 from postmortem.core.model import Checkpoint, Event
 from postmortem.core.view import View
-from postmortem.diagnoses._engine import diagnose
+from postmortem.judging.causes import diagnose
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 61, in <module>

@@ -13,11 +13,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from postmortem.replay import rolling  # noqa: E402
-from postmortem.replay.localize import localize  # noqa: E402
+from postmortem.replay.culprit.localize import localize  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.repro import write_repro  # noqa: E402
-from postmortem.replay.runner import StepRunner  # noqa: E402
+from postmortem.replay.roll import roll as rolling  # noqa: E402
+from postmortem.replay.step.runner import StepRunner  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

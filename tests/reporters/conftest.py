@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from postmortem.core.model import Around, Checkpoint, Diagnosis, Event, Finding, Problem, Report, RunReport, Source
+from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem, Source
+from postmortem.core.report import Around, Report, RunReport
 from postmortem.reporters import RenderOptions
 
 HOSTILE = "<script>alert(1)</script>[bold]x[/bold]\x1b[31m]]>\u202e|`@all`\udc80"

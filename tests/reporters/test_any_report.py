@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from postmortem.core.model import Around, Checkpoint, Diagnosis, Event, Finding, Problem, Report, RunReport, Source
+from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem, Source
+from postmortem.core.report import Around, Report, RunReport
 from postmortem.reporters import REPORTERS, RenderOptions
 from postmortem.reporters.html import fragment
 

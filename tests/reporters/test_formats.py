@@ -11,7 +11,8 @@ from xml.etree import ElementTree as ET
 import jsonschema
 import pytest
 
-from postmortem.core.model import Finding, Report, RunReport, Source
+from postmortem.core.model import Finding, Source
+from postmortem.core.report import Report, RunReport
 from postmortem.reporters import REPORTERS, RenderOptions
 from postmortem.reporters.html import fragment
 

@@ -6,7 +6,8 @@ import pytest
 from rich.cells import cell_len
 
 import postmortem
-from postmortem.core.model import Event, Finding, Report
+from postmortem.core.model import Event, Finding
+from postmortem.core.report import Report
 from postmortem.reporters import RenderOptions
 from postmortem.reporters.terminal import render
 

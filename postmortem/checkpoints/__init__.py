@@ -1,0 +1,1 @@
+"""Saved weights: finds, maps, checks and reads saved state; knows nothing of training steps."""

@@ -1,0 +1,198 @@
+"""One chunk of a saved tensor: read, and reduced while it lies in the cache.
+
+A chunk is read so that it lies within a cache line as it does in the file: where the two differ, as they do for most
+tensors of a safetensors file, some processors copy at a sixth of the speed. Files are read, not mapped: one that is
+cut while it is looked at must end in a message, and touching a mapped page that is gone would end the process.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint
+from postmortem.core.model import Problem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    Bytes = NDArray[np.uint8]
+    Values = NDArray[np.floating[Any]]
+
+CHUNK = 2 * 2**20  # smaller ones have threads wait for the interpreter more often, larger ones leave the cache
+_LINE = 64  # bytes of a cache line
+_PAGE = 2 * 2**20  # bytes of a huge page
+_OPEN = 8  # files that a thread keeps open
+_ROW = 8192  # products of more than 10,000 numbers are shared out to threads of the BLAS, over which ours would quarrel
+_ROWS = 512  # numpy lets other threads run during products of more than 500 rows only
+_TINY = 1e-24  # float32 squares of which less than this is left may have underflowed
+_NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+
+
+@dataclass(slots=True)
+class Sums:
+    """What is known of one chunk, or of several: `largest` and `norm` are over the finite values, `changed` is the norm
+    of the difference to the checkpoint before, `before` the norm of that one."""
+
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    largest: float = 0.0
+    norm: float = 0.0
+    changed: float = 0.0
+    before: float = 0.0
+
+    def add(self, other: Sums) -> None:
+        self.nan += other.nan
+        self.posinf += other.posinf
+        self.neginf += other.neginf
+        self.largest = max(self.largest, other.largest)
+        self.norm = math.hypot(self.norm, other.norm)
+        self.changed = math.hypot(self.changed, other.changed)
+        self.before = math.hypot(self.before, other.before)
+
+
+class Buffers:
+    """What one thread reads two chunks into, and what it widens 16-bit numbers into."""
+
+    def __init__(self) -> None:
+        # in one array, for which numpy asks for huge pages: its share of small ones took a tenth of the time for a GiB
+        memory = np.empty(8 * CHUNK + _PAGE, np.uint8)
+        halves = memory[-memory.ctypes.data % _PAGE :][: 8 * CHUNK].reshape(2, 4 * CHUNK)
+        self.raw = [half[: CHUNK + _LINE] for half in halves]
+        self.wide = [half[2 * CHUNK :].view(np.float32) for half in halves]
+
+
+class Files:
+    """Files opened when they are first read, and closed together: at the end, or where there are many."""
+
+    def __init__(self) -> None:
+        self._handles: dict[Path, int] = {}
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for handle in self._handles.values():
+            os.close(handle)
+        self._handles.clear()
+
+    def _open(self, path: Path) -> int:
+        if path not in self._handles:
+            if len(self._handles) == _OPEN:
+                self._close()
+            self._handles[path] = os.open(path, os.O_RDONLY)
+        return self._handles[path]
+
+    def read(self, path: Path, offset: int, nbytes: int, itemsize: int, raw: Bytes) -> Bytes:
+        """uint8[nbytes], which lies in `raw`. UnreadableCheckpoint where the file ends before, or its disk gives an error."""
+        start = offset % _LINE if offset % itemsize == 0 else 0
+        data, done = raw[start : start + nbytes], 0
+        try:
+            handle = self._open(path)
+            while done < nbytes:
+                got = os.preadv(handle, [data.data[done:]], offset + done)
+                if not got:
+                    raise _unreadable(path, "truncated while it was read", offset + done)
+                done += got
+        except OSError as error:
+            raise _unreadable(path, f"cannot be read: {error.strerror}", offset + done) from error
+        return data
+
+
+def _unreadable(path: Path, what: str, offset: int) -> UnreadableCheckpoint:
+    return UnreadableCheckpoint(Problem(path=str(path), what=what, offset=offset, lost="the tensors there"))
+
+
+def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
+    """The real numbers in `data`, as float32 or float64, and what is known of them. 16-bit ones are widened into `wide`."""
+    if dtype.to_real().itemsize == 2:
+        largest = _largest_of_16_bits(data, dtype.to_real())  # first: the wider numbers push `data` out of the cache
+        values = _widened(data, dtype, wide)
+    else:
+        values = _widened(data, dtype, wide)
+        largest = _largest(values)
+    if math.isfinite(largest):
+        return values, Sums(largest=largest, norm=_norm(values) if largest else 0.0)
+    finite = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    infinite = np.isinf(values)
+    above = int(np.count_nonzero(values[infinite] > 0))
+    below = int(np.count_nonzero(infinite)) - above
+    return values, Sums(int(np.count_nonzero(np.isnan(values))), above, below, _largest(finite), _norm(finite))
+
+
+def look_at_bytes(data: Bytes, dtype: torch.dtype) -> Sums:
+    """As `look`, for the 8-bit types: how often each of the 256 occurs says everything."""
+    counts, table = torch.bincount(torch.from_numpy(data), minlength=256).numpy(), _table(dtype).astype(np.float64)
+    nan, posinf, neginf = (int(counts[which].sum()) for which in (np.isnan(table), np.isposinf(table), np.isneginf(table)))
+    there = np.isfinite(table) & (counts > 0)
+    largest = float(np.abs(table[there]).max(initial=0.0))
+    return Sums(nan, posinf, neginf, largest, norm=math.sqrt(counts[there] @ table[there] ** 2))
+
+
+def compare(values: Values, data: Bytes, dtype: torch.dtype, wide: Values, sums: Sums) -> None:
+    """Adds to `sums` how far `values`, which are lost in it, are from those in `data`."""
+    other = _widened(data, dtype, wide)
+    sums.before = _norm(other)
+    sums.changed = _norm(np.subtract(values, other, out=values))
+
+
+def _widened(data: Bytes, dtype: torch.dtype, wide: Values) -> Values:
+    dtype = dtype.to_real()
+    if dtype in _NUMPY:
+        return data.view(_NUMPY[dtype])
+    if dtype.itemsize == 1:
+        return _table(dtype).take(data)
+    values = wide[: len(data) // 2]
+    torch.from_numpy(values).copy_(torch.from_numpy(data).view(dtype))
+    return values
+
+
+def _largest(values: Values) -> float:
+    """The largest magnitude; NaN or infinite where any value is."""
+    return max(float(values.max()), -float(values.min()))
+
+
+def _largest_of_16_bits(data: Bytes, dtype: torch.dtype) -> float:
+    """The same from the bits, half as many bytes: without their sign they are in the order of the magnitudes."""
+    bits = max(int(np.maximum.reduce(data.view(np.int16))), int(np.maximum.reduce(data.view(np.uint16))) & 0x7FFF)
+    if dtype == torch.bfloat16:  # the upper half of a float32
+        return float(np.uint32(bits << 16).view(np.float32))
+    return float(np.uint16(bits).view(np.float16))
+
+
+def _norm(values: Values) -> float:
+    """The euclidean norm of the finite values, whatever their scale."""
+    squares = _squares(values)
+    if _TINY < squares < math.inf:
+        return math.sqrt(squares)
+    if not values.any():
+        return 0.0
+    finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    scale = _largest(finite)
+    finite /= scale or 1.0
+    return scale * math.sqrt(_squares(finite))
+
+
+def _squares(values: Values) -> float:
+    row = min(max(len(values) // _ROWS, _ROW // 32), _ROW)
+    rows = values[: len(values) // row * row].reshape(-1, 1, row)
+    rest = values[rows.size :]
+    return float((rows @ rows.transpose(0, 2, 1)).sum(dtype=np.float64)) + float(rest @ rest)
+
+
+@functools.cache
+def _table(dtype: torch.dtype) -> Values:
+    """float32[256]: what each byte stands for in an 8-bit type."""
+    return torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()

@@ -1,0 +1,215 @@
+"""Health of saved weights: what is not finite, how large they are, what changed most since the checkpoint before.
+
+A few threads take spans of the files and look at them chunk by chunk, so that a checkpoint of any size takes tens of
+MiB of memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections import defaultdict, deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from postmortem.checkpoints.chunks import CHUNK, Buffers, Files, Sums, compare, look, look_at_bytes
+from postmortem.checkpoints.file_map import Layout, Piece, layout
+from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint
+from postmortem.core.model import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+_SPAN = 16 * CHUNK  # what a thread takes at a time
+_NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
+
+
+@dataclass(slots=True)
+class TensorHealth:
+    """One saved tensor. `max_abs` and `norm` are over its finite values; `change` is the norm of its difference to the
+    checkpoint before, relative to that one's norm (None: nothing to compare with)."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    numel: int
+    nan: int = 0
+    posinf: int = 0
+    neginf: int = 0
+    max_abs: float = 0.0
+    norm: float = 0.0
+    change: float | None = None
+
+    @property
+    def nonfinite(self) -> int:
+        return self.nan + self.posinf + self.neginf
+
+    @property
+    def bad(self) -> bool:
+        """Non-finite, and not meant so: masks of 0 and -inf, and records such as the best metric so far, are."""
+        if not self.nonfinite:
+            return False
+        mask = not self.nan and not self.posinf and self.max_abs == 0.0
+        record = self.numel == 1 and any(word in self.name.lower() for word in _NO_MATTER)
+        return not mask and not record
+
+
+@dataclass(slots=True)
+class Health:
+    """A checkpoint looked into. `finite`: every part could be read and no weight or state is non-finite; None where
+    something could not be read and the rest is finite."""
+
+    path: str
+    step: int | None
+    tensors: list[TensorHealth]
+    problems: list[Problem]
+    nbytes: int = 0
+    finite: bool | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        bad = any(t.bad for t in self.tensors)
+        lost = not self.tensors or any("refused" not in p.what for p in self.problems)
+        self.finite = False if bad else None if lost else True
+
+    @property
+    def bad(self) -> list[TensorHealth]:
+        return [t for t in self.tensors if t.bad]
+
+
+@functools.lru_cache(maxsize=64)
+def inspect(path: Path) -> Health:
+    """The health of a checkpoint, file or folder, remembered. Damage is in `problems`; nothing is raised for content."""
+    return health(path)
+
+
+def health(path: Path, previous: Path | None = None, *, trust: bool = False) -> Health:
+    """The health of a checkpoint; with `previous`, how much each tensor changed since that one. `trust` unpickles whatever is in them."""
+    found = layout(path, trust=trust)
+    before = layout(previous, trust=trust) if previous is not None else Layout()
+    tensors = _scan(found, before)
+    return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces))
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a tensor lies, or a chunk of a sharded one: under one name, or several (tied weights)."""
+
+    pieces: list[Piece]
+    before: Piece | None  # the same in the checkpoint before
+    sums: Sums = field(default_factory=Sums)
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Bytes `start` to `stop` of a place."""
+
+    place: _Place
+    start: int
+    stop: int
+
+
+def _scan(found: Layout, previous: Layout) -> list[TensorHealth]:
+    before = {(p.name, p.start): p for p in previous.pieces}
+    groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
+    for p in found.pieces:
+        packed = str(p.dtype).endswith("_x2")  # two 4-bit numbers in a byte, which are never NaN or infinite
+        if (p.dtype.is_floating_point or p.dtype.is_complex) and not packed:
+            groups[p.path, p.offset, p.nbytes].append(p)
+    places = [_Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()]
+    _look_at(places)
+    told = {place.problem.path: place.problem for place in reversed(places) if place.problem}
+    changed, outdated = found.changed(), previous.changed()
+    for path in sorted({place.pieces[0].path for place in places} & changed):
+        told.setdefault(str(path), Problem(path=str(path), what="written anew while it was read: look again", lost="its tensors"))
+    found.problems += told.values()
+    for place in places:
+        if place.before is not None and place.before.path in outdated:
+            place.before = None
+    return list(_joined(place for place in places if not place.problem and place.pieces[0].path not in changed))
+
+
+def _same(piece: Piece, old: Piece | None) -> Piece | None:
+    """`old`, where the two can be compared number by number."""
+    return old if old is not None and (old.nbytes, old.dtype) == (piece.nbytes, piece.dtype) else None
+
+
+def _look_at(places: list[_Place]) -> None:
+    """Fills `sums` of every place, or `problem` where it cannot be read."""
+    ends = [(place, place.pieces[0].nbytes) for place in places]
+    spans = deque(_Span(place, start, min(start + _SPAN, end)) for place, end in ends for start in range(0, end, _SPAN))
+    if not spans:
+        return
+    workers = min(8, os.cpu_count() or 1, len(spans))  # one more would only push the others out of the cache
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            try:
+                work = [pool.submit(_work, spans) for _ in range(workers)]
+                seen = chain.from_iterable(worker.result() for worker in work)
+                for span, what in sorted(seen, key=lambda one: one[0].start):  # the first problem is told, sums do not vary
+                    if isinstance(what, Problem):
+                        span.place.problem = span.place.problem or what
+                    else:
+                        span.place.sums.add(what)
+            finally:
+                spans.clear()  # where one worker failed, or Ctrl-C was pressed, the others need not go on
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _work(spans: deque[_Span]) -> list[tuple[_Span, Sums | Problem]]:
+    """Takes spans until none is left: what is known of each, or why it cannot be read."""
+    buffers, seen = Buffers(), list[tuple[_Span, Sums | Problem]]()
+    with Files() as files, np.errstate(all="ignore"):
+        while spans:
+            try:
+                span = spans.popleft()
+            except IndexError:  # another one took the last
+                break
+            try:
+                seen.append((span, _span(buffers, files, span)))
+            except UnreadableCheckpoint as error:
+                seen.append((span, error.problem))
+    return seen
+
+
+def _span(buffers: Buffers, files: Files, span: _Span) -> Sums:
+    piece, old = span.place.pieces[0], span.place.before
+    total = Sums()
+    for start in range(span.start, span.stop, CHUNK):
+        nbytes = min(CHUNK, span.stop - start)
+        data = files.read(piece.path, piece.offset + start, nbytes, piece.dtype.itemsize, buffers.raw[0])
+        if old is None and piece.dtype.itemsize == 1:
+            total.add(look_at_bytes(data, piece.dtype))
+            continue
+        values, sums = look(data, piece.dtype, buffers.wide[0])
+        if old is not None:
+            data = files.read(old.path, old.offset + start, nbytes, old.dtype.itemsize, buffers.raw[1])
+            compare(values, data, old.dtype, buffers.wide[1], sums)
+        total.add(sums)
+    return total
+
+
+def _joined(places: Iterable[_Place]) -> Iterator[TensorHealth]:
+    """One record per name: the chunks of a sharded tensor have one name and are added up."""
+    by_name: dict[str, list[tuple[Piece, _Place]]] = defaultdict(list)
+    for place in places:
+        for piece in place.pieces:
+            by_name[piece.name].append((piece, place))
+    for name, parts in by_name.items():
+        s = Sums()
+        for _, place in parts:
+            s.add(place.sums)
+        piece, numel = parts[0][0], sum(math.prod(p.shape) for p, _ in parts)
+        change = s.changed / s.before if s.before and all(place.before for _, place in parts) else None
+        dtype = str(piece.dtype).removeprefix("torch.")
+        yield TensorHealth(name, piece.shape, dtype, numel, s.nan, s.posinf, s.neginf, s.largest, s.norm, change)

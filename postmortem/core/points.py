@@ -1,0 +1,154 @@
+"""Numbers of a log as columns."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+_PIECE = 1 << 13
+
+
+class Points:
+    """n numbers in order of arrival, as columns.
+
+    `code` (int32[n] or uint16[n]) indexes `tags`; `step` int64[n]; `value` float64[n], NaN and infinities exact;
+    `wall_time` float64[n], seconds since the epoch, NaN where unknown; `rank` int16[n], -1 where unknown.
+    """
+
+    def __init__(self, tags: list[str], code: NDArray[Any], step: Any, value: NDArray[np.float64], wall_time: Any, rank: Any) -> None:
+        self.tags, self.code, self.value = tags, code, value
+        self._columns: dict[str, NDArray[Any]] = {"step": step, "wall_time": wall_time, "rank": rank}
+        self._by_row: dict[str, NDArray[Any]] = {}
+        self._count: NDArray[np.uint16] = np.empty(0, np.uint16)
+
+    @classmethod
+    def of_rows(
+        cls, tags: list[str], code: NDArray[Any], value: NDArray[np.float64], count: NDArray[np.uint16], step: Any, wall_time: Any, rank: Any
+    ) -> Points:
+        """Points of which the first `count[0]` were printed in one row, and so on; `step`, `wall_time` and `rank` are those of the rows.
+
+        They take a fraction of the memory until somebody asks for a whole column.
+        """
+        points = cls(tags, code, np.empty(0), value, np.empty(0), np.empty(0))
+        points._by_row = {"step": step, "wall_time": wall_time, "rank": rank}
+        points._count = count
+        return points
+
+    @property
+    def step(self) -> NDArray[np.int64]:
+        return self._whole("step")
+
+    @property
+    def wall_time(self) -> NDArray[np.float64]:
+        return self._whole("wall_time")
+
+    @property
+    def rank(self) -> NDArray[np.int16]:
+        return self._whole("rank")
+
+    @rank.setter
+    def rank(self, rank: NDArray[np.int16]) -> None:
+        self._by_row.pop("rank", None)
+        self._columns["rank"] = rank
+
+    def _whole(self, name: str) -> NDArray[Any]:
+        if name in self._by_row:
+            self._columns[name] = spread(self._by_row.pop(name), self._count, len(self))
+        return self._columns[name]
+
+    @cached_property
+    def _row(self) -> NDArray[np.int32]:
+        return spread(np.arange(len(self._count), dtype=np.int32), self._count, len(self))
+
+    def take(self, name: Literal["step", "wall_time", "rank"], which: Any) -> Any:
+        """A column at some places (an index, a slice or an array of either kind), without making the whole of it."""
+        return self._by_row[name][self._row[which]] if name in self._by_row else self._columns[name][which]
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    @classmethod
+    def empty(cls) -> Points:
+        return PointsBuilder().build()
+
+    def by_tag_and_rank(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The rows sorted by tag and rank, in order of arrival within each, and where in that order the next pair begins."""
+        rank = self.rank.astype(np.int32)
+        rank -= rank.min(initial=0)
+        width = int(rank.max(initial=0)) + 1
+        # numpy sorts short numbers by counting
+        kind = np.dtype(np.uint16 if len(self.tags) * width <= 65_536 else np.int64)
+        group = self.code.astype(kind) * kind.type(width) + rank.astype(kind)
+        order = np.argsort(group, kind="stable")
+        group = group[order]
+        return order, np.flatnonzero(group[1:] != group[:-1]) + 1
+
+
+def spread(column: NDArray[Any], count: NDArray[Any], size: int) -> NDArray[Any]:
+    """Each cell of the column `count` times, `size` in all; in pieces, as repeat() makes wide integers of the counts."""
+    out = np.empty(size, column.dtype)
+    at = 0
+    for start in range(0, len(column), _PIECE):
+        piece = np.repeat(column[start : start + _PIECE], count[start : start + _PIECE])
+        out[at : at + len(piece)] = piece
+        at += len(piece)
+    return out
+
+
+class PointsBuilder:
+    """Collects points: `add` one by one, or `extend` by whole arrays of one tag; order is kept."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+        self._rows: list[tuple[int, int, float, float, int]] = []
+        self._chunks: list[tuple[Any, ...]] = []
+
+    def code(self, tag: str) -> int:
+        return self._codes.setdefault(tag, len(self._codes))
+
+    def add(self, tag: str, step: int, value: float, wall_time: float = np.nan, rank: int = -1) -> None:
+        self._rows.append((self.code(tag), step, value, wall_time, rank))
+
+    def extend(self, tag: str, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1) -> None:
+        """Arrays of one tag; `wall_time` and `rank` may be scalars."""
+        self._flush()
+        self._chunks.append((np.full(len(step), self.code(tag)), step, value, wall_time, rank))
+
+    def extend_columns(self, tags: list[str], code: Any, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1) -> None:
+        """Arrays of several tags at once: `code` indexes `tags`."""
+        self._flush()
+        own = np.array([self.code(t) for t in tags], np.int32)
+        self._chunks.append((own[np.asarray(code)] if len(step) else np.empty(0, np.int32), step, value, wall_time, rank))
+
+    def _flush(self) -> None:
+        if self._rows:
+            code, step, value, wall, rank = zip(*self._rows, strict=True)
+            self._chunks.append((code, np.array([_int64(s) for s in step], np.int64), value, wall, rank))
+            self._rows = []
+
+    def build(self) -> Points:
+        self._flush()
+
+        def column(k: int, dtype: Any) -> Any:
+            parts = [np.broadcast_to(np.asarray(c[k], dtype), len(c[1])) for c in self._chunks]
+            return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+        return Points(
+            list(self._codes),
+            column(0, np.int32),
+            column(1, np.int64),
+            column(2, np.float64),
+            column(3, np.float64),
+            column(4, np.int16),
+        )
+
+
+def _int64(step: int) -> int:
+    """A step as a damaged log may print it, held inside int64."""
+    return max(-(2**63), min(2**63 - 1, int(step)))

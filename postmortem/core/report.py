@@ -1,0 +1,98 @@
+"""What a scan answers: the report of one run and of all runs. Every output format renders one Report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.display import _hook
+from postmortem.core.model import VERDICTS, Checkpoint, Diagnosis, Ended, Event, Finding, Problem, Source, Verdict
+
+if TYPE_CHECKING:
+    from postmortem.core.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """One series around the root finding: its value before and at the step, and its course for a sparkline."""
+
+    tag: str
+    role: str
+    before_step: int | None
+    before: float | None
+    at_step: int | None
+    at: float | None
+    curve: tuple[float, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class RunReport:
+    """All that is said about one run. `run` holds the timeline where it was kept (not in large scans)."""
+
+    name: str
+    path: str
+    verdict: Verdict
+    ended: Ended
+    sources: tuple[Source, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    diagnosis: Diagnosis | None = None
+    findings: tuple[Finding, ...] = ()
+    events: tuple[Event, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    checked: tuple[str, ...] = ()
+    not_checked: tuple[tuple[str, str], ...] = ()
+    around: tuple[Around, ...] = ()
+    notes: tuple[str, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    culprit: dict[str, Any] | None = None
+    """What a replay of the run answered, as plain JSON types: the `culprit` of ``postmortem replay --format json``."""
+    run: Run | None = None
+
+    def __repr__(self) -> str:
+        """One line: a console shows the whole of a report with `print`, a notebook by itself."""
+        story = f", {self.diagnosis.name}" if self.diagnosis else ""
+        return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
+
+    def __str__(self) -> str:
+        return str(_hook("text")(self))
+
+    def plot(self, ax: Any = None) -> Any:
+        """The run's loss, gradient norm and learning rate with the findings marked; returns the Axes."""
+        return _hook("plot_run")(self, ax)
+
+    def _repr_html_(self) -> str:
+        return str(_hook("html")(self))
+
+
+@dataclass(slots=True, kw_only=True, repr=False)
+class Report:
+    """The result of a scan; every output format is a rendering of one Report."""
+
+    runs: tuple[RunReport, ...]
+    version: str
+    options: dict[str, Any] = field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    """Paths that belong to no run: unreadable, empty or of no known kind."""
+
+    def __repr__(self) -> str:
+        verdicts = [run.verdict for run in self.runs]
+        counted = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
+        return f"<Report of {len(self.runs)} runs{': ' if counted else ''}{counted}>"
+
+    def __str__(self) -> str:
+        return str(_hook("text")(self))
+
+    def __getitem__(self, name: str) -> RunReport:
+        """The run of that name. KeyError lists the names there are."""
+        for run in self.runs:
+            if run.name == name:
+                return run
+        raise KeyError(f"no run {name!r}; there are: {', '.join(run.name for run in self.runs) or 'none'}")
+
+    def findings_frame(self) -> Any:
+        """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""
+        return _hook("findings_frame")(self)
+
+    def _repr_html_(self) -> str:
+        return str(_hook("html")(self))

@@ -1,0 +1,186 @@
+"""A run's numbers and events: columns while we work on them, pandas frames for people.
+
+The columns are concatenated once; `frame` and `events` are built when somebody asks, so a scan does not
+pay for pandas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.core.roles import role_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from postmortem.core.model import Checkpoint, Ended, Event, Problem, Source
+    from postmortem.core.points import Points
+    from postmortem.core.reading import Reading
+
+FRAME_COLUMNS = ("run", "source", "rank", "segment", "tag", "step", "wall_time", "value")
+EVENT_COLUMNS = ("run", "source", "rank", "step", "wall_time", "file", "line", "kind", "severity", "message", "fields")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Numbers that were written one after the other by one writer: the unit in which steps can go back."""
+
+    source: str
+    name: str
+    points: Points
+    segment: NDArray[np.int16]
+    """int16[n]: 0, 1, … increases each time a restart makes the steps go back."""
+    restarts: tuple[Restart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """Steps went back: `before` is the last step of the tag, `after` the first of the new segment."""
+
+    tag: str
+    rank: int
+    before: int
+    after: int
+    wall_time: float
+    row: int
+
+
+def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
+    """Splits a stream where a restart made its steps go back -> (segment int16[n], restarts).
+
+    A step that goes back is a restart where the tag's following step does not pass the old one again (a row
+    out of order is none). Tags with a known role decide where there are any: counters and scores
+    are often logged late or twice. Each later drop of another tag belongs to the same restart.
+    """
+    n = len(points)
+    segment = np.zeros(n, np.int16)
+    known = np.array([role_of(t) is not None for t in points.tags], bool)
+    deciding = known if known.any() else np.ones(len(points.tags), bool)
+    drops: list[tuple[int, int, int]] = []  # row, row of the same tag before it, its code
+    order, borders = points.by_tag_and_rank()
+    same = np.ones(max(n - 1, 0), bool)
+    same[borders - 1] = False
+    step = points.take("step", order)
+    fell = np.flatnonzero(same & (step[1:] < step[:-1])) + 1
+    for k in fell:
+        back_again = k + 1 < n and same[k] and step[k + 1] > step[k - 1]
+        if deciding[points.code[order[k]]] and not back_again:
+            drops.append((int(order[k]), int(order[k - 1]), int(points.code[order[k]])))
+    restarts: list[Restart] = []
+    start = 0
+    for row, before, code in sorted(drops):
+        if before < start:
+            continue
+        start = row
+        segment[row:] += 1
+        restarts.append(
+            Restart(
+                points.tags[code],
+                int(points.take("rank", row)),
+                int(points.take("step", before)),
+                int(points.take("step", row)),
+                float(points.take("wall_time", row)),
+                row,
+            )
+        )
+        if len(restarts) == 32_000:  # int16; nothing restarts that often
+            break
+    return segment, tuple(restarts)
+
+
+@dataclass(kw_only=True, repr=False)
+class Run:
+    """One training run: its timeline and what is known about it.
+
+    `frame` and `events` are pandas DataFrames as documented in the README; `problems` says what could not
+    be read. Made by `postmortem.load`.
+    """
+
+    name: str
+    path: Path
+    streams: list[Stream]
+    event_list: list[Event]
+    problems: list[Problem]
+    sources: list[Source]
+    config: dict[str, Any] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    ended: Ended = "unknown"
+    notes: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    role_overrides: dict[str, str] = field(default_factory=dict)
+    readings: list[Reading] = field(default_factory=list)
+    """What each file said, without its points."""
+
+    def __repr__(self) -> str:
+        """One line: what it is made of; the numbers are in `frame`."""
+        sources = ", ".join(f"{s.kind} {s.points}" for s in self.sources) or "no sources"
+        return f"<Run {self.name!r}: {self.n_points} points ({sources}), {len(self.event_list)} events, {len(self.problems)} problems, {self.ended}>"
+
+    @property
+    def n_points(self) -> int:
+        return sum(len(s.points) for s in self.streams)
+
+    @cached_property
+    def roles(self) -> dict[str, str | None]:
+        """tag -> role (None: no role is known), in order of first appearance."""
+        tags = {tag: None for stream in self.streams for tag in stream.points.tags}
+        return {tag: self.role_overrides.get(tag, role_of(tag)) for tag in tags}
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The numbers, long: run, source, rank, segment, tag, step, wall_time, value; one row each."""
+        import pandas as pd
+
+        tags = list(self.roles)
+        where = {t: i for i, t in enumerate(tags)}
+        kinds = list(dict.fromkeys(s.source for s in self.streams))
+
+        def joined(parts: Sequence[Any], dtype: Any) -> Any:
+            return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
+
+        code = joined(
+            [np.array([where[t] for t in s.points.tags], np.int32)[s.points.code] if len(s.points) else np.empty(0, np.int32) for s in self.streams],
+            np.int32,
+        )
+        source = joined([np.full(len(s.points), kinds.index(s.source), np.int32) for s in self.streams], np.int32)
+        return pd.DataFrame(
+            {
+                "run": pd.Categorical.from_codes(np.zeros(len(code), np.int32), pd.Index([self.name])),
+                "source": pd.Categorical.from_codes(source, pd.Index(kinds, dtype="str")),
+                "rank": joined([s.points.rank for s in self.streams], np.int16),
+                "segment": joined([s.segment for s in self.streams], np.int16),
+                "tag": pd.Categorical.from_codes(code, pd.Index(tags, dtype="str")),
+                "step": joined([s.points.step for s in self.streams], np.int64),
+                "wall_time": joined([s.points.wall_time for s in self.streams], np.float64),
+                "value": joined([s.points.value for s in self.streams], np.float64),
+            }
+        )
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """What the logs say beside numbers: run, source, rank, step, wall_time, file, line, kind, severity, message, fields."""
+        import pandas as pd
+
+        rows = [(self.name, e.source, e.rank, e.step, e.wall_time, e.file, e.line, e.kind, e.severity, e.message, e.fields) for e in self.event_list]
+        frame = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
+        return frame.astype({"rank": "Int16", "step": "Int64", "line": "Int64", "wall_time": "float64"})
+
+    def plot(self, ax: Any = None) -> Any:
+        """Loss, gradient norm and learning rate over the step; returns the matplotlib Axes."""
+        from postmortem.core.display import _hook
+
+        return _hook("plot_run")(self, ax)
+
+    def _repr_html_(self) -> str:
+        from postmortem.core.display import _hook
+
+        return str(_hook("html")(self))

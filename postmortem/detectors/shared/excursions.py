@@ -1,0 +1,105 @@
+"""Excursions: where a series leaves its own recent level, and how far they stand out from the next ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.stats import SIGMA, groups, sigma, trailing_median
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
+
+WINDOW = 25
+_PLAIN = 10.0
+"""Noises above which an excursion is plain to see, so that there may be more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """A finite series against the median of the 25 points before each point.
+
+    `rise` is a difference of logarithms where all values are positive (`log`), of the values otherwise;
+    `scale` is the noise expected there, in the same unit: the larger of the local and half the overall one.
+    """
+
+    series: Series
+    base: NDArray[np.float64]
+    rise: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    log: bool
+
+    @property
+    def z(self) -> NDArray[np.float64]:
+        return self.rise / self.scale
+
+
+@dataclass(frozen=True, slots=True)
+class Excursion:
+    """Points `first`..`last` above the level before; `peak` the highest; `rise` there; `z` in units of noise."""
+
+    first: int
+    peak: int
+    last: int
+    rise: float
+    z: float
+
+
+def residuals(view: View, series: Series) -> Residuals:
+    """The residuals of a series' finite points; worked out once per view."""
+    key = ("residuals", series.tag, series.rank, series.source)
+    if key not in view.cache:
+        view.cache[key] = _residuals(series.finite)
+    found: Residuals = view.cache[key]
+    return found
+
+
+def _residuals(series: Series) -> Residuals:
+    x = series.value
+    log = len(x) > 0 and float(x.min()) > 0
+    y = np.log(x) if log else x / max(float(np.abs(x).max(initial=0)), 1e-300)  # scaled: no overflow in differences
+    base = trailing_median(y, WINDOW)
+    rise = y - base
+    local = SIGMA / 2**0.5 * trailing_median(np.abs(np.diff(y, prepend=y[:1])), WINDOW)  # neighbours: a trend is no noise
+    overall = sigma(rise[len(rise) // 25 :])
+    scale = np.maximum(np.maximum(local, 0.5 * overall if np.isfinite(overall) else 0.0), 1e-9)
+    return Residuals(series, base, rise, scale, log)
+
+
+def excursions(res: Residuals, z: float, rise: float, start: int) -> list[Excursion]:
+    """Independent excursions from point `start` on above `z` noises and above `rise`, highest first.
+
+    Neighbouring points belong to one; so do two that are less than five points apart.
+    """
+    high = (res.rise > z * res.scale) & (res.rise > rise)
+    high[:start] = False
+    found = []
+    for first, last in groups(high, join=5):
+        peak = first + int(np.argmax(res.rise[first : last + 1]))
+        found.append(Excursion(first, peak, last, float(res.rise[peak]), float(res.z[peak])))
+    return sorted(found, key=lambda e: -e.rise)
+
+
+def outstanding(res: Residuals, found: list[Excursion], gap: float, start: int, *, sure: float = 0.0, most: int = 3) -> list[Excursion]:
+    """The few highest excursions that stand apart from the rest of the run's own; those below `sure` noises by 1.4 `gap`.
+
+    The rest is the next excursion of any size (the largest rise outside of the chosen ones and the points
+    that follow them); on heavy tails there always is one of nearly the same size, and nothing stands out.
+    """
+    for count in range(min(2 * most, len(found)), 0, -1):
+        chosen = found[:count]
+        if count > most and chosen[-1].z < _PLAIN:
+            continue
+        away = np.ones(len(res.rise), bool)
+        away[:start] = False
+        for e in chosen:
+            away[max(0, e.first - 2) : e.last + WINDOW // 2 + 1] = False
+        rest = float(res.rise[away].max(initial=0.0))
+        if chosen[-1].rise > gap * rest * (1.0 if chosen[-1].z > sure else 1.4):
+            return chosen
+    return []

@@ -1,0 +1,39 @@
+"""Series that stop changing: the constant stretch at the end of a series, and whether a loss still moves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.stats import sigma
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.core.series import Series
+
+
+def constant_from(series: Series) -> int:
+    """The first point of the stretch of identical values that ends the series; its length is n where there is none."""
+    x = series.value
+    if not len(x):
+        return 0
+    different = np.flatnonzero(x != x[-1])
+    return int(different[-1]) + 1 if len(different) else 0
+
+
+def digits(value: float) -> int:
+    """Significant decimal digits of a number as printed: 0.0001 has one, 2.5522 has five."""
+    text = f"{abs(value):.12e}".split("e")[0].replace(".", "").rstrip("0")
+    return max(1, len(text))
+
+
+def flat(y: NDArray[np.float64]) -> bool:
+    """Whether y neither rises nor falls: its two halves differ by less than three standard errors or 0.5 %."""
+    half = len(y) // 2
+    if half < 3:
+        return False
+    a, b = y[:half], y[half:]
+    error = float(np.hypot(sigma(a), sigma(b))) * 1.25 / half**0.5
+    return bool(abs(np.median(a) - np.median(b)) <= max(3 * error, 0.005 * abs(float(np.median(y)))))

@@ -1,0 +1,40 @@
+"""Which losses to judge: the total where there is one; and whether several compete."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
+
+_SPLIT = r"(?:(?:train|training|val|valid|validation|eval|test|dev)[/_. ])?"
+_WHOLE = r"(?:(?:total|train|training|val|valid|lm|avg|mean|running|batch|step|epoch|overall|smooth)[/_ ])?"
+_TOTAL = re.compile(_SPLIT + _WHOLE + r"(?:epoch_)?loss(?:[/_ ](?:train|training|val|valid|validation|eval|test|total|step|epoch|value))?")
+
+
+def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
+    """The finite training losses to judge, longest first, and whether they compete (GANs, reinforcement learning)."""
+    losses = totals(view, "loss", points)
+    alike = {s.tag for s in losses if not is_total(s) and len(s) > 0.5 * len(losses[0])}
+    return losses, len(alike) > 1 or _rewarded(view)
+
+
+def totals(view: View, role: str, points: int) -> list[Series]:
+    """The finite series of a role with so many points. Where a tag is plainly the total, parts of it are left out:
+    a regularisation term may rise by design."""
+    found = [s for s in (raw.finite for raw in view.of(role)) if len(s) >= points]
+    return [s for s in found if is_total(s)] or found
+
+
+def is_total(series: Series) -> bool:
+    """Whether the name is that of the whole loss: ``loss``, ``train/loss``, ``eval_loss``, ``lm loss``."""
+    return _TOTAL.fullmatch(series.tag.lower().replace("-", "_")) is not None
+
+
+def _rewarded(view: View) -> bool:
+    """Whether a reward is logged that goes up and down (one that only grows is a counter)."""
+    return any(len(s) > 3 and bool((np.diff(s.value) < 0).mean() > 0.05) for s in (r.finite for r in view.of("reward")))

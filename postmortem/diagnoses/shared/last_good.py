@@ -1,0 +1,95 @@
+"""The last good step and checkpoint of a run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.checkpoints.find import step_of
+from postmortem.core.stats import SIGMA, trailing_median
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.core.model import Checkpoint
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
+
+
+def calm(series: Series) -> NDArray[np.bool_]:
+    """True where a point is finite and calm: less than five deviations above the median of the 25 points before, or
+    less than twice that median."""
+    rows = np.flatnonzero(np.isfinite(series.value))
+    x = series.value[rows]
+    with np.errstate(over="ignore", invalid="ignore"):
+        base = trailing_median(x)
+        off = x - base
+        scale = SIGMA * trailing_median(np.abs(off))
+        quiet = (off <= 5 * scale) | (off <= np.abs(base))
+    found = np.zeros(len(series), bool)
+    found[rows[quiet]] = True
+    return found
+
+
+def watched(view: View) -> list[Series]:
+    """The loss and the gradient norm; where neither is logged, what else tells of the training."""
+    main = [s for s in (view.main("loss"), view.main("grad_norm")) if s is not None and np.isfinite(s.value).any()]
+    return main or [s for s in view.series if s.role in ("val_loss", "perplexity")] or [s for s in view.series if s.role not in (None, "epoch")][:1]
+
+
+def last_good_step(view: View, onset: int | None) -> int | None:
+    """The last logged step before `onset` at which loss and gradient norm are finite and calm; None where there is none."""
+    series = watched(view)
+    if not series:
+        return None
+    bad = np.unique(np.concatenate([s.step[~calm(s)] for s in series]))
+    steps = np.setdiff1d(series[0].step, bad)
+    if onset is not None:
+        steps = steps[steps < onset]
+    return int(steps[-1]) if len(steps) else None
+
+
+def calm_before(view: View, step: int | None, points: int = 10) -> bool:
+    """Whether loss and gradient norm were finite and calm in the last `points` rows before `step`, and did not climb."""
+    if step is None:
+        return False
+    for series in watched(view):
+        until = int(np.searchsorted(series.step, step))
+        recent = series.value[max(0, until - points) : until]
+        if len(recent) < 3 or not calm(series)[max(0, until - points) : until].all():
+            return False
+        half = len(recent) // 2
+        first, last = float(np.median(recent[:half])), float(np.median(recent[half:]))
+        if last > 1.5 * abs(first) + 1e-12:
+            return False
+    return bool(watched(view))
+
+
+def last_good_checkpoint(view: View, good: int | None, onset: int | None = None) -> Checkpoint | None:
+    """The newest checkpoint at or before `good` that is not known to hold non-finite values.
+
+    With `onset`, also one from between the two that was looked into and is finite: a log with every tenth step only does not say
+    when in between a value turned non-finite, the weights do. One that says the very step at which the log went on after a restart
+    is from before that step.
+    """
+    if good is None:
+        return None
+    until = good if onset is None else onset - 1
+    steps = {c.step for c in view.run.checkpoints}
+    went_on = {r.after for r in view.restarts if r.after - 1 not in steps}
+    spoiled = {(os.path.dirname(c.path), c.step) for c in view.run.checkpoints if c.finite is False}  # one part of several files
+    known = [
+        (c.step - (c.step in went_on), c)
+        for c in view.run.checkpoints
+        if c.step is not None and c.problem is None and (os.path.dirname(c.path), c.step) not in spoiled
+    ]
+    fit = [c for step, c in known if (step <= good and c.finite is not False) or (step <= until and c.finite)]
+    return max(fit, key=lambda c: (c.step or 0, step_of(Path(c.path)) is not None, c.path), default=None)  # latest.pt may be written again
+
+
+def _logged_between(view: View, good: int | None, onset: int) -> bool:
+    """Whether the log has steps between the last good one and the onset: then the run was on its way down before it."""
+    return good is not None and any(bool(((s.step > good) & (s.step < onset)).any()) for s in watched(view))

@@ -1,0 +1,85 @@
+"""Learning rate and gradient norm around a step, and settings to try instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.diagnoses.shared.last_good import calm
+
+if TYPE_CHECKING:
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
+
+
+def number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def value_at(series: Series | None, step: int | None) -> float | None:
+    """The last finite value at or before `step`."""
+    if series is None or step is None:
+        return None
+    rows = np.flatnonzero((series.step <= step) & np.isfinite(series.value))
+    return float(series.value[rows[-1]]) if len(rows) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The learning rate around a step: there, a tenth of the run before it, the largest so far, and when it calmed down."""
+
+    tag: str
+    at: float
+    before: float
+    peak: float
+    jump: float
+    """The largest ratio of neighbouring rows in the tenth of the run before the step."""
+
+    @property
+    def rising(self) -> bool:
+        return self.at > 1.05 * self.before  # a linear warm-up from zero gains 11 % in the last tenth of its way
+
+
+def rate_at(view: View, step: int | None) -> Rate | None:
+    """The learning rate at `step`; None where none is logged before it."""
+    raw = view.main("lr")
+    if raw is None or step is None:
+        return None
+    series = raw.finite
+    until = int(np.searchsorted(series.step, step, side="right"))
+    if until < 2:
+        return None
+    x = series.value[:until]
+    since = max(0, min(until - 2, int(np.searchsorted(series.step, step - max(1, (step - int(series.step[0])) // 10)))))
+    recent = x[since:]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = recent[1:] / recent[:-1]
+    jump = float(np.nanmax(ratio, initial=0.0, where=np.isfinite(ratio)))
+    return Rate(series.tag, float(recent.max()), float(recent[0]), float(x.max()), jump)
+
+
+def lower_rate(view: View, rate: Rate | None) -> str:
+    """The change of the learning rate to try, with the values seen; general words where it is not logged."""
+    known = next(view.settings("lr", "learning_rate", "max_lr", "peak_lr", "base_lr"), None)
+    if rate is None and known is None:
+        return "lower the learning rate to a third and log it"
+    name, high = (rate.tag, rate.at) if rate is not None else known or ("lr", 0.0)
+    if known is not None:
+        name = known[0]
+    low = high / 3 if rate is None or not rate.rising else min(high / 3, rate.before)
+    why = f"calm at {number(rate.before)}, broken at {number(rate.at)}" if rate is not None and rate.rising else "a third of what it was at the onset"
+    return f"{name}: {number(high)} → {number(float(f'{low:.0e}'))} ({why})"
+
+
+def clip(view: View, step: int | None) -> str | None:
+    """A limit for the gradient norm, from its level before `step`; None where no gradient norm is logged."""
+    grad = view.main("grad_norm")
+    if grad is None or step is None:
+        return None
+    before = grad.value[(grad.step < step) & calm(grad)]
+    if len(before) < 5:
+        return None
+    level = float(f"{np.quantile(before[-200:], 0.9):.1g}")
+    return f"clip the gradient norm at {number(level)} (its level before the onset; torch.nn.utils.clip_grad_norm_)" if level > 0 else None

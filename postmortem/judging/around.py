@@ -1,0 +1,62 @@
+"""What the main series did around the root finding: the few numbers and the small curve that a person looks at first."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.report import Around
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Finding
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
+
+CURVE_POINTS = 60
+_ROLES = ("loss", "val_loss", "grad_norm", "lr", "loss_scale")
+
+
+def around(view: View, root: Finding | None) -> tuple[Around, ...]:
+    """Loss, validation loss, gradient norm, learning rate and loss scale before and at the step of `root`.
+
+    The finding's own series comes first where it has none of these roles. Without a finding: the last values.
+    """
+    chosen: list[Series] = [s for s in (view.main(role) for role in _ROLES) if s is not None and len(s)]
+    if root is not None and root.tag is not None:
+        own = next((s for s in view.series if s.tag == root.tag and root.rank in (None, s.rank)), None)
+        if own is not None and len(own):
+            chosen = [own, *(s for s in chosen if s.tag != own.tag and s.role != own.role)]
+    step = None if root is None else root.step
+    return tuple(_one(s, step) for s in chosen)
+
+
+def _one(series: Series, step: int | None) -> Around:
+    before = len(series) - 2 if step is None else int(np.searchsorted(series.step, step, side="left")) - 1
+    at = before + 1 if step is None else int(np.searchsorted(series.step, step, side="right")) - 1
+    if at <= before:  # nothing logged exactly at the step: the next point after it
+        at = before + 1 if before + 1 < len(series) else before
+    return Around(
+        tag=series.tag,
+        role=series.role or "",
+        before_step=int(series.step[before]) if before >= 0 else None,
+        before=float(series.value[before]) if before >= 0 else None,
+        at_step=int(series.step[at]) if at >= 0 else None,
+        at=float(series.value[at]) if at >= 0 else None,
+        curve=_curve(series),
+    )
+
+
+def _curve(series: Series) -> tuple[float, ...]:
+    """At most CURVE_POINTS values over the whole run: per bucket the value farthest from the median, NaN where one is."""
+    value = series.value
+    if len(value) <= CURVE_POINTS:
+        return tuple(value.tolist())
+    edges = np.linspace(0, len(value), CURVE_POINTS + 1).astype(int)
+    curve = []
+    for a, b in pairwise(edges):
+        part = value[a:b]
+        bad = part[~np.isfinite(part)]
+        curve.append(float(bad[0]) if len(bad) else float(part[np.argmax(np.abs(part - np.median(part)))]))
+    return tuple(curve)

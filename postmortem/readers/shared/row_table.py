@@ -1,0 +1,138 @@
+"""Rows of named numbers, most cells absent, on their way to points: what CSV, JSON and W&B logs have in common."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.core.model import Problem
+from postmortem.core.points import Points, PointsBuilder
+from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, WITHIN_EPOCH, epoch_axis, plain, row_axis, step_axis
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from numpy.typing import NDArray
+
+    from postmortem.core.reading import Reading
+    from postmortem.readers.shared.step_column import Axis
+
+_TIMES = {"wall_time", "walltime", "timestamp", "time", "datetime", "date", "created_at", "unix_time"}
+_RANKS = {"rank", "global_rank"}
+_TELLING = {*COUNTERS, *WITHIN_EPOCH, *EPOCHS, *_TIMES, *_RANKS}
+_EARLIEST, _LATEST = 1e9, 5e9  # seconds: 2001 to 2128
+
+
+class Table:
+    """n rows, each with some numbers; a NaN in a cell is a number, a cell that is not there is absent."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+        self._code, self._row, self._value = array("q"), array("q"), array("d")
+        self.n = 0
+
+    def __len__(self) -> int:
+        return self.n
+
+    def add(self, row: Iterable[tuple[str, float]]) -> None:
+        """Appends a row."""
+        for name, value in row:
+            self._code.append(self._codes.setdefault(name, len(self._codes)))
+            self._row.append(self.n)
+            self._value.append(value)
+        self.n += 1
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._codes)
+
+    def columns(self, *more: str) -> dict[str, NDArray[np.float64]]:
+        """The columns that may say what a row is (its step, epoch, time or rank), and `more`: float64[n], NaN where absent."""
+        code, at, value = self._arrays()
+        order = np.argsort(code, kind="stable")
+        bounds = np.searchsorted(code[order], np.arange(len(self._codes) + 1))
+        found = {}
+        for name, own in self._codes.items():
+            if plain(name) in _TELLING or name in more:
+                mine = order[bounds[own] : bounds[own + 1]]
+                column = np.full(self.n, math.nan)
+                column[at[mine]] = value[mine]
+                found[name] = column
+        return found
+
+    def points(
+        self, step: NDArray[np.int64], wall_time: Any = math.nan, rank: Any = -1, *, leave_out: Container[str] = (), without: Any = ()
+    ) -> Points:
+        """All cells as points, but for those of the columns `leave_out` and of the rows `without`.
+
+        `step` int64[n], `wall_time` float64[n] and `rank` int16[n] are those of the rows; two may be scalars.
+        """
+        code, at, value = self._arrays()
+        kept = np.array([name not in leave_out for name in self._codes], bool)[code]
+        if len(without):
+            kept &= ~np.isin(at, without)
+        code, at, value = code[kept], at[kept], value[kept]
+        tags = [name for name in self._codes if name not in leave_out]
+        order = {name: i for i, name in enumerate(tags)}
+        renumbered = np.array([order.get(name, -1) for name in self._codes], np.int32)
+        builder = PointsBuilder()
+        builder.extend_columns(tags, renumbered[code], step[at], value, np.broadcast_to(wall_time, self.n)[at], np.broadcast_to(rank, self.n)[at])
+        return builder.build()
+
+    def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+        return np.array(self._code, np.int64), np.array(self._row, np.int64), np.array(self._value, np.float64)
+
+
+def finish(reading: Reading, table: Table, times: list[float], axis: Axis | None = None) -> None:
+    """Turns a table into the points of `reading`: finds the columns of step (where `axis` is none), wall time and rank.
+
+    `times` are wall times of the rows that were read otherwise, NaN where there were none.
+    """
+    columns = table.columns()
+    time_name, wall_time = _wall_times(columns) or ("", np.array(times))
+    rank_name, rank = _ranks(columns) or ("", np.full(len(table), -1, np.int16))
+    axis = axis or step_axis(columns, rank) or epoch_axis(columns) or row_axis(len(table))
+    reading.points = table.points(axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name}, without=axis.wrong)
+    reading.step_axis = axis.name
+    if n := len(axis.wrong):
+        what = f"{n} {'row has' if n == 1 else 'rows have'} no possible step in the column {axis.name!r}, the first is row {axis.wrong[0] + 1}"
+        reading.problems.append(Problem(path=reading.path, what=what, kept="all other rows", lost=f"{n} {'row' if n == 1 else 'rows'}"))
+    if len(table):
+        reading.notes.append(axis.note)
+    known = wall_time[np.isfinite(wall_time)]
+    if len(known):
+        reading.started, reading.stopped = float(known[0]), float(known[-1])
+
+
+def _wall_times(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.float64]] | None:
+    """The column that holds seconds (or milliseconds) since the epoch, and it in seconds."""
+    for name, column in columns.items():
+        known = column[~np.isnan(column)]
+        if plain(name) in _TIMES and len(known):
+            for scale in (1.0, 1e3):
+                if (known >= _EARLIEST * scale).all() and (known <= _LATEST * scale).all():
+                    return name, column / scale
+    return None
+
+
+def _ranks(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.int16]] | None:
+    """The column that says which rank wrote a row."""
+    for name, column in columns.items():
+        if name.strip().lower() in _RANKS and ((column >= 0) & (column < 2**15) & (column == np.floor(column))).all():
+            return name, column.astype(np.int16)
+    return None
+
+
+def iso_time(text: str) -> float | None:
+    """Seconds since the epoch of an ISO date with a time of day; without a zone it counts as UTC."""
+    if len(text) < 16 or not text[:4].isdigit():
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

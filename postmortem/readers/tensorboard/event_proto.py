@@ -1,0 +1,82 @@
+"""TensorBoard's Event messages: the fields that are read, and the number in a value.
+
+Field numbers from tensorboard/compat/proto/{event,summary,tensor,tensor_shape,types}.proto and
+tensorboard/plugins/hparams/plugin_data.proto. Histograms, images, audio and graphs stay unparsed bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from postmortem.readers.shared.protobuf import messages
+
+_CLASSES = messages(
+    "postmortem.tensorboard",
+    """
+    message Event { double wall_time = 1; int64 step = 2; bytes file_version = 3; bytes graph = 4; Summary summary = 5;
+                    bytes log_message = 6; bytes session_log = 7; bytes run_metadata = 8; bytes meta_graph = 9; }
+    message Summary { repeated Value value = 1; }
+    message Value { bytes tag = 1; float simple_value = 2; bytes histogram = 3; bytes image = 4; bytes histo = 5; bytes audio = 6;
+                    Tensor tensor = 8; Metadata metadata = 9; }
+    message Metadata { PluginData plugin_data = 1; }
+    message PluginData { bytes plugin_name = 1; bytes content = 2; }
+    message Tensor { int32 dtype = 1; Shape shape = 2; bytes content = 4; repeated float float_val = 5; repeated double double_val = 6;
+                     repeated int32 int_val = 7; repeated int64 int64_val = 10; repeated bool bool_val = 11; repeated int32 half_val = 13;
+                     repeated uint32 uint32_val = 16; repeated uint64 uint64_val = 17; }
+    message Shape { repeated Dim dim = 2; }
+    message Dim { int64 size = 1; }
+    """,
+)
+EVENT = _CLASSES["Event"]
+
+HPARAMS = messages(
+    "postmortem.hparams",
+    """
+    message HParams { SessionStart session_start = 3; }
+    message SessionStart { repeated Entry hparams = 1; }
+    message Entry { string key = 1; Value value = 2; }
+    message Value { double number = 2; string text = 3; bool truth = 4; }
+    """,
+)["HParams"]
+
+BFLOAT16 = 14
+DTYPES: dict[int, tuple[str, str]] = {
+    1: ("<f4", "float_val"),
+    2: ("<f8", "double_val"),
+    3: ("<i4", "int_val"),
+    4: ("u1", "int_val"),
+    5: ("<i2", "int_val"),
+    6: ("i1", "int_val"),
+    9: ("<i8", "int64_val"),
+    10: ("?", "bool_val"),
+    BFLOAT16: ("<u2", "half_val"),
+    17: ("<u2", "int_val"),
+    19: ("<f2", "half_val"),
+    22: ("<u4", "uint32_val"),
+    23: ("<u8", "uint64_val"),
+}
+"""Numeric types of a tensor by their number in types.proto: as numpy writes them, and the list they stand in otherwise."""
+
+
+def number(tensor: Any) -> float | None:
+    """The number in a tensor of one element and a numeric type, else None."""
+    known = DTYPES.get(tensor.dtype)
+    if known is None or any(d.size != 1 for d in tensor.shape.dim):
+        return None
+    numpy_type, field = known
+    if tensor.content:
+        stored = np.frombuffer(tensor.content, numpy_type) if len(tensor.content) == np.dtype(numpy_type).itemsize else None
+    else:
+        stored = np.array(list(getattr(tensor, field)) or [0])  # an omitted list stands for zeros
+        if field == "half_val":
+            stored = (stored & 0xFFFF).astype("<u2").view(numpy_type)
+    if stored is None or len(stored) != 1:
+        return None
+    return float(widen(stored, tensor.dtype)[0])
+
+
+def widen(stored: Any, dtype: int) -> Any:
+    """Stored elements as float64; the bits of a bfloat16 are the upper half of a float32."""
+    return (stored.astype("<u4") << 16).view("<f4").astype(np.float64) if dtype == BFLOAT16 else stored.astype(np.float64)

@@ -1,0 +1,251 @@
+"""Text logs: what a training printed to its terminal, a Slurm ``.out``, a logger's file.
+
+Each row is understood once by a dialect or by the general miner; rows that differ only in their numbers share
+that understanding (`_shapes`). Steps are settled at the end, over the whole file (`_steps`).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from postmortem.core.model import Problem
+from postmortem.core.reading import Reading
+from postmortem.readers import reader
+from postmortem.readers.text.bulk import Bulk
+from postmortem.readers.text.bulk.rows import Ordered, Rows
+from postmortem.readers.text.dialects import DIALECTS
+from postmortem.readers.text.failures import find_events
+from postmortem.readers.text.lines.blocks import Lines, looks_like_text, text_of
+from postmortem.readers.text.records.miner import LONGEST_ROW
+from postmortem.readers.text.row_parser import Understanding
+from postmortem.readers.text.steps.resolve import resolve
+from postmortem.readers.text.steps.row_store import NO_STEP, Track
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from postmortem.core.model import Event
+    from postmortem.readers.text.dialects import Dialect
+    from postmortem.readers.text.lines.blocks import Block
+    from postmortem.readers.text.steps.announced_length import Announcements
+    from postmortem.readers.text.steps.resolve import Resolved
+
+_ENDINGS = {".out", ".log", ".err", ".txt", ""}
+_JOB = re.compile(r"(?:SLURM_JOB_?ID|slurm job id|Job ID|job_id)\s*[=:]\s*(\d{3,12})", re.IGNORECASE)
+_JOB_IN_NAME = re.compile(r"(?<![\d.])(\d{4,12})(?:_\d+)?(?=\.(?:out|err|log|txt)$)|(?:slurm|job)[-_.]?(\d{3,12})", re.IGNORECASE)
+_YEAR = re.compile(rb"(?<!\d)(20\d\d)[-/]\d\d[-/]\d\d")
+_CLOCK = re.compile(rb"\d\d:\d\d")
+_ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
+_MOST_SHAPES = 20_000
+_STEPS_APART = 5
+"""Steps done again, and steps done more, that show a new start: ranks of one training are hardly a step apart."""
+_KEPT = 31 << 20
+"""Bytes; just below the largest threshold up to which glibc learns from what is freed (mallopt(3), M_MMAP_THRESHOLD)."""
+NEAR = 32_768
+"""Bytes behind a line that may matter in which every line is shown to the search for events."""
+
+
+@reader
+class TextReader:
+    """Any readable text that ends in .out, .log, .err or .txt, or has no ending."""
+
+    kind: ClassVar[str] = "text"
+    priority: ClassVar[int] = 900
+
+    @staticmethod
+    def claims(path: Path, head: bytes) -> bool:
+        return path.suffix.lower() in _ENDINGS and looks_like_text(head)
+
+    @staticmethod
+    def read(path: Path) -> Reading:
+        return read_text(path)
+
+
+def read_text(path: Path, dialects: Iterable[type[Dialect]] | None = None, *, fast: bool = True) -> Reading:
+    """Reads a text log with these dialects (default: all that are registered) and the general miner.
+
+    `fast` False parses every row on its own: the same reading, slowly, for tests.
+    """
+    return _File(path, DIALECTS if dialects is None else dialects, fast).read()
+
+
+class _File:
+    """One log while it is read."""
+
+    def __init__(self, path: Path, dialects: Iterable[type[Dialect]], fast: bool = True) -> None:
+        self.path = path
+        self.track = Track()
+        self.understanding = Understanding(self.track, dialects)
+        self.bulk = Bulk(self.understanding, fast)
+        self.timeless: set[bytes] = set()
+        """Rows, but for their digits, that name no time."""
+        self.first_time = np.nan
+        self.last_time = np.nan
+        self.job: str | None = None
+        self.open = 0
+        """Up to which byte of the next block every line is shown, as the last one that may matter is `NEAR`."""
+        self.resolved: Resolved | None = None
+        self.last_fall: int | None = None
+
+    def read(self) -> Reading:
+        np.empty(_KEPT, np.uint8)  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
+        lines = Lines(self.path)
+        found = find_events(self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back)
+        resolved = self._resolve(found.announced)
+        reading = Reading(
+            source="text",
+            path=str(self.path),
+            points=resolved.points,
+            events=_with_steps(found.events, resolved),
+            problems=lines.problems,
+            skipped=resolved.skipped,
+            notes=[*lines.notes, *self._notes(), *resolved.notes],
+            ended=found.ended,
+            started=None if np.isnan(self.first_time) else float(self.first_time),
+            stopped=None if np.isnan(self.last_time) else float(self.last_time),
+            step_axis=resolved.axis,
+            facts=found.facts | ({"plan": resolved.plan} if resolved.plan else {}),
+        )
+        if self.understanding.cut_rows:
+            reading.problems.append(
+                Problem(
+                    path=str(self.path),
+                    what=f"{self.understanding.cut_rows} lines are longer than {LONGEST_ROW} characters",
+                    kept="the numbers in their first part",
+                    lost="the rest of them",
+                )
+            )
+        if self.understanding.unexplained:
+            reading.skipped["lines with numbers that nothing explained"] = self.understanding.unexplained
+        job = self.job or next((g for m in [_JOB_IN_NAME.search(self.path.name)] if m for g in m.groups() if g), None)
+        if job:
+            reading.facts.setdefault("job_id", job)
+        return reading
+
+    def _resolve(self, announced: Announcements) -> Resolved:
+        """What the rows say, all of them being read."""
+        if self.resolved is None:
+            self.resolved = resolve(self.track, announced)
+        return self.resolved
+
+    def _went_back(self, line: int, announced: Announcements) -> bool:
+        resolved = self._resolve(announced)
+        if self.last_fall is None:
+            self.last_fall = _last_fall(resolved) if resolved.axis == "step" else -1
+        return line < self.last_fall and _went_back(resolved, line)
+
+    def _notes(self) -> list[str]:
+        explained = self.understanding.explained
+        if not explained:
+            return []
+        parts = ", ".join(f"{name} {count}" for name, count in sorted(explained.items(), key=lambda e: (-e[1], e[0])))
+        if quickly := self.bulk.read_quickly:
+            parts += f", simple pattern {quickly} (their words occur in no other line, so each was only searched for names and numbers)"
+        return [f"lines explained: {parts}; with numbers but not explained: {self.understanding.unexplained}"]
+
+    def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
+        """Reads the numbers of each block and hands its lines on to the search for events."""
+        size = max(self.path.stat().st_size, 1)
+        for i, block in enumerate(lines):
+            self.track.share = min(1.0, (block.offset + block.size) / size)
+            if i == 0:
+                self._look(block)
+            yield from self._block(block)
+
+    def _look(self, block: Block) -> None:
+        head = block.data[: min(block.size, 262_144)]
+        found = _YEAR.search(head)
+        self.understanding.look(head, int(found[1]) if found else datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year)
+        job = _JOB.search(text_of(head[:65_536]))
+        self.job = job[1] if job else None
+
+    def _block(self, block: Block) -> Iterator[tuple[int, str]]:
+        rows = Rows(block)
+        out = Ordered(rows.line)
+        news = self.bulk.read(rows, out)
+        self._note_times(rows)
+        out.into(self.track)
+        yield from self._for_events(rows, news)
+
+    def _note_times(self, rows: Rows) -> None:
+        """Keeps the first and the last time that rows named."""
+        if np.isnan(self.first_time):
+            self.first_time = self._time_in(rows, rows.filled[:2000])
+        last = self._time_in(rows, rows.filled[:-500:-1])
+        self.last_time = self.last_time if np.isnan(last) else last
+
+    def _time_in(self, rows: Rows, which: NDArray[np.intp]) -> float:
+        for i in which.tolist():
+            start = int(rows.start[i])
+            if not _CLOCK.search(rows.padded, start, start + min(int(rows.length[i]), 400)):
+                continue
+            row = rows.bytes(i)[:400]
+            shape = row.translate(_ONE_DIGIT)
+            if shape in self.timeless:
+                continue
+            wall = self.understanding.wall_time(row)
+            if wall is not None:
+                return wall
+            if len(self.timeless) < _MOST_SHAPES:
+                self.timeless.add(shape)
+        return float("nan")
+
+    def _for_events(self, rows: Rows, news: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
+        """The lines that may matter for what went wrong: not the ones whose words cannot, unless they follow one that may."""
+        if self.bulk.fast:
+            rows.show_after(news, NEAR)
+            rows.hidden[: int(np.searchsorted(rows.start, self.open))] = False
+            self.open = max(int(rows.start[news].max(initial=-NEAR)) + NEAR, self.open) - rows.size
+            if rows.block.first_line == 1:
+                rows.hidden[:600] = False
+            rows.hidden[-20:] = False  # the end tells whether the log was cut
+        else:
+            rows.hidden[:] = False
+        yield from rows.shown()
+
+
+def _last_fall(resolved: Resolved) -> int:
+    """The last line at which the steps of a rank go back; -1 where they never do."""
+    known = np.flatnonzero(resolved.step != NO_STEP)
+    known = known[np.argsort(resolved.rank[known], kind="stable")]
+    step, rank = resolved.step[known], resolved.rank[known]
+    fell = (step[1:] < step[:-1]) & (rank[1:] == rank[:-1])
+    return int(resolved.line[known[1:]][fell].astype(np.int64).max(initial=-1))
+
+
+def _went_back(resolved: Resolved, line: int) -> bool:
+    """Whether behind `line` steps are done again and then more than were done before: other ranks are no such distance apart."""
+    known = resolved.step != NO_STEP
+    if not known.any() or not resolved.line[known][0] <= line:
+        return False
+    rank = resolved.rank[known][np.searchsorted(resolved.line[known], line, side="right") - 1]
+    known &= resolved.rank == rank
+    steps, behind = resolved.step[known], resolved.line[known] > line
+    before, after = np.unique(steps[~behind]), np.unique(steps[behind])
+    again = np.isin(after, before) & (after < steps[~behind][-1])
+    return bool(min(np.count_nonzero(again), np.count_nonzero(after > before[-1])) >= _STEPS_APART)
+
+
+def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
+    """Each event with the last step that its rank, or else anyone, had printed before it."""
+    known = resolved.step != NO_STEP
+    if not events or not known.any():
+        return events
+    lines, steps, ranks = resolved.line[known], resolved.step[known], resolved.rank[known]
+    dated = []
+    for event in events:
+        end = int(np.searchsorted(lines, event.line or 0, side="right")) if event.line is not None else len(lines)
+        step = None
+        if end:
+            own = np.flatnonzero(ranks[:end] == (-2 if event.rank is None else event.rank))
+            step = int(steps[own[-1] if len(own) else end - 1])
+        dated.append(replace(event, step=step) if step is not None and event.step is None else event)
+    return dated

@@ -1,0 +1,138 @@
+"""Tables in general: rows under a header that names the columns. A part of the miner that remembers the header."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from postmortem.core.roles import role_of
+from postmortem.readers.text.dialects import Dialect
+from postmortem.readers.text.records.miner import NONFINITE, NUMBER, number
+from postmortem.readers.text.records.record import Record, Row, Value
+from postmortem.readers.text.records.step_words import SPLITS, position
+
+_SCALE = {"K": 1e3, "M": 1e6, "B": 1e9}
+_CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
+
+
+class ColumnTable(Dialect):
+    """Rows under a header that names the columns: fastai, nerfstudio, PrettyTable, CSV on the terminal, hand-made tables.
+
+    Columns are separated by two or more blanks, tabs, bars, or commas, or by single blanks where every name is one word. A column
+    named like a step or an epoch is the position. A header of split words (``Training | Validation``) names the columns of rows that begin
+    with the metric.
+    """
+
+    name = "table"
+    priority = 60
+    content: ClassVar[re.Pattern[str] | None] = re.compile(
+        rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?(?:\s\s|\t|,|\s*+[|│┃])"  # a cell and its end
+        rf"|\s*+(?:{NUMBER}\s++){{3}}"  # cells between single blanks
+        r"|(?=[^\d]*+$)(?=(?:[^,|\t│┃]*+[,|\t│┃]){2}|(?:.{0,400}?\S\s\s++){2})(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"  # names between separators
+        r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
+        rf"|[A-Za-z_][\w./@\-]*+\s++\|\s*+(?:{NUMBER}|{NONFINITE}|N/A)\s*+\|"
+    )
+    _name = re.compile(r"(?!.*(?:^|[ (:=])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?[%)]?(?: |$))[A-Za-z_#∇][\w ./@()%#\-\[\]|]{0,40}$")
+
+    def __init__(self) -> None:
+        self.header: dict[int, tuple[str, list[str]]] = {}
+        self.splits: dict[int, list[str]] = {}
+
+    def parse(self, row: Row) -> Record | None:
+        text = row.text.strip()
+        if "|" in text and (record := self._by_split(row, text)) is not None:
+            return record
+        header = self.header.get(row.rank)
+        if header is not None and (text[:1].isdigit() or text[:1] in "|│┃-.n"):
+            sign, names = header
+            cells = _cells(text, sign)
+            if len(cells) != len(names) and sign == "  ":  # wide columns that touch
+                names, cells = " ".join(names).split(), text.split()
+            if len(cells) == len(names) + 1 and cells[0].isdigit() and sign == "  ":
+                names = ["step", *names]  # the index of a data frame, whose column has no name
+            if len(cells) == len(names):
+                record = self._row(names, cells)
+                if record is not None:
+                    return record
+        for sign in ("|", ",", "  ", " "):
+            if sign == " " and ("  " not in text or len(text.split()) < 5):
+                continue
+            if sign in text or (sign == "  " and "\t" in text) or (sign == "|" and ("│" in text or "┃" in text)):
+                names = _cells(text, sign)
+                if (
+                    len(names) >= (2 if sign == "|" else 3)
+                    and len(set(names)) == len(names)
+                    and all(self._name.match(n) and len(n.split()) <= 5 for n in names)
+                    and self._metrics(names)
+                ):
+                    self.header[row.rank] = (sign, names)
+                    return Record()
+        return None
+
+    def _by_split(self, row: Row, text: str) -> Record | None:
+        """A header of split words, or a row below one: the metric's name, then its value in each split."""
+        cells = [c.strip() for c in text.split("|")]
+        if len(cells) >= 2 and all(c.lower() in SPLITS for c in cells):
+            self.splits[row.rank] = cells
+            return Record()
+        splits = self.splits.get(row.rank, [])
+        if len(cells) != len(splits) + 1 or not splits or self._name.match(cells[0]) is None:
+            return None
+        found = [(split, _CELL.match(cell)) for split, cell in zip(splits, cells[1:], strict=True)]
+        values = [Value(f"{split} {cells[0]}", number(match["value"])) for split, match in found if match is not None]
+        return Record(values) if values else None
+
+    @staticmethod
+    def _metrics(names: list[str]) -> bool:
+        """At least one known quantity and one position, or two known quantities; no file listing, no table of layers."""
+        known = sum(role_of(_clean(n)) is not None for n in names)
+        places = sum((position(_clean(n, "#" in names)) or ("", 0))[0] in ("step", "epoch") for n in names)
+        return (known >= 2 and len(names) > 2) or (known >= 1 and places >= 1)
+
+    @staticmethod
+    def _row(names: list[str], cells: list[str]) -> Record | None:
+        record = Record()
+        numbers = 0
+        for name, cell in zip(names, cells, strict=True):
+            name = _clean(name, "#" in names)
+            match = _CELL.match(cell)
+            where = position(name)
+            if match is None:
+                fraction = re.match(r"(\d{1,12})/(\d{1,12})$", cell)
+                if fraction and where and where[0]:
+                    if where[0] == "epoch":
+                        record.epoch, record.epochs = float(fraction[1]), float(fraction[2])
+                    else:
+                        record.n, record.total, record.level = float(fraction[1]), float(fraction[2]), where[1]
+                    numbers += 1
+                continue
+            numbers += 1
+            value = number(match["value"])
+            if where is not None:
+                if where[0] == "epoch":
+                    record.epoch = value
+                elif where[0] == "step" and where[1] > record.level:
+                    record.step, record.level = value, where[1]
+                continue
+            unit = (match["unit"] or "").strip()
+            record.values.append(Value(name, value * _SCALE.get(unit, 1.0) if role_of(name) != "memory" else value))
+        return record if numbers >= max(2, len(cells) // 2) and record.values else None
+
+
+def _cells(text: str, sign: str) -> list[str]:
+    if sign == " ":
+        return text.split()
+    if sign == "  ":
+        return [c.strip() for c in re.split(r"\s{2,}|\t", text.strip())]
+    return (
+        [c.strip() for c in text.strip().strip("|│┃").split(sign)]
+        if sign != "|"
+        else [c.strip() for c in re.split(r"[|│┃]", text.strip().strip("|│┃"))]
+    )
+
+
+def _clean(name: str, counted: bool = False) -> str:
+    """``Step (% Done)`` is the step. With a column ``#`` (`counted`) that is the step, and ``E`` the epoch (spaCy)."""
+    if counted and name in ("#", "E"):
+        return "step" if name == "#" else "epoch"
+    return re.sub(r"\s*\(%[^)]*\)$", "", name)

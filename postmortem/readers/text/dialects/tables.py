@@ -1,0 +1,104 @@
+"""Boxes and tables of one program each; tables in general are read by the miner."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from postmortem.readers.text.dialects import Dialect, dialect
+from postmortem.readers.text.records.miner import NONFINITE, NUMBER, number
+from postmortem.readers.text.records.record import GLOBAL, Record, Row, Value
+
+_CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
+
+
+@dialect
+class StableBaselines(Dialect):
+    """Stable-Baselines3 (and rsl_rl-like boxes): ``| train/ |  |`` opens a group, ``|    loss | 46.6 |`` belongs to it.
+
+    Format: stable_baselines3/common/logger.py, HumanOutputFormat. The tag is group + name, the step `time/total_timesteps` of the same box,
+    so a box is handed over when it closes.
+    """
+
+    name = "stable-baselines3"
+    priority = 23
+    content: ClassVar[re.Pattern[str] | None] = re.compile(r"\|[^|]*+\|[^|]*+\|\s*+$|-{3,}\s*+$")
+    _line = re.compile(rf"\| (?P<indent> *+)(?P<name>[\w./@\-][\w./@\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$")
+
+    def __init__(self) -> None:
+        self.box: dict[int, tuple[str, list[Value]]] = {}
+
+    def parse(self, row: Row) -> Record | None:
+        text = row.text.rstrip()
+        if text.startswith("---") and set(text) == {"-"}:
+            group, values = self.box.pop(row.rank, ("", []))
+            del group
+            return self._close(values) if values else None
+        match = self._line.match(text)
+        if match is None:
+            return None
+        group, values = self.box.get(row.rank, ("", []))
+        if match["value"] is None:
+            group = match["name"].rstrip("/") + "/"
+        else:
+            values = [*values, Value((group if match["indent"] else "") + match["name"], number(match["value"]))]
+        self.box[row.rank] = (group, values)
+        return Record()
+
+    @staticmethod
+    def _close(values: list[Value]) -> Record:
+        steps = {v.tag.rsplit("/", 1)[-1]: v.number for v in values}
+        step = next((steps[k] for k in ("total_timesteps", "total timesteps", "timesteps", "n_updates", "iterations", "step") if k in steps), None)
+        record = Record([v for v in values if not v.tag.endswith("total_timesteps")])
+        if step is not None:
+            record.step, record.level = step, GLOBAL
+        return record
+
+
+@dialect
+class Ultralytics(Dialect):
+    """YOLO: a header ``Epoch GPU_mem box_loss …``, rows ``1/100 2.61G 1.411 …: 100% ━━━``, and a validation table with a row `all`.
+
+    Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts.
+    """
+
+    name = "ultralytics"
+    priority = 24
+    content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s*(?:Epoch|Class|\d+/\d+|all) ")
+
+    def __init__(self) -> None:
+        self.columns: list[str] = []
+        self.validation: list[str] = []
+        self.epoch: float | None = None
+
+    def sniff(self, sample: str) -> bool:
+        return "GPU_mem" in sample or "gpu_mem" in sample
+
+    def parse(self, row: Row) -> Record | None:
+        cells = row.text.split()
+        if len(cells) < 4:
+            return None
+        if cells[0] == "Epoch" and cells[1].lower() == "gpu_mem":
+            self.columns = cells
+            return Record()
+        if cells[0] == "Class" and "Images" in cells:
+            self.validation = [c.rstrip(":") for c in row.text.split(": ")[0].split()]
+            self.validation = [
+                c[:-1] if c.endswith(")") and "(" not in c else c.replace("Box(", "").replace("Mask(", "mask ") for c in self.validation
+            ]
+            return Record()
+        if cells[0] == "all" and self.validation:
+            names = self.validation[3:]
+            values = [Value(n, number(c)) for n, c in zip(names, cells[3:], strict=False) if _CELL.match(c)]
+            return Record(values, epoch=self.epoch)
+        if self.columns and (match := re.match(r"(\d{1,9})/(\d{1,9})$", cells[0])):
+            self.epoch = float(match[1])
+            if "100%" not in row.text and "%" in row.text:
+                return Record()
+            record = Record(epoch=self.epoch, epochs=float(match[2]))
+            for column, cell in zip(self.columns[1:], cells[1:], strict=False):
+                found = _CELL.match(cell.rstrip(":"))
+                if found and column not in ("Instances", "Size", "instances", "size"):
+                    record.values.append(Value(column, number(found["value"])))
+            return record
+        return None

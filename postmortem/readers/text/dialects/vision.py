@@ -1,0 +1,119 @@
+"""Vision trainers that name the epoch and the batch in brackets: mmengine, mmcv, timm, torchvision, PaddleDetection."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from postmortem.readers.text.dialects import Dialect, dialect
+from postmortem.readers.text.records.miner import NUMBER, mine, number
+from postmortem.readers.text.records.record import ITERATION, LOCAL, Record, Row, Value
+
+
+def _position(record: Record, match: re.Match[str], base: int) -> Record:
+    groups = match.groupdict()
+    record.level, record.step, record.base = LOCAL, None, base
+    record.epochs = None
+    record.at = {}
+    if groups.get("epoch"):
+        record.epoch = float(match["epoch"])
+        record.at["epoch"] = match.span("epoch")
+    record.n = float(match["n"])
+    record.at["n"] = match.span("n")
+    record.total = None
+    if groups.get("total"):
+        record.total = float(match["total"])
+        record.at["total"] = match.span("total")
+    return record
+
+
+@dialect
+class OpenMmlab(Dialect):
+    """mmengine ``Epoch(train) [1][10/20]  lr: …``, ``Iter(train) [  100/160000]``; mmcv 1.x ``Epoch [1][50/7330]\\tlr: …``.
+
+    Format: mmengine/logging, hooks/logger_hook.py; mmcv runner/hooks/logger/text.py. Epochs count from 1; values are means of the
+    log window. Evaluations belong to the end of their epoch: what stands in their brackets counts validation data.
+    """
+
+    name = "openmmlab"
+    priority = 14
+    needles: ClassVar[tuple[str, ...]] = ("Epoch(", "Epoch [", "Iter(", "Iter [", "Exp name")
+    _epoch = re.compile(r"Epoch ?(?:\((?P<mode>\w{1,10})\))? *+\[(?P<epoch>\d{1,9})\]\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]")
+    _iter = re.compile(r"Iter ?(?:\((?P<mode>\w{1,10})\))? *+\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]")
+    _list = re.compile(r"\w{1,60}: {0,8}-?[\d.]++(?: -?[\d.]++)++")
+
+    def parse(self, row: Row) -> Record | None:
+        match = self._epoch.match(row.text) or self._iter.match(row.text)
+        if match is None:
+            return None
+        text = row.text
+        record = mine(text, match.end(), demand=False) or Record()
+        lists = [m.span() for m in self._list.finditer(text, match.end())]
+        record.values = [v for v in record.values if not any(a <= v.start < b for a, b in lists)]
+        _position(record, match, 1)
+        if match["mode"] in ("val", "test"):
+            record.evaluation, record.own_names, record.split = True, True, match["mode"]
+            record.values = [] if match["total"] and match["n"] != match["total"] else record.values
+            record.once = True
+            record.n = record.total = None
+            record.at.pop("n")
+        elif match.re is self._iter:
+            record.step, record.level, record.n = record.n, ITERATION, None
+            record.at["step"] = record.at.pop("n")
+        return record
+
+
+@dialect
+class Timm(Dialect):
+    """timm: ``Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  Time: …  LR: 5.000e-04``, ``Test: [  97/97]  Loss: 4.702 ( 4.755)  Acc@1: …``.
+
+    Format: timm's train.py. The first number is the value now, the one in parentheses the mean of the epoch, both over ranks.
+    The last test line holds the totals in parentheses. Epochs and batches count from 0.
+    """
+
+    name = "timm"
+    priority = 15
+    needles: ClassVar[tuple[str, ...]] = ("Train: ", "Test: ")
+    _train = re.compile(r"Train: (?P<epoch>\d{1,9}) \[ *(?P<n>\d{1,12})/(?P<total>\d{1,12}) \( *\d+%\)\]")
+    _test = re.compile(r"Test(?: \(\w+\))?: {1,2}\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\] ")
+    _mean = re.compile(rf"([A-Za-z][\w@]{{0,40}}): {{0,8}}{NUMBER} \( {{0,8}}({NUMBER}|nan|inf)\)")
+
+    def parse(self, row: Row) -> Record | None:
+        if match := self._train.match(row.text):
+            record = mine(row.text, match.end(), demand=False)
+            return _position(record, match, 0) if record is not None else None
+        match = self._test.match(row.text)
+        if match is None or not self._mean.search(row.text):
+            return None
+        record = Record(evaluation=True, split="Test", once=True)
+        if int(match["n"]) >= int(match["total"]):
+            record.values = [Value(m[1], number(m[2]), *m.span(2)) for m in self._mean.finditer(row.text, match.end())]
+        return record
+
+
+@dialect
+class MetricLogger(Dialect):
+    """torchvision references, DETR, DeiT, MAE, DINO, PaddleDetection, the imagenet example: ``Epoch: [2]  [  10/1000]  eta: …  loss: 1.50 (1.49)``.
+
+    Format: references/detection/utils.py (median of the last 20, mean of the epoch in parentheses); examples/imagenet/main.py
+    (value, mean); ppdet/engine/callbacks.py. Epochs and batches count from 0.
+    """
+
+    name = "metric logger"
+    priority = 16
+    needles: ClassVar[tuple[str, ...]] = ("Epoch: [", "Test: ", "Test:  ")
+    _train = re.compile(r"Epoch: \[(?P<epoch>\d{1,9})\] *\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\]")
+    _test = re.compile(r"(?P<split>Test|Val|Validation): *\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\]")
+
+    def parse(self, row: Row) -> Record | None:
+        match = self._train.match(row.text) or self._test.match(row.text)
+        if match is None:
+            return None
+        record = mine(row.text, match.end(), demand=False) or Record()
+        if match.re is self._train:
+            return _position(record, match, 0)
+        record.evaluation, record.split, record.once = True, match["split"], True
+        record.n = record.total = record.step = None
+        if int(match["n"]) < int(match["total"]) - 1:
+            record.values = []
+        return record

@@ -1,0 +1,237 @@
+"""Bytes of a log as rows: decoding, terminal control and the states of redrawn lines undone.
+
+A file is read in blocks of whole lines. Within a block a row ends at a line feed or a carriage return; line
+numbers count line feeds only.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.model import Problem
+from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from numpy.typing import NDArray
+
+BLOCK = 4 << 20
+_SPARE = b"\n" * 4096
+"""Behind a block, so that words of any row may be read past its end; they also end a last line that has no end."""
+_PIECE = 1 << 18
+"""Bytes looked at at a time: what is worked out for them stays in the cache."""
+_HEAD = 1 << 16
+"""Bytes at the start of a file that tell its encoding, and whether its lines are wrapped."""
+LONGEST_LINE = 64 << 20
+"""A line without any end is cut here, so that memory stays bounded."""
+
+_MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
+"""The cursor goes to another line, or the screen is cleared: what follows is a row of its own."""
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_NUL, _BACKSPACE, _LF, _CR, _ESC = 0, 8, 10, 13, 27
+_HOLES = re.compile(rb"\0+")
+_BACKSPACES = re.compile(rb"\x08+")
+
+
+@dataclass(slots=True)
+class Block:
+    """Whole lines of a log, as UTF-8 without control sequences.
+
+    `data` are `size` bytes and spare ones behind them; `end` int64[n] is where rows end: at a line feed, a carriage
+    return, a hole of NULs, or behind the last line of a file; `first_line` is the number of the first line.
+    """
+
+    data: bytes
+    size: int
+    end: NDArray[np.intp]
+    first_line: int
+    offset: int
+
+
+@dataclass(slots=True)
+class Lines:
+    """Reads a log file block by block; `problems` and `notes` fill as it goes."""
+
+    path: Path
+    problems: list[Problem] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    size: int = 0
+    """Bytes read so far, of the text without its wrapping."""
+    line: int = 1
+    """Number of the next line."""
+
+    def __iter__(self) -> Iterator[Block]:
+        with self.path.open("rb", buffering=0) as file:
+            head = file.read(_HEAD)
+            encoding = _encoding(head, self.path)
+            file.seek(0)
+            size = os.fstat(file.fileno()).st_size  # a log that grows while it is read has an end all the same
+            chunks = _pieces(file, size)
+            if encoding:
+                self.notes.append(f"read as {encoding}")
+                chunks = _utf8(chunks, encoding)
+            elif key := content_key(head):
+                self.notes.append(f"each line is a JSON object, the log is what stands in {key!r}")
+                chunks = unwrapped(chunks, key, LONGEST_LINE)
+            else:
+                yield from self._as_they_are(file, size)
+                file.seek(self.size)
+                chunks = _pieces(file, size - self.size)
+            yield from self._blocks(chunks)
+
+    def ends_open(self) -> bool:
+        """Whether the last line has no end: the writer was cut off, or is still writing."""
+        with self.path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(0, end - 4))
+            tail = file.read().rstrip(b"\0")
+        return bool(tail) and not tail.endswith((b"\n", b"\r"))
+
+    def _as_they_are(self, file: BinaryIO, size: int) -> Iterator[Block]:
+        """Blocks of a file, uncopied, as long as there are lines that end well within the next `BLOCK` bytes; `self.size` of it were read."""
+        while self.size + BLOCK <= size:
+            file.seek(self.size)
+            data = file.read(BLOCK)
+            end = data.rfind(b"\n", 0, len(data) - len(_SPARE)) + 1
+            if not end:
+                return
+            yield self._next(data, end)
+
+    def _blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
+        kept: list[bytes] = []  # pieces of a line that has not ended
+        kept_size = 0
+        for chunk in chunks:
+            end = chunk.rfind(b"\n") + 1
+            if not end:
+                kept.append(chunk)
+                kept_size += len(chunk)
+                if kept_size < LONGEST_LINE:
+                    continue
+                # a redrawn bar of gigabytes: its states are rows of their own, so it may be cut between two
+                data = b"".join(kept)
+                end = data.rfind(b"\r") + 1 or len(data)
+                yield self._next(data[:end] + _SPARE, end)
+                kept, kept_size = [data[end:]], len(data) - end
+                continue
+            yield self._next(b"".join((*kept, memoryview(chunk)[:end], _SPARE)), kept_size + end)
+            kept, kept_size = [chunk[end:]], len(chunk) - end
+        if kept_size:
+            yield self._next(b"".join((*kept, _SPARE)), kept_size)
+
+    def _next(self, data: bytes, size: int) -> Block:
+        """The block of the first `size` of these bytes, which follow those that were read."""
+        block = self._block(data, size)
+        self.line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
+        self.size += size
+        return block
+
+    def _block(self, data: bytes, size: int) -> Block:
+        """The block of these bytes, of which the last are spare ones behind `size`, cleaned of what is no text."""
+        at, control = _controls(data, size)
+        if control[_NUL] or control[_ESC] or control[_BACKSPACE] or (self.size == 0 and data.startswith(codecs.BOM_UTF8)):
+            data = self._cleaned(data[:size])
+            size = len(data)
+            data += _SPARE
+            at, control = _controls(data, size)
+        if control.sum() > control[_LF]:
+            what = np.frombuffer(data, np.uint8)[at]
+            at = at[(what == _LF) | (what == _CR) | (what == _NUL)]
+        if size and (not len(at) or at[-1] < size - 1):
+            at = np.append(at, size)
+        return Block(data, size, at, self.line, self.size)
+
+    def _cleaned(self, data: bytes) -> bytes:
+        if b"\0" in data:
+            start = data.index(b"\0")
+            nuls = data.count(b"\0")
+            self.problems.append(
+                Problem(
+                    path=str(self.path),
+                    offset=self.size + start,
+                    line=self.line + data.count(b"\n", 0, start),
+                    what=f"{nuls} NUL bytes in the text, as a crash of the node or the file system leaves them",
+                    kept="the text around them",
+                    lost="what should stand there" if nuls > 3 else "",
+                )
+            )
+            data = _HOLES.sub(b"\0", data)  # one is left: it ends a row, and is itself news
+        if b"\x1b" in data:
+            data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
+        if b"\x08" in data:
+            data = _BACKSPACES.sub(_backspace, data)
+        return data if self.size else data.removeprefix(codecs.BOM_UTF8)
+
+
+def _controls(data: bytes, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Where control characters up to escape stand, tabs too, and how often each of them does."""
+    buffer = np.frombuffer(data, np.uint8, size)
+    pieces = range(0, max(size, 1), _PIECE)
+    at = np.concatenate([np.flatnonzero(buffer[start : start + _PIECE] <= _ESC) + start for start in pieces])
+    return at, np.bincount(buffer[at], minlength=_ESC + 1)
+
+
+def _backspace(match: re.Match[bytes]) -> bytes:
+    """Many backspaces go back to the start of the line, like a carriage return (Keras); a few turn a spinner."""
+    return b"\r" if match.end() - match.start() > 8 else b" "
+
+
+def _encoding(head: bytes, path: Path) -> str | None:
+    """A wide encoding by its mark, or by NULs in every other byte; None for UTF-8 and its relatives."""
+    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    with path.open("rb") as file:
+        sample = file.read(512)
+    if len(sample) >= 16 and b"\0" in sample:
+        even, odd = sample[::2].count(0), sample[1::2].count(0)
+        if odd > 0.4 * len(sample[1::2]) and even < 0.05 * len(sample):
+            return "utf-16-le"
+        if even > 0.4 * len(sample[::2]) and odd < 0.05 * len(sample):
+            return "utf-16-be"
+    return None
+
+
+def _pieces(file: BinaryIO, left: int) -> Iterator[bytes]:
+    """The next `left` bytes of a file."""
+    while left and (piece := file.read(min(BLOCK, left))):
+        left -= len(piece)
+        yield piece
+
+
+def _utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    for chunk in pieces:
+        yield decoder.decode(chunk).encode("utf-8", "replace")
+    yield decoder.decode(b"", True).encode("utf-8", "replace")
+
+
+def text_of(row: bytes) -> str:
+    """A row as text: UTF-8, or Latin-1 where it is not."""
+    try:
+        return row.decode("utf-8")
+    except UnicodeDecodeError:
+        return row.decode("latin-1")
+
+
+def looks_like_text(head: bytes) -> bool:
+    """Whether the first bytes of a file are text in a usual encoding: no control characters but those of terminals."""
+    if not head:
+        return False
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)):
+        return True
+    control = sum(head.count(c) for c in (*range(1, 7), *range(14, 27), *range(28, 32)))
+    nuls = head.count(0)
+    wide = nuls > 0.3 * len(head) and (head[1::2].count(0) > 0.8 * nuls or head[::2].count(0) > 0.8 * nuls)
+    if wide:
+        return True
+    return control <= 0.01 * len(head) and (nuls == 0 or len(head.replace(b"\0", b"")) > 0)

@@ -1,0 +1,1 @@
+"""What one row of a text log reports: values and the position in the training."""

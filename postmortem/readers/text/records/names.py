@@ -1,0 +1,116 @@
+"""The name that the text in front of a number gives it."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+
+from postmortem.core.roles import role_of
+from postmortem.readers.text.records.step_words import SPLITS
+
+_DELIMITER = re.compile(
+    r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
+    r"|[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s"
+    r"|(?:±|\+/?-)\s?[\d.]++(?:[eE][-+]?\d++)?%?\s"  # a spread behind a value
+)
+_DRESSING = re.compile(r"(?:device|dtype|grad_fn|requires_grad)=[^,)]{0,60}|\b[\w.]{0,20}(?:tensor|Tensor|float|int|array)\w{0,3}\(")
+_PLAIN = frozenset("'\"=\\")
+_APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
+_ABSENT = re.compile(r"[:=]\s?['\"]?(?i:none|null|n/a|nil|true|false|--)(?=\W)")
+_KEY = re.compile(r"""(['"])([^'"]{1,120})\1\s*$""")
+_WRAPPER = re.compile(r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?\w{0,8}(?:float|int|array|Array)\w{0,3})\($")
+_STOP_WORDS = {
+    "and", "with", "the", "at", "a", "is", "of", "for", "in", "on", "to", "has", "was", "are", "then", "now", "current", "avg:", "=>", "->", "got",
+}  # fmt: skip
+_CODE = re.compile(r"[A-Za-z]{0,2}\d++(?:[.:]\d++)++$")
+"""``E1.0100``: a position in a notation of its own, not a word of a name."""
+_WORD = re.compile(r"[^\W\d_]")
+
+
+@dataclass(slots=True)
+class Named:
+    name: str
+    strong: bool
+    """A sign stands between name and number, so the name is one."""
+    clean: bool
+    """The name fills the text since the number before."""
+    words: int
+    leftover: int
+    """Letters between the number before and the name."""
+    split: str
+
+
+@lru_cache(maxsize=65_536)
+def name_of(gap: str) -> Named | None:
+    """The name that the text in front of a number gives it; None where that ends in none."""
+    tail = gap.rstrip(" \t'\"[(")
+    while match := _WRAPPER.search(tail + "("):
+        tail = tail[: match.start()].rstrip(" \t'\"[(")
+    if tail.endswith(("->", "=>")):
+        tail, strong = tail[:-2], True
+    elif tail.endswith("..."):
+        tail = tail.rstrip(". ")
+        strong = role_of(tail.rpartition("  ")[2]) is not None
+        if not strong:
+            return None
+    elif tail[-1:] in ("=", ":", "≈", "~"):
+        tail, strong = tail.rstrip("=:≈~ "), True
+    else:
+        strong = False
+    tail = tail.rstrip(" \t")
+    if tail.endswith(" |") and not strong and tail.count("|") == 1:
+        tail = tail.rstrip(" |")  # "Step 100: train loss |  0.5"
+    if strong and tail[-1:] in "'\"" and (key := _KEY.search(tail[-130:])):
+        return Named(key[2], True, True, 1, 0, "")
+    unit = ""
+    if tail.endswith(")") and (k := tail.rfind("(", -24)) > 0:
+        tail, unit = tail[:k].rstrip(), (" " if tail[k - 1] == " " else "") + tail[k:]
+    tail = tail[-120:]
+    cut = 0
+    split = ""
+    for match in _DELIMITER.finditer(tail):
+        if match.end() < len(tail):
+            word = tail[cut : match.start()].strip("[]({ *#=-\t").lower().removesuffix(" set").removesuffix(" error").removesuffix(" results")
+            if word in SPLITS and not _ABSENT.match(match[0] + " "):
+                split = tail[cut : match.start()].strip("[]({ *#=-\t").split(" ")[0]
+            cut = match.end()
+    name = _bare(tail[cut:].strip().lstrip("([*#'\"-. )]:"), unit)
+    words = name.split()
+    while words and (words[0].lower() in _STOP_WORDS or (len(words) > 1 and _CODE.match(words[0]))):
+        words.pop(0)
+    while words and not strong and words[-1] in ("=", ":", "is", "of", "at"):
+        words.pop()
+    name = " ".join(words) + unit
+    if (
+        not words
+        or not _PLAIN.isdisjoint(_APOSTROPHE.sub("", name))
+        or "..." in name
+        or len(words) > 6
+        or not _WORD.search(name[:40])
+        or name[0].isdigit()
+        or (name[-1] in ",]" and not strong)
+        or name.endswith((".py", ".cpp", ".cu", ".cc", ".h"))
+    ):
+        return None
+    told = max((m.end() for m in _ABSENT.finditer(gap)), default=0)  # "acc: None" is a pair, too
+    leftover = letters(gap[told:]) - sum(map(str.isalpha, name))
+    return Named(name, strong, leftover <= len(split), len(words), max(0, leftover - len(split)), split)
+
+
+def _bare(name: str, unit: str) -> str:
+    """A name without the pictures and lines in front of it, and behind a bracket that is still open, or closes what was before."""
+    while name and not name[0].isascii() and unicodedata.category(name[0]) in ("So", "Sk", "Cf", "Mn"):
+        name = name[1:].lstrip()
+    excess = name.count("(") + unit.count("(") - name.count(")") - unit.count(")")
+    if excess < 0:
+        return name[name.find(")") + 1 :].lstrip() or name
+    return name[name.rfind("(") + 1 :].lstrip() if excess > 0 else name
+
+
+def letters(text: str) -> int:
+    """Letters of a text, without the words that Python puts around a tensor's number."""
+    if "(" in text or "=" in text:
+        text = _DRESSING.sub("", text)
+    return sum(map(str.isalpha, text))

@@ -1,0 +1,1 @@
+"""The step of each row of a text log."""

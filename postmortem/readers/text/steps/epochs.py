@@ -1,0 +1,187 @@
+"""Steps from positions within an epoch and from the bars around a row: what rows print, made global over the whole file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.readers.text.steps.row_store import BAR, EVALUATION, FRACTIONAL, NO_STEP, SAMPLES
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.readers.text.steps.row_store import Table
+
+
+def carried_epoch(rows: Table) -> NDArray[np.float64]:
+    """The epoch of a row, or of the header row (an epoch and nothing else) before it on its rank."""
+    epoch: NDArray[np.float64] = rows["epoch"]
+    if np.isnan(epoch).all():
+        return epoch
+    epoch = epoch.copy()
+    header = ~np.isnan(epoch) & (rows["count"] == 0) & (rows["flags"] & BAR == 0) & (rows["step"] == NO_STEP)
+    if header.any():
+        for rank in np.unique(rows["rank"]):
+            mine = np.flatnonzero(rows["rank"] == rank)
+            said = header[mine] if header[mine].any() else None
+            if said is None:
+                continue
+            last = np.maximum.accumulate(np.where(said, np.arange(len(mine)), -1))
+            blank = np.isnan(epoch[mine]) & (last >= 0)
+            epoch[mine[blank]] = rows["epoch"][mine[last[blank]]]
+    return epoch
+
+
+def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Steps that rows name, positions within an epoch made global -> (step, whether the row names one)."""
+    step = rows["step"]
+    flags = rows["flags"]
+    held_out = (flags & EVALUATION) > 0
+    exact = (step != NO_STEP) & ~held_out
+    epoch = carried_epoch(rows)
+    within = exact & ~np.isnan(epoch) & (rows["level"] < 4)
+    if not within.any():
+        return step, exact
+    step = step.copy()
+    family = rows["dialect"].astype(np.int64) * 64 + rows["level"].astype(np.int64) * 4 + (rows["total"] > 0) * 2 + ((flags & BAR) > 0)
+    for kind in np.unique(family[within]):
+        mine = np.flatnonzero(within & (family == kind))
+        e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
+        base = _base(rows[mine], e)
+        if not _starts_again(rows[mine], e, n):
+            continue
+        if (total > 0).all():
+            length = total
+        else:
+            length = np.full(len(mine), _learnt_length(e, n))
+            notes.append(f"the counter starts again in every epoch; an epoch was taken to have {int(length[0])} of its steps, the most seen in one")
+        if (flags[mine] & SAMPLES).any():
+            notes.append("steps count samples, as printed")
+        step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
+        main = float(np.median(length))
+        _evaluations(rows, epoch, held_out, step, exact, base, main, int(rows["dialect"][mine[0]]))
+    return step, exact
+
+
+def _base(rows: Table, epoch: NDArray[np.float64]) -> float:
+    told = rows["base"][rows["base"] >= 0]
+    if len(told):
+        return float(told[0])
+    first = float(np.floor(epoch.min()))
+    if first <= 1:
+        return first
+    return 1.0 if (rows["epochs"] > 0).any() else 0.0
+
+
+def _starts_again(rows: Table, epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
+    """Whether the counter counts within an epoch: it falls where the epoch rises."""
+    order = np.argsort(rows["rank"], kind="stable")
+    e, k, rank = epoch[order], n[order], rows["rank"][order]
+    rises = (e[1:] > e[:-1]) & (rank[1:] == rank[:-1])
+    if rises.any():
+        return bool((k[1:][rises] <= k[:-1][rises]).mean() > 0.5)
+    told = bool((rows["base"] >= 0).any())
+    total = rows["total"]
+    own = not np.isnan(rows["epoch"]).any()
+    return bool(own and (total > 0).all() and (told or (rows["level"] <= 2).all()) and (k <= total[order]).all())
+
+
+def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:
+    last = epoch.max()
+    done = n[epoch < last]
+    longest = float(done.max() if len(done) else n.max())
+    gaps = np.diff(np.unique(n))
+    lowest = float(n.min())
+    if lowest == 0 and len(gaps):  # counted from 0: one interval more
+        longest += float(np.median(gaps))
+    return max(longest, 1.0)
+
+
+def _evaluations(
+    rows: Table,
+    epoch: NDArray[np.float64],
+    held_out: NDArray[np.bool_],
+    step: NDArray[np.int64],
+    exact: NDArray[np.bool_],
+    base: float,
+    length: float,
+    dialect: int,
+) -> None:
+    """Evaluations of an epoch belong to its end, though not behind the training that follows."""
+    mine = np.flatnonzero(held_out & ~np.isnan(epoch) & (rows["dialect"] == dialect))
+    if not len(mine):
+        return
+    end = np.round((epoch[mine] - base + 1) * length).astype(np.int64)
+    named = np.flatnonzero(exact)
+    after = np.searchsorted(named, mine)
+    following = step[named[np.minimum(after, len(named) - 1)]]
+    behind = (after < len(named)) & (following >= step[named[np.maximum(after - 1, 0)]])
+    step[mine] = np.where(behind, np.minimum(end, following), end)
+    exact[mine] = True
+
+
+def from_bars(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Rows with a fraction of an epoch between states of a bar (transformers' Trainer).
+
+    The state before may lag, the one after may belong to the next print. The epoch, rounded as printed, times
+    the steps of an epoch decides; these are the ones for which most rows agree with a neighbouring state.
+    """
+    flags = rows["flags"]
+    if not (flags & BAR).any():
+        return step, exact
+    plain = (flags & BAR) == 0
+    asking = np.flatnonzero(~exact & plain & (rows["count"] > 0) & ((flags & FRACTIONAL) > 0))
+    bars = np.flatnonzero(((flags & BAR) > 0) & (rows["count"] == 0) & (rows["total"] > 1) & np.isnan(rows["epoch"]))
+    if not len(asking) or not len(bars):
+        return step, exact
+    before_any = np.searchsorted(bars, asking) - 1
+    near = np.concatenate([bars[np.clip(before_any, 0, None)], bars[np.clip(before_any + 1, None, len(bars) - 1)]])
+    totals, votes = np.unique(rows["total"][near], return_counts=True)
+    # an evaluation's bar stands beside its rows too: the training's bar is the one that most rows are beside, the longer one in doubt
+    total = int(totals[np.lexsort((totals, votes))[-1]])
+    bars = bars[rows["total"][bars] == total]
+    shown = step[bars].astype(np.float64)
+    k = np.searchsorted(bars, asking)
+    prev = np.where(k > 0, shown[np.maximum(k - 1, 0)], 0.0)
+    following = np.where(k < len(bars), shown[np.minimum(k, len(bars) - 1)], np.nan)
+    epoch = rows["epoch"][asking]
+    half = _rounding(epoch)
+    best: tuple[int, float] = (-1, 1.0)
+    for guess in (prev, following):
+        ok = (guess > 0) & (epoch > 0)
+        if not ok.any():
+            continue
+        candidates = {
+            float(np.median(guess[ok] / epoch[ok])),
+            float(guess[ok][-1] / epoch[ok][-1]),
+            float(guess[ok].max() / epoch[ok][np.argmax(guess[ok])]),
+        }
+        for around in candidates:
+            epochs = max(float(np.round(total / around)), 1.0)
+            for length in (total / epochs, around, float(np.round(around))):
+                agree = int((np.abs(epoch * length - guess) <= half * length + 0.51)[ok].sum())
+                if agree > best[0]:
+                    best = (agree, length)
+    length = best[1]
+    low, high = np.maximum(epoch - half, 0) * length - 0.5, (epoch + half) * length + 0.5
+    with np.errstate(invalid="ignore"):
+        fits_next = (following >= low) & (following <= high)
+    fits_prev = (prev >= low) & (prev <= high)
+    computed = np.round(epoch * length)
+    sure = (high - low) < 2  # the epoch alone names one step
+    found = np.where(sure, computed, np.where(fits_prev, prev, np.where(fits_next, following, computed)))
+    # a summary is printed with the last step
+    found = np.clip(found, 0, total)
+    step, exact = step.copy(), exact.copy()
+    step[asking] = found.astype(np.int64)
+    exact[asking] = True
+    notes.append(f"steps from the bar of {total} and the printed epoch, {length:g} steps each")
+    return step, exact
+
+
+def _rounding(epoch: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Half a unit in the last place printed: two decimals if all of them have at most two, else four digits."""
+    if (np.abs(epoch * 100 - np.round(epoch * 100)) < 1e-6).all():
+        return np.full(len(epoch), 0.005)
+    return 0.5 * 10.0 ** (np.floor(np.log10(np.maximum(epoch, 1e-9))) - 3)

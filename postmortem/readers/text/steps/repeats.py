@@ -1,0 +1,149 @@
+"""Numbers that stand in a log more than once: states of a redrawn bar, prints of several loggers, values that a bar carries on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.core.roles import role_of
+from postmortem.readers.text.steps.row_store import BAR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from postmortem.readers.text.steps.row_store import Cells, Table
+
+_AT_ONCE = 1 << 19
+"""About so many values are sorted at once."""
+_ROWS_AT_ONCE, _SLOTS = 1 << 16, 1 << 22
+
+
+def last_states(rows: Table) -> NDArray[np.bool_]:
+    """False for states of a bar that the next state of the same bar at the same position replaces."""
+    keep = np.ones(len(rows), bool)
+    bars = np.flatnonzero(rows["flags"] & BAR)
+    if len(bars) > 1:
+        bars = bars[np.argsort(rows["rank"][bars], kind="stable")]
+        bars = bars[rows["count"][bars] > 0]
+        a, b = rows[bars[:-1]], rows[bars[1:]]
+        same = (a["rank"] == b["rank"]) & (a["step"] == b["step"]) & (a["total"] == b["total"])
+        same &= (a["epoch"] == b["epoch"]) | (np.isnan(a["epoch"]) & np.isnan(b["epoch"]))
+        keep[bars[:-1][same & (b["count"] >= a["count"])]] = False
+    return keep
+
+
+def again(
+    rows: Table,
+    cells: Cells,
+    codes: NDArray[np.uint16],
+    values: NDArray[np.float64],
+    step: NDArray[np.int64],
+    keep: NDArray[np.bool_],
+    tags: list[str],
+    skipped: dict[str, int],
+) -> NDArray[np.bool_]:
+    """True for values that repeat the one before of the same tag and rank: the same step and number, perhaps rounded, or carried over by a bar."""
+    found_again = np.zeros(len(codes), bool)
+    flags, rank = rows["flags"], rows["rank"]
+    repeated = 0
+    twice = _twice_at_a_step(rows, step, codes, cells, len(tags))
+    for a, b, of_a, of_b in _pairs_by_tag(rank, codes, cells, twice, keep, len(tags)):
+        once = np.flatnonzero((step[of_a] == step[of_b]) & (of_a != of_b))
+        x, y = values[a[once]], values[b[once]]
+        found = b[once[_equal(x, y) | _rounded(x, y)]]
+        found_again[found] = True
+        repeated += len(found)
+    if repeated:
+        skipped["repeated prints of the same number"] = repeated
+    if (flags & BAR).any():
+        slow = np.array([_carried_over(t) for t in tags], bool)
+        carried = 0
+        for a, b, _, of_b in _pairs_by_tag(rank, codes, cells, np.flatnonzero(slow[codes]), keep, len(tags)):
+            found = b[((flags[of_b] & BAR) > 0) & _equal(values[a], values[b]) & ~found_again[b]]
+            found_again[found] = True
+            carried += len(found)
+        if carried:
+            skipped["carried-over values of a bar"] = carried
+    return found_again
+
+
+def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int) -> NDArray[Any]:
+    """Indices of the values whose tag comes twice in rows of one rank and step that follow one another, and of a few more."""
+    rank, filled = rows["rank"], rows["count"] > 0
+    found: list[NDArray[Any]] = [np.empty(0, np.intp)]
+    left = np.empty(0, np.intp)  # rows of the last step of each rank, which may go on
+    stop = 0
+    while stop < len(filled):
+        start, stop = stop, min(len(filled), stop + max(_ROWS_AT_ONCE, len(left)))
+        index = np.concatenate((left, np.flatnonzero(filled[start:stop]) + start))
+        index = index[np.argsort(rank[index], kind="stable")]
+        who, at = rank[index], step[index]
+        new = np.ones(len(index) + 1, bool)
+        new[1:-1] = (who[1:] != who[:-1]) | (at[1:] != at[:-1])
+        group = np.cumsum(new[:-1]) - 1
+        beside = ~(new[:-1] & new[1:])
+        if stop < len(filled):
+            last = np.zeros(len(index), bool)
+            last[group[np.flatnonzero(who[1:] != who[:-1])]] = True
+            last[group[-1:]] = True
+            left = index[last[group]]
+            beside &= ~last[group]
+        group, index = group[beside], index[beside]
+        some = cells.of(index)
+        slot = np.repeat(group, cells.count[index]) * n_tags + codes[some]
+        slot %= _SLOTS
+        found.append(some[np.bincount(slot)[slot] > 1])
+    return np.concatenate(found)
+
+
+def _pairs_by_tag(
+    rank: NDArray[np.int16], codes: NDArray[np.uint16], cells: Cells, index: NDArray[Any], keep: NDArray[np.bool_], n_tags: int
+) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], NDArray[np.intp]]]:
+    """The kept ones of some values, in pairs that follow one another in their tag and rank, some tags at a time.
+
+    `index` says which values. Yields (the earlier, the later, the row of either).
+    """
+    code = codes[index]
+    turn = (np.cumsum(np.bincount(code, minlength=n_tags)) // _AT_ONCE).astype(np.uint16)
+    turns = turn[code] if n_tags else code
+    for t in np.flatnonzero(np.bincount(turn)):
+        mine = index[turns == t] if turn[-1] else index
+        mine = mine[keep[mine]]
+        owner = cells.owner_of(mine)
+        tag, rank_ = codes[mine], rank[owner]
+        order = np.argsort(rank_, kind="stable") if len(rank_) and (rank_ != rank_[0]).any() else None
+        # numpy sorts short numbers by counting
+        by_tag = np.argsort(tag if order is None else tag[order], kind="stable")
+        order = by_tag if order is None else order[by_tag]
+        tag, rank_ = tag[order], rank_[order]
+        same = np.flatnonzero((tag[1:] == tag[:-1]) & (rank_[1:] == rank_[:-1]))
+        mine, owner = mine[order], owner[order]
+        yield mine[same], mine[same + 1], owner[same], owner[same + 1]
+
+
+def _equal(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
+    return same
+
+
+def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether one number is the other with fewer decimals, or with six digits."""
+    out = np.zeros(len(x), bool)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        close = np.flatnonzero((x != y) & (np.abs(x - y) <= 0.02 * np.maximum(np.abs(x), np.abs(y))))
+        u, v = x[close], y[close]
+        for digits in range(7):
+            half = 0.5000001 * 10.0**-digits  # a printed half may be rounded either way
+            out[close] |= (np.abs(u - v) <= half) & ((np.round(u, digits) == u) | (np.round(v, digits) == v))
+        scale = 10.0 ** (5 - np.floor(np.log10(np.abs(u))))
+        out[close] |= np.isclose(np.round(u * scale), np.round(v * scale), rtol=1e-12, atol=0) & np.isclose(u, v, rtol=1e-5)
+    return out
+
+
+def _carried_over(tag: str) -> bool:
+    """A bar repeats these until the next evaluation or epoch."""
+    name = tag.lower()
+    return name.endswith("_epoch") or (role_of(tag) or "").startswith("val_") or any(w in name for w in ("val_", "valid", "eval", "test_", "val/"))

@@ -1,0 +1,247 @@
+"""W&B transaction logs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from postmortem.core.model import Problem
+from postmortem.core.reading import Reading
+from postmortem.readers import reader
+from postmortem.readers.shared.damage import Damage, problems_of
+from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
+from postmortem.readers.shared.protobuf import DecodeError, messages
+from postmortem.readers.shared.row_table import Table, finish
+from postmortem.readers.shared.step_column import Axis, step_axis
+from postmortem.readers.wandb import summary as summary  # registers its reader
+from postmortem.readers.wandb.leveldb_log import MAGIC, records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RECORD = messages(
+    "postmortem.wandb",
+    """
+    message Record { History history = 2; Items summary = 3; Output output = 4; Items config = 5; bytes stats = 7; bytes artifact = 8;
+                     bytes alert = 10; Metric metric = 12; Output output_raw = 13; Run run = 17; Exit exit = 18; Environment environment = 26; }
+    message History { repeated Item item = 1; Step step = 2; }
+    message Step { int64 num = 1; }
+    message Items { repeated Item update = 1; repeated Item remove = 2; }
+    message Item { bytes key = 1; repeated bytes nested_key = 2; bool boolean = 4; sint64 integer = 5; double number = 6; bytes text = 7;
+                   bytes json = 8; bytes value_json = 16; }
+    message Output { int32 output_type = 1; bytes line = 3; }
+    message Metric { bytes glob_name = 2; bytes step_metric = 4; }
+    message Run { bytes run_id = 1; bytes project = 3; Items config = 4; Items summary = 5; bytes display_name = 8; bytes host = 13;
+                  Timestamp start_time = 17; }
+    message Timestamp { int64 seconds = 1; int32 nanos = 2; }
+    message Exit { int32 exit_code = 1; }
+    message Environment { bytes program = 6; bytes host = 12; repeated Entry slurm = 27; }
+    message Entry { bytes key = 1; bytes value = 2; }
+    """,
+)["Record"]
+
+_OWN_KEYS = {"_step", "_runtime", "_timestamp", "_wandb"}
+_SEEN = {"stats": "system metrics", "artifact": "artifacts", "alert": "alerts"}
+_STREAMS = ("stderr", "stdout")
+_SEPARATOR = "."  # as W&B itself joins nested keys
+
+
+@reader
+class WandbOffline:
+    """W&B runs as the client writes them to disk (``run-ID.wandb``), offline or online; the SDK is not needed.
+
+    History gives the numbers, with `_timestamp` as wall time; config, summary, console output, the exit code and the
+    run's identity are kept. The step is the column that `define_metric("*", step_metric=…)` declared, or a counter
+    column of the history (global_step, iteration, …), where it does count; else W&B's own `_step`, which counts calls of
+    `log`. A nested key ["a", "b"] becomes "a.b". Histograms, images and other media are counted, and so are text
+    values. The file is a log of checksummed chunks; damage costs the records it touches.
+
+    Formats: wandb/proto/wandb_internal.proto and core/pkg/leveldb in github.com/wandb/wandb.
+    """
+
+    kind: ClassVar[str] = "wandb"
+    priority: ClassVar[int] = 10
+
+    @staticmethod
+    def claims(path: Path, head: bytes) -> bool:
+        return path.suffix == ".wandb" or head.startswith(MAGIC)
+
+    @staticmethod
+    def read(path: Path) -> Reading:
+        return _Log(path).read()
+
+
+class _Log:
+    """One transaction log while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.reading = Reading(source=WandbOffline.kind, path=str(path), step_axis="_step")
+        self.table = Table()
+        self.steps: list[int] = []
+        self.times: list[float] = []
+        self.skipped: Counter[str] = Counter()
+        self.console: list[tuple[str, str]] = []
+        self.unfinished: dict[str, list[bytes]] = {stream: [] for stream in _STREAMS}  # a line arrives in pieces
+        self.exit_code: int | None = None
+        self.declared_step = ""
+
+    def read(self) -> Reading:
+        data = self.path.read_bytes()
+        damage: list[Damage] = []
+        count = 0
+        for payload in records(data, damage):
+            try:
+                record = RECORD.FromString(payload)
+            except DecodeError:
+                self.skipped["records of an unknown form"] += 1
+                continue
+            count += 1
+            self.take(record)
+        reading = self.reading
+        self.console += [(stream, _text(b"".join(pieces))) for stream, pieces in self.unfinished.items() if any(pieces)]
+        reading.facts |= {"exit_code": self.exit_code, "console": self.console}
+        if self.exit_code is not None:
+            reading.ended = "completed" if self.exit_code == 0 else "crashed"
+        reading.skipped = dict(self.skipped)
+        reading.problems = problems_of(reading.path, "a W&B log", damage, count)
+        if not count and not reading.problems:
+            what = "only the file's header: the run was killed before anything was written" if data else "the file is empty"
+            reading.problems = [Problem(path=reading.path, offset=len(data), what=what, kept="nothing")]
+        self.points()
+        return reading
+
+    def take(self, record: Any) -> None:
+        """Keeps what one record says."""
+        for field, content in record.ListFields():
+            name = field.name
+            if name == "history":
+                self.history(content)
+            elif name in ("output", "output_raw"):
+                self.print(_STREAMS[content.output_type == 1], content.line)
+            elif name in ("config", "summary"):
+                self.set(getattr(self.reading, name), content)
+            elif name == "run":
+                self.run(content)
+            elif name == "exit":
+                self.exit_code = content.exit_code
+            elif name == "metric" and content.glob_name == b"*":
+                self.declared_step = _text(content.step_metric)
+            elif name == "environment":
+                slurm = {_text(entry.key).lower().removeprefix("slurm_"): _text(entry.value) for entry in content.slurm}
+                self.reading.facts |= {"job_id": slurm["job_id"]} if "job_id" in slurm else {}
+            elif name in _SEEN:
+                self.skipped[_SEEN[name]] += 1
+
+    def run(self, run: Any) -> None:
+        """Who the run is, when it began, and its first settings."""
+        self.set(self.reading.config, run.config)
+        self.set(self.reading.summary, run.summary)
+        names = {"run_id": run.run_id, "project": run.project, "display_name": run.display_name, "host": run.host}
+        self.reading.facts |= {key: _text(value) for key, value in names.items() if value}
+        if run.start_time.seconds > 0:
+            self.reading.started = run.start_time.seconds + run.start_time.nanos / 1e9
+
+    def print(self, stream: str, text: bytes) -> None:
+        """Console output comes in pieces; whole lines are kept, so that the streams do not cut each other's."""
+        first, *more = text.split(b"\n")
+        pieces = self.unfinished[stream]
+        pieces.append(first)
+        for line in more:
+            self.console.append((stream, _text(b"".join(pieces)) + "\n"))
+            pieces[:] = [line]
+
+    def set(self, target: dict[str, Any], items: Any) -> None:
+        """Applies updates and removals of config or summary to a nested dict."""
+        for item in items.update:
+            *above, last = _path(item)
+            if (above or [last])[0] in _OWN_KEYS:
+                continue
+            level = target
+            for key in above:
+                if not isinstance(level.get(key), dict):
+                    level[key] = {}
+                level = level[key]
+            level[last] = _value(item, json.loads)
+        for item in items.remove:
+            *above, last = _path(item)
+            inner: Any = target
+            for key in above:
+                inner = inner.get(key) if isinstance(inner, dict) else None
+            if isinstance(inner, dict):
+                inner.pop(last, None)
+
+    def history(self, history: Any) -> None:
+        """One row: what was logged by one or more calls of `log` with the same step."""
+        values: dict[str, Any] = {}
+        for item in history.item:
+            name, value = _SEPARATOR.join(_path(item)), _value(item)
+            if isinstance(value, dict):
+                values.update(leaves(value, _SEPARATOR, name + _SEPARATOR))
+            else:
+                values[name] = value
+        media = tuple(name.removesuffix("_type") for name in values if name.endswith("._type"))
+        row: dict[str, float] = {}
+        for name, value in values.items():
+            numeric = number(value)
+            if media and name.startswith(media):
+                if name.endswith("._type"):
+                    self.skipped[f"{value} values"] += 1
+            elif numeric is not None and not name.startswith("_wandb."):
+                row[name] = numeric
+            elif value is not None:
+                self.skipped[why_no_number(value)] += 1
+        step = step_number(history.step.num if history.HasField("step") else row.get("_step"))
+        self.steps.append(len(self.table) if step is None else step)
+        self.times.append(row.get("_timestamp", math.nan))
+        self.table.add(row.items())
+
+    def points(self) -> None:
+        """Turns the rows into points, on the best step axis there is."""
+        own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own count of logged rows, _step")
+        axis = step_axis(self.table.columns(self.declared_step), declared=self.declared_step)
+        axis = own if axis is None or len(axis.wrong) else axis
+        started = self.reading.started
+        finish(self.reading, self.table, self.times, axis._replace(columns=tuple(_OWN_KEYS)))
+        self.reading.started = started or self.reading.started
+
+
+_INFINITE = (math.inf, -math.inf)
+
+
+def _path(item: Any) -> list[str]:
+    return [_text(k) for k in item.nested_key] or [_text(item.key)]
+
+
+def _value(item: Any, fast: Callable[[bytes], Any] = float) -> Any:
+    """The value of an item: JSON text as Python writes it, or one of the newer typed fields."""
+    if item.HasField("value_json"):
+        return _loads(item.value_json, fast)
+    for field in ("number", "integer", "boolean"):
+        if item.HasField(field):
+            return getattr(item, field)
+    if item.HasField("text"):
+        return _text(item.text)
+    return _loads(item.json, json.loads) if item.HasField("json") else None
+
+
+def _loads(text: bytes, fast: Callable[[bytes], Any]) -> Any:
+    """`text` as JSON, tried by `fast` first: most values of a history are numbers, which float() reads sooner."""
+    for parse in (fast, json.loads):
+        try:
+            found = parse(text)
+        except (ValueError, RecursionError):
+            continue
+        if found in _INFINITE and text.strip(b" +-").isdigit():
+            continue  # float() makes an infinity of 309 digits
+        return found
+    return _text(text)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")

@@ -1,0 +1,111 @@
+"""Records of a W&B transaction log, found again after damage.
+
+The file begins with ``:W&B``, a magic number (0xBEE1) and a version byte. Then come chunks as in LevelDB's log, in blocks of
+32 KiB: CRC32 (of the type and the data; zlib's, not LevelDB's CRC32C), a two-byte length, a type (whole, first, middle or
+last part of a record) and the data. Fewer than 7 bytes at the end of a block are zeros. Source: wandb/sdk/internal/datastore.py
+(wandb < 0.29) and core/pkg/leveldb of github.com/wandb/wandb.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.readers.shared.damage import Damage, damage_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAGIC = b":W&B"
+FILE_HEADER = 7
+HEADER = 7
+WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+_SEARCHED = 1 << 20
+_TYPE_CRC = {kind: zlib.crc32(bytes([kind])) for kind in (WHOLE, FIRST, MIDDLE, LAST)}
+
+
+def records(data: bytes, damage: list[Damage]) -> Iterator[bytes]:
+    """The payloads of all intact records in order; what could not be read is appended to `damage`.
+
+    Reading goes on at the next chunk whose checksum fits, wherever it stands: a chunk does not depend on the blocks.
+    """
+    parts: list[bytes] = []
+    begun = 0  # where the unfinished record in `parts` began
+    for start, stop, kind in _chunks(data, damage):
+        if parts and kind in (WHOLE, FIRST):
+            damage.append(Damage(begun, start))
+            parts = []
+        if not parts and kind in (MIDDLE, LAST):  # its beginning was lost
+            damage.append(Damage(start, stop))
+            continue
+        if not parts:
+            begun = start
+        parts.append(data[start + HEADER : stop])
+        if kind in (WHOLE, LAST):
+            yield b"".join(parts)
+            parts = []
+    if parts:
+        damage.append(Damage(begun, len(data), True))
+
+
+def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]:
+    """Start, stop and type of all intact chunks."""
+    pos = FILE_HEADER if data.startswith(MAGIC) else 0
+    found_any = False
+    while pos < len(data):
+        at = _after_padding(data, pos)
+        if at == len(data):
+            return
+        kind = data[at + 6] if at + HEADER <= len(data) else 0
+        stop = _stop(data, at)
+        if stop is None:
+            limit = len(data) if found_any or data.startswith(MAGIC) else _SEARCHED
+            found = _search(data, pos + 1, limit)
+            # A tail shorter than a header, or a header that promises more than there is, was being written when it stopped.
+            cut = found is None and (len(data) - pos < HEADER or (kind in _TYPE_CRC and at + HEADER + _length(data, at) > len(data)))
+            damage.append(damage_in(data, pos, len(data) if found is None else found, cut))
+            if found is None:
+                return
+            pos = found
+            continue
+        found_any = True
+        yield at, stop, kind
+        pos = stop
+
+
+def _after_padding(data: bytes, pos: int) -> int:
+    """`pos`, or the chunk or end of file behind the up to 6 zeros that fill a block."""
+    if _stop(data, pos) is None:
+        for at in range(pos + 1, min(pos + HEADER, len(data) + 1)):
+            if data[at - 1]:
+                break
+            if at == len(data) or _stop(data, at) is not None:
+                return at
+    return pos
+
+
+def _length(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at + 4 : at + 6], "little")
+
+
+def _stop(data: bytes, at: int) -> int | None:
+    """Where the chunk at `at` ends, or None where no intact chunk is."""
+    if at + HEADER > len(data):
+        return None
+    crc, length, kind = struct.unpack_from("<IHB", data, at)
+    start = at + HEADER
+    if kind not in _TYPE_CRC or start + length > len(data):
+        return None
+    return start + length if zlib.crc32(data[start : start + length], _TYPE_CRC[kind]) == crc else None
+
+
+def _search(data: bytes, start: int, limit: int) -> int | None:
+    """The first intact chunk at or after `start`, and before `limit`."""
+    types = np.frombuffer(data, np.uint8, max(0, min(limit, len(data)) - start - 6), start + 6) if start + 6 <= len(data) else np.empty(0, np.uint8)
+    for at in np.flatnonzero((types >= WHOLE) & (types <= LAST)):
+        if _stop(data, start + int(at)) is not None:
+            return start + int(at)
+    return None

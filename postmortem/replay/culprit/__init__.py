@@ -1,0 +1,1 @@
+"""Names what made the step fail, one file per question."""

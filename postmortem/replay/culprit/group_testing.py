@@ -1,0 +1,234 @@
+"""Which samples are at fault, in few reruns: guesses are confirmed; what nothing points at is found by group testing.
+
+Generalised binary splitting finds d bad samples among n in about d log2(n / d) + 2 d reruns (Du and Hwang, Combinatorial Group Testing). In
+a large batch a group is run as a small batch, which costs its share; the set found is then confirmed on the whole batch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from typing import Any
+
+    from postmortem.replay.rerun.samples import Samples
+
+    Make = Callable[[Samples], Any]
+
+_LARGE = 16  # batches from this size on are searched by smaller ones
+_FEW = 8  # a small batch is filled up to this many samples: batch statistics need some
+_PAIRS = 4  # up to so many samples are looked at one by one
+_LEAST = 0.2  # what a rerun costs however small the batch
+_SPACING = 0.7  # the size of the next group, in distances of bad samples so far: such a group fails as often as not
+_TRACED = 2.0  # what a rerun costs that looks at every operator
+
+Answer = tuple[list[int] | None, str]
+
+
+def find_samples(
+    size: int,
+    guesses: Sequence[list[int]],
+    fails: Callable[[Make], bool | None],
+    budget: float = 16,
+    *,
+    odd: Sequence[list[int]] = (),
+    read: Callable[[list[int]], list[list[int]]] | None = None,
+    first_only: bool = False,
+) -> Answer:
+    """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
+
+    Reruns that cost about as much as `budget` reruns of the whole batch are made. `fails(make)` runs the step on the batch that
+    `make(samples)` transforms and says whether it still fails, None where it could not be run. `guesses` were read
+    at the culprit, `odd` are samples that stand out in the batch. `read(samples)` looks closer, with these replaced, and makes further
+    guesses; `first_only`: the step ends at the first micro-batch, or the first sample, at which it goes wrong.
+    """
+    search = _Search(size, fails, budget)
+    return search.guessed(guesses, read, first_only) or search.standing_out(odd) or search.by_groups()
+
+
+class _Search:
+    def __init__(self, size: int, fails: Callable[[Make], bool | None], budget: float) -> None:
+        self.size, self.fails, self.left = size, fails, float(budget)
+
+    # ---- reruns
+
+    def run(self, make: Make, share: float = 1.0) -> bool | None:
+        self.left -= max(share, _LEAST)
+        return self.fails(make)
+
+    def replaced(self, bad: Collection[int], healthy: int | Sequence[int]) -> bool | None:
+        return self.run(lambda s: s.replace(bad, healthy))
+
+    def without(self, out: Collection[int]) -> bool | None:
+        return self.run(lambda s: s.drop(out), 1 - len(out) / self.size)
+
+    def few(self, kept: Sequence[int], healthy: int) -> bool | None:
+        return self.run(lambda s: s.few(kept, healthy), len(kept) / self.size)
+
+    def rest(self, samples: Collection[int]) -> list[int]:
+        inside = set(samples)
+        return [i for i in range(self.size) if i not in inside]
+
+    # ---- what points at samples
+
+    def guessed(self, guesses: Sequence[list[int]], read: Callable[[list[int]], list[list[int]]] | None, first_only: bool) -> Answer | None:
+        known: list[int] = []
+        while True:
+            for guess in guesses:
+                answer = self.guess(sorted({*known, *guess}), partial=first_only)
+                if answer is not None:
+                    return answer
+            if read is None or self.left <= _TRACED:
+                return None
+            if first_only and guesses:
+                grown = sorted({*known, *next(filter(None, guesses), [])})
+                if grown == known:
+                    return None
+                known = grown
+            self.left -= _TRACED
+            guesses = read(known)
+            if not guesses:
+                return None
+            if not first_only:
+                read = None
+
+    def guess(self, bad: list[int], *, partial: bool) -> Answer | None:
+        rest = self.rest(bad)
+        if not bad or not rest:
+            return None
+        cured = self.replaced(bad, rest) is False
+        if not cured and not partial and self.without(bad) is False:
+            return bad, "read at the culprit; without them the step is fine"
+        if not cured:
+            return None
+        return self.fewer(bad, rest), "read at the culprit; replaced by a healthy sample, the step is fine"
+
+    def standing_out(self, odd: Sequence[list[int]]) -> Answer | None:
+        for group in odd:
+            rest = self.rest(group)
+            if self.replaced(group, rest[0]) is not False:
+                continue
+            bad = group if len(group) == 1 else self.split(group, rest)
+            if bad != group and not (bad and self.proven(bad, rest[0])):
+                if len(group) > _PAIRS:
+                    continue  # most of them only look odd
+                bad = group  # they fail together
+            return bad, "they stand out in the batch; replaced by a healthy sample, the step is fine"
+        return None
+
+    # ---- group testing
+
+    def by_groups(self) -> Answer:
+        size = self.size
+        if size < 2:
+            return None, "a batch of one"
+        probes = sorted({0, size // 2, size - 1})
+        alone = {i: self.alone(i) for i in probes}
+        healthy = [i for i in probes if alone[i] is False]
+        if not healthy:
+            if all(alone.values()) and self.without(range(size // 2, size)) and self.without(range(size // 2)):
+                return None, "each sample that was tried alone makes the step fail"
+            return self.together()
+        if size >= _LARGE and self.run(lambda s: s.only(healthy[:1])):
+            return self.together()  # so many copies of it fail
+        for small in (True, False) if size >= _LARGE else (False,):
+            bad = self.split(self.rest(healthy[:1]), healthy, small=small)
+            if bad and len(bad) < size - 1 and self.proven(bad, healthy[0]):
+                return self.fewer(bad, healthy[0]), "found by halving the batch"
+            if self.left <= 0:
+                return None, "not narrowed down within the number of reruns allowed"
+        return self.together(healthy[0])
+
+    def alone(self, sample: int) -> bool | None:
+        """Whether copies of one sample fail: so many as a group holds, or where those cannot be run, a whole batch of them."""
+        found = self.few([sample] * _FEW, sample) if self.size >= _LARGE else None
+        return self.run(lambda s: s.only([sample])) if found is None else found
+
+    def split(self, samples: list[int], healthy: Sequence[int], *, small: bool | None = None) -> list[int] | None:
+        """The bad ones of `samples`, which fail together; None where the budget does not suffice.
+
+        A group is run with copies of a healthy sample for all others, or, `small`, as a batch of its own, filled up with
+        healthy samples.
+        """
+        small = self.size >= _LARGE if small is None else small
+        fine = list(healthy)
+
+        def fails(group: list[int]) -> bool:
+            nonlocal small
+            found = self.few([*group, *fine[: max(0, _FEW - len(group))]], fine[0]) if small else None
+            if found is None:  # a batch of another size may not run
+                small = False
+                found = self.replaced(self.rest(group), fine[0])
+            if found is False:
+                fine.extend(group)
+            return bool(found)
+
+        bad: list[int] = []
+        left, size = list(samples), max(1, len(samples) // 2)
+        while left:
+            group = left[:size]
+            if (bad or len(group) < len(left)) and not fails(group):
+                left, size = left[size:], 2 * size
+            else:
+                while len(group) > 1 and self.left > 0:
+                    half = group[: len(group) // 2]
+                    if fails(half):
+                        group = half
+                    else:  # a group that fails although its first half does not fails by its second
+                        left, group = left[len(half) :], group[len(half) :]
+                bad, left = [*bad, *group], left[1:]
+                size = max(1, round(_SPACING * (len(samples) - len(left)) / len(bad)))
+            if self.left <= 0:
+                return None
+        return sorted(bad)
+
+    def proven(self, bad: list[int], healthy: int) -> bool:
+        """Whether the step is fine without these samples and fails with no others: groups may fail only together."""
+        return self.replaced(bad, healthy) is False and self.replaced(self.rest(bad), healthy) is True
+
+    def fewer(self, bad: list[int], healthy: int | Sequence[int]) -> list[int]:
+        """`bad` without those that only copies of a healthy sample, or what samples share, made look bad: a part that is enough, and
+        of that the ones that are needed."""
+        while len(bad) > 1 and self.left > 0:
+            halves = bad[: len(bad) // 2], bad[len(bad) // 2 :]
+            enough = [half for half in halves if self.replaced(half, healthy) is False]
+            if len(enough) != 1:
+                break  # where either is enough, they fail together
+            bad = enough[0]
+        if 2 < len(bad) <= (_PAIRS if self.size >= _LARGE else self.size) and self.left > 0:
+            spare = [i for i in bad if self.replaced([b for b in bad if b != i], healthy) is False]
+            needed = [i for i in bad if i not in spare]
+            if spare and needed and self.replaced(needed, healthy) is False:
+                return needed
+        return bad
+
+    def together(self, healthy: int | None = None) -> Answer:
+        """A smallest set of samples that fails together and without which the step is fine, by leaving others out.
+
+        Delta debugging (Zeller and Hildebrandt 2002). The others become copies of the `healthy` sample; where none is known
+        they are dropped: the fault may lie between samples, where copies would make new ones.
+        """
+
+        def without(out: list[int]) -> bool | None:
+            return self.without(out) if healthy is None else self.replaced(out, healthy)
+
+        kept, parts = list(range(self.size)), 2
+        while len(kept) > 2 and self.left > 0:
+            length = -(-len(kept) // parts)
+            rests = [kept[:i] + kept[i + length :] for i in range(0, len(kept), length)]
+            smaller = next((rest for rest in rests if self.left > 0 and without(self.rest(rest))), None)
+            if smaller is not None:
+                kept, parts = smaller, max(2, min(parts - 1, len(smaller)))
+            elif parts >= len(kept):
+                break
+            else:
+                parts = min(len(kept), 2 * parts)
+        if len(kept) < self.size and self.left > -2 and without(kept) is False:
+            # with the others in their place it fails as well, or so many that it is rather their number
+            if len(kept) > 3 and (len(kept) > self.size // 2 or without(kept[len(kept) // 2 :])):
+                return None, "no sample in particular: enough of them together make the step fail"
+            needed = [i for i in kept if without([i]) is False] if len(kept) == 3 else []  # the others only let it run that far
+            kept = needed if 1 < len(needed) < len(kept) else kept
+            return kept, "only together do they make the step fail; found by leaving others out"
+        return None, "no sample in particular"

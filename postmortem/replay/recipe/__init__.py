@@ -1,0 +1,1 @@
+"""The user's recipe: loading it, checking it, describing its errors."""

@@ -1,0 +1,1 @@
+"""Runs the step again from the state before it, unchanged or changed."""

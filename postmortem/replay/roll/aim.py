@@ -1,0 +1,84 @@
+"""Which step to roll to, and which checkpoint to start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Finding
+    from postmortem.core.report import RunReport
+    from postmortem.core.view import View
+
+_NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite")
+_GROWING = ("divergence", "gradient-explosion", "loss-spike", "loss-scale-collapse")
+
+
+_NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # what evaluations log
+_FAR = 1000  # steps to follow a divergence that never turns non-finite
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
+    named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite. `beyond`: steps to go on
+    after it, where a run crashed before it could log the step at fault. `masked`: from this step on the log may show
+    numbers in place of losses that were not finite. `grows`: what failed is a loss or gradient that grew."""
+
+    step: int | None
+    asked: int | None = None
+    failed: bool = False
+    nonfinite: bool = False
+    beyond: int = 0
+    masked: int | None = None
+    grows: bool = False
+
+
+def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
+    """The step to roll to: the one asked for, else the first non-finite loss by the log, else what diverged, else the end.
+
+    Where the log has a divergence begin at the step asked for, that is what is meant: it shows only some steps later.
+    """
+    findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
+    roles = view.run.roles if view is not None else {}
+    bad = [f for f in findings if f.name in _NONFINITE and f.severity == "error" and roles.get(f.tag or "") not in _NOT_OF_A_STEP]
+    gradients = [f for f in bad if f.name == "nonfinite-gradient" or roles.get(f.tag or "") == "grad_norm"]
+    losses = [f for f in bad if roles.get(f.tag or "") == "loss" and f.name != "masked-nonfinite"]
+    replaced = [f for f in findings if f.name == "masked-nonfinite"]
+    # a loss that stays finite while its gradient does not was replaced, too, or is a mean of what was finite
+    masked = min(_steps([*replaced, *gradients])) if replaced or (gradients and not losses) else None
+    unasked = replace(_by_log(view, report, findings, bad, losses, gradients), masked=masked)
+    if asked is None:
+        return unasked
+    grows = any(f.step == asked for f in findings if f.name in _GROWING)
+    if grows and unasked.step is not None and unasked.step > asked:
+        return replace(unasked, asked=asked)
+    return Aim(asked, asked, True, any(f.step == asked for f in bad), masked=masked)
+
+
+def _by_log(
+    view: View | None, report: RunReport | None, findings: list[Finding], bad: list[Finding], losses: list[Finding], gradients: list[Finding]
+) -> Aim:
+    failed = report is not None and report.verdict == "failed"
+    if bad:
+        return Aim(min(_steps(losses or gradients)) if losses or gradients else max(_steps(bad)), None, True, True)
+    growing = [f for f in findings if f.name in _GROWING]
+    last = view.last_step if view is not None else None
+    if growing:
+        ends = [s for f in growing if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None]
+        far = max(f.step for f in growing if f.step is not None) + _FAR
+        return Aim(max(ends) if len(ends) == len(growing) else min(far, last if last is not None else far), None, failed, grows=True)
+    crashed = report is not None and report.ended in ("crashed", "cut") and last is not None
+    return Aim(last, None, failed, False, _interval(view) if crashed and view is not None else 0)
+
+
+def _interval(view: View) -> int:
+    """Steps between two lines of the log, as the loss has them."""
+    series = view.main("loss") or next(iter(view.series), None)
+    return max(1, int(np.median(np.diff(series.step)))) if series is not None and len(series) > 1 else 1
+
+
+def _steps(findings: list[Finding]) -> list[int]:
+    return [f.step for f in findings if f.step is not None]

@@ -1,0 +1,1 @@
+"""Runs one training step and restores the state before it."""

@@ -1,0 +1,324 @@
+"""The story of a run and of many runs, in the order in which people read it. Every format for people tells this one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from postmortem.core.model import SEVERITIES, VERDICTS
+from postmortem.reporters.shared.words import clean, count, number, squeezed
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Event, Finding, Problem, Verdict
+    from postmortem.core.report import Around, Report, RunReport
+
+ENDED = {
+    "completed": "ran to its end",
+    "crashed": "crashed",
+    "out-of-memory": "ran out of memory",
+    "killed": "was killed",
+    "time-limit": "reached its time limit",
+    "preempted": "was preempted",
+    "interrupted": "was stopped by hand",
+    "hung": "hung",
+    "cut": "log stops in the middle",
+    "running": "may still be running",
+    "unknown": "not known how it ended",
+}
+
+_TOLD_ELSEWHERE = {"exception", "exception_class", "exception_message", "first_line", "last_line", "frame", "failures", "numbers"}
+"""Fields of an event that its message or its place already tell."""
+_FIELD_WORDS = {"suspects": "suspect ranks", "ranks": "on ranks", "count": "times"}
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Findings of one code that people see as one line, earliest first, and what followed from them."""
+
+    members: tuple[Finding, ...]
+    consequences: tuple[Fold, ...] = ()
+
+    @property
+    def first(self) -> Finding:
+        return self.members[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs of one verdict with the same root cause."""
+
+    verdict: Verdict
+    cause: str
+    runs: tuple[RunReport, ...]
+
+
+def folded(run: RunReport) -> tuple[Fold, ...]:
+    """The findings of a run: root causes, the diagnosed one first, each with its consequences in order of their steps."""
+    by_id = {f.id: f for f in run.findings if f.id}
+    families: dict[int, list[Finding]] = {}
+    roots: dict[int, Finding] = {}
+    for finding in run.findings:
+        root = _root(finding, by_id)
+        roots.setdefault(id(root), root)
+        family = families.setdefault(id(root), [])
+        if finding is not root:
+            family.append(finding)
+    diagnosed = run.diagnosis.findings if run.diagnosis else ()
+
+    def rank(fold: Fold) -> tuple[bool, int, float]:
+        return (not any(m.id in diagnosed for m in fold.members), SEVERITIES.index(fold.first.severity), _step(fold.first))
+
+    folds = []
+    for members in _same_code(list(roots.values())):
+        consequences = [f for member in members for f in families[id(member)]]
+        folds.append(Fold(members, tuple(Fold(group) for group in _same_code(consequences))))
+    return tuple(sorted(folds, key=rank))
+
+
+def _root(finding: Finding, by_id: dict[str, Finding]) -> Finding:
+    """The last of the chain of causes; a chain that bites its own tail ends where it began."""
+    seen = {finding.id}
+    at = finding
+    while at.because_of in by_id:
+        at = by_id[at.because_of]
+        if at.id in seen:
+            return finding
+        seen.add(at.id)
+    return at
+
+
+def _same_code(findings: list[Finding]) -> list[tuple[Finding, ...]]:
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in sorted(findings, key=_step):
+        groups.setdefault((finding.code, finding.severity), []).append(finding)
+    return [tuple(group) for group in groups.values()]
+
+
+def _step(finding: Finding) -> float:
+    return float("inf") if finding.step is None else finding.step
+
+
+def place(fold: Fold) -> str:
+    """Where it was seen: "in train/loss at step 4821", "in 12 tags, first train/loss at step 4821"."""
+    first = fold.first
+    tags = list(dict.fromkeys(f.tag for f in fold.members if f.tag))
+    ranks = list(dict.fromkeys(f.rank for f in fold.members if f.rank not in (None, -1)))
+    words = [f"in {count(len(tags), 'tag')}, first {clean(tags[0], 60)}" if len(tags) > 1 else f"in {clean(tags[0], 60)}" if tags else ""]
+    if len(tags) <= 1 and len(fold.members) > max(1, len(ranks)):
+        words.append(f"{len(fold.members)} times, first")
+    if ranks:
+        words.append(f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {len(ranks)} ranks, first rank {ranks[0]}")
+    if first.step is not None:
+        words.append(f"at step {first.step}")
+    return " ".join(w for w in words if w)
+
+
+def says(fold: Fold, told: str = "") -> str:
+    """The fold in one line, after its code and name: the detector's own words where it is a single finding.
+
+    Only the place where those words are part of what was `told` already (the summary of the diagnosis).
+    """
+    message = fold.first.message
+    return clean(message, 400) if len(fold.members) == 1 and message and message not in told else place(fold)
+
+
+def headline(run: RunReport) -> str:
+    """What happened, in one line: "NAN001 nan-onset in train/loss at step 4821"; where no tag tells, also the message."""
+    if run.verdict == "not-judged":
+        return why_not_judged(run)
+    folds = folded(run)
+    if not folds or (run.verdict == "healthy" and folds[0].first.severity == "info"):
+        return f"nothing wrong found by {count(len(run.checked), 'check')}" if run.checked else "nothing wrong found"
+    first = folds[0].first
+    event = seen_in_log(run, first)
+    words = f"{clean(first.code)} {clean(first.name)} {place(folds[0])}".strip()
+    message = event.message if event else first.message if first.tag is None else ""
+    return f"{words}: {squeezed(message, 100)}" if message else words
+
+
+def seen_in_log(run: RunReport, finding: Finding) -> Event | None:
+    """The event that a finding without a tag was made from: the one at its line."""
+    if finding.tag is not None or "line" not in finding.evidence:
+        return None
+    at = (finding.evidence.get("file"), finding.evidence["line"])
+    return next((e for e in run.events if (e.file, e.line) == at), None)
+
+
+def why_not_judged(run: RunReport) -> str:
+    """Why there is no verdict: the first problem, else what the run lacks."""
+    if run.problems:
+        return clean(run.problems[0].what, 160)
+    if not sum(s.points for s in run.sources):
+        return "no metrics and no crash found in it"
+    return "no quantity is logged at two steps: nothing to judge"
+
+
+def cause(run: RunReport) -> str:
+    """The root cause by which runs are grouped: the diagnosis, of a crash with what failed; numbers in its message do not count."""
+    if run.verdict == "not-judged":
+        return why_not_judged(run)
+    folds = folded(run)
+    name = clean(run.diagnosis.name if run.diagnosis else folds[0].first.name if folds else "nothing wrong found")
+    event = seen_in_log(run, folds[0].first) if folds else None
+    if event is None:
+        return name
+    if event.kind == "generic-exception":  # no known failure: its message tells one cause from another
+        words = re.sub(r"0x[0-9a-f]+|[0-9]+", "#", squeezed(event.message, 60))
+        return f"{name.removesuffix(': ' + event.kind)}: {words}"
+    return name if event.kind in name else f"{name}: {clean(event.kind)}"
+
+
+def onset(run: RunReport) -> int | None:
+    """The step of the root finding."""
+    folds = folded(run)
+    return folds[0].first.step if folds else None
+
+
+def triage(report: Report) -> tuple[Group, ...]:
+    """Runs grouped by verdict and root cause: worst verdict first, then the most frequent cause. Healthy runs are one group."""
+    groups: dict[tuple[Verdict, str], list[RunReport]] = {}
+    for run in report.runs:
+        groups.setdefault((run.verdict, "" if run.verdict == "healthy" else cause(run)), []).append(run)
+    ordered = sorted(groups.items(), key=lambda g: (VERDICTS.index(g[0][0]), -len(g[1]), g[0][1]))
+    return tuple(Group(verdict, name, tuple(runs)) for (verdict, name), runs in ordered)
+
+
+def totals(report: Report) -> str:
+    """ "400 runs: 12 failed, 3 suspect, 2 not judged, 383 healthy"."""
+    verdicts = [run.verdict for run in report.runs]
+    parts = [f"{verdicts.count(v):,} {v.replace('-', ' ')}" for v in VERDICTS if v in verdicts]
+    return f"{count(len(verdicts), 'run')}: {', '.join(parts)}" if parts else "No run was found."
+
+
+def worst_first(report: Report) -> list[RunReport]:
+    """All runs in the order of `triage`."""
+    return [run for group in triage(report) for run in group.runs]
+
+
+def at_onset(around: Around) -> str:
+    """The value at the onset; a dash where nothing was logged there or later."""
+    return number(None if around.at_step == around.before_step else around.at)
+
+
+def about(run: RunReport) -> str:
+    """The run in figures: steps, sources with their numbers, how it ended."""
+    parts = [f"steps {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
+    parts += [f"{clean(s.kind)} ({count(s.points, 'point')})" if s.points else clean(s.kind) for s in run.sources]
+    return " · ".join([*parts, ENDED[run.ended]])
+
+
+def at_line(file: str, line: int | None = None, offset: int | None = None, run: RunReport | None = None) -> str:
+    """ "train.out:812", "x.tfevents at byte 1234"; within a run, its own path is left out."""
+    if run is not None and file.startswith(run.path):
+        file = file[len(run.path) :].lstrip("/\\") or re.split(r"[/\\]", run.path)[-1]
+    if line is not None:
+        return f"{clean(file)}:{line}"
+    return f"{clean(file)} at byte {offset}" if offset is not None else clean(file)
+
+
+def problem_line(problem: Problem, run: RunReport | None = None) -> str:
+    """A problem in one line: where, what, what was lost and kept."""
+    parts = [f"{at_line(problem.path, problem.line, problem.offset, run)}: {clean(problem.what, 300)}"]
+    parts += [f"{word}: {clean(text, 200)}" for word, text in (("lost", problem.lost), ("kept", problem.kept)) if text]
+    return "; ".join(parts)
+
+
+def told_events(run: RunReport) -> list[Event]:
+    """The events worth a line: errors, else warnings; the gravest first, then in the order of the log."""
+    return sorted((e for e in run.events if e.severity != "info"), key=lambda e: SEVERITIES.index(e.severity))
+
+
+def event_where(event: Event, run: RunReport) -> str:
+    """ "train.out:812, rank 3, step 4821"."""
+    parts = [at_line(event.file, event.line, run=run)] if event.file else []
+    parts += [f"rank {event.rank}"] if event.rank not in (None, -1) else []
+    parts += [f"step {event.step}"] if event.step is not None else []
+    return ", ".join(parts)
+
+
+def culprit_lines(run: RunReport) -> list[str]:
+    """What a replay found, in at most four sentences: the operator and its line, the samples, the fixes that cured the step."""
+    c = run.culprit
+    if c is None:
+        return []
+    if c["phase"] == "none":
+        return [f"none: {c['how'][-1] if c['how'] else c['cause']}"]
+    module = f"module {c['module']}" if c["module"] else "in no submodule" if c["module"] is not None else ""
+    place = [f"operator {c['op']}" if c["op"] else "", module, f"parameter {c['param']}" if c["param"] else ""]
+    step = f" at step {c['step']}" if c["step"] is not None else ""
+    lines = [f"{c['cause']}{step}: {', '.join(p for p in place if p)}".removesuffix(": ")]
+    if c["file"] and c["line"]:
+        lines.append(f"{c['file']}:{c['line']}: {(c['code'] or '').strip()}")
+    if c["samples"]:
+        lines.append(f"samples of the batch: {', '.join(map(str, c['samples'][:20]))}{', …' if len(c['samples']) > 20 else ''}")
+    cures = [fix["name"] for fix in c["fixes"] if fix["cured"]]
+    lines.append(f"cured by {', '.join(cures)}" if cures else "none of the fixes tried cured it")
+    return [squeezed(line, 300) for line in lines]
+
+
+def event_facts(event: Event) -> list[str]:
+    """What the log says about an event beyond its message: the user's own line, then every field that the message lacks."""
+    lines = []
+    frame = event.fields.get("frame")
+    if isinstance(frame, dict):
+        code = f": {frame['code']}" if frame.get("code") else ""
+        lines.append(f"at {frame.get('file')}:{frame.get('line')} in {frame.get('function')}{code}")
+    rest = []
+    for name, value in event.fields.items():
+        values = value if isinstance(value, list) else [value]
+        shown = ", ".join(str(v) for v in values if not isinstance(v, dict))
+        if shown and name not in _TOLD_ELSEWHERE and not name.endswith("_bytes") and shown not in event.message:
+            rest.append(f"{_FIELD_WORDS.get(name) or name.replace('_', ' ')} {shown}")
+    if rest:
+        lines.append("; ".join(rest))
+    return [squeezed(line, 300) for line in lines]
+
+
+def unchecked(run: RunReport) -> list[str]:
+    """Checks that could not be made, by reason: "no learning rate found (LRS001, LRS002)"."""
+    reasons: dict[str, list[str]] = {}
+    for code, why in run.not_checked:
+        reasons.setdefault(why, []).append(code)
+    return [f"{clean(why)} ({', '.join(map(clean, codes))})" for why, codes in reasons.items()]
+
+
+def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
+    """The file, and the line where there is one, that a finding points at.
+
+    Its own evidence, the crash's log line, else the first file of the source with the most numbers.
+    """
+    file, line = finding.evidence.get("file"), finding.evidence.get("line")
+    if isinstance(file, str) and file:
+        return file, line if isinstance(line, int) and line > 0 else None
+    if finding.tag is None:
+        for event in told_events(run):
+            if event.file and event.severity == "error":
+                return event.file, event.line
+    files = [f for source in sorted(run.sources, key=lambda s: -s.points) for f in source.files]
+    return (files[0] if files else run.path), None
+
+
+_TOOLS = "(?:postmortem|python|pip|export) "
+_QUOTED = re.compile(rf":? ?`((?:\$ )?{_TOOLS}[^`]*)`")
+_BARE = re.compile(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTALL)
+
+
+def with_commands(action: str) -> tuple[str, list[str]]:
+    """A next action as words and the commands in it, which are to be shown so that they can be copied.
+
+    Commands stand in backticks, or are the whole action, where a note in brackets may follow after two spaces. In the
+    middle of a sentence, "this" stands for the command.
+    """
+    bare = _BARE.fullmatch(action)
+    if bare:
+        return (clean(bare[2], 1000) + ":" if bare[2] else ""), [clean(bare[1])]
+    commands = [clean(c.removeprefix("$ ")) for c in _QUOTED.findall(action)]
+    words = _QUOTED.sub(lambda m: " this" if action[m.end() :].strip(" .") else "", action).removesuffix(":")
+    return clean(words, 1000) + (":" if commands else ""), commands
+
+
+def no_checkpoint(run: RunReport) -> str:
+    """What is said of the checkpoints where none is known to be good."""
+    unknown = any(c.step is None and c.finite is None for c in run.checkpoints)
+    return "the names of the checkpoints do not tell which is from before it" if unknown else "no checkpoint from before it was found"

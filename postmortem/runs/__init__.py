@@ -1,0 +1,1 @@
+"""From paths to runs: finds files, groups them, puts their readings together."""

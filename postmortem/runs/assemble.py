@@ -1,0 +1,286 @@
+"""From the files of a run to a `Run`: reads each part, puts the streams together, decides how it ended."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import time
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.core.errors import described
+from postmortem.core.model import Ended, Event, Problem, Source
+from postmortem.core.points import Points
+from postmortem.core.reading import Reading
+from postmortem.core.roles import role_of
+from postmortem.core.run import Run, Stream, segments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from postmortem.runs.group import Part, RunFiles
+
+_GRAVEST: tuple[Ended, ...] = ("out-of-memory", "time-limit", "preempted", "hung", "killed", "crashed", "interrupted", "completed", "running", "cut")
+"""Where sources disagree on the end, the one that says most is believed: "out of memory" beats "exit code 1"."""
+_STILL_RUNNING_SECONDS = (150.0, 300.0)
+"""Silence of a running training: TensorBoard's writers hold back up to 120 s; who logs more rarely is given up to the second."""
+_STILL_RUNNING_ROWS = 20
+_NEWEST = 100_000  # points whose times tell how often a stream logs, and when last
+_NO_STEPS = ("epoch", "row")
+_COARSER = "numbers printed without a step, which another source has with one"
+
+
+def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
+    """Reads all files of a run. Never raises for content: what is wrong becomes a Problem."""
+    parts, copies = _without_copies(files.parts)
+    readings = [(part, _read(part)) for part in parts]
+    _place_by_other_files([reading for _, reading in readings])
+    _drop_coarser_prints([reading for _, reading in readings])
+    _place_last_failures([reading for _, reading in readings])
+    events: list[Event] = []
+    problems: list[Problem] = []
+    config: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
+    skipped: dict[str, int] = defaultdict(int)
+    notes = copies
+    for part, reading in readings:
+        events += reading.events
+        problems += reading.problems
+        config.update(reading.config)
+        summary.update(reading.summary)
+        notes += [f"{part.path.name}: {note}" for note in reading.notes]
+        for what, count in reading.skipped.items():
+            skipped[what] += count
+        if console := reading.facts.pop("console", None):
+            _read_console(reading, console, events)
+    if not config:
+        config = _config_beside(files.path if files.path.is_dir() else files.path.parent, problems)
+    run = Run(
+        name=files.name,
+        path=files.path,
+        streams=_streams(readings),
+        event_list=_once(events),
+        problems=problems,
+        sources=_sources(readings),
+        config=config,
+        summary=summary,
+        notes=notes,
+        skipped=dict(skipped),
+        role_overrides=dict(roles or {}),
+        readings=[replace(reading, points=Points.empty()) for _, reading in readings],
+    )
+    run.ended = _ended(readings, run.streams)
+    return run
+
+
+def _without_copies(parts: list[Part]) -> tuple[list[Part], list[str]]:
+    """Leaves out files that are byte for byte another one of the same stream (a backup, a second download), and says so.
+
+    Texts stay: ranks may print the same.
+    """
+    kept: list[Part] = []
+    notes = []
+    by_size: dict[object, list[Part]] = defaultdict(list)
+    for part in parts:
+        like = by_size[part.reader, part.path.parent, part.prefix, part.rank, _size(part.path)]
+        original = None if part.reader.kind == "text" else next((k for k in like if _same_bytes(k.path, part.path)), None)
+        if original is None:
+            like.append(part)
+            kept.append(part)
+        else:
+            notes.append(f"{part.path.name}: a copy of {original.path.name}, read once")
+    return kept, notes
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1  # whoever reads it says why
+
+
+def _same_bytes(a: Path, b: Path) -> bool:
+    try:
+        return filecmp.cmp(a, b, shallow=False)
+    except OSError:
+        return False
+
+
+def _read(part: Part) -> Reading:
+    try:
+        reading = part.reader.read(part.path)
+    except OSError as error:
+        return _unread(part, f"cannot be read: {error.strerror or error}")
+    except Exception as error:  # noqa: BLE001 - a fault of a reader costs its file, not the scan
+        return _unread(part, f"the {part.reader.kind} reader failed: {described(error)}")
+    points = reading.points
+    if part.prefix:
+        points.tags = [f"{part.prefix}/{tag}" for tag in points.tags]
+    if part.rank >= 0:
+        points.rank = np.where(points.rank < 0, part.rank, points.rank).astype(np.int16)
+        reading.events = [replace(e, rank=part.rank) if e.rank is None else e for e in reading.events]
+    return reading
+
+
+def _unread(part: Part, what: str) -> Reading:
+    return Reading(source=part.reader.kind, path=str(part.path), problems=[Problem(path=str(part.path), what=what, lost="the file")])
+
+
+def _place_by_other_files(readings: list[Reading]) -> None:
+    """Gives the events of a text without any numbers (an ``.err``) the steps of the numbers beside it.
+
+    The last step before their time, where both are texts and so share a clock; else what ended the run stands at the last step of all.
+    """
+    known = [r for r in readings if len(r.points) and r.step_axis != "row"]
+    without = [r for r in readings if r.source == "text" and not len(r.points) and any(e.step is None for e in r.events)]
+    if not known or not without:
+        return
+    prints = [r.points for r in known if r.source == "text"]
+    wall = np.concatenate([np.empty(0), *(points.wall_time for points in prints)])
+    step = np.concatenate([np.empty(0, np.int64), *(points.step for points in prints)])
+    order = np.flatnonzero(~np.isnan(wall))
+    order = order[np.argsort(wall[order], kind="stable")]
+    last = int((prints or [known[0].points])[-1].step[-1])
+    wall, step = wall[order], step[order]
+    for reading in without:
+        reading.events = [replace(e, step=_step_of(e, wall, step, last)) if e.step is None else e for e in reading.events]
+
+
+def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], last: int) -> int | None:
+    """`wall` ascends; `last` is the last step of the run."""
+    if np.isnan(event.wall_time) or not len(wall):
+        return last if event.severity == "error" else None
+    before = int(np.searchsorted(wall, event.wall_time, side="right"))
+    return int(step[before - 1]) if before else None
+
+
+def _drop_coarser_prints(readings: list[Reading]) -> None:
+    """Drops what a text printed without a step where another source of the run has it with one.
+
+    A progress bar that leaves its last values in the log, or the mean of each epoch: on an axis of epochs or lines
+    they would stand at steps where they were not.
+    """
+    with_steps = {_quantity(tag) for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS for tag in r.points.tags}
+    for reading in readings:
+        points = reading.points
+        if with_steps and reading.source == "text" and reading.step_axis in _NO_STEPS and len(points):
+            reading.events = [replace(event, step=None) for event in reading.events]
+            stays = np.array([_quantity(tag) not in with_steps for tag in points.tags])[points.code]
+            if not stays.all():
+                reading.points = _selected(points, stays)
+                reading.skipped[_COARSER] = reading.skipped.get(_COARSER, 0) + int((~stays).sum())
+
+
+def _place_last_failures(readings: list[Reading]) -> None:
+    """Moves a failure after the last step that its text printed to the last step that another source has.
+
+    Only within the interval at which the text prints: beyond it the other source may be of another attempt.
+    """
+    with_steps = [r.points.step for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS and len(r.points)]
+    if not with_steps:
+        return
+    reached = max(int(step.max()) for step in with_steps)
+    for reading in readings:
+        if reading.source == "text" and reading.step_axis not in _NO_STEPS and len(reading.points):
+            last = int(reading.points.step.max())
+            printed = np.unique(reading.points.step) if last < reached else reading.points.step[:0]
+            if len(printed) > 1 and reached <= last + float(np.median(np.diff(printed))):
+                reading.events = [replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events]
+
+
+def _quantity(tag: str) -> str:
+    return role_of(tag) or tag.rsplit("/", 1)[-1]
+
+
+def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
+    there, code = np.unique(points.code[rows], return_inverse=True)
+    tags = [points.tags[k] for k in there]
+    step, wall_time, rank = (points.take(name, rows) for name in ("step", "wall_time", "rank"))
+    return Points(tags, code.astype(np.int32), step, points.value[rows], wall_time, rank)
+
+
+def _read_console(reading: Reading, console: list[tuple[str, str]], events: list[Event]) -> None:
+    """Failures in the console output that a W&B run carries inside."""
+    from postmortem.readers.text.failures import find_events
+
+    text = "".join(chunk for _, chunk in console)
+    found = find_events(enumerate(text.split("\n"), 1), path=reading.path, source=reading.source)
+    last = int(reading.points.step.max()) if len(reading.points) else None
+    events += [replace(e, line=None, step=last if e.step is None else e.step) for e in found.events]
+    if found.ended is not None and reading.ended in (None, "crashed"):
+        reading.ended = found.ended
+
+
+def _config_beside(folder: Path, problems: list[Problem]) -> dict[str, Any]:
+    for name in ("config.json", "hparams.json", "args.json"):
+        path = folder / name
+        if path.is_file() and path.stat().st_size < 1 << 20:
+            try:
+                loaded = json.loads(path.read_text(encoding="utf-8"))
+            except (OSError, ValueError, RecursionError) as error:
+                problems.append(Problem(path=str(path), what=f"is not JSON: {error}", lost="the run's configuration"))
+                continue
+            if isinstance(loaded, dict):
+                return loaded
+    return {}
+
+
+def _once(events: list[Event]) -> list[Event]:
+    """Drops an event without a line that another source places in a file (a W&B console and its output.log)."""
+    placed = {(e.kind, e.message) for e in events if e.line is not None}
+    return [e for e in events if e.line is not None or (e.kind, e.message) not in placed]
+
+
+def _streams(readings: list[tuple[Part, Reading]]) -> list[Stream]:
+    grouped: dict[tuple[str, str], list[Points]] = defaultdict(list)
+    for part, reading in readings:
+        if len(reading.points):
+            grouped[reading.source, part.stream].append(reading.points)
+    streams = []
+    for (source, name), parts in grouped.items():
+        points = parts[0] if len(parts) == 1 else _concatenated(parts)
+        segment, restarts = segments(points)
+        streams.append(Stream(source, name, points, segment, restarts))
+    return streams
+
+
+def _concatenated(parts: list[Points]) -> Points:
+    tags = list(dict.fromkeys(tag for p in parts for tag in p.tags))
+    where = {t: i for i, t in enumerate(tags)}
+    codes = [np.array([where[t] for t in p.tags], np.int32)[p.code] for p in parts]
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(p, name) for p in parts])
+
+    return Points(tags, np.concatenate(codes), joined("step"), joined("value"), joined("wall_time"), joined("rank"))
+
+
+def _sources(readings: list[tuple[Part, Reading]]) -> list[Source]:
+    files: dict[str, list[str]] = defaultdict(list)
+    count: dict[str, int] = defaultdict(int)
+    for part, reading in readings:
+        files[reading.source].append(str(part.path))
+        count[reading.source] += len(reading.points)
+    return [Source(kind=kind, files=tuple(names), points=count[kind]) for kind, names in files.items()]
+
+
+def _ended(readings: list[tuple[Part, Reading]], streams: list[Stream]) -> Ended:
+    """How the run ended, by the last file of each stream; "running" where the log is minutes old and says no end."""
+    last = {part.stream: reading.ended for part, reading in readings}
+    said = {ended for ended in last.values() if ended is not None}
+    for ended in _GRAVEST:
+        if ended in said:
+            return ended
+    walls = [np.unique(newest[np.isfinite(newest)]) for newest in (s.points.take("wall_time", slice(-_NEWEST, None)) for s in streams)]
+    newest = max((w for w in walls if len(w)), key=lambda w: float(w[-1]), default=None)
+    if newest is not None:
+        usual = float(np.median(np.diff(newest[-1000:]))) if len(newest) > 1 else np.inf
+        if 0 <= time.time() - newest[-1] < np.clip(_STILL_RUNNING_ROWS * usual, *_STILL_RUNNING_SECONDS):
+            return "running"
+    return "unknown"

@@ -1,0 +1,118 @@
+"""The files below a folder that a reader claims; what looks like a log and cannot be read becomes a Problem."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from postmortem.checkpoints.find import is_checkpoint
+from postmortem.core.model import Problem
+from postmortem.readers import READERS
+from postmortem.readers.text.lines.blocks import looks_like_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.readers import Reader
+
+HEAD = 4096
+_SKIPPED_FOLDERS = {".git", "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".ipynb_checkpoints", "latest-run"}
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
+WANDB_RUN = re.compile(r"(?:offline-)?run-.+")
+
+
+def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
+    """Regular files below root in a stable order; links to folders are followed once, after everything real.
+
+    What is named like a log and cannot be read (a pipe, a device, a link that leads nowhere) becomes a Problem.
+    """
+    visited: set[tuple[int, int]] = set()
+    pending = deque([str(root)])
+    links: deque[str] = deque()
+    while pending or links:
+        top = (pending or links).popleft()
+        try:
+            status = os.stat(top)
+            if (status.st_dev, status.st_ino) in visited:
+                continue
+            visited.add((status.st_dev, status.st_ino))
+            entries = sorted(os.scandir(top), key=lambda e: e.name)
+        except OSError as error:
+            problems.append(Problem(path=top, what=f"cannot be listed: {error.strerror}", lost="the folder"))
+            continue
+        for entry in entries:
+            try:
+                mode = entry.stat().st_mode
+            except OSError as error:  # a link that leads nowhere or in a circle, or a file that is gone by now
+                mode, why = 0, f"cannot be opened: {error.strerror}"
+            else:
+                why = f"is {kind_of(mode)}, not a file"
+            if stat.S_ISDIR(mode):
+                if entry.name not in _SKIPPED_FOLDERS and not entry.name.startswith("."):
+                    (links if entry.is_symlink() else pending).append(entry.path)
+            elif stat.S_ISREG(mode):
+                yield Path(entry.path)
+            elif _looks_like_a_log(Path(entry.path)) and not of_wandb_itself(Path(entry.path)):
+                problems.append(Problem(path=entry.path, what=why, lost="the file"))
+
+
+def kind_of(mode: int) -> str:
+    """What a path is that is neither file nor folder, in words."""
+    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
+    return next((words for is_one, words in kinds if is_one(mode)), "something else")
+
+
+def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> type[Reader] | None:
+    """The first reader that knows the file by its name and first bytes, or None.
+
+    A log that none knows becomes a Problem, and so does every file that the user named (`explicit`).
+    """
+    if of_wandb_itself(path):
+        return None
+    if path.name == "requirements.txt":
+        return None  # versions, not numbers
+    try:
+        head = _head(path, explicit=explicit)
+    except OSError as error:
+        if explicit or _looks_like_a_log(path):
+            problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
+        return None
+    if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
+        return None  # latest_checkpointed_iteration.txt and its kin: one word is no log
+    found = next((r for r in READERS if r.claims(path, head)), None)
+    if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
+        problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
+    return found
+
+
+def _head(path: Path, *, explicit: bool) -> bytes:
+    """The first 4 KiB. Files of size 0 are not opened unasked: below /proc such files wait for a reader for ever."""
+    if not explicit and not path.stat().st_size:
+        return b""
+    with path.open("rb") as file:
+        return file.read(HEAD)
+
+
+def _why_unknown(path: Path, head: bytes) -> str:
+    if not head:
+        return "the file is empty"
+    if not head.strip(b"\0"):
+        return "nothing but zero bytes, as a crashed machine leaves them"
+    if is_checkpoint(path):
+        return "a checkpoint, not a log: `postmortem checkpoints` looks into it"
+    packed = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
+    return f"packed with {packed}: unpack it first" if packed else "no reader knows this kind of file"
+
+
+def of_wandb_itself(path: Path) -> bool:
+    """Whether `path` is W&B's own log (about its upload, not the training), or a link to it."""
+    inside_run = path.parent.name == "logs" and WANDB_RUN.fullmatch(path.parent.parent.name)
+    return path.name.startswith("debug") and bool(inside_run or path.parent.name == "wandb")
+
+
+def _looks_like_a_log(path: Path) -> bool:
+    return "tfevents" in path.name or path.suffix in {".wandb", ".out", ".err", ".log", ".csv", ".jsonl"} or path.name == "trainer_state.json"

@@ -1,0 +1,289 @@
+"""What stands around a traceback, and what a last line of the script around says of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from postmortem.readers.text import TextReader
+from postmortem.readers.text.failures import EventReading, find_events
+
+Scan = Callable[[str], EventReading]
+UNCAUGHT = """Traceback (most recent call last):
+  File "/home/me/train.py", line 88, in <module>
+    main()
+ValueError: negative count at 17
+"""
+CAUGHT = UNCAUGHT.replace("<module>", "draw_samples")
+STEPS = "".join(f"step {n} loss {3 / n:.4f}\n" for n in range(1, 60))
+
+
+@pytest.fixture
+def scan() -> Scan:
+    """Reads a log given as text."""
+
+    def read(text: str) -> EventReading:
+        return find_events(enumerate(text.split("\n"), 1), path="train.out", unterminated=not text.endswith("\n"))
+
+    return read
+
+
+@pytest.mark.parametrize("end", ["Job finished at Fri Nov 20 12:00:00 UTC 2026", "Training finished", "Exit code: 0", "Run completed in 12:03"])
+def test_a_script_that_ends_does_not_mend_a_crash(scan: Scan, end: str) -> None:
+    """A stack that begins at <module> was caught by nobody: "finished" behind it is said by the script around."""
+    reading = scan(STEPS + UNCAUGHT + end + "\n")
+    assert reading.ended == "crashed"
+    assert reading.events[0].severity == "error"
+
+
+def test_a_caught_exception_before_the_end_is_a_note(scan: Scan) -> None:
+    """What a function caught and printed did not end the training."""
+    reading = scan(STEPS + CAUGHT + "Training finished\n")
+    assert reading.ended == "completed"
+    assert reading.events[0].severity == "info"
+
+
+@pytest.mark.parametrize("words", ["; retrying in 5 s", ", skipping this sample", "; will try again"])
+def test_an_exception_that_says_how_it_goes_on_ended_nothing(scan: Scan, words: str) -> None:
+    """A short log may show too little training after it; but an exception that nothing caught cannot go on."""
+    line = f"ConnectionError: 503 from the store{words}\n"
+    assert scan(line + STEPS[:400]).events[0].severity == "warning"
+    assert scan(STEPS + UNCAUGHT.replace("ValueError: negative count at 17\n", line)).ended == "crashed"
+
+
+def test_training_after_an_uncaught_exception_counts(scan: Scan) -> None:
+    """The next program of the same job trained and completed."""
+    reading = scan(STEPS + UNCAUGHT + STEPS + "Training finished\n")
+    assert reading.ended == "completed"
+
+
+def test_a_killed_process_did_not_finish_its_job(scan: Scan) -> None:
+    reading = scan(STEPS + "/var/spool/slurm_script: line 12: 12345 Killed                  python train.py\nJob finished\n")
+    assert reading.ended == "killed"
+
+
+@pytest.mark.parametrize("lead", ["gpu-12 says | ", "(step 3) task=7 >> ", "<trainer-2> "])
+def test_a_lead_that_nobody_knows_is_taken_off(scan: Scan, lead: str) -> None:
+    """What stands in front of a header stands in front of the rest, up to its digits."""
+    text = "".join(f"{lead.replace('7', str(n))}{line}\n" for n, line in enumerate(UNCAUGHT.splitlines()))
+    (event,) = scan(STEPS + text).events
+    assert event.fields["exception"] == "ValueError"
+    assert event.fields["frame"]["line"] == 88
+    assert event.line == 63
+
+
+def test_the_launcher_says_whose_output_follows(scan: Scan) -> None:
+    """Composer prints what a rank wrote between two rules."""
+    (event,) = scan(STEPS + "-----Begin global rank 4 STDERR-----\n" + UNCAUGHT + "-----End global rank 4 STDERR-----\n").events
+    assert event.rank == 4
+
+
+@pytest.mark.parametrize(("code", "ended"), [(0, "completed"), (1, "crashed")])
+def test_kaldi_says_how_a_job_ended(scan: Scan, code: int, ended: str) -> None:
+    """The last line of a job's log holds its code."""
+    assert (
+        scan(f"{STEPS}# Accounting: time=40 threads=1\n# Ended (code {code}) at Fri Nov 20 22:14:37 UTC 2026, elapsed time 40 seconds\n").ended
+        == ended
+    )
+
+
+def test_the_reason_for_a_signal_comes_after_it(scan: Scan) -> None:
+    """A SIGTERM that the scheduler explains afterwards is the scheduler's doing."""
+    text = "[rank: 0] Received SIGTERM: 15\nslurmstepd: error: *** STEP 2341.0 ON n12 CANCELLED AT 2026-11-20T14:02:11 DUE TO PREEMPTION ***\n"
+    assert scan(STEPS + text).ended == "preempted"
+
+
+def test_a_message_of_tensorflow_names_the_failure_in_a_later_paragraph(scan: Scan) -> None:
+    """The graph that failed is shown with frames of its own, which start no other traceback."""
+    text = """Traceback (most recent call last):
+  File "/home/me/train.py", line 8, in <module>
+    model.fit(data)
+tensorflow.python.framework.errors_impl.InvalidArgumentError: Graph execution error:
+
+Detected at node 'loss' defined at (most recent call last):
+    File "/home/me/train.py", line 8, in <module>
+      model.fit(data)
+Node: 'loss'
+Received a label value of 4 which is outside the valid range of [0, 4).  Label values: 3 4 1
+\t [[{{node loss}}]] [Op:__inference_train_function_24]
+"""
+    (event,) = scan(STEPS + text).events
+    assert (event.kind, event.line) == ("label-oob-cpu", 63)
+    assert event.fields["target"] == 4
+
+
+def test_the_exception_of_a_rank_inside_a_checkpoint_error(scan: Scan) -> None:
+    """What failed on the rank is the cause, inside of what the others raise."""
+    text = """Traceback (most recent call last):
+  File "/home/me/train.py", line 8, in <module>
+    save(state)
+torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([3])
+Traceback (most recent call last): (RANK 3)
+  File "/home/me/store.py", line 12, in write
+    file.write(data)
+OSError: [Errno 28] No space left on device
+"""
+    (event,) = scan(STEPS + text).events
+    assert (event.kind, event.fields["cause_kind"], event.fields["failed_ranks"]) == ("ckpt-distributed", "disk-full", [3])
+    assert event.fields["frame"]["file"] == "/home/me/store.py"
+
+
+def _course(*steps: range) -> list[str]:
+    return [f"step {s} | loss {3.0 - s / 1000:.4f} | lr 1.0e-4" for span in steps for s in span]
+
+
+_PREEMPTED = "slurmstepd: error: *** JOB 4242 ON node001 CANCELLED AT 2026-01-05T03:12:44 DUE TO PREEMPTION ***"
+
+
+def test_steps_that_go_back_and_on_are_a_new_start(tmp_path: Path) -> None:
+    """A job that was preempted, did its last steps again and completed has completed, however short its log is."""
+    log = tmp_path / "train.out"
+    log.write_text("\n".join([*_course(range(0, 400, 5)), _PREEMPTED, *_course(range(350, 700, 5)), "Training finished."]) + "\n")
+    reading = TextReader.read(log)
+    assert reading.ended == "completed"
+    assert [(e.kind, e.severity) for e in reading.events] == [("slurm-cancelled", "info")]
+
+
+@pytest.mark.parametrize("rest", [range(380, 405, 5), range(395, 420, 5), range(350, 390, 5)])
+def test_a_few_steps_behind_the_end_are_no_new_start(tmp_path: Path, rest: range) -> None:
+    """What buffers still held when the job was cancelled, of the last steps or some before them, is no training that went on."""
+    log = tmp_path / "train.out"
+    log.write_text("\n".join([*_course(range(0, 400, 5)), _PREEMPTED, *_course(rest)]) + "\n")
+    assert TextReader.read(log).ended == "preempted"
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks", "ended"),
+    [
+        ("task 0: Killed", [0], "killed"),
+        ("task 3: Out Of Memory", [3], "out-of-memory"),
+        ("tasks 0-3,5: Exited with exit code 1", [0, 1, 2, 3, 5], "crashed"),
+        ("task 1: Exited with exit code 137", [1], "killed"),
+        ("tasks 2,4: Terminated", [2, 4], "killed"),
+        ("task 12: Segmentation fault (core dumped)", [12], "crashed"),
+        ("task 6: Floating point exception", [6], "crashed"),
+        ("tasks 0-99999999999: Killed", [], "killed"),
+    ],
+)
+def test_srun_names_ranks_by_their_tasks(scan: Scan, said: str, ranks: list[int], ended: str) -> None:
+    """The task is the rank of whoever printed nothing itself; of a list each of them, the first in front; of no possible list none."""
+    reading = scan(STEPS + f"srun: error: node001: {said}\n")
+    (event,) = reading.events
+    assert (event.rank, event.fields.get("ranks", ranks)) == (ranks[0] if ranks else None, ranks)
+    assert reading.ended == ended
+
+
+def test_the_rank_that_ran_out_of_memory_is_that_of_the_task(scan: Scan) -> None:
+    """slurmstepd does not say who was killed, srun does."""
+    text = "slurmstepd: error: Detected 1 oom_kill event in StepId=55.0. Some of the step tasks have been OOM Killed.\n"
+    reading = scan(STEPS + text + "srun: error: node001: task 3: Out Of Memory\nsrun: error: node001: tasks 0-2: Terminated\n")
+    assert [(e.kind, e.rank, e.severity) for e in reading.events] == [
+        ("slurm-oom-kill", 3, "error"),
+        ("srun-exit", 3, "info"),
+        ("srun-exit", 0, "info"),
+    ]
+
+
+def test_a_task_that_starts_ranks_of_its_own_is_none(scan: Scan) -> None:
+    """Under srun with a launcher in each task, the task is the number of a node."""
+    text = "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n"
+    reading = scan(STEPS + text + "srun: error: node002: task 1: Exited with exit code 1\n")
+    assert [e.rank for e in reading.events] == [None, None]
+
+
+_STEP_ENDED = "slurmstepd: error: *** STEP 77.0 ON node001 CANCELLED AT 2026-01-05T03:12:44 ***\n"
+_STOPPED = "srun: error: node001: tasks 0-2: Terminated\n"
+
+
+def test_a_step_that_is_ended_after_a_task_failed_was_stopped_by_nobody(scan: Scan) -> None:
+    """What srun reported before is the cause; a task that ends behind it, as at scancel, is not."""
+    failed = "srun: error: node001: task 3: Exited with exit code 1\n"
+    before, after = scan(STEPS + failed + _STEP_ENDED + _STOPPED), scan(STEPS + _STEP_ENDED + _STOPPED + failed)
+    assert (before.ended, before.events[0].severity, before.events[0].rank) == ("crashed", "error", 3)
+    assert [e.severity for e in before.events[1:]] == ["info", "info"]
+    assert (after.ended, {e.severity for e in after.events}) == ("interrupted", {"info"})
+
+
+FAULT = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 88, in <module>\n    main()\n'
+
+
+@pytest.mark.parametrize(("xid", "lost"), [(79, "info"), (48, "info"), (13, "error"), (31, "error")])
+def test_a_gpu_that_broke_fails_every_call_behind_it(scan: Scan, xid: int, lost: str) -> None:
+    """Of what the driver says about the hardware the exception is a consequence; of what it says of the program it tells more."""
+    driver = f"[1234.5] NVRM: Xid (PCI:0000:3b:00): {xid}, pid=4711, name=python\n"
+    reading = scan(STEPS + driver + FAULT + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n")
+    assert [(e.kind, e.severity) for e in reading.events] == [("xid", "error"), ("illegal-access", lost)]
+    assert ("victim_of" in reading.events[1].fields) == (lost == "info")
+
+
+def test_an_abort_is_the_end_of_a_chain(scan: Scan) -> None:
+    """faulthandler reports the abort that follows a fault of the GPU; alone it is all there is."""
+    abort = 'Fatal Python error: Aborted\n\nThread 0x00007f8a (most recent call first):\n  File "/home/me/train.py", line 88 in main\n'
+    fault = "Memory access fault by GPU node-6 (Agent handle: 0x55ab) on address 0x7f21. Reason: Unknown.\n"
+    reading = scan(STEPS + fault + abort)
+    assert [(e.kind, e.severity) for e in reading.events] == [("illegal-access", "error"), ("segv", "info")]
+    alone = scan(STEPS + abort)
+    assert alone.ended == "crashed"
+    assert alone.events[0].severity == "error"
+    assert alone.events[0].fields["frame"]["line"] == 88
+
+
+def test_ctrl_c_that_python_ignored_interrupted_nothing(scan: Scan) -> None:
+    """Somebody grew impatient with a program whose training was complete."""
+    ignored = "Exception ignored in atexit callback: <function leave at 0x7f>\n" + FAULT + "KeyboardInterrupt\n"
+    assert scan(STEPS + "Training completed.\n" + ignored).ended == "completed"
+    assert scan(STEPS + "Training completed.\n" + FAULT + "KeyboardInterrupt\n").ended == "interrupted"
+
+
+def test_slurm_counts_its_restarts(scan: Scan) -> None:
+    """Behind the number of a restart runs a new process, however few steps it does."""
+    preempted = "slurmstepd: error: *** JOB 4711 ON node007 CANCELLED AT 2026-11-20T12:45:36 DUE TO PREEMPTION ***\n"
+    again = STEPS + preempted + "SLURM_RESTART_COUNT=1\n" + STEPS[: STEPS.index("step 9 ")]
+    reading = scan(again + "Training completed.\n")
+    assert reading.ended == "completed"
+    assert not [e for e in reading.events if e.severity == "error"]
+    assert scan(STEPS + preempted).ended == "preempted"
+
+
+def test_a_line_below_an_exception_that_only_notes_something_does_not_name_it(scan: Scan) -> None:
+    """The next start of the job writes right below the message of the exception."""
+    assert scan(STEPS + UNCAUGHT + "SLURM_RESTART_COUNT=1\n").events[0].kind == "generic-exception"
+
+
+def test_a_dump_of_the_watchdog_says_where_it_hangs(scan: Scan) -> None:
+    """faulthandler.dump_traceback_later: the run hung, unless it trained on."""
+    dump = 'Timeout (0:10:00)!\nThread 0x00007f12 (most recent call first):\n  File "/home/me/data.py", line 44 in fetch\n'
+    reading = scan(STEPS + dump)
+    assert reading.ended == "hung"
+    assert reading.events[0].fields["frame"] == {"file": "/home/me/data.py", "line": 44, "function": "fetch", "code": ""}
+    assert scan(STEPS + dump + STEPS * 20).events[0].severity == "info"
+
+
+def test_kubernetes_says_why_it_stopped_the_program(scan: Scan) -> None:
+    """SIGTERM comes first, the reason of it in the next line."""
+    why = "The node was low on resource: ephemeral-storage. Container main was using 41Gi.\n"
+    reading = scan(STEPS + "Received signal 15, shutting down\n" + why)
+    assert reading.ended == "killed"
+    assert [(e.kind, e.severity) for e in reading.events] == [("sigterm", "info"), ("pod-evicted", "error")]
+
+
+GROUP = """  + Exception Group Traceback (most recent call last):
+  |   File "/home/me/rollout.py", line 61, in main
+  |     async with asyncio.TaskGroup() as tasks:
+  | ExceptionGroup: unhandled errors in a TaskGroup (1 sub-exception)
+"""
+HELD = """  +-+---------------- 1 ----------------
+    | Traceback (most recent call last):
+    |   File "/home/me/rollout.py", line 40, in score
+    |     r = await ask(x)
+    | ValueError: 3 scores for 4 completions
+    +------------------------------------
+"""
+
+
+def test_what_an_exception_group_holds_is_to_blame(scan: Scan) -> None:
+    """The group only says that a task failed; where its contents are lost it is all there is."""
+    group, held = scan(STEPS + GROUP + HELD).events
+    assert (group.severity, group.fields["victim_of"]["line"]) == ("info", held.line)
+    assert (held.severity, held.fields["exception"], held.fields["frame"]["line"]) == ("error", "ValueError", 40)
+    assert scan(STEPS + GROUP).events[0].severity == "error"
