@@ -2,6 +2,10 @@
 PYTHON ?= python3
 # PIP_FLAGS reaches every pip call, e.g. to take the CPU build of torch: make test PIP_FLAGS='--extra-index-url URL'
 PIP_FLAGS ?=
+# make gpu: SYSTEM_SITE=1 takes $(PYTHON) as it is, with the torch that it has, and installs nothing; CASES is a further folder of cases
+SYSTEM_SITE ?=
+CASES ?=
+# make test-oldest: tests that need newer versions, left out here
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 
 help:  ## list the targets
@@ -22,6 +26,12 @@ help:  ## list the targets
 	$(PIP) -e '.[dev]'
 	touch $@
 
+.venv-oldest/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints-oldest.txt \
+		-e '.[replay]' hypothesis jsonschema pytest pytest-xdist tensorboard
+	touch $@
+
 demo: .venv/.replay  ## say what happened in sample_runs/, write report.html, replay the NaN
 	.venv/bin/postmortem scan sample_runs || test $$? -eq 1
 	.venv/bin/postmortem report sample_runs -o report.html
@@ -30,6 +40,16 @@ demo: .venv/.replay  ## say what happened in sample_runs/, write report.html, re
 test: .venv/.dev  ## run every test
 	.venv/bin/python -m pytest -n 2
 
+test-oldest: .venv-oldest/.installed  ## run every test with the oldest versions that pyproject.toml allows
+	.venv-oldest/bin/python -m pytest -n 2 $(OLDEST)
+
+gpu: $(if $(SYSTEM_SITE),,.venv/.dev)  ## test and measure replay on a CUDA device
+	PYTHONPATH=$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH} $(if $(SYSTEM_SITE),$(PYTHON),.venv/bin/python) \
+		benchmarks/gpu.py $(if $(CASES),--cases $(CASES))
+
+graph: .venv/.package  ## draw docs/import_graph.md from the code
+	.venv/bin/python docs/import_graph.py
+
 lint: .venv/.dev  ## style, types and the layers between packages
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -37,6 +57,6 @@ lint: .venv/.dev  ## style, types and the layers between packages
 	.venv/bin/lint-imports
 
 clean:  ## remove what was installed and cached
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test test-oldest gpu graph lint clean

@@ -109,7 +109,7 @@ def sync_records(sizes: Iterable[str], device: str) -> Iterator[dict[str, Any]]:
     import replay_cost
     import torch
 
-    from postmortem.replay.trace import Tracer
+    from postmortem.replay.trace.tracer import Tracer
 
     ways = replay_cost.ways(device) | {"closer look": lambda: Tracer(detail=set(), within="others")}
     del ways["detect_anomaly"]
@@ -163,19 +163,8 @@ def command(part: str, options: argparse.Namespace) -> list[str]:
             "-p",
             "no:cacheprovider",
         ]  # warnings of other versions than the tested ones fail nothing
-        return [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-v",
-            "--tb=short",
-            "-m",
-            "gpu",
-            "-k",
-            chosen,
-            *quiet,
-            str(ROOT / "tests"),
-        ]
+        folders = [str(ROOT / "tests" / name) for name in ("checkpoints", "replay")]
+        return [sys.executable, "-m", "pytest", "-v", "--tb=short", "-m", "gpu", "-k", chosen, *quiet, *folders]
     further = ["--cases", str(options.cases)] if options.cases else []
     return [sys.executable, __file__, "--work", part, "--device", options.device, "--sizes", options.sizes, *further]
 
@@ -191,7 +180,9 @@ def run(part: str, options: argparse.Namespace, limit: float) -> Ran:
     }
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command(part, options), cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command(part, options), cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             process.wait(max(1.0, limit))
             finished = True
@@ -266,7 +257,9 @@ def rows_of_syncs(part: str, ran: Ran) -> list[Row]:
     for r in records:
         what = {"blocking": "blocking calls", "to_host": "copies to the host", "reads": "values read"}
         base = None if r["way"] == "plain" else plain[r["size"]]
-        counts = [f"{r[key]} {name}" if base is None else f"{r[key] - base[key]:+d} {name}" for key, name in what.items()]
+        counts = [
+            f"{r[key]} {name}" if base is None else f"{r[key] - base[key]:+d} {name}" for key, name in what.items()
+        ]
         rows.append(Row(part, f"{r['size']}, {r['way']}", ", ".join(counts)))
     return rows
 
@@ -281,7 +274,9 @@ def measured(part: str, options: argparse.Namespace, limit: float) -> Iterator[R
     ran = run(part, options, limit)
     rows = ROWS[part](part, ran)
     if not ran.finished:
-        rows.append(Row(part, "time limit", f"ended after {ran.seconds:.0f} s; the rows above are what was done", False))
+        rows.append(
+            Row(part, "time limit", f"ended after {ran.seconds:.0f} s; the rows above are what was done", False)
+        )
     elif ran.code and part not in ("tests", "chain"):
         rows.append(Row(part, "exit code", str(ran.code), False))
     if not all(row.ok for row in rows):
@@ -293,7 +288,9 @@ def measured(part: str, options: argparse.Namespace, limit: float) -> Iterator[R
 def table(rows: list[Row]) -> str:
     """The rows, aligned; `!` marks what is wrong."""
     widths = [max((len(getattr(row, name)) for row in rows), default=0) for name in ("part", "what")]
-    return "\n".join(f"{' ' if row.ok else '!'} {row.part:{widths[0]}}  {row.what:{widths[1]}}  {row.result}" for row in rows)
+    return "\n".join(
+        f"{' ' if row.ok else '!'} {row.part:{widths[0]}}  {row.what:{widths[1]}}  {row.result}" for row in rows
+    )
 
 
 def device_line(device: str) -> tuple[bool, str]:

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 
 import postmortem  # noqa: E402
 from postmortem import TrainStep, api, localize  # noqa: E402
-from postmortem.replay.trace import Tracer  # noqa: E402
+from postmortem.replay.trace.tracer import Tracer  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -56,7 +56,7 @@ def train(out, device="cpu"):
             log.write(f"step: {step:4d}  loss: {loss.item():.6f}  lr: {scheduler.get_last_lr()[0]:.3e}\n")
             if step % 10 == 0:
                 state = {"model": model.state_dict(), "optim": optimizer.state_dict(), "sched": scheduler.state_dict(), "step": torch.tensor(step)}
-                dcp.save(state, checkpoint_id=os.path.join(out, f"step-{step}"), no_dist=True)
+                dcp.save(state, checkpoint_id=os.path.join(out, f"step-{step}"))
 
 
 def recipe(ctx):
