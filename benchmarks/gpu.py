@@ -7,13 +7,13 @@ Parts, each in a process of its own that is ended at its time limit; rows printe
 tests  the tests marked `gpu`, without the chain
 chain  small runs trained and replayed on the device, from the log to the culprit (tests/replay/test_chain.py)
 cost   benchmarks/replay_cost.py on the device
-syncs  what a traced step adds to a plain one, as torch.profiler counts it: calls that block the host (`BLOCKING`), and copies
-       from the device to the host. The profiler's own calls are in both counts and cancel out.
+syncs  what a traced step adds to a plain one, as torch.profiler counts it: calls that block the host (`BLOCKING`), and
+       copies from the device to the host. The profiler's own calls are in both counts and cancel out.
 zoo    tests/replay/cases on the device, scored as benchmarks/zoo.py does
 cases  a further folder of cases, with `--cases`
 
-Exit code: 0 if everything that ran is right or there is no CUDA device, which one line then says; 1 if a test failed, a case
-was answered wrong or a part did not finish. `--device cpu` runs the same parts on a CPU, to check this script.
+Exit code: 0 if everything that ran is right or there is no CUDA device, which one line then says; 1 if a test failed,
+a case was answered wrong or a part did not finish. `--device cpu` runs the same parts on a CPU, to check this script.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ BLOCKING = (
     "cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaEventSynchronize", "cudaMemcpy",
     "cuCtxSynchronize", "cuStreamSynchronize", "cuEventSynchronize",
 )  # fmt: skip
-"""Runtime and driver calls that return only when the device is done. cudaMemcpyAsync to pageable memory is followed by one of them."""
+"""Runtime and driver calls that return only when the device is done. One of them follows a copy to the host."""
 TO_HOST = "Memcpy DtoH"
 _OUTCOME = re.compile(r"^(\S+::.*?) (PASSED|FAILED|ERROR|SKIPPED)\b", re.MULTILINE)
 
@@ -126,7 +126,7 @@ def sync_records(sizes: Iterable[str], device: str) -> Iterator[dict[str, Any]]:
 
 
 def counted(names: Iterable[str]) -> dict[str, int]:
-    """blocking: calls in BLOCKING; to_host: copies from the device to the host; reads: values read as Python numbers."""
+    """blocking: calls in BLOCKING; to_host: copies from the device to the host; reads: calls of item()."""
     seen = Counter(TO_HOST if name.startswith(TO_HOST) else name for name in names)
     return {
         "blocking": sum(seen[n] for n in BLOCKING),
@@ -255,7 +255,7 @@ def rows_of_syncs(part: str, ran: Ran) -> list[Row]:
     plain = {r["size"]: r for r in records if r["way"] == "plain"}
     rows = []
     for r in records:
-        what = {"blocking": "blocking calls", "to_host": "copies to the host", "reads": "values read"}
+        what = {"blocking": "blocking calls", "to_host": "copies to the host", "reads": "item() calls"}
         base = None if r["way"] == "plain" else plain[r["size"]]
         counts = [
             f"{r[key]} {name}" if base is None else f"{r[key] - base[key]:+d} {name}" for key, name in what.items()
@@ -265,7 +265,8 @@ def rows_of_syncs(part: str, ran: Ran) -> list[Row]:
 
 
 ROWS = {
-    "tests": rows_of_tests, "chain": rows_of_tests, "cost": rows_of_cost, "syncs": rows_of_syncs, "zoo": rows_of_zoo, "cases": rows_of_zoo,
+    "tests": rows_of_tests, "chain": rows_of_tests, "cost": rows_of_cost, "syncs": rows_of_syncs,
+    "zoo": rows_of_zoo, "cases": rows_of_zoo,
 }  # fmt: skip
 
 

@@ -218,13 +218,15 @@ def lines(size: str, device: str, repeats: int) -> Iterator[str]:
     parameters = sum(p.numel() for p in built.model.parameters())
     yield f"{size}: {parameters / 1e6:.1f} M parameters on {device}, plain step {plain * 1e3:.1f} ms"
     second = best["traced in the optimizer"] / plain  # only where a parameter fails
-    yield f"  traced x{best['traced'] / plain:.2f} (in the optimizer x{second:.2f})   detect_anomaly x{best['detect_anomaly'] / plain:.2f}"
+    traced, anomaly = best["traced"] / plain, best["detect_anomaly"] / plain
+    yield f"  traced x{traced:.2f} (in the optimizer x{second:.2f})   detect_anomaly x{anomaly:.2f}"
     yield f"  memory of the traced step x{memory(size, device):.2f}"
     for fault in FAULTS:
         tried = [diagnosis(size, device, plain, fault) for _ in range(3)]
         without, whole, runs, culprit = min(tried, key=lambda one: one[0])
-        yield f"  whole diagnosis, fault in the {fault} pass: {without:.1f} plain steps, the first of three {tried[0][0]:.1f}, {runs} reruns"
-        yield f"    with the roll-forward and the fp64 and bf16 reruns {whole:.1f}, the first of three {tried[0][1]:.1f}"
+        first = tried[0]
+        yield f"  whole diagnosis, fault in the {fault} pass: {without:.1f} plain steps, the first of three {first[0]:.1f}, {runs} reruns"
+        yield f"    with the roll-forward and the fp64 and bf16 reruns {whole:.1f}, the first of three {first[1]:.1f}"
         yield f"    answer: {culprit.phase} {culprit.op} line {culprit.line} samples {culprit.samples}"
 
 

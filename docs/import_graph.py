@@ -3,8 +3,8 @@
     python docs/import_graph.py [--check]
 
 Every import counts: at the top of a file, inside a function, under TYPE_CHECKING, and by a string where the file calls
-import_module or __import__. The graph is made for each package: its nodes are the sub-packages, each taken as a whole, and the
-modules; the node that bears the package's own name is its `__init__.py`. Circles are printed with the lines that make them.
+import_module or __import__. A graph is made for each package. Its nodes are the modules and the sub-packages, each as
+a whole; the node with the package's own name is its `__init__.py`. Circles are printed with the imports to remove.
 Exit code: 1 if there is a circle or, with --check, if import_graph.md is out of date.
 """
 
@@ -51,7 +51,12 @@ def modules(package: Path) -> dict[str, Path]:
 
 def imports(known: Mapping[str, Path]) -> list[Import]:
     """Every import of one of these modules by another, in order."""
-    found = {Import(name, target, line) for name, path in known.items() for target, line in _imports_of(name, path, known) if target != name}
+    found = {
+        Import(name, target, line)
+        for name, path in known.items()
+        for target, line in _imports_of(name, path, known)
+        if target != name
+    }
     return sorted(found)
 
 
@@ -86,7 +91,7 @@ def packages(known: Mapping[str, Path]) -> list[str]:
 
 
 def child(module: str, package: str) -> str | None:
-    """The node of `package` that a module belongs to: a sub-package, a module, or the package's own name; None outside of it."""
+    """The node of `package` that holds a module: a sub-package, a module or the package's name; None outside."""
     if module == package:
         return module
     if not module.startswith(f"{package}."):
@@ -94,7 +99,9 @@ def child(module: str, package: str) -> str | None:
     return f"{package}.{module[len(package) + 1 :].partition('.')[0]}"
 
 
-def inside(package: str, known: Mapping[str, Path], found: list[Import]) -> tuple[Graph, dict[tuple[str, str], list[Import]]]:
+def inside(
+    package: str, known: Mapping[str, Path], found: list[Import]
+) -> tuple[Graph, dict[tuple[str, str], list[Import]]]:
     """The graph between the nodes of a package, and the imports that make each of its edges."""
     graph: Graph = {node: set() for module in known if (node := child(module, package))}
     edges = defaultdict(list)
@@ -168,7 +175,7 @@ def shortest_circle(graph: Graph) -> list[tuple[str, str]]:
 
 
 def all_circles(known: Mapping[str, Path], found: list[Import]) -> list[str]:
-    """For each circle in any package, its nodes and the imports to take away: of every shortest circle the edge with the fewest."""
+    """For each circle in any package, its nodes and the imports to remove: the thinnest edge of each circle."""
     out = []
     for package in packages(known):
         graph, edges = inside(package, known, found)
@@ -210,9 +217,9 @@ def page(known: Mapping[str, Path], found: list[Import]) -> str:
     lines = [
         "# What imports what",
         "",
-        "Written by `python docs/import_graph.py` from the code; a test fails if it is out of date or if there is a circle. The floors",
-        "of each package stand lowest first: a part imports only parts of the floors below it. In the diagrams, arrows that follow",
-        "from others are left out.",
+        "Written by `python docs/import_graph.py` from the code. A test fails if it is out of date or if there is a",
+        "circle. The floors of each package are numbered from below: a part imports only parts of lower floors. In",
+        "the diagrams, arrows that follow from others are left out.",
         "",
     ]
     for package in DRAWN:

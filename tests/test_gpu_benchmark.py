@@ -1,4 +1,4 @@
-"""`make gpu`: one table whatever happens in a part, one line where there is no device. Here all but the device's own counters."""
+"""`make gpu`: one table whatever happens in a part, one line where there is no device. Here the CPU is the device."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_part_that_hangs_leaves_the_rows_of_the_others(
     """What a part did before its time was up is in the table, with a row about the limit; the parts after it run."""
     right = {"case": "quick", "right": {"located": True, "all": True}, "seconds": 0.5}
     code = {
-        "zoo": f"import time; print('{{\"total\": 2}}'); print({json.dumps(json.dumps(right))}, flush=True); time.sleep(600)",
+        "zoo": f"import time; print('{{\"total\": 2}}'); print({json.dumps(right)!r}, flush=True); time.sleep(600)",
         "cases": "print('{\"total\": 0}')",
     }
     monkeypatch.setattr(gpu, "command", lambda part, _: [sys.executable, "-S", "-c", code[part]])
@@ -61,7 +61,7 @@ def test_a_part_that_hangs_leaves_the_rows_of_the_others(
 
 
 def test_cases_and_synchronisations_on_a_cpu(python: Any, tmp_path: Path) -> None:
-    """A case that is right, one that raises, one whose truth is another; a traced step reads values on a CPU and waits for no device."""
+    """Rows of a right case, of one that raises and of one with another truth; a step on a CPU waits for nothing."""
     right = CASES / "case_chunked_masked_mean.py"
     shutil.copy(right, tmp_path / "case_a_right.py")
     (tmp_path / "case_b_raises.py").write_text("raise ImportError('no such thing')\n")
@@ -87,7 +87,7 @@ def test_marked_tests_have_a_row(python: Any) -> None:
 
 
 def test_what_the_profiler_counts(gpu: Any) -> None:
-    """Calls that block the host, whatever the library, and copies to it; launches and copies to the device are neither."""
+    """Calls that block the host and copies to it are counted; launches and copies to the device are neither."""
     names = [
         "cudaLaunchKernel",
         "cudaStreamSynchronize",

@@ -26,7 +26,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """trained(name, device) -> the folder of a run of that name, with its recipe beside it; trained once on each device."""
+    """trained(name, device) -> the folder of a run, with its recipe beside it; trained once on each device."""
     made: dict[tuple[str, str], Path] = {}
 
     def train(name: str, device: str = "cpu") -> Path:

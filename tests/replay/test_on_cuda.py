@@ -1,4 +1,4 @@
-"""Replay on a CUDA device: what differs from a CPU is where numbers live, where random ones come from, and what a read costs.
+"""Replay on a CUDA device: tensors on two devices, a generator of its own, reads that wait.
 
 Tests that make sense on both devices run on both; those marked `gpu` need CUDA.
 """
@@ -47,7 +47,7 @@ def common(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _one_step(device: str, scale: float) -> Any:
-    """A training step; with scale=0 its loss is NaN. Its optimizer counts steps on the CPU, its noise is drawn there."""
+    """A training step; with scale=0 its loss is NaN. The optimizer counts steps and the noise is drawn on the CPU."""
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 2).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=True)
@@ -66,7 +66,7 @@ def _one_step(device: str, scale: float) -> Any:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_deferred_sums_of_two_devices(device: str) -> None:
-    """Sums on the CPU and on the device are read together: a healthy step has no suspects, a failing one begins with its division."""
+    """With sums on CPU and device, a healthy step has no suspects, and a failing one begins with its division."""
     with Tracer(deferred=True) as healthy:
         _one_step(device, 1.0)()
     assert healthy.suspects == []
@@ -157,7 +157,7 @@ def _random_state(device: str) -> Any:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_random_numbers_of_the_device_are_put_back(device: str) -> None:
-    """Each rerun draws the dropout of the first run, and afterwards the device's generator is as it was; so are the weights."""
+    """After the reruns the device's generator and the weights are as they were before."""
     step = _failing(device)
     before, weights = _random_state(device), [p.detach().clone() for p in step.model.parameters()]
     culprit = localize(step)
@@ -224,7 +224,7 @@ def test_checkpoint_saved_on_cuda(tmp_path: Path, saved_on: str, device: str) ->
 def test_fidelity_between_devices(
     tmp_path: Path, name: str, step: int, phase: str, op: str, samples: tuple[int, ...], trained_on: str, device: str
 ) -> None:
-    """A run of one device is followed on another to rounding, and the culprit is the same: with fp16 autocast and its scaler, too."""
+    """A run of one device is followed on another to rounding, and the culprit is the same, with a GradScaler too."""
     shutil.copy(HERE / "runs" / f"{name}.py", tmp_path / "recipe.py")
     run = tmp_path / "run"
     _load(HERE / "runs" / f"{name}.py").train(str(run), device=trained_on)
