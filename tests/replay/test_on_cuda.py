@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 
 import postmortem  # noqa: E402
 from postmortem import TrainStep, api, localize  # noqa: E402
+from postmortem.replay.trace.origins import origins  # noqa: E402
 from postmortem.replay.trace.tracer import Tracer  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -74,9 +75,9 @@ def test_deferred_sums_of_two_devices(device: str) -> None:
         _one_step(device, 0.0)()
     with Tracer(detail=set(failing.suspects)) as closer:
         loss = _one_step(device, 0.0)()
-    births = closer.births([closer.source(loss)])
-    assert [(birth.hit.name, birth.hit.where.file) for birth in births] == [("div", __file__)]
-    assert births[0].hit.index == failing.suspects[0]
+    found = origins(closer.log, [closer.source(loss)])
+    assert [(origin.hit.name, origin.hit.where.file) for origin in found] == [("div", __file__)]
+    assert found[0].hit.index == failing.suspects[0]
 
 
 @pytest.mark.gpu
