@@ -51,6 +51,7 @@ class Sums:
     before: float = 0.0
 
     def add(self, other: Sums) -> None:
+        """Adds the sums of another chunk."""
         self.nan += other.nan
         self.posinf += other.posinf
         self.neginf += other.neginf

@@ -64,7 +64,11 @@ def described(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion to append to an error message; empty where nothing is close."""
+    """A suggestion to append to an error message; empty where nothing is close.
+
+    >>> did_you_mean("cuda-om", ["cuda-oom", "nan-metric"])
+    "; did you mean 'cuda-oom'?"
+    """
     from difflib import get_close_matches  # costs a fifth of the start-up
 
     close = get_close_matches(name, list(known), n=1, cutoff=0.6)

@@ -1,4 +1,4 @@
-"""Bytes of a table or of JSON as text."""
+"""Decodes the bytes of a table or of a JSON file."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BO
 
 
 def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
-    """The text of a whole file, and what was wrong with its bytes. UTF-8, or what its byte order mark says.
+    """The text of a whole file, and the problems with its bytes.
 
-    NUL bytes, which a crashed machine leaves where data never reached the disk, are taken out.
+    The encoding is UTF-8, or that of the byte order mark. NUL bytes, which a crashed machine leaves where data never
+    reached the disk, are removed.
     """
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
     problems: list[Problem] = []
@@ -20,9 +21,10 @@ def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         text = data.decode(encoding, "replace")
-        problems.append(Problem(path=path, offset=error.start, what=f"bytes that are not {encoding.upper()}", kept="the text around them"))
+        what = f"bytes that are not {encoding.upper()}"
+        problems.append(Problem(path=path, offset=error.start, what=what, kept="the text around them"))
     if nul := text.count("\0"):
-        where = data.find(b"\0")
-        problems.append(Problem(path=path, offset=where, what=f"{nul} zero bytes, as a crashed machine leaves them", lost=f"{nul} bytes"))
+        what = f"{nul} zero bytes, as a crashed machine leaves them"
+        problems.append(Problem(path=path, offset=data.find(b"\0"), what=what, lost=f"{nul} bytes"))
         text = text.replace("\0", "")
     return text, problems
