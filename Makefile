@@ -48,9 +48,6 @@ gpu: $(if $(SYSTEM_SITE),,.venv/.dev)  ## test and measure replay on a CUDA devi
 	PYTHONPATH=$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH} $(if $(SYSTEM_SITE),$(PYTHON),.venv/bin/python) \
 		benchmarks/gpu.py $(if $(CASES),--cases $(CASES))
 
-graph: .venv/.package  ## draw docs/import_graph.md from the code
-	.venv/bin/python docs/import_graph.py
-
 lint: .venv/.dev  ## style, types and the layers between packages
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -63,4 +60,4 @@ docs: .venv/.dev  ## write the reference pages of docs/ from the code
 clean:  ## remove what was installed and cached
 	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help demo test test-oldest gpu graph lint docs clean
+.PHONY: help demo test test-oldest gpu lint docs clean
