@@ -23,12 +23,12 @@ from postmortem.replay.recipe.load import Recipe
 from postmortem.replay.recipe.user_errors import as_one_line
 from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
-from postmortem.replay.roll.run_config import config_of
 from postmortem.replay.roll.start import choose_checkpoint
 from postmortem.replay.step.runner import ReplayError
 from postmortem.replay.step.state import preserved
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from postmortem.core.report import RunReport
@@ -75,6 +75,7 @@ def replay(
     *,
     run: Run | None = None,
     report: RunReport | None = None,
+    config: Mapping[str, Any] | None = None,
     recipe: str | None = None,
     step: int | None = None,
     checkpoint: Path | None = None,
@@ -86,10 +87,11 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which `run` failed and names the culprit.
 
-    `report` is what a scan said of the run; `step` overrides its step, `checkpoint` its last good checkpoint. `fix`
-    tries repairs on the offending step. `trust` unpickles whatever a checkpoint holds. `progress` is called with
-    (steps done, steps in all, the last result). `repro` is a folder for a stand-alone script that shows the fault.
-    ReplayError says in one line what was in the way; the caller's process is left as it was.
+    `report` is what a scan said of the run; `config` is what the recipe gets as ``ctx.config``, by default that of the
+    run; `step` overrides the report's step, `checkpoint` its last good checkpoint. `fix` tries repairs on the offending
+    step. `trust` unpickles whatever a checkpoint holds. `progress` is called with (steps done, steps in all, the last
+    result). `repro` is a folder for a stand-alone script that shows the fault. ReplayError says in one line what was
+    in the way; the caller's process is left as it was.
     """
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
@@ -99,10 +101,11 @@ def replay(
         )
     view = View(run) if run is not None else None
     aim = aim_at(view, report, step)
+    settings = dict(config if config is not None else run.config if run is not None else {})
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     where = _device(device)
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
-        made = Attempts(found, path, where, view, aim, config_of(run, target), trust, progress)
+        made = Attempts(found, path, where, view, aim, settings, trust, progress)
         attempt = made.best_attempt()
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what the step prints was seen once
             culprit, judged = made.culprit(attempt, fix=fix)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import json
 import time
 from collections import defaultdict
 from dataclasses import replace
@@ -17,9 +16,10 @@ from postmortem.core.points import Points
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.run import Run, Stream, segments
+from postmortem.runs.config import config_of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -36,8 +36,18 @@ _NO_STEPS = ("epoch", "row")
 _COARSER = "numbers printed without a step, which another source has with one"
 
 
-def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
-    """Reads all files of a run. Never raises for content: what is wrong becomes a Problem."""
+def read_run(
+    files: RunFiles,
+    *,
+    roles: Mapping[str, str] | None = None,
+    roots: Sequence[Path] = (),
+    shared: Collection[Path] = (),
+) -> Run:
+    """Reads all files of a run. Never raises for content: what is wrong becomes a Problem.
+
+    `roles` maps tags to roles. The run's settings file may also lie in a folder above its logs: up to one of `roots`,
+    the paths that were asked for, and not in a folder that several runs share (`shared`).
+    """
     parts, copies = _without_copies(files.parts)
     readings = [(part, _read(part)) for part in parts]
     _place_by_other_files([reading for _, reading in readings])
@@ -59,8 +69,6 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
             skipped[what] += count
         if console := reading.facts.pop("console", None):
             _read_console(reading, console, events)
-    if not config:
-        config = _config_beside(files.path if files.path.is_dir() else files.path.parent, problems)
     run = Run(
         name=files.name,
         path=files.path,
@@ -68,7 +76,7 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
         event_list=_once(events),
         problems=problems,
         sources=_sources(readings),
-        config=config,
+        config=config_of_run(config, files, roots, shared, problems),
         summary=summary,
         notes=notes,
         skipped=dict(skipped),
@@ -215,20 +223,6 @@ def _read_console(reading: Reading, console: list[tuple[str, str]], events: list
     events += [replace(e, line=None, step=last if e.step is None else e.step) for e in found.events]
     if found.ended is not None and reading.ended in (None, "crashed"):
         reading.ended = found.ended
-
-
-def _config_beside(folder: Path, problems: list[Problem]) -> dict[str, Any]:
-    for name in ("config.json", "hparams.json", "args.json"):
-        path = folder / name
-        if path.is_file() and path.stat().st_size < 1 << 20:
-            try:
-                loaded = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError, RecursionError) as error:
-                problems.append(Problem(path=str(path), what=f"is not JSON: {error}", lost="the run's configuration"))
-                continue
-            if isinstance(loaded, dict):
-                return loaded
-    return {}
 
 
 def _once(events: list[Event]) -> list[Event]:
