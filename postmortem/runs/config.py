@@ -43,7 +43,7 @@ _TAG = "tag:yaml.org,2002:"
 _SCALARS = {_TAG + kind for kind in ("null", "bool", "int", "float")}
 _TEXTS = {_TAG + kind for kind in ("str", "timestamp", "value")}
 _LISTS = {_TAG + "seq", _TAG + "python/tuple"}
-_EXPONENT = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+_EXPONENT = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
 """A float in YAML 1.2 (1e-3); YAML 1.1, which PyYAML reads, wants a point in it."""
 
 

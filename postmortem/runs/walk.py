@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from postmortem.checkpoints.find import is_checkpoint
 from postmortem.core.model import Problem
 from postmortem.readers import READERS
+from postmortem.readers.shared.decode import leading_nuls
 from postmortem.readers.text.lines.blocks import looks_like_text
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 HEAD = 4096
 _SKIPPED_FOLDERS = {".git", "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".ipynb_checkpoints", "latest-run"}
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
+_ALSO_LOGS = {".txt", ".tsv", ".json"}
+"""Endings of files that a reader may take although their names alone do not say that they are logs."""
 WANDB_RUN = re.compile(r"(?:offline-)?run-.+")
 
 
@@ -90,11 +93,18 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
 
 
 def _head(path: Path, *, explicit: bool) -> bytes:
-    """The first 4 KiB. Files of size 0 are not opened unasked: below /proc such files wait for a reader for ever."""
+    """The first 4 KiB; of a log, those after the NUL bytes that it begins with, unless it holds nothing else.
+
+    Files of size 0 are not opened unless the user named them: below /proc such files wait for a reader for ever.
+    """
     if not explicit and not path.stat().st_size:
         return b""
     with path.open("rb") as file:
-        return file.read(HEAD)
+        head = file.read(HEAD)
+        if head and not head.strip(b"\0") and (explicit or _looks_like_a_log(path) or path.suffix in _ALSO_LOGS):
+            file.seek(leading_nuls(path))
+            head = file.read(HEAD) or head
+        return head
 
 
 def _why_unknown(path: Path, head: bytes) -> str:

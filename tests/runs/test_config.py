@@ -145,7 +145,7 @@ def test_a_file_that_is_not_understood(tmp_path: Path, name: str, text: str | by
 
 
 def test_where_it_is_looked_for(tmp_path: Path) -> None:
-    """Above the logs up to the path asked for, but not in a folder of several runs; not in the folder of a checkpoint."""
+    """Above the logs up to the path asked for, but neither in a folder of several runs nor in that of a checkpoint."""
     for name in ("one/a", "two/a", "two/b"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "metrics.csv").write_text(TABLE)

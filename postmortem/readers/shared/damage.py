@@ -30,10 +30,11 @@ class Damage:
         return "cut at the end: the file stops inside a record" if self.cut else "corrupt record: its checksum or its form is wrong"
 
 
-def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> list[Problem]:
+def problems_of(path: str, kind: str, damage: list[Damage], records: int, size: int) -> list[Problem]:
     """One Problem per stretch, in order of the file; many of them are summed up in the last.
 
-    `kind` is what the file should be ("an event file"), `records` how many were read around the damage.
+    `kind` is what the file should be ("an event file"), `records` how many were read around the damage, `size` the
+    number of bytes of the file.
     """
     if not records and damage and not all(d.cut for d in damage):
         return [Problem(path=path, offset=0, what=f"not {kind}: no valid record in it", kept="nothing", lost=_bytes(damage))]
@@ -44,7 +45,7 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
             path=path,
             offset=d.start,
             what=d.what,
-            kept=kept + (" before it" if d.cut else " around it"),
+            kept=f"{kept} {_where(d, size)} it",
             lost=_bytes([d]),
         )
         for d in told[:MOST_TOLD]
@@ -53,6 +54,13 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
         what = f"{len(more)} more corrupt stretches after this one"
         problems.append(Problem(path=path, offset=more[0].start, what=what, kept=kept, lost=_bytes(more)))
     return problems
+
+
+def _where(damage: Damage, size: int) -> str:
+    """On which side of the damage the other records stand."""
+    if damage.cut or damage.stop >= size:
+        return "before"
+    return "around" if damage.start else "after"
 
 
 def damage_in(data: bytes, start: int, stop: int, cut: bool = False) -> Damage:

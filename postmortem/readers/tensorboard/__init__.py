@@ -82,7 +82,7 @@ class _File:
         reading = self.reading
         reading.points = builder.build()
         reading.skipped = dict(self.skipped)
-        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records)
+        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, size)
         if not size:
             reading.problems = [Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")]
         elif self.records and not len(reading.points):
