@@ -36,11 +36,11 @@ def test_a_log_that_was_truncated_under_its_writer(tmp_path: Path, name: str, nu
 def test_a_sparse_log(tmp_path: Path) -> None:
     """The hole that a truncated log begins with may be larger than any memory; it is not read."""
     with (tmp_path / "train.log").open("wb") as file:
-        file.seek(1 << 40)
+        file.seek(1 << 32)
         file.write(TEXT)
     run = postmortem.load(tmp_path)
     assert len(run.frame.query("tag == 'loss'")) == len(ROWS)
-    assert run.problems[0].what.startswith(f"{1 << 40} NUL bytes")
+    assert run.problems[0].what.startswith(f"{1 << 32} NUL bytes")
 
 
 def test_holes_in_a_text(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from postmortem.readers import Content
     from postmortem.readers.tensorboard.bulk_scalars import Columns
     from postmortem.readers.tensorboard.tfrecord import Batch
 
@@ -48,6 +49,7 @@ class TensorBoard:
 
     kind: ClassVar[str] = "tensorboard"
     priority: ClassVar[int] = 10
+    content: ClassVar[Content] = "events"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
