@@ -172,7 +172,7 @@ def _place_events_of_texts_without_numbers(readings: list[Reading]) -> None:
 
 
 def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], last: int) -> int | None:
-    """The step at the time of an event: `wall` (n,) ascends, `step` (n,) goes with it, `last` is the last of the run."""
+    """The step at the time of an event: `wall` (n,) ascends, `step` (n,) goes with it; `last` is the run's last."""
     if np.isnan(event.wall_time) or not len(wall):
         return last if event.severity == "error" else None
     before = int(np.searchsorted(wall, event.wall_time, side="right"))
