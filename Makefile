@@ -36,7 +36,10 @@ lint: .venv/.dev  ## style, types and the layers between packages
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
+docs: .venv/.dev  ## write the reference pages of docs/ from the code
+	for script in docs/*.py; do .venv/bin/python $$script || exit 1; done
+
 clean:  ## remove what was installed and cached
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help demo test lint clean
+.PHONY: help demo test lint docs clean

@@ -50,6 +50,12 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     `path` is a file or a folder; `roles` maps tags to roles where their names do not tell. Content never
     raises: damage becomes a Problem and the frames may be empty. NotFoundError where the path does not exist,
     UsageError where it holds several runs (the message lists them).
+
+    >>> run = load("sample_runs/killed")
+    >>> run.ended, run.roles
+    ('killed', {'loss': 'loss', 'time': 'step_time', 'mfu': 'throughput'})
+    >>> list(run.frame.columns)
+    ['run', 'source', 'rank', 'segment', 'tag', 'step', 'wall_time', 'value']
     """
     path = Path(path)
     found, problems = discover([path])
@@ -81,6 +87,10 @@ def scan(
     recipe); `progress` is called with (done, total, name of the run about to be read).
     NotFoundError where a path does not exist or nothing below it can be read; UsageError where the
     configuration names something unknown.
+
+    >>> report = scan("sample_runs/nan-log-of-zero")
+    >>> report.runs[0].verdict, report.runs[0].findings[0].name
+    ('failed', 'nan-onset')
     """
     config = config or Config()
     detectors = _detectors(config)

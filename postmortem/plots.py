@@ -1,7 +1,8 @@
 """Curves of a run with its findings marked. Functions take matplotlib Axes and return them; pyplot is not used.
 
->>> ax = plot_run(postmortem.load("runs/exp7"))
->>> ax.figure.savefig("exp7.png")
+>>> import postmortem
+>>> axes = plot_run(postmortem.load("sample_runs/nan-log-of-zero"))
+>>> axes.figure.savefig("exp7.png")  # doctest: +SKIP
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint
+from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Sums:
     before: float = 0.0
 
     def add(self, other: Sums) -> None:
+        """Adds the sums of another chunk."""
         self.nan += other.nan
         self.posinf += other.posinf
         self.neginf += other.neginf

@@ -136,7 +136,11 @@ class Source:
 
 
 def json_value(value: Any) -> Any:
-    """`value` as strict JSON: NaN and the infinities become the strings "nan", "inf" and "-inf"."""
+    """`value` as strict JSON: NaN and the infinities become the strings "nan", "inf" and "-inf".
+
+    >>> json_value({"loss": math.nan, "steps": (1, 2)})
+    {'loss': 'nan', 'steps': [1, 2]}
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else {math.inf: "inf", -math.inf: "-inf"}.get(value, "nan")
     if isinstance(value, dict):

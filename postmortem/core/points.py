@@ -42,14 +42,17 @@ class Points:
 
     @property
     def step(self) -> NDArray[np.int64]:
+        """int64[n]: the training step of each point."""
         return self._whole("step")
 
     @property
     def wall_time(self) -> NDArray[np.float64]:
+        """float64[n]: seconds since the epoch, NaN where unknown."""
         return self._whole("wall_time")
 
     @property
     def rank(self) -> NDArray[np.int16]:
+        """int16[n]: the rank that logged each point, -1 where unknown."""
         return self._whole("rank")
 
     @rank.setter
@@ -75,6 +78,7 @@ class Points:
 
     @classmethod
     def empty(cls) -> Points:
+        """No points."""
         return PointsBuilder().build()
 
     def by_tag_and_rank(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -102,7 +106,15 @@ def spread(column: NDArray[Any], count: NDArray[Any], size: int) -> NDArray[Any]
 
 
 class PointsBuilder:
-    """Collects points: `add` one by one, or `extend` by whole arrays of one tag; order is kept."""
+    """Collects points: `add` one by one, or `extend` by whole arrays of one tag; order is kept.
+
+    >>> builder = PointsBuilder()
+    >>> builder.add("loss", step=0, value=2.3)
+    >>> builder.extend("lr", [0, 1], [1e-3, 1e-4])
+    >>> points = builder.build()
+    >>> points.tags, points.step.tolist(), points.value.tolist()
+    (['loss', 'lr'], [0, 0, 1], [2.3, 0.001, 0.0001])
+    """
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
@@ -110,9 +122,11 @@ class PointsBuilder:
         self._chunks: list[tuple[Any, ...]] = []
 
     def code(self, tag: str) -> int:
+        """The number of a tag, its place in `Points.tags`; a new tag gets the next one."""
         return self._codes.setdefault(tag, len(self._codes))
 
     def add(self, tag: str, step: int, value: float, wall_time: float = np.nan, rank: int = -1) -> None:
+        """One point."""
         self._rows.append((self.code(tag), step, value, wall_time, rank))
 
     def extend(self, tag: str, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1) -> None:
@@ -133,6 +147,7 @@ class PointsBuilder:
             self._rows = []
 
     def build(self) -> Points:
+        """All points collected so far, as columns."""
         self._flush()
 
         def column(k: int, dtype: Any) -> Any:

@@ -36,6 +36,14 @@ class Registry(Generic[T]):
 
     The modules of `package` without a leading underscore are imported on first use, then the entry points
     of `group`. A module that fails to import is remembered in `broken` and stops nothing.
+
+    >>> from postmortem.detectors import DETECTORS
+    >>> DETECTORS["NAN001"].name
+    'nan-onset'
+    >>> DETECTORS["NAN01"]
+    Traceback (most recent call last):
+    ...
+    postmortem.core.errors.UsageError: no plugin 'NAN01'; did you mean 'NAN001'?; there are AMP001, ...
     """
 
     def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin", group: str = "") -> None:
@@ -86,5 +94,6 @@ class Registry(Generic[T]):
 
     @property
     def broken(self) -> list[Broken]:
+        """The modules and entry points that failed to import."""
         self._load()
         return self._broken

@@ -86,7 +86,11 @@ _LONGEST = 1000
 
 @lru_cache(maxsize=65_536)
 def role_of(tag: str) -> str | None:
-    """The role of a tag, or None. ``val/loss`` and ``eval_loss`` are val_loss, ``Train/Acc@1`` is accuracy."""
+    """The role of a tag, or None where its name does not tell.
+
+    >>> [role_of(tag) for tag in ("train/loss", "eval_loss", "Train/Acc@1", "learning_rate", "grad_norm", "x")]
+    ['loss', 'val_loss', 'accuracy', 'lr', 'grad_norm', None]
+    """
     if len(tag) > _LONGEST:
         return None
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tag).lower().strip()

@@ -127,6 +127,7 @@ class Run:
 
     @property
     def n_points(self) -> int:
+        """Numbers in all streams."""
         return sum(len(s.points) for s in self.streams)
 
     @cached_property

@@ -37,4 +37,5 @@ class Series:
         return self if ok.all() else self.take(ok)
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Series:
+        """The same series with these rows only."""
         return Series(self.tag, self.role, self.rank, self.source, self.step[rows], self.value[rows], self.wall_time[rows])

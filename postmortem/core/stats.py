@@ -22,12 +22,22 @@ _CHUNK = 1 << 15
 
 
 def median(x: Floats) -> float:
-    """The median; NaN where there is nothing."""
+    """The median; NaN for an empty array.
+
+    >>> median(np.array([1.0, 2.0, 400.0]))
+    2.0
+    """
     return float(np.median(x)) if len(x) else float("nan")
 
 
 def sigma(x: Floats) -> float:
-    """Robust standard deviation: 1.4826 times the median distance to the median; NaN where there is nothing."""
+    """Robust standard deviation: 1.4826 times the median distance to the median; NaN for an empty array.
+
+    One spike does not change it:
+
+    >>> sigma(np.array([1.0, 2.0, 3.0, 4.0, 5.0])), sigma(np.array([1.0, 2.0, 3.0, 4.0, 500.0]))
+    (1.4826, 1.4826)
+    """
     return SIGMA * median(np.abs(x - median(x))) if len(x) else float("nan")
 
 
@@ -44,6 +54,9 @@ def trailing_median(x: Floats, window: int = 25) -> Floats:
 
     The first points have fewer values before them; the first of all has none and gets its own value.
     Memory is O(n); time is O(n) for a given window.
+
+    >>> trailing_median(np.array([1.0, 2.0, 9.0, 2.0, 1.0]), window=3)
+    array([1. , 1. , 1.5, 2. , 2. ])
     """
     n = len(x)
     out = np.empty(n)
@@ -85,7 +98,11 @@ def centred_median(x: Floats, window: int) -> Floats:
 
 
 def blocks(x: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
-    """Medians of about `count` stretches of equal length -> (first index of each, median of each)."""
+    """Medians of about `count` stretches of equal length -> (first index of each, median of each).
+
+    >>> blocks(np.array([1.0, 2.0, 3.0, 10.0, 20.0, 30.0]), 2)
+    (array([0, 3]), array([ 2., 20.]))
+    """
     size = max(1, len(x) // max(1, count))
     starts = np.arange(0, len(x) - size + 1, size)
     whole = x[: len(starts) * size].reshape(-1, size)
@@ -93,7 +110,12 @@ def blocks(x: Floats, count: int) -> tuple[NDArray[np.intp], Floats]:
 
 
 def groups(mask: NDArray[np.bool_], join: int = 0) -> list[tuple[int, int]]:
-    """Stretches of True as (first, last) indices; stretches at most `join` False apart are one."""
+    """Stretches of True as (first, last) indices; stretches at most `join` False apart are one.
+
+    >>> mask = np.array([0, 1, 1, 0, 1, 0, 0, 1], bool)
+    >>> groups(mask), groups(mask, join=1)
+    ([(1, 2), (4, 4), (7, 7)], [(1, 4), (7, 7)])
+    """
     at = np.flatnonzero(mask)
     if not len(at):
         return []
@@ -108,6 +130,10 @@ def step_change(x: Floats, margin: int = 3) -> tuple[int, float]:
 
     Least squares over all splits that leave `margin` points on either side, by cumulative sums: the single
     change point of binary segmentation (A. Scott and M. Knott, Biometrics 30, 1974).
+
+    >>> first, removed = step_change(np.array([1.0, 1.0, 1.0, 1.0, 5.0, 5.0, 5.0]))
+    >>> first, round(removed, 6)
+    (4, 1.0)
     """
     n = len(x)
     if n < 2 * margin + 1:
@@ -122,7 +148,11 @@ def step_change(x: Floats, margin: int = 3) -> tuple[int, float]:
 
 
 def plain(value: Any) -> Any:
-    """A number as a plain Python one with six significant digits, for messages and evidence."""
+    """A number as a plain Python one with six significant digits, for messages and evidence.
+
+    >>> plain(np.float64(2 / 3)), plain(np.int64(7)), plain(True)
+    (0.666667, 7, True)
+    """
     if isinstance(value, (bool, int, np.integer)) or value is None:
         return value if isinstance(value, bool) or value is None else int(value)
     return float(f"{float(value):.6g}")

@@ -32,7 +32,11 @@ class Plan(NamedTuple):
     unit: str
 
     def __str__(self) -> str:
-        """In words: at step 40 of 100, after epoch 3 of 10, in epoch 4 of 10."""
+        """In words.
+
+        >>> print(Plan(40, 100, "step"), "|", Plan(3, 10, "epoch"), "|", Plan(3.5, 10, "epoch"))
+        at step 40 of 100 | after epoch 3 of 10 | in epoch 4 of 10
+        """
         if self.unit == "epoch" and self.done != int(self.done):
             return f"in epoch {int(self.done) + 1} of {self.planned:g}"
         return f"{'after' if self.unit == 'epoch' else 'at'} {self.unit} {self.done:g} of {self.planned:g}"

@@ -37,6 +37,7 @@ class View:
 
     @cached_property
     def series(self) -> list[Series]:
+        """The surviving history, one series per quantity and rank, without the copies of a second source."""
         found = [s for stream in self.run.streams for s in _surviving(stream, self.run.roles)]
         return _merged(found)
 
@@ -67,6 +68,7 @@ class View:
 
     @cached_property
     def restarts(self) -> list[Restart]:
+        """The places where the steps of any stream go back."""
         return [r for stream in self.run.streams for r in stream.restarts]
 
     @cached_property
@@ -77,6 +79,7 @@ class View:
 
     @cached_property
     def first_step(self) -> int | None:
+        """The smallest step of any series of a known role; of any series where there is none."""
         known = [s for s in self.series if s.role not in (None, "epoch")] or self.series
         return min((int(s.step[0]) for s in known if len(s)), default=None)
 

@@ -48,6 +48,7 @@ class BaseDetector:
         self.options = options if options is not None else self.Options()
 
     def detect(self, view: View) -> Iterator[Finding]:
+        """Findings in any order, without ids. Raises NotChecked where the run lacks what it needs."""
         raise NotImplementedError
 
     def found(
@@ -91,7 +92,11 @@ class BaseDetector:
 
 
 def number(value: float) -> str:
-    """A number as people write it: four significant digits."""
+    """A number as people write it: four significant digits.
+
+    >>> number(0.00031234567), number(1234567.0)
+    ('0.0003123', '1.235e+06')
+    """
     return f"{value:.4g}"
 
 

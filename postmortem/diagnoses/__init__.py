@@ -1,6 +1,6 @@
 """Diagnoses: one file per root cause, joining findings, events, config and schedule into one story.
 
-Each is a class with the members of `Cause`, registered by ``@diagnosis``. `_engine` asks all of them, takes
+Each is a class with the members of `Cause`, registered by ``@diagnosis``. `judging.causes` asks all of them, takes
 the strongest answer as the story of the run and orders the other findings under it.
 """
 

@@ -30,7 +30,8 @@ class Render(Protocol):
 
     name: str
 
-    def __call__(self, report: Report, options: RenderOptions, /) -> str: ...
+    def __call__(self, report: Report, options: RenderOptions, /) -> str:
+        """The report as text that ends with a line end."""
 
 
 REPORTERS: Registry[Render] = Registry("postmortem.reporters", key=lambda r: r.name, noun="format")

@@ -1,4 +1,4 @@
-"""Divergence where there is no level to compare with: from the first step on."""
+"""A loss that climbs and does not come back, also from the first step on, where there is no level to compare with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,18 @@ import numpy as np
 import pytest
 
 import postmortem
+from postmortem.detectors.divergence import Divergence
+from tests.detectors.cases import fires, quiet, scale, spoiled
+
+
+@fires(Divergence, step=None)
+def a_loss_that_climbs_to_the_end(base):
+    return spoiled(base, "train/loss", scale(slice(200, None), np.exp(np.arange(200) / 60)))
+
+
+@quiet(Divergence)
+def a_climb_that_comes_back(base):
+    return spoiled(base, "train/loss", scale(slice(200, 260), np.exp(np.r_[0:1.5:30j, 1.5:0:30j])))
 
 
 def found(folder: Path, losses: np.ndarray) -> list[int | None]:

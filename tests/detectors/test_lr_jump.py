@@ -4,12 +4,23 @@ import numpy as np
 import pytest
 
 from postmortem.detectors.lr_jump import LrJump
+from tests.detectors.cases import fires, put, quiet, spoiled
 
 STEPS = np.r_[0:200, 150:400]
 
 
 def cosine(step):
     return 1e-3 * (0.55 + 0.45 * np.cos(np.pi * step / 400))
+
+
+@fires(LrJump, step=300)
+def a_rate_back_at_its_peak(base):
+    return spoiled(base, "lr", put(slice(300, None), 1e-3))
+
+
+@quiet(LrJump)
+def a_schedule_that_restarts_every_hundred_steps(base):
+    return base | {"lr": cosine(4 * (np.arange(400) % 100))}
 
 
 def found(view_of, steps, rates):

@@ -1,4 +1,4 @@
-"""A W&B run that never wrote its exit record was killed from outside."""
+"""A log that stops in the middle; a W&B run without an exit record was killed from outside."""
 
 from __future__ import annotations
 
@@ -11,6 +11,17 @@ from postmortem.core.reading import Reading
 from postmortem.core.run import Run, Stream, segments
 from postmortem.core.view import View
 from postmortem.detectors.silent_death import SilentDeath
+from tests.detectors.cases import fires, quiet
+
+
+@fires(SilentDeath, step=399, config={"max_steps": 5000})
+def a_log_that_stops_at_step_400_of_5000(base):
+    return base
+
+
+@quiet(SilentDeath, config={"max_steps": 400})
+def a_log_that_ends_at_its_last_step(base):
+    return base
 
 
 def wandb_run(exit_code: int | None, ended: str) -> Run:

@@ -5,6 +5,32 @@ from __future__ import annotations
 import pytest
 
 import postmortem
+from postmortem.core.model import Event
+from postmortem.diagnoses.collective_timeout import CollectiveTimeout
+from tests.diagnoses.cases import quiet, tells
+
+
+@tells(
+    CollectiveTimeout,
+    name="crash: nccl-timeout",
+    root="crash",
+    step=399,
+    ended="crashed",
+    event_list=[Event(kind="nccl-timeout", severity="error", message="nccl-timeout", file="train.err", line=1, step=399)],
+)
+def the_message_alone(course):
+    return course()
+
+
+@quiet(
+    CollectiveTimeout,
+    ended="crashed",
+    event_list=[Event(kind="nccl-remote", severity="error", message="nccl-remote", file="train.err", line=1, step=399)],
+)
+def a_connection_that_was_closed(course):
+    """The other side crashed: nobody waited."""
+    return course()
+
 
 WAITED = (
     "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=120, "

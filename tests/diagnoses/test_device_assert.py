@@ -8,7 +8,32 @@ import pytest
 import postmortem
 from postmortem.core.model import Checkpoint, Event
 from postmortem.core.view import View
+from postmortem.diagnoses.device_assert import DeviceAssert
 from postmortem.judging.causes import diagnose
+from tests.diagnoses.cases import quiet, tells
+
+
+@tells(
+    DeviceAssert,
+    name="crash: device-assert",
+    root="crash",
+    step=399,
+    ended="crashed",
+    event_list=[Event(kind="device-assert", severity="error", message="device-assert", file="train.err", line=1, step=399)],
+)
+def the_message_alone(course):
+    return course()
+
+
+@quiet(
+    DeviceAssert,
+    ended="crashed",
+    event_list=[Event(kind="illegal-access", severity="error", message="illegal-access", file="train.err", line=1, step=399)],
+)
+def an_illegal_memory_access(course):
+    """No kernel checked anything here."""
+    return course()
+
 
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 61, in <module>
@@ -76,8 +101,8 @@ def test_with_a_checkpoint(story):
         fields={"assertion": "t >= 0 && t < n_classes", "kernel": "nll_loss_forward_reduce_cuda_kernel_2d"},
     )
     report = story({"loss": np.linspace(2, 1, 31)}, event_list=[event], ended="crashed")
-    report.run.checkpoints = [Checkpoint(path="runs/exp7/step-20.pt", step=20)]
-    found, _ = diagnose(View(report.run), report.findings)
+    report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/step-20.pt", step=20)]
+    found, *_ = diagnose(View(report.run), report.findings)
     advice = [text.split(" ")[0] for text in found.next]
     assert advice == ["Check", "ignore_index", "postmortem", "Run", "what", "postmortem"]
     assert found.next[2].startswith("postmortem replay")

@@ -6,6 +6,31 @@ import numpy as np
 import pytest
 
 from postmortem.core.model import Event
+from postmortem.diagnoses.out_of_memory import OutOfMemory
+from tests.diagnoses.cases import quiet, tells
+
+
+@tells(
+    OutOfMemory,
+    name="crash: cuda-oom",
+    root="crash",
+    step=399,
+    ended="out-of-memory",
+    event_list=[Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9, step=399)],
+)
+def no_room_on_the_gpu(course):
+    return course()
+
+
+@quiet(
+    OutOfMemory,
+    ended="out-of-memory",
+    event_list=[Event(kind="slurm-oom-kill", severity="error", message="Detected 1 oom_kill event", file="train.err", line=1, step=399)],
+)
+def no_room_on_the_host(course):
+    """Host memory has another story than that of the GPU."""
+    return course()
+
 
 HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
 

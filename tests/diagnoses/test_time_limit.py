@@ -8,6 +8,31 @@ import numpy as np
 
 import postmortem
 from postmortem.core.model import Event
+from postmortem.diagnoses.time_limit import TimeLimit
+from tests.diagnoses.cases import quiet, tells
+
+
+@tells(
+    TimeLimit,
+    name="crash: slurm-time-limit",
+    root="crash",
+    step=399,
+    ended="crashed",
+    event_list=[Event(kind="slurm-time-limit", severity="error", message="slurm-time-limit", file="train.err", line=1, step=399)],
+)
+def the_message_alone(course):
+    return course()
+
+
+@quiet(
+    TimeLimit,
+    ended="crashed",
+    event_list=[Event(kind="slurm-cancelled", severity="error", message="slurm-cancelled", file="train.err", line=1, step=399)],
+)
+def a_job_that_somebody_cancelled(course):
+    """There was time left."""
+    return course()
+
 
 START = datetime(2026, 11, 20, 10)
 LIMIT = "slurmstepd: error: *** JOB 4242 ON node7 CANCELLED AT {:%Y-%m-%dT%H:%M:%S} DUE TO TIME LIMIT ***\n"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
+from typing import Any
 
 import pytest
 
-from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem, Source
+from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem, Source, json_value
 from postmortem.core.report import Around, Report, RunReport
+from postmortem.replay.model import Culprit, Fidelity, Fix
 from postmortem.reporters import RenderOptions
 
 HOSTILE = "<script>alert(1)</script>[bold]x[/bold]\x1b[31m]]>\u202e|`@all`\udc80"
@@ -103,6 +106,30 @@ def nan_run() -> RunReport:
         notes=("steps were read from the field 'iter'",),
         checkpoints=(Checkpoint(path="runs/exp7/ckpt-4750.pt", step=4750, finite=True),),
     )
+
+
+def culprit() -> dict[str, Any]:
+    """What a replay of `nan_run` answers."""
+    found = Culprit(
+        cause="forward-op",
+        phase="forward",
+        module="encoder.norm",
+        op="aten::sqrt",
+        file="model.py",
+        line=41,
+        code="        return x / torch.sqrt(var)",
+        samples=(3, 17),
+        step=4820,
+        precision_only=False,
+        fixes=(Fix(name="eps", cured=True, how="1e-8 under the root"), Fix(name="lower_lr", cured=False)),
+        fidelity=Fidelity(ok=True, checkpoint="runs/exp7/ckpt-4750.pt", first_step=4750, compared=70, exact=69, max_rel_error=1e-6),
+        how=("the step was run again from checkpoint 4750", "encoder.norm is the first module whose output is not finite"),
+        established="cured",
+        suggestion="-        return x / torch.sqrt(var)\n+        return x / torch.sqrt(var + 1e-8)",
+        fresh_state=False,
+    )
+    plain: dict[str, Any] = json_value(asdict(found))
+    return plain
 
 
 def oom_run(name: str = "oom-1") -> RunReport:
@@ -249,6 +276,18 @@ def one_failed() -> Report:
 def many() -> Report:
     """One run of each verdict and cause, and a file that belongs to none."""
     runs = (healthy_run("good-1"), nan_run(), oom_run("oom-1"), suspect_run(), unjudged_run(), oom_run("oom-2"), healthy_run("good-2"))
+    return report_of(*runs, problems=(Problem(path="runs/notes.bin", what="no reader understands it"),))
+
+
+@pytest.fixture
+def everything() -> Report:
+    """Every feature in one report: each verdict, a culprit, consequences, problems, text in many scripts, hostile text."""
+    failed = nan_run()
+    failed.culprit = culprit()
+    unicode = suspect_run()
+    unicode.name, unicode.path = "größer-学習", "runs/größer-学習"
+    unicode.notes = ("Verlust → ∞ · 学習率 ½ 🙂",)
+    runs = (healthy_run("good-1"), failed, oom_run(), unicode, unjudged_run(), hostile_run())
     return report_of(*runs, problems=(Problem(path="runs/notes.bin", what="no reader understands it"),))
 
 

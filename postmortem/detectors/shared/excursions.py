@@ -36,6 +36,7 @@ class Residuals:
 
     @property
     def z(self) -> NDArray[np.float64]:
+        """float64[n]: the rise in units of noise."""
         return self.rise / self.scale
 
 

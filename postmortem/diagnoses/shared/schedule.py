@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 
 def number(value: float) -> str:
+    """Three significant digits."""
     return f"{value:.3g}"
 
 
@@ -39,6 +40,7 @@ class Rate:
 
     @property
     def rising(self) -> bool:
+        """Whether the rate grew by more than 5 % before the step."""
         return self.at > 1.05 * self.before  # a linear warm-up from zero gains 11 % in the last tenth of its way
 
 

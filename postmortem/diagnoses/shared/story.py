@@ -77,14 +77,17 @@ def consequences(findings: Iterable[Finding], root: Finding) -> list[Finding]:
 
 
 def role(view: View, finding: Finding) -> str | None:
+    """The role of the finding's tag."""
     return view.run.roles.get(finding.tag) if finding.tag is not None else None
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:
+    """Whether any finding is an error."""
     return any(f.severity == "error" for f in findings)
 
 
 def sentence(text: str) -> str:
+    """The text with a capital first letter."""
     return text[:1].upper() + text[1:]
 
 

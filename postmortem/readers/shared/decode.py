@@ -1,8 +1,9 @@
-"""Bytes of a table or of JSON as text, and NUL bytes where text should be."""
+"""Decodes the bytes of a table or of a JSON file, and counts NUL bytes where text should be."""
 
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-
-
 LOST_IN_NULS = "what was written there, if anything"
 """All that is known to be lost where NUL bytes stand."""
 _PIECE = 1 << 20
@@ -42,14 +41,15 @@ def _next_data(file: int, at: int) -> int:
         return os.lseek(file, at, os.SEEK_DATA)
     except AttributeError:  # not on this system
         return at
-    except OSError:  # nothing but a hole up to the end
-        return max(at, os.fstat(file).st_size)
+    except OSError as error:  # ENXIO: nothing but a hole up to the end; else not with this file system
+        return max(at, os.fstat(file).st_size) if error.errno == errno.ENXIO else at
 
 
 def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
-    """The text of a whole file, and what was wrong with its bytes. UTF-8, or what its byte order mark says.
+    """The text of a whole file, and the problems with its bytes.
 
-    NUL bytes, which a crashed machine leaves where data never reached the disk, are taken out.
+    The encoding is UTF-8, or that of the byte order mark. NUL bytes, which a crashed machine leaves where data never
+    reached the disk, are removed.
     """
     encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
     problems: list[Problem] = []
@@ -57,7 +57,8 @@ def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         text = data.decode(encoding, "replace")
-        problems.append(Problem(path=path, offset=error.start, what=f"bytes that are not {encoding.upper()}", kept="the text around them"))
+        what = f"bytes that are not {encoding.upper()}"
+        problems.append(Problem(path=path, offset=error.start, what=what, kept="the text around them"))
     if nul := text.count("\0"):
         before = text[: text.index("\0")]
         where = data.find(b"\0") if encoding.startswith("utf-8") else len(before.encode(encoding))

@@ -84,6 +84,7 @@ class CastsFollow(StepMode):
             self._instead[torch.complex64] = torch.complex128
 
     def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        """The call with casts to the other precision."""
         named = _CASTS.get(getattr(func, "__name__", ""))
         if named in self._instead:
             return torch.Tensor.to, (args[0], self._instead[named]), kwargs

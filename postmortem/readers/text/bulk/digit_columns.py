@@ -29,6 +29,7 @@ class Place(NamedTuple):
     after: int
 
     def span(self, runs: Sequence[tuple[int, int]]) -> tuple[int, int]:
+        """First byte and end of the number in a row whose runs of digits are `runs`."""
         return runs[self.first][0] - self.before, runs[self.last][1] + self.after
 
 

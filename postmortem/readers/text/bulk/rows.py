@@ -46,6 +46,7 @@ class Rows:
         self.hidden = np.zeros(len(end), bool)
 
     def bytes(self, i: int) -> bytes:
+        """The bytes of row `i`, without its line end."""
         start = int(self.start[i])
         return self.padded[start : start + int(self.length[i])]
 

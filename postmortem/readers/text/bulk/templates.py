@@ -90,6 +90,7 @@ class Parsed(NamedTuple):
 
 
 def runs_of(row: bytes) -> list[tuple[int, int]]:
+    """Start and end of each run of digits."""
     return [m.span() for m in RUN.finditer(row)]
 
 

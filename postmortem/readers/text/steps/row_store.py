@@ -168,6 +168,7 @@ class Track:
         self._values = _Growing(np.float64)
 
     def code(self, tag: str) -> int:
+        """The number of a tag; beyond MOST_TAGS all new ones share that of OTHERS."""
         if len(self.tags) >= MOST_TAGS and tag not in self.tags:
             tag = OTHERS
         return self.tags.setdefault(tag, len(self.tags))

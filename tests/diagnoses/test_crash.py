@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import postmortem
+from postmortem.core.model import Event
+from postmortem.diagnoses.crash import Crash
+from postmortem.readers.text.failures import find_events
+from tests.diagnoses.cases import NAN_FROM_200, quiet, tells
+
+MISSING = Event(kind="not-found", severity="error", message="FileNotFoundError: shard-7.tar", file="train.out", line=9, step=399)
+
+
+@tells(Crash, name="crash: not-found", root="crash", step=399, event_list=[MISSING], ended="crashed")
+def an_exception_after_a_calm_course(course):
+    return course()
+
+
+@quiet(Crash, event_list=[MISSING], ended="completed")
+def an_exception_that_the_run_survived(course):
+    return course()
+
 
 WORKER = """step 10 loss 0.93
 step 11 loss 0.91
@@ -73,3 +91,30 @@ def test_the_crash_of_another_rank_in_its_own_file_is_the_root(tmp_path: Path) -
     assert run.diagnosis is not None
     assert "bad shard" in run.diagnosis.summary
     assert [f.rank for f in run.findings if f.name == "crash" and f.severity == "error"] == [1]
+
+
+def test_crash_tells_what_the_signature_knows(story, course):
+    """The message, its line and the fixes of the catalogue."""
+    event = Event(
+        kind="cuda-oom", severity="error", message="CUDA out of memory. Tried to allocate 2 GiB", file="train.out", line=812, step=399, rank=3
+    )
+    report = story(course(), event_list=[event], ended="out-of-memory")
+    assert report.diagnosis.name == "crash: cuda-oom"
+    assert "line 812 of train.out" in report.diagnosis.summary
+    assert "postmortem explain cuda-oom" in report.diagnosis.next
+
+
+def test_an_exception_that_no_signature_knows_is_advised_by_its_class(story, course):
+    """What is true of all exceptions stands behind `explain`; the advice is for this one."""
+    frame = 'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\n    fit(depth=3)\n'
+    text = frame + "TypeError: fit() got an unexpected keyword argument 'depth'\n"
+    (event,) = find_events(enumerate(text.split("\n"), 1), path="train.out").events
+    found = story(course(), event_list=[replace(event, step=399)], ended="crashed").diagnosis
+    assert found.name == "crash: generic-exception"
+    assert found.next[0] == event.fields["advice"][0]
+
+
+def test_an_unrelated_crash_is_not_blamed_on_nan(story, course):
+    """A missing file ended the run; the NaN before it is told apart."""
+    report = story(course(**NAN_FROM_200), event_list=[MISSING], ended="crashed")
+    assert next(f for f in report.findings if f.name == "crash").because_of is None

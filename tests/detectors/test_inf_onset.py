@@ -1,9 +1,20 @@
-"""Infinities that mean "not yet"."""
+"""The first infinity of a quantity, and infinities that mean "not yet"."""
 
 import numpy as np
 import pytest
 
 from postmortem.detectors.inf_onset import InfOnset
+from tests.detectors.cases import fires, put, quiet, spoiled
+
+
+@fires(InfOnset, step=200)
+def one_infinite_loss(base):
+    return spoiled(base, "train/loss", put(200, np.inf))
+
+
+@quiet(InfOnset)
+def a_best_score_before_the_first_evaluation(base):
+    return base | {"best_val_loss": np.r_[np.full(50, np.inf), np.full(350, 0.5)]}
 
 
 def found(view):

@@ -1,0 +1,18 @@
+"""A loss at the level of guessing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from postmortem.detectors.chance_level_loss import ChanceLevelLoss
+from tests.detectors.cases import N, fires, noise, quiet
+
+
+@fires(ChanceLevelLoss, step=0, config={"num_classes": 10})
+def a_loss_at_the_log_of_the_classes(base):
+    return {"loss": np.log(10) + 0.01 * np.log(noise(1.0))}
+
+
+@quiet(ChanceLevelLoss, config={"num_classes": 10})
+def a_loss_that_leaves_that_level(base):
+    return {"loss": (0.3 + (np.log(10) - 0.3) * np.exp(-np.arange(N) / 100)) * noise(0.01)}

@@ -1,0 +1,39 @@
+"""A loss that jumps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from postmortem.detectors.loss_spike import LossSpike
+from tests.detectors.cases import fires, noise, quiet, scale, spoiled
+
+
+@fires(LossSpike, step=200)
+def three_rows_five_times_the_level(base):
+    return spoiled(base, "train/loss", scale(slice(200, 203), 5.0))
+
+
+@quiet(LossSpike)
+def noise_without_an_outlier(base):
+    return base | {"train/loss": base["train/loss"] * noise(0.3)}
+
+
+@pytest.mark.parametrize(("after", "severity"), [(2.3, "error"), (0.4, "warning")])
+def test_a_high_peak_does_not_hide_a_loss_that_stays_up(after, severity, view_of):
+    """A loss that leaps to 40 and then stays at chance has not recovered, small as chance is beside 40."""
+    loss = 0.3 * noise(0.05, 200)
+    loss[120], loss[121:] = 40.0, after * noise(0.02, 79, seed=2)
+    (found,) = LossSpike().detect(view_of({"loss": loss}))
+    assert (found.step, found.severity) == (120, severity)
+
+
+def test_a_critic_that_swings_about_zero(view_of):
+    """The losses of a Wasserstein GAN rise and fall slowly and change their sign: no spike. One far above all before is."""
+    t = np.arange(350)
+    rng = np.random.default_rng(1)
+    critic = np.cos(t / 25) * np.exp(-t / 150) + 0.05 * rng.standard_normal(350)
+    tags = {"loss/critic": critic, "loss/gen": -critic + 0.05 * rng.standard_normal(350)}
+    assert not list(LossSpike().detect(view_of(tags)))
+    critic[200] = 60.0
+    assert [f.step for f in LossSpike().detect(view_of(tags))] == [200]

@@ -1,0 +1,18 @@
+"""A file that ends inside a record."""
+
+from __future__ import annotations
+
+from postmortem.core.model import Problem
+from postmortem.detectors.truncated_file import TruncatedFile
+from tests.detectors.cases import fires, quiet
+
+
+@fires(TruncatedFile, problems=[Problem(path="a", what="the file ends inside a record", offset=10)])
+def a_file_cut_at_its_end(base):
+    return base
+
+
+@quiet(TruncatedFile, problems=[Problem(path="a", what="a line longer than 1000 characters was cut", line=3)])
+def a_limit_of_the_reader(base):
+    """What the reader leaves out by itself is no damage of the file."""
+    return base

@@ -1,0 +1,53 @@
+"""A resume that lost part of its state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from postmortem.core.model import Checkpoint
+from postmortem.core.view import View
+from postmortem.diagnoses.corrupt_resume import CorruptResume
+from postmortem.judging.causes import diagnose
+from tests.diagnoses.cases import T, grow, quiet, tells
+
+
+@tells(CorruptResume, root="lr-jump", step=250)
+def a_schedule_that_starts_anew(course):
+    return course(lr=lambda x: np.where(T < 250, x * 0.5 * (1 + np.cos(np.pi * T / 300)), x))
+
+
+@quiet(CorruptResume)
+def a_resume_with_all_of_its_state(course):
+    """Steps are repeated, and loss and learning rate go on where they were."""
+    every = np.r_[0:281, 250:400]
+    return {"lr": (every, np.full(len(every), 3e-4)), "loss": (every, course()["loss"][every])}
+
+
+def test_resume_with_another_learning_rate(story, course):
+    """A learning rate that is another where the log starts again is the cause; what diverges after it, the consequence."""
+    _, loss = course(loss=grow(255, 25))["loss"]
+    steps = np.concatenate([T[:281], T[250:]])
+    rate = np.where(np.arange(len(steps)) < 281, 3e-4, 3e-3)
+    report = story({"lr": (steps, rate), "loss": (steps, loss[steps])})
+    assert report.diagnosis is not None
+    assert report.diagnosis.name == "corrupt-resume"
+    assert report.findings[0].name == "lr-jump"
+    assert "resumed with another learning rate" in report.diagnosis.summary
+    assert "lr: go on at 0.0003, not 0.003" in report.diagnosis.next
+    assert "divergence" in {f.name for f in report.findings if f.because_of == report.findings[0].id}
+
+
+@pytest.mark.parametrize(("others", "good"), [((), "ckpt-250.pt"), ((249,), "ckpt-249.pt")])
+def test_the_checkpoint_that_a_run_went_on_from(story, course, others, good):
+    """One that says the very step at which the log goes on counts the step to come: the fault set in after it. Not where another one
+    says the step before: then that is what the run was resumed from."""
+    _, loss = course(loss=grow(255, 25))["loss"]
+    steps = np.concatenate([T[:281], T[250:]])
+    report = story({"lr": (steps, np.where(np.arange(len(steps)) < 281, 3e-4, 3e-3)), "loss": (steps, loss[steps])})
+    report.run.checkpoints[:] = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s) for s in (200, *others, 250, 300)]
+    found, *_ = diagnose(View(report.run), report.findings)
+    assert found is not None
+    assert found.last_good_checkpoint == f"runs/exp7/{good}"
+    onset = next(f.step for f in report.findings if f.name == "divergence")
+    assert found.next[0] == f"postmortem replay runs/exp7 --step {onset} --checkpoint runs/exp7/{good}"

@@ -1,0 +1,27 @@
+"""A learning rate beyond what the model could take."""
+
+from __future__ import annotations
+
+import re
+
+from postmortem.diagnoses.learning_rate import LearningRateTooHigh
+from tests.diagnoses.cases import RATE_RAMP, grow, quiet, tells
+
+
+@tells(LearningRateTooHigh, root="divergence")
+def a_rate_that_rises_until_the_loss_diverges(course):
+    return course(lr=RATE_RAMP, loss=grow(200, 25))
+
+
+@quiet(LearningRateTooHigh)
+def a_divergence_at_a_constant_rate(course):
+    return course(loss=grow(200, 25))
+
+
+def test_rate_advice_names_the_values_seen(story, course):
+    """The change of the learning rate is given in numbers, under the key of the configuration."""
+    diagnosis = story(course(lr=RATE_RAMP, loss=grow(200, 25)), config={"optimizer.lr": 3e-4}).diagnosis
+    advice = next(line for line in diagnosis.next if line.startswith("optimizer.lr: "))
+    high, low = (float(x) for x in re.findall(r"[\d.e-]+(?= →)|(?<=→ )[\d.e-]+", advice))
+    assert low < high
+    assert "calm at" in advice

@@ -1,0 +1,110 @@
+"""What holds for every story: the consequences under the root, the last good step and checkpoint, what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from postmortem.core.model import Checkpoint
+from postmortem.core.view import View
+from postmortem.diagnoses import CAUSES
+from postmortem.judging.causes import diagnose
+from postmortem.reporters.shared.outline import with_commands
+from postmortem.signatures import CATALOGUE
+from tests.diagnoses.cases import NAN_FROM_200, T, at_, from_
+
+
+def test_healthy_runs_have_no_story(story, course):
+    """Nothing is told where nothing was found."""
+    report = story(course(), ended="completed")
+    assert report.verdict == "healthy"
+    assert report.diagnosis is None
+
+
+def test_consequences_stand_under_the_root(story, course):
+    """The NaN of the gradient and of the evaluation come from the NaN of the loss."""
+    report = story(course(**NAN_FROM_200))
+    root = report.findings[0]
+    assert (root.tag, root.because_of) == ("loss", None)
+    assert {f.tag: f.because_of for f in report.findings[1:]} == {"grad_norm": root.id, "val_loss": root.id}
+
+
+def test_last_good_step_and_checkpoint(story, course):
+    """The last calm step, the newest finite checkpoint before it, and the command that names both."""
+    checkpoints = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=f) for s, f in ((100, None), (150, True), (190, False), (250, False))]
+    report = story(course(**NAN_FROM_200))
+    report.run.checkpoints[:] = checkpoints
+    diagnosis, *_ = diagnose(View(report.run), report.findings)
+    assert diagnosis.last_good_step == 199
+    assert diagnosis.last_good_checkpoint == "runs/exp7/ckpt-150.pt"
+    assert diagnosis.next[0] == "postmortem replay runs/exp7 --step 200 --checkpoint runs/exp7/ckpt-150.pt"
+
+
+def test_a_spike_before_the_onset_is_not_calm(story, course):
+    """The last good step lies before the climb, where the loss was already far above its level."""
+
+    def change(x):
+        x[195:200] *= [8, 20, 50, 100, 200]
+        x[200:] = np.nan
+        return x
+
+    diagnosis = story(course(loss=change, grad_norm=from_(200, np.nan))).diagnosis
+    assert diagnosis.last_good_step <= 194
+
+
+@pytest.mark.parametrize("signature", CATALOGUE.values(), ids=lambda s: s.id)
+def test_commands_in_advice_can_be_copied(signature):
+    """A command that is shown on a line of its own ends its sentence and is whole."""
+    for fix in signature.fixes:
+        _, commands = with_commands(fix)
+        assert all(fix.rstrip(" .").endswith((f"`{c}`", c)) for c in commands), fix
+
+
+def test_a_cause_that_raises_costs_its_own_story_only(story, course, monkeypatch):
+    """Its fault is a problem of the run; the next cause is asked."""
+    first = next(iter(CAUSES))
+    monkeypatch.setattr(first, "diagnose", staticmethod(lambda view, findings: {}["missing"]))
+    report = story(course(**NAN_FROM_200))
+    assert report.diagnosis is not None
+    (problem,) = report.problems
+    assert problem.what.startswith(f"{first.name}: the diagnosis failed: KeyError: 'missing'")
+
+
+def test_a_setting_of_hundreds_of_digits_is_none(story, course):
+    """An integer beyond any float is damage: the advice about the learning rate does without it."""
+    report = story(course(loss=from_(200, np.inf)), config={"optimizer.lr": 10**400, "num_classes": 10**400, "max_steps": -(10**400)})
+    assert report.verdict == "failed"
+    assert not any("optimizer.lr" in text for text in report.diagnosis.next)
+
+
+def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
+    """Where a tag without a role is all that was logged, its own last finite step is the last good one, and nothing is said of the loss."""
+    report = story({"angular/deviation": (T[::5], np.where(T[::5] < 200, 1.0 + 0.1 * np.sin(T[::5]), np.nan))})
+    report.run.checkpoints[:] = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)]
+    found, *_ = diagnose(View(report.run), report.findings)
+    assert found is not None
+    assert (found.last_good_step, found.last_good_checkpoint) == (195, "runs/exp7/ckpt-180.pt")
+    assert not any("calm" in line for line in found.evidence_against)
+
+
+def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
+    """latest.pt is written again by the next run; ckpt-150.pt stays."""
+    report = story(course(**NAN_FROM_200))
+    report.run.checkpoints[:] = [Checkpoint(path=f"runs/exp7/{name}.pt", step=150, finite=True) for name in ("ckpt-150", "latest")]
+    found, *_ = diagnose(View(report.run), report.findings)
+    assert found is not None
+    assert found.last_good_checkpoint == "runs/exp7/ckpt-150.pt"
+
+
+def test_checkpoints_that_were_not_asked_for_their_step(story, course):
+    """Where names tell no step and nothing was looked into, the replay finds the one to start from: nobody is told to save checkpoints."""
+    report = story(course(loss=at_(300, 40)))
+    report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/c119.pt", step=None)]
+    found, *_ = diagnose(View(report.run), report.findings)
+    assert found is not None
+    assert (found.last_good_step, found.last_good_checkpoint) == (299, None)
+    assert found.next[0] == "postmortem replay runs/exp7 --step 300"
+    assert not any("save checkpoints" in line for line in found.next)
+    assert "names of the checkpoints do not tell" in str(replace(report, diagnosis=found, checkpoints=tuple(report.run.checkpoints)))
