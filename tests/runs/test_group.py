@@ -87,7 +87,7 @@ def test_a_linked_folder_is_followed_once(tmp_path):
 
 
 def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
-    """Pipes, links that lead nowhere or in a circle, packed logs, logs of zero bytes alone: never opened, never dropped in silence."""
+    """Pipes, broken links, packed logs and logs of zero bytes alone are never opened and never dropped in silence."""
     os.mkfifo(tmp_path / "job.out")
     (tmp_path / "gone.log").symlink_to("nowhere.log")
     (tmp_path / "circle.log").symlink_to("circle.log")
@@ -109,7 +109,7 @@ def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
 
 
 def test_a_file_of_size_zero_is_not_opened(tmp_path, monkeypatch):
-    """Files of size 0 hold nothing, and those below /proc wait for ever once opened: not even their names are enough to open one."""
+    """Files of size 0 hold nothing, and those below /proc block once opened: none is opened, whatever its name."""
     (tmp_path / "train.log").touch()
     monkeypatch.setattr(Path, "open", lambda self, *_, **__: pytest.fail(f"{self} was opened"))
     discover([tmp_path])
@@ -268,7 +268,7 @@ def test_a_text_above_several_runs_is_none_of_theirs(tmp_path):
 
 
 def test_a_text_named_like_a_folder_is_its_output(tmp_path):
-    """`a.log` beside `a/` belongs to the one run in there, however deep; beside a folder of two runs it stays by itself."""
+    """`a.log` beside `a/` belongs to the one run in there, however deep; with two runs in there it stays alone."""
     got = layout(tmp_path, "a.log", f"a/runs/x/{events(1700000100)}", "b.out", "b.err", "b/metrics.csv", "c.log")
     assert {name: sorted(files) for name, files in got.items()} == {
         "a": ["a.log", f"a/runs/x/{events(1700000100)}"],
@@ -292,7 +292,7 @@ def test_the_link_to_the_log_of_wandb_is_no_run(tmp_path):
 
 
 def test_two_loggers_of_one_lightning_trainer_are_one_run(tmp_path):
-    """A table and event files in neighbouring versions with the same hyperparameters are one run; two tables are two."""
+    """A table and event files in consecutive versions with equal hyperparameters are one run; two tables are two."""
     for name in ("both", "unlike"):
         for version in range(2):
             folder = tmp_path / name / "lightning_logs" / f"version_{version}"
@@ -327,7 +327,7 @@ def test_the_work_grows_with_the_number_of_folders(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("names", [("step-100", "step-1000"), ("ckpts/100", "ckpts/1000"), ("epoch_1", "epoch_2")])
 def test_trainer_state_of_folders_with_other_names(tmp_path, names):
-    """A trainer_state.json in a folder that is named like one checkpoint belongs to the run above it, whose log is beside."""
+    """A trainer_state.json in a folder that is named like a checkpoint belongs to the run above it."""
     for n in names:
         path = tmp_path / "exp" / n / "trainer_state.json"
         path.parent.mkdir(parents=True)
