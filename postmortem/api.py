@@ -27,6 +27,7 @@ from postmortem.judging.around import around
 from postmortem.judging.causes import diagnose
 from postmortem.readers import READERS
 from postmortem.runs.assemble import read_run
+from postmortem.runs.config import config_for_replay
 from postmortem.runs.group import RunFiles, discover
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def scan(
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: list[Path], shared: Collection[Path]) -> Run:
     """A run below `roots` with its checkpoints, which are not looked for in folders that several runs lie in (`shared`)."""
-    run = read_run(files, roles=roles)
+    run = read_run(files, roles=roles, roots=roots, shared=shared)
     if files.path.is_dir():
         run.checkpoints = checkpoints_of(files.path, roots, shared)
         name_parameters(run)
@@ -282,7 +283,11 @@ def replay(
         raise UsageError(f"{path} holds {len(found)} runs, replay one of them: {', '.join(r.path for r in found[:10])}")
     report = found[0] if len(found) == 1 else None
     start = Path(checkpoint) if checkpoint is not None else path if itself else None
-    return driver.replay(path, run=report.run if report else None, report=report, recipe=recipe, step=step, checkpoint=start, **options)
+    run = report.run if report else None
+    problems: list[Problem] = []
+    config = config_for_replay(run, path, problems)
+    result = driver.replay(path, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options)
+    return replace(result, notes=(*result.notes, *(f"{p.path}: {p.what}; lost: {p.lost}" for p in problems))) if problems else result
 
 
 def _add_culprit(report: RunReport) -> None:

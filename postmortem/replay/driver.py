@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,12 +23,12 @@ from postmortem.replay.recipe.load import Recipe
 from postmortem.replay.recipe.user_errors import as_one_line
 from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
-from postmortem.replay.roll.run_config import config_of
 from postmortem.replay.roll.start import choose_checkpoint
 from postmortem.replay.step.process_state import preserved
 from postmortem.replay.verdict import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from postmortem.core.report import RunReport
@@ -41,6 +41,7 @@ def replay(
     *,
     run: Run | None = None,
     report: RunReport | None = None,
+    config: Mapping[str, Any] | None = None,
     recipe: str | None = None,
     step: int | None = None,
     checkpoint: Path | None = None,
@@ -52,10 +53,10 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which `run` failed and names the culprit.
 
-    target: a run folder, a checkpoint or a file of a run. report: the result of a scan of the run. step, checkpoint: in
-    place of those of the report. fix: try repairs on the step at fault. trust: unpickle whatever a checkpoint holds.
-    progress: called with (steps done, steps in all, last result). repro: folder for a stand-alone script that shows the
-    fault.
+    target: a run folder, a checkpoint or a file of a run. report: the result of a scan of the run. config: what the
+    recipe gets as ``ctx.config``, by default the run's. step, checkpoint: in place of those of the report. fix: try
+    repairs on the step at fault. trust: unpickle whatever a checkpoint holds. progress: called with (steps done, steps
+    in all, last result). repro: folder for a stand-alone script that shows the fault.
 
     Raises ReplayError with the reason in one line. The state of the process is restored.
     """
@@ -66,10 +67,11 @@ def replay(
         raise ReplayError(f"no recipe.py in or beside {target}: {write}")
     view = View(run) if run is not None else None
     aim = aim_at(view, report, step)
+    settings = dict(config if config is not None else run.config if run is not None else {})
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     where = _device(device)
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
-        made = Attempts(found, path, where, view, aim, config_of(run, target), trust, progress)
+        made = Attempts(found, path, where, view, aim, settings, trust, progress)
         attempt = made.best_attempt()
         with (
             open(os.devnull, "w") as nowhere,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from postmortem.readers import Content
     from postmortem.readers.tensorboard.bulk_scalars import Scalars
     from postmortem.readers.tensorboard.tfrecord import Batch
 
@@ -54,6 +55,7 @@ class TensorBoard:
 
     kind: ClassVar[str] = "tensorboard"
     priority: ClassVar[int] = 10
+    content: ClassVar[Content] = "events"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
@@ -90,7 +92,7 @@ class _File:
         reading = self.reading
         reading.points = builder.build()
         reading.skipped = dict(self.skipped)
-        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records)
+        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, size)
         if not size:
             reading.problems = [
                 Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")

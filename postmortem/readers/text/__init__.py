@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Event
+    from postmortem.readers import Content
     from postmortem.readers.text.dialects import Dialect
     from postmortem.readers.text.lines.blocks import Block
     from postmortem.readers.text.steps.announced_length import Announcements
@@ -63,6 +64,7 @@ class TextReader:
 
     kind: ClassVar[str] = "text"
     priority: ClassVar[int] = 900
+    content: ClassVar[Content] = "output"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:

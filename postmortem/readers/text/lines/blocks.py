@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.readers.shared.decode import LOST_IN_NULS, leading_nuls
 from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ _MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
 """The cursor moves to another line, or the screen is cleared: a new row starts."""
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUL, _BACKSPACE, _LF, _CR, _ESC = 0, 8, 10, 13, 27
+_FOUR_NULS = b"\0" * 4
+"""Fewer at the start of a file may be half of a character in a wide encoding."""
 _HOLES = re.compile(rb"\0+")
 _BACKSPACES = re.compile(rb"\x08+")
 
@@ -65,17 +68,21 @@ class Lines:
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     size: int = 0
-    """Bytes read so far, of the unwrapped text."""
+    """Bytes read so far of the unwrapped text, with those of skipped NULs."""
     line: int = 1
     """Number of the next line."""
 
     def __iter__(self) -> Iterator[Block]:
         with self.path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
-            encoding = _encoding(head, self.path)
-            file.seek(0)
             size = os.fstat(file.fileno()).st_size  # what a log grows by while it is read is left out
-            chunks = _pieces(file, size)
+            if head.startswith(_FOUR_NULS) and (start := leading_nuls(self.path)) < size:
+                self._skip_nuls(start)
+                file.seek(start)
+                head = file.read(_HEAD)
+            encoding = _encoding(head)
+            file.seek(self.size)
+            chunks = _pieces(file, size - self.size)
             if encoding:
                 self.notes.append(f"read as {encoding}")
                 chunks = _utf8(chunks, encoding)
@@ -87,6 +94,19 @@ class Lines:
                 file.seek(self.size)
                 chunks = _pieces(file, size - self.size)
             yield from self._blocks(chunks)
+
+    def _skip_nuls(self, count: int) -> None:
+        """Starts after the NUL bytes that begin the file; they stand for no line and are no sign of a crash."""
+        self.problems.append(
+            Problem(
+                path=str(self.path),
+                offset=0,
+                what=f"{count} NUL bytes before the text, as in a log that was truncated while its writer went on",
+                kept="the text after them",
+                lost=LOST_IN_NULS,
+            )
+        )
+        self.size = count
 
     def ends_open(self) -> bool:
         """Whether the last line is unterminated: the writer was cut off, or is still writing."""
@@ -161,17 +181,18 @@ class Lines:
         if b"\0" in data:
             start = data.index(b"\0")
             nuls = data.count(b"\0")
+            data, places = _HOLES.subn(b"\0", data)  # one is left of each: it ends a row, and is itself news
+            where = f" in {places} places" if places > 1 else ""
             self.problems.append(
                 Problem(
                     path=str(self.path),
                     offset=self.size + start,
                     line=self.line + data.count(b"\n", 0, start),
-                    what=f"{nuls} NUL bytes in the text, as a crash of the node or the file system leaves them",
+                    what=f"{nuls} NUL bytes in the text{where}, as a crash of the node or the file system leaves them",
                     kept="the text around them",
-                    lost="what should stand there" if nuls > 3 else "",
+                    lost=LOST_IN_NULS if nuls > 3 else "",
                 )
             )
-            data = _HOLES.sub(b"\0", data)  # one is left: it ends a row, and is an event itself
         if b"\x1b" in data:
             data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
         if b"\x08" in data:
@@ -192,14 +213,13 @@ def _backspace(match: re.Match[bytes]) -> bytes:
     return b"\r" if match.end() - match.start() > 8 else b" "
 
 
-def _encoding(head: bytes, path: Path) -> str | None:
+def _encoding(head: bytes) -> str | None:
     """A wide encoding, by its byte order mark or by NULs in every other byte; None for UTF-8 and its subsets."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    with path.open("rb") as file:
-        sample = file.read(512)
+    sample = head[:512]
     if len(sample) >= 16 and b"\0" in sample:
         even, odd = sample[::2].count(0), sample[1::2].count(0)
         if odd > 0.4 * len(sample[1::2]) and even < 0.05 * len(sample):
