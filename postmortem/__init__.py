@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from postmortem.api import checkpoints, compare, judge, load, localize, replay, scan
     from postmortem.checkpoints.health import Health
     from postmortem.core.config import Config
+    from postmortem.core.culprit import Culprit, Fix, ReplayResult
     from postmortem.core.errors import (
         MissingExtra,
         NotFoundError,
@@ -40,8 +41,7 @@ if TYPE_CHECKING:
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
     from postmortem.judging.comparison import Comparison
-    from postmortem.replay.driver import ReplayResult
-    from postmortem.replay.model import Culprit, Fix, TrainStep
+    from postmortem.replay.model import TrainStep
 else:
     from postmortem import checkpoints, replay
 
@@ -79,18 +79,18 @@ __all__ = [
 _WHERE: dict[str, str | None] = {
     "Comparison": "postmortem.judging.comparison",
     "Config": "postmortem.core.config",
-    "Culprit": "postmortem.replay.model",
+    "Culprit": "postmortem.core.culprit",
     "Diagnosis": "postmortem.core.model",
     "Event": "postmortem.core.model",
     "Finding": "postmortem.core.model",
-    "Fix": "postmortem.replay.model",
+    "Fix": "postmortem.core.culprit",
     "Health": "postmortem.checkpoints.health",
     "MissingExtra": "postmortem.core.errors",
     "NotFoundError": "postmortem.core.errors",
     "PostmortemError": "postmortem.core.errors",
     "Problem": "postmortem.core.model",
     "ReplayError": "postmortem.core.errors",
-    "ReplayResult": "postmortem.replay.driver",
+    "ReplayResult": "postmortem.core.culprit",
     "Report": "postmortem.core.report",
     "Run": "postmortem.core.run",
     "RunReport": "postmortem.core.report",

@@ -21,6 +21,7 @@ from postmortem.diagnoses import CAUSES
 from postmortem.judging import Examination, chosen_detectors, comparison
 from postmortem.readers import READERS
 from postmortem.runs.assemble import read_run
+from postmortem.runs.config import config_for_replay
 from postmortem.runs.group import RunFiles, discover
 from postmortem.runs.target import resolve, shared_folders
 
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from postmortem.checkpoints.health import Health
+    from postmortem.core.culprit import Culprit, ReplayResult
+    from postmortem.core.model import Problem
     from postmortem.core.registry import Broken
     from postmortem.core.run import Run
     from postmortem.detectors import Detector
     from postmortem.judging.comparison import Comparison
-    from postmortem.replay.driver import ReplayResult
-    from postmortem.replay.model import Culprit, TrainStep
+    from postmortem.replay.model import TrainStep
 
     PathLike = str | os.PathLike[str]
 
@@ -124,7 +126,7 @@ def scan(
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
     """A run below `roots` with its checkpoints, which are not looked for in folders of several runs (`shared`)."""
-    run = read_run(files, roles=roles)
+    run = read_run(files, roles=roles, roots=roots, shared=shared)
     if not files.path.is_dir():
         return run
     found = checkpoints_of(files.path, roots, shared)
@@ -221,7 +223,13 @@ def replay(
     run = report.run if report is not None else None
     from postmortem.replay import driver
 
-    return driver.replay(meant.folder, run=run, report=report, recipe=recipe, step=step, checkpoint=start, **options)
+    problems: list[Problem] = []
+    config = config_for_replay(run, meant.folder, problems)
+    result = driver.replay(
+        meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options
+    )
+    notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
+    return replace(result, notes=(*result.notes, *notes)) if problems else result
 
 
 def _add_culprit(report: RunReport) -> None:
@@ -234,7 +242,7 @@ def _add_culprit(report: RunReport) -> None:
     except PostmortemError as error:
         report.notes = (*report.notes, f"replay: {error}")
         return
-    report.culprit = result.as_json()["culprit"]
+    report.culprit = result.culprit
     if result.next and report.diagnosis is not None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
 

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 from postmortem._lazy import lazy
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit, Fidelity, Fix
     from postmortem.replay.culprit.localize import localize
     from postmortem.replay.driver import replay
-    from postmortem.replay.model import Context, Culprit, Fidelity, Fix, TrainStep
+    from postmortem.replay.model import Context, TrainStep
 
 __all__ = ["Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
-        **dict.fromkeys(("Context", "Culprit", "Fidelity", "Fix", "TrainStep"), "postmortem.replay.model"),
+        **dict.fromkeys(("Culprit", "Fidelity", "Fix"), "postmortem.core.culprit"),
+        **dict.fromkeys(("Context", "TrainStep"), "postmortem.replay.model"),
         "localize": "postmortem.replay.culprit.localize",
         "replay": "postmortem.replay.driver",
     },

@@ -16,7 +16,6 @@ from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.core.model import Checkpoint, Finding  # noqa: E402
 from postmortem.core.view import View  # noqa: E402
 from postmortem.replay.roll.aim import Aim, aim_at  # noqa: E402
-from postmortem.replay.roll.run_config import flat_yaml  # noqa: E402
 from postmortem.replay.roll.start import choose_checkpoint  # noqa: E402
 
 
@@ -87,9 +86,3 @@ def test_newest_finite_before_the_step(tmp_path: Path) -> None:
         chosen(35, tmp_path / "step_40.pt")
     run = replace(run, checkpoints=run.checkpoints[2:])
     assert chosen(35) == "step_30.pt"
-
-
-def test_flat_yaml() -> None:
-    """The top level of Lightning's hparams.yaml: numbers, words and comments."""
-    text = "# made by a trainer\nlr: 0.001\nlayers: 3\nname: 'a b'\nclip: null\namp: true\nnested:\n  deep: 1\n"
-    assert flat_yaml(text) == {"lr": 0.001, "layers": 3, "name": "a b", "clip": None, "amp": True, "nested": None}
