@@ -30,7 +30,7 @@ from torch import nn
 
 from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import TrainStep
-from postmortem.replay.rerun.reruns import Session
+from postmortem.replay.rerun.reruns import Reruns
 from postmortem.replay.roll import roll as rolling
 from postmortem.replay.step.runner import NOTHING, Overrides
 from postmortem.replay.trace.tracer import Tracer
@@ -157,7 +157,7 @@ def diagnosis(size: str, device: str, plain: float, fault: str) -> tuple[float, 
     clock = time.perf_counter if device == "cuda" else time.process_time
     built = build(size, device, fault)
     apart = 0.0
-    session: list[Session] = []
+    session: list[Reruns] = []
 
     def timed(function: Any, counts: Any) -> Any:
         def run(*args: Any, **how: Any) -> Any:
@@ -169,13 +169,13 @@ def diagnosis(size: str, device: str, plain: float, fault: str) -> tuple[float, 
 
         return run
 
-    def precise(of: Session, overrides: Overrides = NOTHING) -> bool:
+    def precise(of: Reruns, overrides: Overrides = NOTHING) -> bool:
         session[:] = [of]
         return overrides.dtype in ("fp64", "bf16")
 
     with (
         mock.patch.object(rolling, "roll", timed(rolling.roll, lambda *_: True)),
-        mock.patch.object(Session, "fails", timed(Session.fails, precise)),
+        mock.patch.object(Reruns, "fails", timed(Reruns.fails, precise)),
     ):
         started = clock()
         culprit = localize(built)

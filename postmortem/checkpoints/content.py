@@ -10,25 +10,21 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from postmortem.checkpoints.find import is_weights, plain_number, step_in, step_of
-from postmortem.checkpoints.formats import dcp
-from postmortem.checkpoints.formats.restricted_pickle import TRUSTING, UnreadableCheckpoint, is_zip, safe_globals, short, why_unreadable
-from postmortem.checkpoints.formats.zip_archive import check_file
-from postmortem.core.errors import MissingExtra
+from postmortem.checkpoints.find import is_weights, plain_number
+from postmortem.checkpoints.formats import format_of
+from postmortem.checkpoints.formats.shared.restricted_pickle import why_unreadable
+from postmortem.checkpoints.steps import RANDOM_STATES, shards_named, step_in_content
+from postmortem.core.errors import PostmortemError, UnreadableCheckpoint
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.checkpoints.formats import CheckpointFormat
 
-_MAPPED = 64 * 2**20  # larger files are mapped, not read
 _JSON_LIMIT = 64 * 2**20
-_RANDOM = "random_states"  # accelerate's, as random_states_0.pkl
 
 
 @dataclass(slots=True)
@@ -54,8 +50,8 @@ def read_saved(path: Path, *, trust: bool = False) -> Saved:
     problems: list[Problem] = []
     if not path.is_dir():
         content = read_file(path, trust=trust)
-    elif dcp.is_dcp(path):
-        content = dcp.read(path)
+    elif (whole := format_of(path)) is not None:
+        content = whole.read(path, trust=trust)
     else:
         content = _read_folder(path, trust, problems)
         if not content:
@@ -80,15 +76,6 @@ def _optimizer_count(content: Any) -> int | None:
     return None
 
 
-def step_in_content(content: Any, path: Path) -> int | None:
-    """The step that the content says, one file of a folder at a time; else the one of the name; else the optimizer's own count."""
-    step = step_in(content)
-    if step is None and path.is_dir() and isinstance(content, dict):
-        parts = [v for k, v in content.items() if not k.startswith(_RANDOM)]  # accelerate's count micro-batches
-        step = next((s for s in map(step_in, parts) if s is not None), None)
-    return step_of(path) if step is None else step
-
-
 def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     names = sorted(p.name for p in folder.iterdir() if p.is_file())
@@ -103,7 +90,7 @@ def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str
         if name in shards or name.endswith(".index.json") or (name == "training_args.bin" and not trust):
             continue  # the arguments of transformers' Trainer hold no state, and a pickle that runs code
         stem = name.rpartition(".")[0]
-        if is_weights(name) or name.endswith((".pt", ".pth", ".bin")) or (name.startswith(_RANDOM) and name.endswith(".pkl")):
+        if is_weights(name) or name.endswith((".pt", ".pth", ".bin")) or (name.startswith(RANDOM_STATES) and name.endswith(".pkl")):
             try:
                 content[stem] = read_file(folder / name, trust=trust)
             except UnreadableCheckpoint as error:
@@ -113,13 +100,6 @@ def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str
     for inner in sorted(p for p in folder.iterdir() if p.is_dir() and p.name.startswith("mp_rank")):
         content[inner.name] = _read_folder(inner, trust, problems)
     return content
-
-
-def shards_named(index: Any) -> list[str]:
-    """The files that an index of shards names. Names that lead out of the folder are none, nor is what is no name."""
-    weights = index.get("weight_map") if isinstance(index, dict) else None
-    names = {name for name in weights.values() if isinstance(name, str)} if isinstance(weights, dict) else set()
-    return sorted(name for name in names if name and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts)
 
 
 def _read_shards(folder: Path, files: list[str], trust: bool, problems: list[Problem]) -> dict[str, Any]:
@@ -146,33 +126,23 @@ def _read_json(path: Path, problems: list[Problem]) -> Any:
 
 
 def read_file(path: Path, *, trust: bool = False) -> Any:
-    """The content of one file, tensors on the CPU. UnreadableCheckpoint says whether it is damaged, refused or foreign."""
+    """The content of one file, tensors on the CPU.
+
+    UnreadableCheckpoint says whether it is damaged, refused or of no known format.
+    """
     if not path.is_file():
         what = "no file, but a device or a pipe" if path.exists() else "missing: an index names this file"
         raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="its weights"))
-    if path.suffix == ".safetensors":
-        return _read_safetensors(path)
     try:
-        size, zipped = path.stat().st_size, is_zip(path)
-        if zipped:
-            with path.open("rb") as f:
-                check_file(f, size)
-        with safe_globals():
-            how: dict[str, Any] = {"weights_only": False, "pickle_module": TRUSTING} if trust else {"weights_only": True}
-            return torch.load(path, map_location="cpu", mmap=zipped and size > _MAPPED, **how)
+        return _format_of(path).read(path, trust=trust)
+    except PostmortemError:
+        raise
     except Exception as error:  # torch raises many kinds for a damaged file
         raise UnreadableCheckpoint(Problem(path=str(path), what=why_unreadable(path, error), lost="the file")) from error
 
 
-def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError:
-        raise MissingExtra("reading safetensors", "replay") from None
-    try:
-        path.open("rb").close()  # the package says of one that may not be read that it is not there
-        return dict(load_file(str(path)))
-    except OSError as error:
-        raise UnreadableCheckpoint(Problem(path=str(path), what=why_unreadable(path, error), lost="the file")) from error
-    except Exception as error:  # SafetensorError is no subclass of anything that could be named without the package
-        raise UnreadableCheckpoint(Problem(path=str(path), what=f"truncated or corrupt safetensors: {short(error)}", lost="the file")) from error
+def _format_of(path: Path) -> type[CheckpointFormat]:
+    found = format_of(path)
+    if found is None:
+        raise ValueError("no checkpoint format claims it")
+    return found

@@ -14,13 +14,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from postmortem.checkpoints.formats import FORMATS, weight_suffixes
 from postmortem.core.model import Checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from pathlib import Path
 
-WEIGHT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".pth.tar", ".pt.tar", ".t7", ".distcp")
 STEP_KEYS = (
     "global_step",
     "step",
@@ -143,14 +143,14 @@ def is_weights(name: str) -> bool:
         return False
     if low.endswith(".bin"):
         return _BIN.match(low) is not None
-    if not low.endswith(WEIGHT_SUFFIXES):
+    if not low.endswith(weight_suffixes()):
         return False
     return _NOT_WEIGHTS.search(_stem(low)) is None or _CKPT_FOLDER.search(_stem(low)) is not None
 
 
 def is_checkpoint_folder(folder: Path, files: list[str], *, root: bool = False) -> bool:
     """Whether `folder`, which holds `files`, is one checkpoint (and no folder of several)."""
-    if ".metadata" in files and any(n.endswith(".distcp") for n in files):
+    if any(known.is_folder(files) for known in FORMATS):
         return True
     if any(n.endswith((".safetensors.index.json", ".bin.index.json")) for n in files):
         return True
@@ -192,7 +192,7 @@ def step_of(path: Path) -> int | None:
 
 
 def _stem(name: str) -> str:
-    for suffix in (*WEIGHT_SUFFIXES, ".bin"):
+    for suffix in (*weight_suffixes(), ".bin"):
         if name.lower().endswith(suffix):
             return name[: -len(suffix)]
     return name

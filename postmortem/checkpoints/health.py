@@ -19,13 +19,15 @@ import numpy as np
 import torch
 
 from postmortem.checkpoints.chunks import CHUNK, Buffers, Files, Sums, compare, look, look_at_bytes
-from postmortem.checkpoints.file_map import Layout, Piece, layout
-from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint
+from postmortem.checkpoints.file_map import FileMap, map_files
+from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from postmortem.checkpoints.formats.shared.pieces import Piece
 
 _SPAN = 16 * CHUNK  # what a thread takes at a time
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
@@ -91,8 +93,8 @@ def inspect(path: Path) -> Health:
 
 def health(path: Path, previous: Path | None = None, *, trust: bool = False) -> Health:
     """The health of a checkpoint; with `previous`, how much each tensor changed since that one. `trust` unpickles whatever is in them."""
-    found = layout(path, trust=trust)
-    before = layout(previous, trust=trust) if previous is not None else Layout()
+    found = map_files(path, trust=trust)
+    before = map_files(previous, trust=trust) if previous is not None else FileMap()
     tensors = _scan(found, before)
     return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces))
 
@@ -116,7 +118,7 @@ class _Span:
     stop: int
 
 
-def _scan(found: Layout, previous: Layout) -> list[TensorHealth]:
+def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
     before = {(p.name, p.start): p for p in previous.pieces}
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in found.pieces:

@@ -60,12 +60,12 @@ def _ask_for_steps(run: Run, last: int | None) -> None:
     One far beyond the log's `last` step counts something else than the log: the name's is kept. Where nothing says a step
     (``epoch_3.pt``), the optimizer's count does, if the newest is about as far as the log.
     """
-    from postmortem.checkpoints.file_map import layout, optimizer_count
+    from postmortem.checkpoints.file_map import map_files, optimizer_count
 
     counted: dict[int, int] = {}
     for i, c in enumerate(run.checkpoints):
         if named_step(Path(c.path)) is None and _size(c.path) <= _LOOK_BYTES:
-            seen = layout(Path(c.path))
+            seen = map_files(Path(c.path))
             alike = seen.step is not None and (c.step is None or last is None or seen.step <= 2 * last)
             run.checkpoints[i] = replace(c, step=seen.step if alike else c.step)
             if seen.step is None and c.step is None and (count := optimizer_count(seen)) is not None:
@@ -81,10 +81,10 @@ def name_parameters(run: Run) -> None:
     strided = [i for i, e in enumerate(run.event_list) if e.kind == "ddp-stride" and e.fields.get("grad_sizes")]
     if not strided or not run.checkpoints or importlib.util.find_spec("torch") is None:
         return
-    from postmortem.checkpoints.file_map import layout
+    from postmortem.checkpoints.file_map import map_files
 
     newest = max(run.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path))
-    pieces = [p for p in layout(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
+    pieces = [p for p in map_files(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
     for i in strided:
         event = run.event_list[i]
         names = [p.name for p in pieces if list(p.shape) == list(event.fields["grad_sizes"])]

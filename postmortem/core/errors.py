@@ -4,7 +4,8 @@ PostmortemError
 ├── UsageError      exit 2: an option, a name or a configuration key that does not exist
 ├── NotFoundError   exit 2: no such path, or nothing readable below it
 ├── MissingExtra    exit 2: an optional dependency is not installed; says which extra brings it
-└── ReplayError     exit 2: a step that cannot be rerun (in `postmortem.replay.step.runner`, which needs torch)
+├── ReplayError     exit 2: a step that cannot be rerun
+└── UnreadableCheckpoint  exit 2: saved weights that are damaged, refused or of no known format
 
 Damage inside a log is never an exception: it is a `Problem`.
 """
@@ -16,6 +17,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from postmortem.core.model import Problem
 
 
 class PostmortemError(Exception):
@@ -37,6 +40,18 @@ class MissingExtra(PostmortemError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} needs the extra [{extra}]: pip install 'training-postmortem[{extra}]'")
+
+
+class ReplayError(PostmortemError):
+    """A replay that could not be done; the message says what was in the way and what to do."""
+
+
+class UnreadableCheckpoint(PostmortemError):
+    """A checkpoint file that is truncated, corrupt, refused or of no known format; `problem` says which, and where."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(f"{problem.path}: {problem.what}")
+        self.problem = problem
 
 
 def described(error: BaseException) -> str:

@@ -15,7 +15,7 @@ from postmortem.replay.step.runner import Overrides
 
 if TYPE_CHECKING:
     from postmortem.replay.rerun.candidates import Candidate
-    from postmortem.replay.rerun.reruns import Session, Stage
+    from postmortem.replay.rerun.reruns import Reruns, Stage
     from postmortem.replay.rerun.samples import Samples
     from postmortem.replay.step.precision import Precision
 
@@ -23,7 +23,7 @@ LARGEST_INPUT = 1e4
 _HALF = (torch.float16, torch.bfloat16)
 
 
-def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples: Samples, *, stage: Stage, fixes: bool, how: list[str]) -> Culprit:
+def with_repairs(found: Culprit, c: Candidate | None, session: Reruns, samples: Samples, *, stage: Stage, fixes: bool, how: list[str]) -> Culprit:
     """Tries the repairs, each on the whole step from the state before it. `stage`: where the step first went wrong."""
     precise, remark = session.in_precision("fp64")
     found = replace(found, precision_only=None if precise is None else not precise)
@@ -46,7 +46,7 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
     attempt("clip_grad", Overrides(clip=1.0), "gradient norm at most 1")
     attempt("lower_lr", Overrides(lr=0.01), "learning rate × 0.01")
     if session.whole and stage != "param" and any(fix.cured for fix in tried):
-        session.times = max(session.times, TRIES)  # they act on nothing before the update: that was luck
+        session.luck.times = max(session.luck.times, TRIES)  # they act on nothing before the update: that was luck
     if _reduced(session):
         in_precision("fp32", "the whole step in single precision")
     if _reduced(session) and session.runner.train_step.autocast != "bf16":
@@ -76,11 +76,11 @@ def with_repairs(found: Culprit, c: Candidate | None, session: Session, samples:
     return replace(found, fixes=tuple(tried), how=tuple(how), suggestion=suggestion, fresh_state=fresh)
 
 
-def _reduced(session: Session) -> bool:
+def _reduced(session: Reruns) -> bool:
     return session.runner.train_step.autocast is not None or any(p.dtype in _HALF for p in session.runner.named_parameters().values())
 
 
-def _epsilon(found: Culprit, c: Candidate, session: Session, tried: list[Fix]) -> str | None:
+def _epsilon(found: Culprit, c: Candidate, session: Reruns, tried: list[Fix]) -> str | None:
     op = c.op.strip("_") if c.op else ""
     op = {"true_divide": "div", "divide": "div", "addcdiv": "div", "linalg_vector_norm": "norm"}.get(op, op.removeprefix("native_"))
     if not singular(op) or found.file is None or found.line is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import traceback
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from postmortem.checkpoints.content import Saved, read_saved
 from postmortem.checkpoints.find import shown
 from postmortem.checkpoints.health import inspect
+from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import Context, Culprit, Fidelity
-from postmortem.replay.recipe.load import Recipe, describe, out_of_memory, user_frames
-from postmortem.replay.recipe.user_errors import one_line
-from postmortem.replay.rerun import determinism as repeat
+from postmortem.replay.recipe.load import Recipe, as_replay_error, describe, out_of_memory, user_frames
+from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.roll.restore import NO_RANDOM_STATE, Account, load_saved
 from postmortem.replay.roll.roll import Roll, leaps, roll
-from postmortem.replay.step.runner import ReplayError, StepResult, StepRunner
+from postmortem.replay.step.runner import BatchError, StepResult, StepRunner
 from postmortem.replay.step.state import Rng
 
 if TYPE_CHECKING:
@@ -32,7 +31,12 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, StepResult], None]
 
-_NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")  # keys that say the step to come; the others the last one done
+_NEXT_FIRST = (
+    "iter_num",
+    "iter",
+    "next_step",
+    "start_step",
+)  # keys that say the step to come; the others the last one done
 _RUN_ON = 200  # steps to run past the fault, to see whether the log shows it as the replay does
 _UNLOGGED_LIMIT = 1000  # steps to roll where no log vouches for them
 
@@ -100,7 +104,13 @@ class Attempts:
         """The recipe's objects, made afresh, with the checkpoint in them."""
         os.chdir(self.here)
         saved = read_saved(self.path, trust=self.trust)
-        context = Context(device=self.device, step=self.aim.asked, checkpoint=self.path.absolute(), state=saved.content, config=self.config)
+        context = Context(
+            device=self.device,
+            step=self.aim.asked,
+            checkpoint=self.path.absolute(),
+            state=saved.content,
+            config=self.config,
+        )
         runner = StepRunner(self.recipe.build(context))
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         rates = [g.get("lr") for g in groups]
@@ -155,17 +165,11 @@ class Attempts:
         untouched = Rng.capture()
         try:
             done = roll(runner, first, last, watch=watch)
-        except ReplayError:
-            raise
-        except Exception as error:
-            what = f"the batch of step {first + len(results)}"
-            asked = any(frame.f_code is StepRunner._ask.__code__ for frame, _ in traceback.walk_tb(error.__traceback__))
-            if (said := one_line(what, error) or (ReplayError(describe(what, error)) if asked else None)) is None:
-                raise
-            raise said from error
+        except BatchError as error:
+            raise as_replay_error(f"the batch of step {error.step}", error.__cause__ or error) from error.__cause__
         if done.raised is not None:
-            if said := out_of_memory(f"step {done.last} of the replay", done.raised):
-                raise said from done.raised
+            if memory := out_of_memory(f"step {done.last} of the replay", done.raised):
+                raise memory from done.raised
             if not user_frames(done.raised):
                 raise done.raised
         if done.raised is not None and self.progress is not None:
@@ -228,7 +232,7 @@ class Attempts:
         if fault is None and done.diverged_at is None and self.aim.grows and not distrust and (leapt := leaps([r.loss for r in done.results])):
             done.diverged_at = done.first + leapt
         if fault is None and done.diverged_at is not None and self.aim.failed:
-            found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
+            found = localize(runner.train_step, runner=runner, rolled=Fault(done), fixes=fix)
             at = done.diverged_at if found.cause == "divergence" else found.step
             return replace(found, step=at, fidelity=fidelity, how=(*how, *found.how)), not distrust
         if fault is None:
@@ -237,11 +241,11 @@ class Attempts:
             raised = "" if done.raised is None else f" ({describe('it', done.raised)})"
             how.append(f"the replay fails at step {fault}{raised}, the log does not: it is not the run that is replayed, so nothing is blamed")
             return Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(how)), False
-        again = done.again = repeat.run_again(runner, done, fault)
-        how.append(again.said)
+        again = run_again(runner, done, fault)
+        how.append(again.message)
         if again.transient:
             return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True
-        found = localize(runner.train_step, runner=runner, rolled=done, fixes=fix)
+        found = localize(runner.train_step, runner=runner, rolled=Fault(done, again), fixes=fix)
         return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust
 
     def other_than_asked(self, done: Roll) -> list[str]:
@@ -273,7 +277,13 @@ class Attempts:
             how.append("no fault appeared, and the replay does not follow the log: it says nothing about the run")
         else:
             how.append(f"every loss, gradient and parameter stayed finite, up to step {attempt.roll.last}")
-        found = Culprit(cause="none", phase="none", fidelity=attempt.fidelity, how=tuple(how), established="inferred" if distrust else "observed")
+        found = Culprit(
+            cause="none",
+            phase="none",
+            fidelity=attempt.fidelity,
+            how=tuple(how),
+            established="inferred" if distrust else "observed",
+        )
         return found, not distrust
 
     def not_reproduced(self, attempt: Attempt, how: list[str], fix: bool) -> tuple[Culprit, bool]:
@@ -313,4 +323,9 @@ _ABANDONED = "abandoned: the losses do not follow the log"
 def _trust(attempt: Attempt) -> tuple[bool, bool, float, float]:
     """What follows the log comes first, what could not be compared before what does not follow it."""
     f = attempt.fidelity
-    return f.ok, not f.compared, f.exact / max(1, f.compared), -(f.max_rel_error if f.max_rel_error is not None else 0.0)
+    return (
+        f.ok,
+        not f.compared,
+        f.exact / max(1, f.compared),
+        -(f.max_rel_error if f.max_rel_error is not None else 0.0),
+    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.errors import ReplayError
 from postmortem.core.model import SCHEMA_VERSION, json_value
 from postmortem.core.view import View
 from postmortem.replay.advice import advice
@@ -25,7 +26,6 @@ from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
 from postmortem.replay.roll.run_config import config_of
 from postmortem.replay.roll.start import choose_checkpoint
-from postmortem.replay.step.runner import ReplayError
 from postmortem.replay.step.state import preserved
 
 if TYPE_CHECKING:

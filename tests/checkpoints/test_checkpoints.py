@@ -25,12 +25,12 @@ from hypothesis import strategies as st  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from postmortem.checkpoints.content import read_saved  # noqa: E402
-from postmortem.checkpoints.file_map import layout, optimizer_count  # noqa: E402
-from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint  # noqa: E402
+from postmortem.checkpoints.file_map import map_files, optimizer_count  # noqa: E402
 from postmortem.checkpoints.health import health  # noqa: E402
+from postmortem.core.errors import PostmortemError, ReplayError, UnreadableCheckpoint  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.roll.restore import find_rng, load_saved  # noqa: E402
-from postmortem.replay.step.runner import ReplayError, StepRunner  # noqa: E402
+from postmortem.replay.step.runner import StepRunner  # noqa: E402
 
 nn = torch.nn
 
@@ -203,7 +203,7 @@ def test_unusual_tensors(tmp_path: Path) -> None:
     assert (found["c"].norm, found["half"].max_abs) == (5.0, 60000.0)
     assert found["huge"].norm == pytest.approx(2e30, rel=1e-6)
     assert "int" not in found
-    assert "empty" in found or layout(tmp_path / "x.pt").pieces
+    assert "empty" in found or map_files(tmp_path / "x.pt").pieces
 
 
 EIGHT_BITS = [dtype for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz") if (dtype := getattr(torch, name, None))]
@@ -282,17 +282,17 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest
     torch.save({"a": torch.ones(1000), "b": torch.ones(9 * 2**20)}, path)
 
     def cut(found: Path, **how: Any) -> Any:
-        pieces = layout(found, **how)
+        pieces = map_files(found, **how)
         os.truncate(found, 20 * 2**20)
         return pieces
 
-    monkeypatch.setattr("postmortem.checkpoints.health.layout", cut)
+    monkeypatch.setattr("postmortem.checkpoints.health.map_files", cut)
     found = health(path)
     assert found.tensors == []
     assert [(p.path, p.offset, p.what) for p in found.problems] == [(str(path), 20 * 2**20, "truncated while it was read")]
     assert found.finite is None
     torch.save({"a": torch.ones(1000)}, path)
-    monkeypatch.setattr("postmortem.checkpoints.health.layout", lambda found, **how: (layout(found, **how), found.unlink())[0])
+    monkeypatch.setattr("postmortem.checkpoints.health.map_files", lambda found, **how: (map_files(found, **how), found.unlink())[0])
     assert "cannot be read: No such file" in health(path).problems[0].what
 
 
@@ -302,23 +302,24 @@ def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: p
     torch.save({"a": torch.ones(1000)}, path)
 
     def replaced(found: Path, **how: Any) -> Any:
-        pieces = layout(found, **how)
+        pieces = map_files(found, **how)
         torch.save({"much": list(range(9000)), "a": torch.ones(90_000)}, tmp_path / "new")
         os.replace(tmp_path / "new", found)
         return pieces
 
-    monkeypatch.setattr("postmortem.checkpoints.health.layout", replaced)
+    monkeypatch.setattr("postmortem.checkpoints.health.map_files", replaced)
     found = health(path)
     assert (found.tensors, found.finite) == ([], None)
     assert [p.what for p in found.problems] == ["written anew while it was read: look again"]
-    assert "gone" in layout(tmp_path / "checkpoint-3" / "x.pt").problems[0].what
+    assert "gone" in map_files(tmp_path / "checkpoint-3" / "x.pt").problems[0].what
     monkeypatch.setattr(Path, "is_dir", lambda _: True)  # as it was a moment ago
-    assert "no saved weights" in layout(tmp_path / "checkpoint-3").problems[0].what
+    assert "no saved weights" in map_files(tmp_path / "checkpoint-3").problems[0].what
 
 
 def test_chunks_of_a_sharded_tensor_are_compared_with_their_own(tmp_path: Path) -> None:
     """A chunk is compared with the chunk at the same place in the tensor, in whatever order the files name them."""
-    from postmortem.checkpoints.file_map import Layout, Piece
+    from postmortem.checkpoints.file_map import FileMap
+    from postmortem.checkpoints.formats.shared.pieces import Piece
     from postmortem.checkpoints.health import _scan
 
     values = np.concatenate([np.full(4, 1.0), np.full(4, 2.0)]).astype(np.float32)
@@ -327,7 +328,7 @@ def test_chunks_of_a_sharded_tensor_are_compared_with_their_own(tmp_path: Path) 
         (tmp_path / name).write_bytes(data.tobytes())
         pieces.append([Piece("w", (4,), torch.float32, tmp_path / name, 16 * i, 16, (4 * i,)) for i in range(2)])
     new, old = pieces
-    (seen,) = _scan(Layout(new), Layout(old[::-1]))
+    (seen,) = _scan(FileMap(new), FileMap(old[::-1]))
     assert (seen.change, seen.numel, seen.norm) == (0.0, 8, pytest.approx(float(np.linalg.norm(values))))
 
 
@@ -593,7 +594,7 @@ def test_what_is_no_checkpoint_is_told_in_words(tmp_path: Path, data: bytes, sai
 
 def test_a_pickle_has_a_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What stands beside the tensors is read up to a bound, in both of torch's formats."""
-    monkeypatch.setattr("postmortem.checkpoints.formats.restricted_pickle._READS", 10_000)
+    monkeypatch.setattr("postmortem.checkpoints.formats.shared.restricted_pickle._READS", 10_000)
     for zipped in (True, False):
         torch.save({"w": torch.ones(1), "history": list(range(300, 10_300))}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
         assert "holds too much beside the tensors" in health(tmp_path / "x.pt").problems[0].what
@@ -882,7 +883,7 @@ def test_the_steps_that_an_optimizer_counted(tmp_path: Path, optimizer: Any) -> 
         model(torch.ones(1, 2)).sum().backward()
         own.step()
     torch.save({"model": model.state_dict(), "optimizer": own.state_dict(), "epoch": 2}, tmp_path / "epoch_2.pt")
-    found = layout(tmp_path / "epoch_2.pt")
+    found = map_files(tmp_path / "epoch_2.pt")
     assert optimizer_count(found) == (7 if optimizer is torch.optim.Adam else None)
     (tmp_path / "epoch_2.pt").unlink()
     assert optimizer_count(found) is None
@@ -900,6 +901,6 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Path, "open", denied)
     try:
         said = str(read(path))
-    except ReplayError as error:
+    except PostmortemError as error:
         said = str(error)
     assert "cannot be read: Permission denied" in said

@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
 
+from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.culprit.localize import localize  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
-from postmortem.replay.step.runner import ReplayError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

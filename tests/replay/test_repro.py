@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402
 from postmortem.replay.culprit.localize import localize  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.repro import write_repro  # noqa: E402
+from postmortem.replay.rerun.determinism import Fault  # noqa: E402
 from postmortem.replay.roll import roll as rolling  # noqa: E402
 from postmortem.replay.step.runner import StepRunner  # noqa: E402
 
@@ -29,7 +30,7 @@ def _written(folder: Path, step: Any, batch: Any, model: Any = None, optimizer: 
     train_step = TrainStep(model, optimizer or torch.optim.SGD(model.parameters(), lr=0.01), step, batch)
     runner = StepRunner(train_step)
     done = rolling.roll(runner, 0, 0)
-    culprit = localize(train_step, runner=runner, rolled=done, fixes=False)
+    culprit = localize(train_step, runner=runner, rolled=Fault(done), fixes=False)
     said = write_repro(folder, runner, done, culprit)
     assert "that shows the fault" in said, said
     return culprit.phase, subprocess.run([sys.executable, str(folder / "repro.py")], check=True, capture_output=True, text=True, timeout=120).stdout
@@ -107,7 +108,7 @@ def test_an_operator_of_an_earlier_step(tmp_path: Path) -> None:
     train_step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), lambda m, b: m(b).pow(2).mean(), batches=batches)
     runner = StepRunner(train_step)
     done = rolling.roll(runner, 0, 4)
-    culprit = localize(train_step, runner=runner, rolled=done, fixes=False)
+    culprit = localize(train_step, runner=runner, rolled=Fault(done), fixes=False)
     assert (culprit.step, culprit.code) == (3, "self.scale = 1 / x.std(0)")
     assert "that shows the fault" in write_repro(tmp_path, runner, done, culprit)
     assert "pass of step 2" in (tmp_path / "repro.py").read_text(encoding="utf-8")

@@ -1,8 +1,4 @@
-"""torch.distributed.checkpoint folders: ``.metadata`` and ``*.distcp``, read without running what is pickled in them.
-
-Format: ``.metadata`` is a pickle of `torch.distributed.checkpoint.metadata.Metadata`; it says for every tensor its size, its
-chunks and where each chunk lies (file, offset, length). A chunk is a small torch file of its own.
-"""
+"""torch.distributed.checkpoint folders, read without running what is pickled in them."""
 
 from __future__ import annotations
 
@@ -15,14 +11,16 @@ from pathlib import PurePath
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from postmortem.checkpoints.formats.restricted_pickle import UnreadableCheckpoint, safe_globals, why_unreadable
-from postmortem.checkpoints.formats.zip_archive import check_file
+from postmortem.checkpoints.formats import CheckpointFormat, checkpoint_format
+from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
+
+    from postmortem.checkpoints.formats.shared.pieces import Pieces
+
 
 _METADATA = "torch.distributed.checkpoint.metadata"
 _CALLABLE = {
@@ -46,6 +44,36 @@ _CALLABLE = {
 _OF_PYTHON = 1 << 9  # the flag of a class that was made by a class statement, and can be changed
 
 
+@checkpoint_format
+class DistributedCheckpoint(CheckpointFormat):
+    """A torch.distributed.checkpoint folder: ``.metadata`` beside ``*.distcp``.
+
+    ``.metadata`` is a pickle of `torch.distributed.checkpoint.metadata.Metadata`; it has for every tensor its size, its
+    chunks and the place of each chunk (file, offset, length). A chunk is a small torch file of its own. Source:
+    torch/distributed/checkpoint/filesystem.py.
+    """
+
+    name = "dcp"
+    priority = 20
+    suffixes = (".distcp",)
+
+    @staticmethod
+    def is_folder(names: Collection[str]) -> bool:
+        return ".metadata" in names and any(name.endswith(".distcp") for name in names)
+
+    @staticmethod
+    def claims(path: Path) -> bool:
+        return path.is_dir() and (path / ".metadata").is_file()
+
+    @staticmethod
+    def pieces(path: Path, *, trust: bool) -> Pieces:
+        return _pieces(path)
+
+    @staticmethod
+    def read(path: Path, *, trust: bool) -> dict[str, Any]:
+        return _read(path)
+
+
 class _Metadata(pickle.Unpickler):
     """An unpickler that knows the metadata classes, sizes and dtypes of torch, and nothing else."""
 
@@ -54,6 +82,8 @@ class _Metadata(pickle.Unpickler):
         self._found: dict[tuple[str, str], Any] = {}
 
     def find_class(self, module: str, name: str) -> Any:
+        import torch
+
         # names one by one: a module also holds what it imports, and a name may have dots ("os.system")
         if (module, name) not in _CALLABLE and not (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             raise pickle.UnpicklingError(f"refused: the metadata wants {module}.{name}")
@@ -69,11 +99,7 @@ def _own(found: Any) -> Any:
     return type(found.__name__, (found,), {}) if isinstance(found, type) and found.__flags__ & _OF_PYTHON else found
 
 
-def is_dcp(folder: Path) -> bool:
-    return folder.is_dir() and (folder / ".metadata").is_file()
-
-
-def read_metadata(folder: Path) -> Any:
+def _read_metadata(folder: Path) -> Any:
     """The `Metadata` of a folder. UnreadableCheckpoint where it is damaged or wants more than metadata."""
     path = folder / ".metadata"
     try:
@@ -87,12 +113,64 @@ def read_metadata(folder: Path) -> Any:
         raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="the checkpoint")) from error
 
 
-def read(folder: Path) -> dict[str, Any]:
+def _pieces(folder: Path) -> Pieces:
+    """Where each chunk of each tensor lies; small values that are no tensors are read for the step."""
+    from postmortem.checkpoints.formats.shared.pieces import Pieces
+
+    held = Pieces()
+    metadata = _read_metadata(folder)
+    for index, where in metadata.storage_data.items():
+        kind = metadata.state_dict_metadata.get(index.fqn)
+        if not _inside(where):
+            raise ValueError(f"its metadata places {index.fqn} at byte {where.offset} of {where.relative_path}")
+        if hasattr(kind, "chunks"):
+            if (problem := _add_chunk(held, folder, index, where)) is not None:
+                held.problems.append(problem)
+                return held
+        elif where.length < 2**16:
+            _read_value(held, folder, index, where)
+    return held
+
+
+def _read_value(held: Pieces, folder: Path, index: Any, where: Any) -> None:
+    """Reads a value that is no tensor; where it is a count of steps, `held` takes it."""
+    try:
+        value = _load_chunk(folder, where)
+    except UnreadableCheckpoint as error:
+        held.problems.append(error.problem)
+        return
+    if index.fqn in ("step", "global_step", "iteration") and value is not None:
+        held.step = int(value)
+
+
+def _add_chunk(held: Pieces, folder: Path, index: Any, where: Any) -> Problem | None:
+    """Adds one chunk of a tensor to `held`; a Problem where its file ends before it or is missing."""
+    from postmortem.checkpoints.formats.shared.pieces import Piece, stamp_of
+    from postmortem.checkpoints.formats.shared.storages import structure_of_zip, tensors_in_state
+
+    path = folder / where.relative_path
+    needed = where.offset + where.length
+    if not path.is_file() or path.stat().st_size < needed:
+        there = path.is_file()
+        what = f"truncated: {index.fqn} needs bytes up to {needed}" if there else "missing: the metadata names this file"
+        return Problem(path=str(path), what=what, lost="its tensors")
+    held.stamps.setdefault(path, stamp_of(path))
+    with path.open("rb") as f:
+        content, places = structure_of_zip(f, where.offset, where.length)
+    start = tuple(index.offset or ())
+    for _, t in tensors_in_state(content, (index.fqn,)):
+        offset = places[t.untyped_storage()._cdata] + int(t.storage_offset()) * t.element_size()
+        nbytes = t.numel() * t.element_size()
+        held.pieces.append(Piece(index.fqn, tuple(t.shape), t.dtype, path, offset, nbytes, start))
+    return None
+
+
+def _read(folder: Path) -> dict[str, Any]:
     """The checkpoint as the nested dict that was saved, lists included; tensors are joined from their chunks, on the CPU.
 
     UnreadableCheckpoint where a part is damaged or missing.
     """
-    metadata = read_metadata(folder)
+    metadata = _read_metadata(folder)
     try:
         return _joined(folder, metadata)
     except UnreadableCheckpoint:
@@ -103,6 +181,8 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def _joined(folder: Path, metadata: Any) -> dict[str, Any]:
+    import torch
+
     content: dict[str, Any] = {}
     places = defaultdict(list)
     for index, where in metadata.storage_data.items():
@@ -112,27 +192,32 @@ def _joined(folder: Path, metadata: Any) -> dict[str, Any]:
             value: Any = torch.empty(tuple(kind.size), dtype=kind.properties.dtype)
             filled = 0
             for index, where in places[name]:
-                chunk = load_chunk(folder, where)
+                chunk = _load_chunk(folder, where)
                 offsets = tuple(index.offset) if index.offset is not None else (0,) * chunk.dim()
                 value[tuple(slice(o, o + n) for o, n in zip(offsets, chunk.shape, strict=True))] = chunk
                 filled += chunk.numel()
             if filled != value.numel():
                 raise ValueError(f"its chunks of {name} hold {filled} of {value.numel()} numbers")
         else:
-            value = load_chunk(folder, places[name][0][1]) if places[name] else None
+            value = _load_chunk(folder, places[name][0][1]) if places[name] else None
         _place(content, (metadata.planner_data or {}).get(name, (name,)), value)
     return {key: _with_lists(inner) for key, inner in content.items()}
 
 
-def inside(where: Any) -> bool:
+def _inside(where: Any) -> bool:
     """Whether a `_StorageInfo` names a place in the checkpoint's own folder."""
     path = PurePath(where.relative_path)
     return not path.is_absolute() and ".." not in path.parts and min(where.offset, where.length) >= 0
 
 
-def load_chunk(folder: Path, where: Any) -> Any:
+def _load_chunk(folder: Path, where: Any) -> Any:
     """One chunk, by its `_StorageInfo`. UnreadableCheckpoint names the file and offset."""
-    if not inside(where):
+    import torch
+
+    from postmortem.checkpoints.formats.shared.restricted_pickle import safe_globals, why_unreadable
+    from postmortem.checkpoints.formats.shared.zip_records import check_file
+
+    if not _inside(where):
         raise ValueError(f"it places a part at byte {where.offset} of {where.relative_path}")
     path = folder / where.relative_path
     try:

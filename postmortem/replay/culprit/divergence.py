@@ -6,31 +6,32 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from postmortem.replay.model import Culprit, Fix
+from postmortem.replay.model import Fix
 from postmortem.replay.roll.roll import survives
 from postmortem.replay.step.runner import Overrides
 
 if TYPE_CHECKING:
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Culprit
     from postmortem.replay.roll.roll import Roll
     from postmortem.replay.step.runner import StepRunner
 
-_FURTHER = 100  # steps past the fault in which double precision has to stay finite
+_FURTHER = 100  # steps after the fault that have to stay finite in double precision
 
 
 def far_off(roll: Roll) -> bool:
-    """Whether the loss grew a thousandfold: without a fault, and where no log says so, less is no divergence."""
+    """True if the loss grew a thousandfold: without a fault and without a log that reports one, less is no divergence."""
     losses = [abs(r.loss) for r in roll.results]
     return losses[-1] > 1000 * max(losses[0], 1e-12)
 
 
-def divergence(runner: StepRunner, roll: Roll, step: int, how: list[str], *, fixes: bool) -> Culprit | None:
-    """The culprit where the loss left its level until `step` and smaller steps from the start, or none, keep it there; else None.
-
-    What established it is added to `how`. fixes=False: what was tried is not told.
-    """
-    if roll.diverged_at is None or roll.diverged_at > step:
+def diverged(case: Investigation) -> Culprit | None:
+    """The culprit if the loss leaves its level up to the last step and smaller steps from the start, or none at all, keep
+    it there; else None."""
+    roll, trail = case.roll, case.trail
+    if roll.diverged_at is None or roll.diverged_at > case.last:
         return None
-    rerun = _Rerun(runner, roll)
+    rerun = _Rerun(case.runner, roll)
     tried = rerun.smaller_steps()
     cured = any(f.cured for f in tried)
     if not cured and not rerun.survives(Overrides(lr=0.0)):
@@ -40,30 +41,34 @@ def divergence(runner: StepRunner, roll: Roll, step: int, how: list[str], *, fix
         cured = any(f.cured for f in tried)
         if not cured:
             return None
-    double = Overrides(dtype="fp64")
-    known = rerun.known_batches
-    end = None if roll.fault is None or known is None else min(roll.first + known - 1, roll.last + _FURTHER)
-    precise = rerun.survives(double, end, level=end is None)  # gone is: finite to the end of the batches; where that is not known, at its level
-    tried.append(Fix(name="fp64", cured=precise and rerun.survives(double), how="all steps in double precision"))
+    precise, double = rerun.in_double_precision()
+    tried.append(double)
     losses = [r.loss for r in roll.results]
-    how.append(f"the loss leaves its level at step {roll.diverged_at} and goes from {losses[0]:.4g} to {losses[-1]:.4g}: no single operator's fault")
+    growth = f"goes from {losses[0]:.4g} to {losses[-1]:.4g}"
+    trail.append(f"the loss leaves its level at step {roll.diverged_at} and {growth}: no single operator's fault")
     if not cured:
-        how.append("with the weights held still it stays at its level; smaller steps or gradients do not hold it there")
-    return Culprit(
-        cause="divergence", phase="optimizer", step=step, precision_only=precise, fixes=tuple(tried) if fixes else (),
-        fresh_state=rerun.survives_afresh() if fixes else None, how=tuple(how), established="cured" if cured else "observed",
-    )  # fmt: skip
+        held = "smaller steps or gradients do not hold it there"
+        trail.append(f"with the weights held still it stays at its level; {held}")
+    return case.culprit(
+        cause="divergence",
+        phase="optimizer",
+        step=case.last,
+        precision_only=precise,
+        fixes=tuple(tried) if case.fixes else (),
+        fresh_state=rerun.survives_afresh() if case.fixes else None,
+        established="cured" if cured else "observed",
+    )
 
 
 class _Rerun:
-    """The steps of a roll, run again from its start under another setting."""
+    """The steps of a roll, rerun from its start under other settings."""
 
     def __init__(self, runner: StepRunner, roll: Roll) -> None:
         self.runner, self.roll = runner, roll
         count = getattr(runner.train_step.batches, "__len__", None)
         self.known_batches: int | None = None if count is None else count()
         self.usual = 0.0
-        """A loss that counts as the level, beside those of the first steps."""
+        """A loss that counts as the level, in addition to those of the first steps."""
 
     def smaller_steps(self) -> list[Fix]:
         return [
@@ -74,31 +79,46 @@ class _Rerun:
             )
         ]
 
+    def in_double_precision(self) -> tuple[bool, Fix]:
+        """(whether the divergence is gone in double precision, the outcome as a fix).
+
+        Gone means that the steps stay finite to the end of the batches or, if that is not known, at their level.
+        """
+        double, known = Overrides(dtype="fp64"), self.known_batches
+        end = None
+        if self.roll.fault is not None and known is not None:
+            end = min(self.roll.first + known - 1, self.roll.last + _FURTHER)
+        precise = self.survives(double, end, level=end is None)
+        cured = precise and self.survives(double)
+        return precise, Fix(name="fp64", cured=cured, how="all steps in double precision")
+
     def batches_differ(self) -> bool:
-        """Whether the same batches leave the level of the first steps with the weights held still too, but not a thousandth as far as
-        the roll went. The largest of those losses then counts as usual."""
+        """True if the batches leave the level of the first steps with fixed weights too, but less than a thousandth as far
+        as the roll did. The largest of these losses then counts as usual."""
         runner, roll = self.runner, self.roll
         runner.restore(roll.start)
         try:
             with runner.under(Overrides(lr=0.0)):
                 still = [abs(runner.run(runner.draw(step), step).loss) for step in range(roll.first, roll.last + 1)]
-        except Exception:  # noqa: BLE001  (user code that refuses what is not finite)
+        except Exception:  # noqa: BLE001  (user code that refuses non-finite values)
             return False
-        if not all(map(math.isfinite, still)) or max(abs(r.loss) for r in roll.results if math.isfinite(r.loss)) <= 1000 * max(still):
+        largest = max(abs(r.loss) for r in roll.results if math.isfinite(r.loss))
+        if not all(map(math.isfinite, still)) or largest <= 1000 * max(still):
             return False
         self.usual = max(still)
         return True
 
     def survives(self, overrides: Overrides, until: int | None = None, *, level: bool = True) -> bool:
+        """As `rolling.survives`; False if the steps cannot be run under `overrides`."""
         try:
             return survives(self.runner, self.roll, overrides, until=until, level=level, usual=self.usual)
-        except Exception:  # noqa: BLE001  (user code that refuses what is not finite, or that another precision does not suit)
+        except Exception:  # noqa: BLE001  (user code that refuses non-finite values, or this precision)
             follow = overrides.dtype is not None and not overrides.casts_follow
             return follow and self.survives(replace(overrides, casts_follow=True), until, level=level)
 
     def survives_afresh(self) -> bool | None:
-        """Whether forgetting the optimizer's state holds the loss, and does not only put off what comes: twice as far as well.
-        None where there is no state."""
+        """True if clearing the optimizer's state keeps the loss at its level for twice as many steps, so that it does not
+        only delay the divergence. None if there is no state."""
         self.runner.restore(self.roll.start)
         if not any(getattr(optimizer, "state", None) for optimizer in self.runner.optimizers.values()):
             return None

@@ -1,5 +1,5 @@
-"""A fault that an earlier step left behind in what the step keeps (a Python number, a tensor in an attribute, a teacher), while loss,
-gradients and parameters were still finite."""
+"""A fault that an earlier step left in what the step keeps (a Python number, a tensor in an attribute, a teacher), while
+loss, gradients and parameters were still finite."""
 
 from __future__ import annotations
 
@@ -10,24 +10,22 @@ from postmortem.replay.trace.operators import FRESH
 from postmortem.replay.trace.tensors import NAN, POS, exact_bits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.rerun.reruns import Traced
+    from postmortem.replay.trace.records import Origin
 
-    from postmortem.replay.rerun.reruns import Session, Traced
-    from postmortem.replay.roll.roll import Roll
-    from postmortem.replay.trace.records import Birth
-
-_REACH = (1, 8, 64)  # steps to go back; each longer one costs a rerun of so many steps
+_REACH = (1, 8, 64)  # steps to go back, shortest first: each costs a rerun of that many steps
 
 
-def from_earlier(session: Session, roll: Roll, traced: Traced, retrace: Callable[[Session], Traced]) -> tuple[Session, Traced] | None:
-    """The step rerun together with the steps before it, as many as it takes to see where what it read became non-finite.
+def from_earlier(case: Investigation) -> None:
+    """Extends the reruns by the steps before, as many as are needed to see where the step's input became non-finite.
 
-    `retrace` traces a session. None where the step itself made it, or where it was there when the roll began.
+    Changes `case.reruns` and `case.traced`; nothing if the step itself made it, or if it was there when the roll began.
     """
-    runner = session.runner
-    if session.step == roll.first or not _unseen(traced, session, roll):
-        return None
-    firsts = sorted({max(roll.first, session.step - n) for n in _REACH})
+    alone, roll, runner = case.reruns, case.roll, case.runner
+    if alone.step == roll.first or not _unseen(case, case.traced):
+        return
+    firsts = sorted({max(roll.first, alone.step - n) for n in _REACH})
     states = {}
     runner.restore(roll.start)
     try:
@@ -36,29 +34,31 @@ def from_earlier(session: Session, roll: Roll, traced: Traced, retrace: Callable
                 states[step] = runner.snapshot()
             if step < firsts[-1]:
                 runner.run(runner.draw(step), step)
-    except Exception:  # noqa: BLE001  (a step that was fine and now raises cannot be relied on; the user's code may raise anything)
-        return None
+    except Exception:  # noqa: BLE001  (the step was fine before and now raises: it cannot be relied on)
+        return
     for first in reversed(firsts):
-        longer = copy.copy(session)
-        longer.before, longer.lead = states[first], range(first, session.step)
-        again = retrace(longer)
-        if again.stage == traced.stage and not _unseen(again, session, roll):
-            return longer, again
-    return None
+        case.reruns = longer = copy.copy(alone)
+        longer.before, longer.lead = states[first], range(first, alone.step)
+        again = case.trace()
+        if again.stage == case.traced.stage and not _unseen(case, again):
+            case.traced = again
+            return
+    case.reruns = alone
 
 
-def _unseen(traced: Traced, session: Session, roll: Roll) -> bool:
-    """Whether what is not finite came out of something that the step keeps: a tensor of its own, a buffer or a state of the
-    optimizer that was finite when the roll began, a Python number, numpy. (-inf among other origins is a mask.)"""
-    births = traced.tracer.births(traced.sources)
-    session.runner.restore(roll.start)
-    kept = [*(("parameter", name, t) for name, t in session.state_tensors().items()), *(("optimizer", *of) for of in session.optimizer_tensors())]
+def _unseen(case: Investigation, traced: Traced) -> bool:
+    """True if the non-finite values came out of something that the step keeps: a Python number, numpy, or a tensor, buffer
+    or optimizer state that was finite when the roll began. (-inf among other origins is a mask.)"""
+    began, reruns = traced.origins(), case.reruns
+    case.runner.restore(case.roll.start)
+    kept = [("parameter", name, t) for name, t in reruns.state_tensors().items()]
+    kept += [("optimizer", name, t) for name, t in reruns.optimizer_tensors()]
     before = {("batch", ""), *((kind, name) for kind, name, t in kept if exact_bits(t))}
 
-    def unseen(b: Birth) -> bool:
+    def unseen(b: Origin) -> bool:
         if b.outside is not None:
             return traced.known.get(-b.outside) not in before
         return not b.hit.backward and bool(b.hit.constants or (b.hit.name in FRESH and b.bits & NAN))
 
-    found = [b for b in births if unseen(b)]
-    return any(b.bits & (NAN | POS) and not b.constant for b in found) or 0 < len(found) == len(births)
+    found = [b for b in began if unseen(b)]
+    return any(b.bits & (NAN | POS) and not b.constant for b in found) or 0 < len(found) == len(began)

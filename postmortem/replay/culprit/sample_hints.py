@@ -1,4 +1,4 @@
-"""Samples that a traced step points at: from where it went wrong to the nearest tensors whose rows are samples."""
+"""The samples that a traced step points at: from the culprit to the nearest tensors whose rows are samples."""
 
 from __future__ import annotations
 
@@ -14,129 +14,150 @@ from postmortem.replay.step.runner import Overrides
 from postmortem.replay.step.state import Rng
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from postmortem.replay.culprit.group_testing import Make
+    from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.model import Phase
     from postmortem.replay.rerun.candidates import Candidate
-    from postmortem.replay.rerun.reruns import Session, Stage, Traced
-    from postmortem.replay.rerun.samples import Samples
+    from postmortem.replay.rerun.reruns import Traced
     from postmortem.replay.trace.records import Hit
 
-_READINGS = 3  # of one shape: its dimensions of the batch's size, rows of samples in a row, samples in turn
+_READINGS = 3  # ways to read one shape: dimensions of the batch's size, consecutive rows of samples, samples in turn
 
 
-class Readings:
-    """`samples` of the step of `session`; `names`: id of a module -> its qualified name; `trace(change=…, samples=…)` is a traced rerun of
-    the changed batch that notes the rows of every operator that is not finite."""
+class SampleHints:
+    """Which samples the rows of non-finite tensors point at, and whether replacing them cures the step."""
 
-    def __init__(self, session: Session, samples: Samples, names: Mapping[int, str], trace: Callable[..., Traced]) -> None:
-        self.session, self.samples, self.names, self.trace = session, samples, names, trace
+    def __init__(self, case: Investigation) -> None:
+        self.case, self.reruns, self.samples = case, case.reruns, case.samples
 
-    def find(self, phase: Phase, chosen: list[Candidate], traced: Traced) -> tuple[list[int] | None, str]:
-        """The samples at fault where the step went wrong at the candidates `chosen`, as `find_samples` answers."""
-        s, stage = self.samples, traced.stage or "param"
-        budget = 36 if stage == "loss" and self.session.whole else 14  # up to the loss is a third of a step
-        odd = s.odd(self.session.batch)
+    def find(self, phase: Phase, chosen: list[Candidate]) -> tuple[list[int] | None, str]:
+        """The samples at fault at the candidates `chosen`, and how they were found; see `find_samples`."""
+        s, batch, traced = self.samples, self.reruns.batch, self.case.traced
+        stage = self.case.stage
+        budget = 36 if stage == "loss" and self.reruns.whole else 14  # a run up to the loss is a third of a step
 
         def fails(make: Make) -> bool | None:
-            return self.session.fails(Overrides(batch=make(s)), at=stage, alike=True)
+            return self.reruns.fails(Overrides(batch=make(s)), at=stage, alike=True)
 
         if phase == "data":
-            bad = s.bad_rows(self.session.batch, lambda t: ~torch.isfinite(t))
-            return find_samples(s.size, [bad], fails, budget, odd=odd) if bad else (None, "what is not finite belongs to no sample")
+            bad = s.bad_rows(batch, lambda t: ~torch.isfinite(t))
+            if not bad:
+                return None, "what is not finite belongs to no sample"
+            return find_samples(s.size, [bad], fails, budget, odd=s.odd(batch))
         backward = any(hit.backward for c in chosen for hit in c.hits)
-        first_only = traced.raised is not None or (traced.stage == "loss" and len(self.samples.parts) > 1)
 
         def read(known: list[int]) -> list[list[int]]:
-            other = self._again(known, gradients=backward)
-            if backward and other.raised is not None and traced.raised is None:  # a step may write into its batch, if that needs no gradient
-                other = self._again(known, gradients=False)
-            keys = {c.key for c in chosen}
-            guesses = self.at([c for c in candidates(other, self.names) if c.key in keys], other, to_the_end=True) if other.stage is not None else []
-            return [self._odd_gradients(other.batch), *guesses] if backward else guesses
+            return self._closer(chosen, known, backward=backward)
 
-        found, how = find_samples(s.size, self.at(chosen, traced), fails, budget, odd=odd, read=read, first_only=first_only)
-        if found and 1 < s.rows == len(found) < s.size and found[0] % s.rows == 0 and found[-1] == found[0] + s.rows - 1:
+        first_only = traced.raised is not None or (stage == "loss" and len(s.parts) > 1)
+        guesses = self.at(chosen, traced)
+        found, trail = find_samples(s.size, guesses, fails, budget, odd=s.odd(batch), read=read, first_only=first_only)
+        if found and self._is_micro_batch(found):
             rest = [i for i in range(s.size) if i not in found]
-            others = {rest[0], rest[len(rest) // 2], rest[-1]}  # which of them are fine is not known
+            others = {rest[0], rest[len(rest) // 2], rest[-1]}  # it is unknown which of them are healthy
             if not all(fails(lambda s, other=other: s.replace(found[:1], other)) for other in others):  # type: ignore[misc]
                 return None, f"micro-batch {found[0] // s.rows} as a whole makes the step fail, no sample in particular"
-        return found, how
+        return found, trail
+
+    def _is_micro_batch(self, found: list[int]) -> bool:
+        rows = self.samples.rows
+        whole = 1 < rows == len(found) < self.samples.size
+        return whole and found[0] % rows == 0 and found[-1] == found[0] + rows - 1
+
+    def _closer(self, chosen: list[Candidate], known: list[int], *, backward: bool) -> list[list[int]]:
+        """Guesses from a closer look at the step, with the samples `known` replaced."""
+        other = self._again(known, gradients=backward)
+        if backward and other.raised is not None and self.case.traced.raised is None:
+            other = self._again(known, gradients=False)  # the step writes into its batch, which must not need a gradient
+        guesses: list[list[int]] = []
+        if other.stage is not None:
+            keys = {c.key for c in chosen}
+            same = [c for c in candidates(other, self.case.names) if c.key in keys]
+            guesses = self.at(same, other, to_the_end=True)
+        return [self._odd_gradients(other.batch), *guesses] if backward else guesses
 
     def _again(self, known: list[int], *, gradients: bool) -> Traced:
-        """A closer look at the step, with the samples `known` replaced."""
-        raised = self.session.raised
-        other = self.trace(change=lambda batch: self._prepared(batch, known, gradients=gradients), samples=self.samples.rows)
-        self.session.raised = raised
+        raised = self.reruns.raised
+        other = self.case.trace_once(change=lambda batch: self._prepared(batch, known, gradients=gradients), samples=self.samples.rows)
+        self.reruns.raised = raised
         return other
 
     def _prepared(self, batch: Any, known: list[int], *, gradients: bool) -> Any:
-        """The batch with the samples `known` replaced; with `gradients`, the way back leads to the samples themselves."""
+        """The batch with the samples `known` replaced; with `gradients`, the samples get gradients of their own."""
         fine = [i for i in range(self.samples.size) if i not in known]
         batch = self.samples.replace(known, fine)(batch) if known else batch
-        return tensor_map(lambda t: t.detach().requires_grad_() if t.is_floating_point() else t, batch) if gradients else batch
+        if not gradients:
+            return batch
+        return tensor_map(lambda t: t.detach().requires_grad_() if t.is_floating_point() else t, batch)
 
     def _odd_gradients(self, batch: Any) -> list[int]:
-        """The samples whose own gradient is not finite, where others' is."""
+        """The samples with a non-finite gradient, if not all have one."""
         gradients = tensor_map(lambda t: torch.zeros_like(t) if t.grad is None else t.grad, batch)
         bad = self.samples.bad_rows(gradients, lambda t: ~torch.isfinite(t))
         return bad if len(bad) < self.samples.size else []
 
     def at(self, chosen: list[Candidate], traced: Traced, *, to_the_end: bool = False) -> list[list[int]]:
-        """What the rows say of the samples, the smallest set first: each operator is followed until rows of some samples are seen.
+        """What the rows of non-finite tensors say about the samples, the smallest set first: each operator is followed
+        until the rows of some samples are seen.
 
-        to_the_end: also what the last such rows on the way say: those before may be in another order.
+        to_the_end: also use the last such rows on the way, as earlier ones may be in another order.
         """
         readers: dict[int, list[Hit]] = {}
-        for hit in traced.tracer.hits.values():
+        for hit in traced.log.hits.values():
             for source in {t.source for t in hit.inputs if t.bits}:
                 readers.setdefault(source, []).append(hit)
         todo = [hit for c in chosen for hit in c.hits]
         seen = {hit.index for hit in todo}
         found: list[list[list[int]]] = []
         last: list[int] = []
-        after = -1
-        behind: set[int] = set()
+        last_index = -1
+        followed: set[int] = set()
+        """Operators that read from one whose rows were used already."""
         while todo:
             hit = todo.pop()
-            here = [g for g in self.samples.guesses(hit.shape, hit.rows, self._micro(hit)) if 0 < len(g) < self.samples.rows]
-            if here and hit.index not in behind:
+            guesses = self.samples.guesses(hit.shape, hit.rows, self._micro(hit))
+            here = [g for g in guesses if 0 < len(g) < self.samples.rows]
+            if here and hit.index not in followed:
                 found.append(here)
-            if here and hit.index > after:
-                last, after = here[0], hit.index
+            if here and hit.index > last_index:
+                last, last_index = here[0], hit.index
             if here and not to_the_end:
                 continue
             further = [h for h in readers.get(hit.index, ()) if h.index not in seen]
             seen.update(h.index for h in further)
-            behind.update(h.index for h in further if here or hit.index in behind)
+            followed.update(h.index for h in further if here or hit.index in followed)
             todo += further
-        if 2 * len(last) > self.samples.rows:
-            last = []  # a running sum, a sort: rather spread over samples than theirs
-        merged = {tuple(sorted({i for of in found for i in of[min(k, len(of) - 1)]})) for k in range(_READINGS)} if found else set()
-        return [list(g) for g in sorted(merged | {tuple(last)} if last else merged, key=lambda g: (len(g), g))]
+        merged = set()
+        if found:
+            merged = {tuple(sorted({i for of in found for i in of[min(k, len(of) - 1)]})) for k in range(_READINGS)}
+        if last and 2 * len(last) <= self.samples.rows:  # more are rather spread over samples, by a running sum or a sort
+            merged.add(tuple(last))
+        return [list(g) for g in sorted(merged, key=lambda g: (len(g), g))]
 
     def _micro(self, hit: Hit) -> int:
         """The micro-batch that an operator worked on."""
         return (hit.passes - hit.backward) % len(self.samples.parts)
 
 
-def are_outliers(named: list[int] | None, session: Session, samples: Samples) -> bool:
-    """Whether the named samples hold values beyond 1e4 and far beyond the others', and clamping them cures the step."""
+def are_outliers(named: list[int] | None, case: Investigation) -> bool:
+    """True if the named samples hold values beyond 1e4 and far beyond the others', and clamping these cures the step."""
     if not named:
         return False
-    large = samples.bad_rows(session.batch, lambda t: t.abs() > LARGEST_INPUT)
+    large = case.samples.bad_rows(case.reruns.batch, lambda t: t.abs() > LARGEST_INPUT)
     if not large or not set(large) <= set(named):
         return False
-    return session.fails(Overrides(batch=sanitized)) is False
+    return case.reruns.fails(Overrides(batch=sanitized)) is False
 
 
-def fails_without(named: Sequence[int], session: Session, samples: Samples, stage: Stage) -> bool:
-    """Whether the step fails where it did without these samples as well, and not over other random numbers that the others get."""
-    if not session.fails(Overrides(batch=samples.drop(named)), at=stage):
+def fails_without(named: Sequence[int], case: Investigation) -> bool:
+    """True if the step fails at the same stage without these samples, too, on the same random numbers."""
+    reruns = case.reruns
+    if not reruns.fails(Overrides(batch=case.samples.drop(named)), at=case.stage):
         return False
-    generators = session.runner.outside.generators
-    session.runner.restore(session.before)
+    generators = case.runner.outside.generators
+    case.runner.restore(reruns.before)
     before = Rng.capture(generators)
-    session.fails(at=stage)
+    reruns.fails(at=case.stage)
     return Rng.capture(generators).same(before)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.checkpoints.find import home_of, is_checkpoint
-from postmortem.core.errors import did_you_mean
+from postmortem.core.errors import ReplayError, did_you_mean
 from postmortem.replay.model import Context, TrainStep
-from postmortem.replay.recipe.check import installed, not_the_users, wrong
-from postmortem.replay.step.runner import Exited, ReplayError
+from postmortem.replay.recipe.check import check, installed, not_the_users
+from postmortem.replay.step.runner import BatchError, Exited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,8 +74,7 @@ class Recipe:
         made = call_user(f"the recipe {self.path.name}", function, context)
         if not isinstance(made, TrainStep):
             raise ReplayError(f"{self.path.name}: {self.function}(ctx) must return a postmortem.TrainStep, not {type(made).__name__}")
-        if (fault := wrong(made)) is not None:
-            raise ReplayError(f"{self.path.name}: {fault}")
+        check(made, f"{self.path.name}: ")
         return made
 
     def _load(self) -> Callable[[Context], Any]:
@@ -106,8 +105,15 @@ def call_user(what: str, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
     except (ReplayError, KeyboardInterrupt):
         raise
+    except BatchError as error:
+        raise as_replay_error(what, error.__cause__ or error) from error.__cause__
     except BaseException as error:
-        raise (out_of_memory(what, error) or ReplayError(describe(what, error))) from error
+        raise as_replay_error(what, error) from error
+
+
+def as_replay_error(what: str, error: BaseException) -> ReplayError:
+    """The ReplayError for what `error`, raised by the user's code in `what`, is."""
+    return out_of_memory(what, error) or ReplayError(describe(what, error))
 
 
 def out_of_memory(what: str, error: BaseException) -> ReplayError | None:
@@ -133,7 +139,10 @@ def describe(what: str, error: BaseException) -> str:
     if isinstance(error, Exited):
         return f"{what} ended by {text}{where}"
     if isinstance(error, SyntaxError):
-        text, where = error.msg, f" at {Path(error.filename).name}:{error.lineno}" if error.filename and error.lineno else ""
+        text, where = (
+            error.msg,
+            f" at {Path(error.filename).name}:{error.lineno}" if error.filename and error.lineno else "",
+        )
     return f"{what} raised {type(error).__name__}{': ' + text[:300] if text else ''}{where}"
 
 

@@ -1,12 +1,13 @@
-"""What goes wrong around a replay, said in one line."""
+"""Errors around a replay, in one line."""
 
 from __future__ import annotations
 
 import contextlib
 from typing import TYPE_CHECKING
 
-from postmortem.replay.recipe.load import describe, out_of_memory, user_frames
-from postmortem.replay.step.runner import ReplayError
+from postmortem.core.errors import ReplayError
+from postmortem.replay.recipe.load import as_replay_error, out_of_memory, user_frames
+from postmortem.replay.step.runner import BatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,17 +15,14 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def as_one_line() -> Iterator[None]:
-    """What the user's code raises, or memory that runs out, as a ReplayError of one line."""
+    """Turns exceptions of the user's code, and memory that runs out, into a ReplayError of one line."""
     try:
         yield
     except ReplayError:
         raise
+    except BatchError as error:
+        raise as_replay_error("the replay", error.__cause__ or error) from error.__cause__
     except Exception as error:
-        if (said := one_line("the replay", error)) is None:
-            raise
-        raise said from error
-
-
-def one_line(what: str, error: Exception) -> ReplayError | None:
-    """The ReplayError for what the user's code raised or for memory that ran out; None where it is a fault of ours."""
-    return out_of_memory(what, error) or (ReplayError(describe(what, error)) if user_frames(error) else None)
+        if not user_frames(error) and out_of_memory("the replay", error) is None:
+            raise  # a bug of ours
+        raise as_replay_error("the replay", error) from error

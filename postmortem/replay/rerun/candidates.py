@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.replay.fixes import singular
 from postmortem.replay.trace.operators import FRESH, MAKERS
 from postmortem.replay.trace.places import NOWHERE
-from postmortem.replay.trace.records import Birth, Hit
+from postmortem.replay.trace.records import Hit, Origin
 from postmortem.replay.trace.tensors import INF, NAN, NEG
 
 if TYPE_CHECKING:
@@ -49,10 +49,10 @@ class Candidate:
 
 
 def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
-    """Candidates in the order of the step; births at the same line by the same operator are one."""
+    """Candidates in the order of the step; origins at the same line by the same operator are one."""
     found: dict[tuple[Any, ...], Candidate] = {}
-    for birth in traced.tracer.births(traced.sources):
-        made = _candidate(birth, traced, names)
+    for origin in traced.origins():
+        made = _candidate(origin, traced, names)
         found.setdefault(made.key, made).merge(made)
     for source in traced.sources:
         if source < 0 and source in {-k for k in traced.known}:
@@ -62,30 +62,30 @@ def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
     return sorted(found.values(), key=lambda c: c.index)
 
 
-def _candidate(birth: Birth, traced: Traced, names: Mapping[int, str]) -> Candidate:
-    hit = birth.hit
+def _candidate(origin: Origin, traced: Traced, names: Mapping[int, str]) -> Candidate:
+    hit = origin.hit
     if traced.stage == "param" and hit.index >= traced.backward_ended:
         hit.stage = "optimizer"  # also where the optimizer is not one of torch's, whose steps can be told by hooks
     module = "" if hit.where.module is None else names.get(id(hit.where.module), "")
-    if birth.outside is not None:
-        outside = traced.known.get(-birth.outside)
+    if origin.outside is not None:
+        outside = traced.known.get(-origin.outside)
         if outside is not None:
-            meant = not birth.bits & NAN and (birth.bits == NEG or outside[1] in traced.buffers)
-            return Candidate(outside, [hit], module, None, birth.bits, outside=outside, meant=meant)
+            meant = not origin.bits & NAN and (origin.bits == NEG or outside[1] in traced.buffers)
+            return Candidate(outside, [hit], module, None, origin.bits, outside=outside, meant=meant)
     op = hit.forward_name or hit.name
-    if op == "_to_copy" and not hit.backward and birth.outside is None:
+    if op == "_to_copy" and not hit.backward and origin.outside is None:
         op = _consumer(hit, traced) or op
     if not hit.backward and singular(called := hit.where.called) and traced.tracer.first_at(hit.index).strip("_") == called:
         op = called or op  # what forward-mode differentiation runs after it is its derivative
     if hit.name in FRESH:
         op = hit.where.called or "tensor"
-    elif hit.name in MAKERS and birth.bits & NAN:
+    elif hit.name in MAKERS and origin.bits & NAN:
         op = hit.where.called or op  # a NaN that torch's own code writes, to say that there is no answer
     phase = hit.stage if hit.stage == "optimizer" else hit.backward
     key = (phase, hit.where.file, hit.where.line, id(hit.where.module), op)
-    meant = birth.constant or (birth.outside is not None and not birth.bits & NAN)
-    pole = not birth.bits & NAN and singular(op.strip("_")) and bool(birth.bits & INF)
-    return Candidate(key, [hit], module, op, birth.bits, meant=meant, from_inf=birth.from_inf, pole=pole)
+    meant = origin.constant or (origin.outside is not None and not origin.bits & NAN)
+    pole = not origin.bits & NAN and singular(op.strip("_")) and bool(origin.bits & INF)
+    return Candidate(key, [hit], module, op, origin.bits, meant=meant, from_inf=origin.from_inf, pole=pole)
 
 
 def _consumer(cast: Hit, traced: Traced) -> str | None:
@@ -93,5 +93,5 @@ def _consumer(cast: Hit, traced: Traced) -> str | None:
     line = linecache.getline(cast.where.file, cast.where.line) if cast.where.file else ""
     if any(word in line for word in (".to(", "half(", "type(", "type_as(", "bfloat16(", "float16")):
         return None
-    later = (h for i, h in sorted(traced.tracer.hits.items()) if i > cast.index and any(t.source == cast.index for t in h.inputs))
+    later = (h for i, h in sorted(traced.log.hits.items()) if i > cast.index and any(t.source == cast.index for t in h.inputs))
     return next((h.name for h in later), None)

@@ -1,4 +1,4 @@
-"""Reruns of one step from the state before it, changed in one way or another."""
+"""Reruns of one step from the state before it: unchanged, under a change, or under the tracer."""
 
 from __future__ import annotations
 
@@ -12,45 +12,64 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from postmortem.core.errors import ReplayError
 from postmortem.replay.step.batches import tensors_in
-from postmortem.replay.step.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner, plain_name
+from postmortem.replay.step.runner import NOTHING, Overrides, StepResult, StepRunner, StopAt, plain_name
+from postmortem.replay.trace.origins import origins
 from postmortem.replay.trace.tensors import exact_bits, nonfinite_names, storage_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from postmortem.replay.step.precision import Precision
     from postmortem.replay.step.state import State
+    from postmortem.replay.trace.records import Origin, TraceLog
     from postmortem.replay.trace.tracer import Tracer
 
 Stage = Literal["loss", "grad", "param"]
 _STAGES: tuple[Stage, ...] = ("loss", "grad", "param")
-TRIES = 10  # finite runs in a row that are hardly luck
+TRIES = 10
+"""Consecutive finite reruns of a nondeterministic step that are hardly luck."""
 _UNTIL: dict[str, Literal["loss", "grad", "step"]] = {"loss": "loss", "grad": "grad", "param": "step"}
 
 
-def kind_of_error(error: Exception) -> tuple[Any, ...]:
-    """Class and innermost place of an exception: equal where a rerun fails as the step did."""
+def error_site(error: Exception) -> tuple[Any, ...]:
+    """Class, file and line of an exception: equal if a rerun fails as the step did."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return type(error), places[-1]
 
 
-class _Enough(Exception):
-    pass
+@dataclass(slots=True)
+class Luck:
+    """Decides how many consecutive finite reruns count as a cure, as a nondeterministic step may be finite by chance.
 
+    times: consecutive finite reruns needed. determinism_unknown: the step's own losses cannot show whether it is
+    deterministic, so the first finite rerun is made twice.
+    """
 
-class _Bad(Exception):
-    pass
+    times: int = 1
+    determinism_unknown: bool = False
 
-
-class _Passed(Exception):
-    """What had failed is past, and all of it is finite now."""
+    def enough(self, runs: int, losses: Collection[str]) -> bool:
+        """True if `runs` finite reruns, which gave these different losses, are a cure."""
+        if len(losses) > 1 and self.times == 1:
+            self.times = TRIES
+        return runs >= max(self.times, 2 if self.determinism_unknown and losses else 1)
 
 
 @dataclass(slots=True)
 class Traced:
-    """A traced rerun: where it went wrong first, the operators that wrote what is wrong, and what tensors are by storage."""
+    """A traced rerun: where it first failed, which operators wrote the non-finite tensors, and what is known by storage.
+
+    stage: the first of loss, grad and param with non-finite values, None if all are finite; `names` and `sources` are those
+    of the non-finite tensors (a source is an operator's index, or a negative storage key for a tensor from outside).
+    backward_ended: number of operators up to the end of the last backward pass. known: storage key -> ("parameter" |
+    "optimizer" | "batch", name). raised: what the step raised, in the pass that `stage` names; `sources` then holds
+    everything non-finite. buffers: names of tensors that are no parameters. strides: parameters whose gradient has other
+    strides, as (name, gradient's strides, parameter's strides, source of the gradient). starts: (step, number of
+    operators before it) of each step that was run.
+    """
 
     tracer: Tracer
     stage: Stage | None = None
@@ -59,26 +78,33 @@ class Traced:
     loss: float | None = None
     batch: Any = None
     backward_ended: int = 0
-    """The number of operators up to the last backward pass."""
     known: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """storage -> ("parameter" | "optimizer" | "batch", name)."""
     raised: Exception | None = None
-    """The step raised this in the pass that `stage` names. The sources are then all that was not finite."""
     buffers: set[str] = field(default_factory=set)
     strides: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
-    """Parameters whose gradient has other strides: name, gradient's, parameter's, source of the gradient."""
     starts: list[tuple[int, int]] = field(default_factory=list)
-    """(step, number of operators before it) of each step that was run."""
+
+    @property
+    def log(self) -> TraceLog:
+        """What the tracer recorded."""
+        return self.tracer.log
+
+    def origins(self) -> list[Origin]:
+        """Where the non-finite values of the step began."""
+        return origins(self.log, self.sources)
 
     def step_of(self, index: int) -> int:
         """The step in which an operator ran."""
         return next(step for step, start in reversed(self.starts) if index >= start)
 
 
-class Session:
-    """The step `step` of `runner`, rerun at will from `before` on the kept `batch`. `runs` counts the reruns.
+class Reruns:
+    """Reruns of the step `step` of `runner` from the state `before`, on the stored `batch`. `runs` counts them.
 
-    `lead`: the steps before it that belong to every rerun, where `before` is the state before the first of them.
+    lead: the steps before it that belong to every rerun; `before` is then the state before the first of them.
+    raised: class and place of what the step raises when it fails, if it does (known once the step was traced).
+    unfused: while operators are watched, optimizers update in single operators, as a fused kernel hides which one fails.
+    failure: why the last rerun could not be done. losses: of the last rerun.
     """
 
     def __init__(self, runner: StepRunner, before: State, batch: Any, step: int) -> None:
@@ -86,22 +112,17 @@ class Session:
         self.lead: Sequence[int] = ()
         self.runs = 0
         self.unfused = False
-        """Reruns that are watched let optimizers take their update in single operators: a fused kernel does not say which one fails."""
         self.failure = ""
         self.losses: dict[str, float] = {}
         self.raised: tuple[Any, ...] | None = None
-        """What the step raises when it fails, and where, if it does (known once it was traced)."""
-        self.times = 1
-        """How often in a row a rerun has to be finite to count as cured: more than once where the step is not deterministic."""
-        self.untold = False
-        """The step's own numbers do not say whether it is deterministic: the first finite rerun is made twice, to see."""
+        self.luck = Luck()
         train_step = runner.train_step
         self.whole = not isinstance(train_step.step, dict)
-        """There are no sub-steps, in which a forward pass needs the optimizers' steps before it."""
+        """There are no sub-steps, whose forward passes need the optimizer steps before them."""
         self.simple = train_step.accumulate == 1 and self.whole
-        """One forward and one backward pass: ending early leaves the operators before the end as they are."""
+        """One forward and one backward pass: an early end does not change the operators before it."""
         self._sub_step: int | None = None
-        """The sub-step that fails first, of several optimizers: 0 is the first."""
+        """Index of the sub-step that fails first."""
 
     def run(
         self,
@@ -111,28 +132,28 @@ class Session:
         modes: tuple[AbstractContextManager[Any], ...] = (),
         prepare: Callable[[], None] | None = None,
     ) -> Stage | None:
-        """Reruns the step up to `until` and says what is not finite first. What the step raises comes through."""
-        self.runs += 1
-        self.runner.restore(self.before)
-        if prepare is not None:
-            prepare()
+        """Reruns the step up to `until` and returns where it first has non-finite values, None if nowhere.
 
+        modes: contexts to run it in. prepare: called after the state is restored. Exceptions of the step propagate.
+        """
+        self._restore(prepare)
         passed = 0
 
         def stop_early(kind: str, tensors: dict[str, torch.Tensor]) -> None:
             nonlocal passed
             with _disable_current_modes():
-                if kind == "loss" and not all(math.isfinite(float(t.detach())) for t in tensors.values()):
-                    raise _Enough
-                if kind == "grad" and until == "param" and self.whole and nonfinite_names(tensors):
-                    raise _Bad  # whatever the optimizer makes of it
-                if kind == "grad" and until != "param" and passed == self._sub_step:
-                    raise _Bad if until == "grad" and nonfinite_names(tensors) else _Passed
-                passed += kind == "grad"
+                if kind == "loss":
+                    if not all(math.isfinite(float(t.detach())) for t in tensors.values()):
+                        raise StopAt("loss")
+                    return
+                if until == "param" and self.whole and nonfinite_names(tensors):
+                    raise StopAt("grad")  # no matter what the optimizer makes of it
+                if until != "param" and passed == self._sub_step:  # this one had failed
+                    raise StopAt("grad" if until == "grad" and nonfinite_names(tensors) else None)
+                passed += 1
 
-        self.runner.observe = stop_early
         try:
-            with ExitStack() as stack:
+            with self.runner.observing(stop_early), ExitStack() as stack:
                 if modes:
                     stack.enter_context(self._operator_by_operator())
                 for mode in modes:
@@ -141,46 +162,47 @@ class Session:
                 result = self._run(overrides, until=_UNTIL[until] if early else "step")
                 self.losses = result.losses
                 return result.first_nonfinite
-        except _Enough:
-            return "loss"
-        except _Bad:
-            return "grad"
-        except _Passed:
-            return None
-        finally:
-            self.runner.observe = None
+        except StopAt as stop:
+            return stop.stage
 
     def fails(self, overrides: Overrides = NOTHING, *, at: Stage = "param", alike: bool = False, **how: Any) -> bool | None:
-        """Whether the step still fails, at the stage `at` or before; None, with the reason in `failure`, where it could
-        not be run so, or, asked for failures `alike`, where it fails before `at` and so over something else."""
-        seen: set[str] = set()
-        for done in itertools.count(1):
-            found = self._fails(overrides, at, alike, how)
-            if found is False and self.losses:
-                seen.add(repr(self.losses))
-            if len(seen) > 1 and self.times == 1:
-                self.times = TRIES
-            if found is not False or done >= max(self.times, 2 if self.untold and seen else 1):
-                break
-        self.untold = self.untold and not seen
-        return found
+        """True if the step still fails at stage `at` or earlier, False if not.
 
-    def _fails(self, overrides: Overrides, at: Stage, alike: bool, how: dict[str, Any]) -> bool | None:
+        None if it could not be run (see `failure`) or, with alike=True, if it failed earlier, for another reason. A finite
+        rerun is repeated as often as `luck` requires. Other keywords are those of `run`.
+        """
+        losses: set[str] = set()
+        for runs in itertools.count(1):
+            failed = self._fails_once(overrides, at, alike, how)
+            if failed is False and self.losses:
+                losses.add(repr(self.losses))
+            if self.luck.enough(runs, losses) or failed is not False:
+                break
+        self.luck.determinism_unknown = self.luck.determinism_unknown and not losses
+        return failed
+
+    def _fails_once(self, overrides: Overrides, at: Stage, alike: bool, how: dict[str, Any]) -> bool | None:
         self.losses = {}
         try:
             found = self.run(overrides, until=at, **how)
-            if alike and found is not None and _STAGES.index(found) < _STAGES.index(at):
-                self.failure = f"the {found} is not finite"
-                return None
-            return found is not None and _STAGES.index(found) <= _STAGES.index(at)
         except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
-            return True if kind_of_error(error) == self.raised else None
+            return True if error_site(error) == self.raised else None
+        if alike and found is not None and _STAGES.index(found) < _STAGES.index(at):
+            self.failure = f"the {found} is not finite"
+            return None
+        return found is not None and _STAGES.index(found) <= _STAGES.index(at)
+
+    def _restore(self, prepare: Callable[[], None] | None = None) -> None:
+        self.runs += 1
+        self.runner.restore(self.before)
+        if prepare is not None:
+            prepare()
 
     def in_precision(self, dtype: Precision) -> tuple[bool | None, str]:
-        """Whether the step, as a whole in that precision, still fails (None: not run), and a remark.
+        """(whether the step fails if all of it is run in `dtype`, None if it could not be run; a remark).
 
-        Where casts in its code keep it from being run so, they follow.
+        If explicit casts in its code prevent that, it is run again with these casts to `dtype`.
         """
         fails = self.fails(Overrides(dtype=dtype))
         if fails is not None:
@@ -188,92 +210,79 @@ class Session:
         why = self.failure
         fails = self.fails(Overrides(dtype=dtype, casts_follow=True))
         self.failure = why
-        return fails, "; could not be run: " + why if fails is None else ", casts in the code to a narrower type left out"
+        return (
+            fails,
+            "; could not be run: " + why if fails is None else ", casts in the code to a narrower type left out",
+        )
 
     def plain(self) -> StepResult:
-        self.runs += 1
-        self.runner.restore(self.before)
+        """One unchanged rerun."""
+        self._restore()
         return self._run(NOTHING)
 
     def _run(
-        self, overrides: Overrides, *, until: Literal["loss", "grad", "step"] = "step", starts: Callable[[int], None] = lambda step: None
+        self,
+        overrides: Overrides,
+        *,
+        until: Literal["loss", "grad", "step"] = "step",
+        starts: Callable[[int], None] = lambda step: None,
     ) -> StepResult:
-        """The step, after those that lead to it. `starts` is called before each."""
+        """Runs the step after those that lead to it. `starts(step)` is called before each of them."""
         if not self.lead:
             starts(self.step)
             return self.runner.run(self.batch, self.step, overrides=overrides, until=until)
-        watch, self.runner.observe = self.runner.observe, None
         with self.runner.under(overrides):
-            for step in self.lead:
-                starts(step)
-                self.runner.run(self.runner.draw(step), step)
+            with self.runner.observing(None):
+                for step in self.lead:
+                    starts(step)
+                    self.runner.run(self.runner.draw(step), step)
             starts(self.step)
-            self.runner.observe = watch
             return self.runner.run(self.runner.draw(self.step), self.step, until=until)
 
-    def trace(self, tracer: Tracer, prepare: Callable[[], None] | None = None, change: Callable[[Any], Any] | None = None) -> Traced:
-        """A rerun under the tracer, on the batch as `change` makes it, up to the first loss, gradient or parameter that is not finite."""
-        self.runs += 1
-        self.runner.restore(self.before)
-        if prepare is not None:
-            prepare()
+    def trace(
+        self,
+        tracer: Tracer,
+        prepare: Callable[[], None] | None = None,
+        change: Callable[[Any], Any] | None = None,
+    ) -> Traced:
+        """A rerun under the tracer up to the first non-finite loss, gradient or parameter.
+
+        prepare: called after the state is restored. change: applied to the batch.
+        """
+        self._restore(prepare)
         out = Traced(tracer)
-        reached: Stage = "loss"
-        passed = 0
+        watch = _Watch(self.runner, tracer, out)
 
         def keep(batch: Any) -> Any:
-            batch = change(batch) if change is not None else batch
-            out.batch = batch
+            out.batch = batch = change(batch) if change is not None else batch
             tracer.disown(tensors_in(batch))  # the runner copied it
             return batch
 
-        def look(kind: Literal["loss", "grad"], tensors: dict[str, torch.Tensor]) -> None:
-            nonlocal reached, passed
-            reached = "grad" if kind == "loss" else "param"
-            with _disable_current_modes():
-                bad = {name: tensors[name] for name in nonfinite_names({n: t.detach() for n, t in tensors.items()})}
-                if kind == "loss":
-                    tracer.passes += 1
-                    out.loss = sum(float(t.detach()) for t in tensors.values())
-                if bad:
-                    out.stage, out.names = kind, list(bad)
-                    out.sources = [tracer.source(t) for t in bad.values()]
-                    raise _Enough
-                passed += kind == "grad"
-                if kind == "grad":
-                    out.backward_ended = tracer.count
-                    for name, p in self.runner.named_parameters().items():
-                        if p.grad is not None and p.grad.layout == torch.strided and p.grad.stride() != p.stride():
-                            out.strides.append((name, p.grad.stride(), p.stride(), tracer.source(p.grad)))
-
-        self.runner.observe = look
         try:
-            with self._operator_by_operator(), tracer:
+            with self.runner.observing(watch), self._operator_by_operator(), tracer:
                 result = self._run(Overrides(batch=keep), starts=lambda step: out.starts.append((step, tracer.count)))
             if result.bad_params:
                 out.stage, out.names = "param", result.bad_params
                 tensors = self.state_tensors()
                 out.sources = [tracer.source(tensors[name]) for name in result.bad_params]
-        except _Enough:
+        except StopAt:
             pass
         except ReplayError:
             raise
         except Exception as error:  # noqa: BLE001  (user code that refuses NaN, or torch's, may raise anything)
-            out.stage, out.raised, self.raised = reached, error, kind_of_error(error)
-        finally:
-            self.runner.observe = None
+            out.stage, out.raised, self.raised = watch.reached, error, error_site(error)
         if self._sub_step is None and out.stage in ("loss", "grad"):
-            self._sub_step = passed
+            self._sub_step = watch.passed
         out.known = self._known(out.batch)
         if out.raised is not None:
             outside = [*tensors_in(out.batch), *self.state_tensors().values()]
-            out.sources = [*tracer.hits, *(-storage_key(t) for t in outside if exact_bits(t))]
+            out.sources = [*out.log.hits, *(-storage_key(t) for t in outside if exact_bits(t))]
         out.buffers = set(self.state_tensors()) - set(self.runner.named_parameters())
         return out
 
     @contextmanager
     def _operator_by_operator(self) -> Iterator[None]:
-        """Fused optimizers take their steps unfused, if so asked: a scaler then skips them as it does others."""
+        """With `unfused`, fused optimizers update in single operators; a scaler then skips their steps like others'."""
         optimizers = [o for o in self.runner.optimizers.values() if hasattr(o, "param_groups")] if self.unfused else []
         groups = [g for o in optimizers for g in o.param_groups if g.get("fused")]
         scaling = [o for o in optimizers if vars(o).get("_step_supports_amp_scaling")]
@@ -297,7 +306,7 @@ class Session:
         return out
 
     def optimizer_tensors(self) -> list[tuple[str, torch.Tensor]]:
-        """(parameter's name, tensor) of the optimizers' state."""
+        """(name of the parameter, tensor) of the optimizers' state."""
         names = {id(p): name for name, p in self.runner.named_parameters().items()}
         return [
             (names.get(id(p), ""), t)
@@ -311,3 +320,33 @@ class Session:
         known |= {storage_key(t): ("optimizer", name) for name, t in self.optimizer_tensors()}
         known |= {storage_key(t): ("parameter", name) for name, t in reversed(list(self.state_tensors().items()))}
         return known
+
+
+class _Watch:
+    """The observer of a traced rerun: notes in `out` which losses or gradients are non-finite and ends the step there."""
+
+    def __init__(self, runner: StepRunner, tracer: Tracer, out: Traced) -> None:
+        self.runner, self.tracer, self.out = runner, tracer, out
+        self.reached: Stage = "loss"
+        """The pass that is running."""
+        self.passed = 0
+        """Number of sub-steps whose gradients are finite."""
+
+    def __call__(self, kind: Literal["loss", "grad"], tensors: dict[str, torch.Tensor]) -> None:
+        out, tracer = self.out, self.tracer
+        self.reached = "grad" if kind == "loss" else "param"
+        with _disable_current_modes():
+            bad = {name: tensors[name] for name in nonfinite_names({n: t.detach() for n, t in tensors.items()})}
+            if kind == "loss":
+                tracer.passes += 1
+                out.loss = sum(float(t.detach()) for t in tensors.values())
+            if bad:
+                out.stage, out.names = kind, list(bad)
+                out.sources = [tracer.source(t) for t in bad.values()]
+                raise StopAt(kind)
+            if kind == "grad":
+                self.passed += 1
+                out.backward_ended = tracer.count
+                for name, p in self.runner.named_parameters().items():
+                    if p.grad is not None and p.grad.layout == torch.strided and p.grad.stride() != p.stride():
+                        out.strides.append((name, p.grad.stride(), p.stride(), tracer.source(p.grad)))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.errors import ReplayError
 from postmortem.replay.step.batches import clone_tensor, parts_of, tensor_map, tensors_in, with_parts
-from postmortem.replay.step.runner import ReplayError
 from postmortem.replay.trace.tensors import along
 
 if TYPE_CHECKING:

@@ -16,13 +16,14 @@ import torch
 
 from postmortem.checkpoints.content import read_file
 from postmortem.checkpoints.find import companions_of
-from postmortem.checkpoints.formats.restricted_pickle import WHOLE, UnreadableCheckpoint
-from postmortem.replay.step.runner import ReplayError, StepRunner
+from postmortem.checkpoints.formats.shared.restricted_pickle import WHOLE
+from postmortem.core.errors import ReplayError, UnreadableCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from postmortem.checkpoints.content import Saved
+    from postmortem.replay.step.runner import StepRunner
 
     Where = tuple[str, ...]
 

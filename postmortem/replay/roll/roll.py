@@ -1,4 +1,4 @@
-"""Rolls forward step by step, stops at the step at fault, and tells a divergence from a single bad step."""
+"""Rolls forward step by step up to the step that fails, and distinguishes a divergence from a single bad step."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from postmortem.replay.step.runner import NOTHING, Overrides, ReplayError, StepResult, StepRunner
+from postmortem.core.errors import ReplayError
+from postmortem.replay.step.runner import NOTHING, Overrides, StepResult, StepRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from postmortem.replay.rerun.determinism import Again
     from postmortem.replay.step.state import State
 
 
 @dataclass(slots=True, kw_only=True)
 class Roll:
-    """Steps that were run from `first` on, and where they went wrong.
+    """Steps that were run from `first` on, and where they failed.
 
-    `fault`: the first step in which a loss, a gradient or a parameter is not finite (a gradient that the scaler
-    met and skipped is none). `overflow`: the first of the skipped steps with which the roll ended, without a good
-    step after it. `start` is the state before `first`, `before` the one before the fault (or overflow, or, where there is
-    neither, the last step), after its batch was drawn. `diverged_at`: from this step on the loss
-    has left its level for good, and the loss grew over steps rather than in one. `ended`: why the roll stopped early.
+    fault: the first step with a non-finite loss, gradient or parameter, unless the scaler skipped it. overflow: the first
+    of the skipped steps at the end of the roll, if no good step follows them. start: the state before `first`. before: the
+    state before the fault, the overflow or, without either, the last step, after its batch was drawn. diverged_at: from
+    this step on the loss has left its level for good, by growing over several steps. ended: why the roll stopped early.
+    raised: what the step at fault raised; its result then has no losses.
     """
 
     first: int
@@ -38,15 +38,14 @@ class Roll:
     diverged_at: int | None = None
     ended: str | None = None
     raised: Exception | None = None
-    """What the step at fault raised, where it did not come to its end. Its result has no losses."""
-    again: Again | None = None
-    """What running the step at fault again showed, once it was."""
 
     @property
     def last(self) -> int:
+        """The last step that was run."""
         return self.results[-1].step if self.results else self.first
 
     def result(self, step: int) -> StepResult:
+        """The result of `step`."""
         return self.results[step - self.first]
 
 
@@ -58,15 +57,15 @@ def roll(
     watch: Callable[[StepResult], bool | None] | None = None,
     past_fault: bool = False,
 ) -> Roll:
-    """Runs the steps `first`..`last` from the present state, up to the first fault (or, `past_fault`, all of them).
+    """Runs the steps `first`..`last` from the present state up to the first fault (with `past_fault`, all of them).
 
-    `watch` sees every result and ends the roll by returning False. The runner is left behind the last step that
-    ran. A step that raises ends the roll as its fault (`raised`). Batches that end early end it too (`ended` says so);
-    ReplayError where not even the first could be had.
+    watch: called with every result; it ends the roll by returning False. A step that raises ends the roll as its fault
+    (`raised`), and so does the end of the batches (`ended`). The runner is left in the state after the last step.
+    Raises ReplayError if there is no batch for the first step.
     """
     start = runner.snapshot()
     done = Roll(first=first, start=start, before=start)
-    spare: State | None = None  # `before`, held at the start of a row of skipped steps
+    spare: State | None = None  # the memory of `before`, while that holds the start of a row of skipped steps
     for step in range(first, last + 1):
         try:
             batch = runner.draw(step)
@@ -87,7 +86,7 @@ def roll(
             done.raised = error
             result = StepResult(step=step, loss=math.nan, losses={}, first_nonfinite="loss")
         done.results.append(result)
-        if not settled and (result.first_nonfinite in ("loss", "param") or (result.first_nonfinite == "grad" and not result.skipped)):
+        if not settled and result.failed:
             done.fault = step
         if done.fault is None and result.skipped:
             if done.overflow is None:
@@ -108,11 +107,11 @@ def roll(
 
 
 def ceiling(losses: Sequence[float]) -> float:
-    """Ten times the level at which these losses begin: above it a run has left its level."""
+    """Ten times the level at which these losses begin; a loss above it has left that level."""
     head = [x for x in losses[: max(3, len(losses) // 10)] if math.isfinite(x)]
     if not head:
         return math.inf
-    if len(head) < 3:  # too few for a spread: of two that differ by their batches alone, the larger one
+    if len(head) < 3:  # too few for a spread
         return 10 * max(map(abs, head))
     middle = statistics.median(head)
     return middle + 9 * max(abs(middle), *(abs(x - middle) for x in head[1:]), 1e-12)
@@ -121,8 +120,8 @@ def ceiling(losses: Sequence[float]) -> float:
 def leaves_level(losses: Sequence[float]) -> int | None:
     """The index from which on the loss has left its level for good, growing over at least two steps; else None.
 
-    Left is: ten times the level of the first steps, or ten times everything before and growing on. One jump counts only
-    where it is a thousandfold (the weights were thrown away by the update before it).
+    It has left if it is ten times the level of the first steps, or ten times all losses before and still growing. A
+    single jump counts only if it is a thousandfold: the update before it destroyed the weights.
     """
     n = len(losses)
     if not n or not all(map(math.isfinite, losses)):
@@ -145,22 +144,32 @@ def leaves_level(losses: Sequence[float]) -> int | None:
 
 
 def leaps(losses: Sequence[float]) -> int | None:
-    """The index at which the loss leaps to ten times all before it, and half of what follows stays above twice that; else None.
+    """The index at which the loss jumps to ten times all losses before it, if half of the later ones stay above twice
+    their maximum; else None.
 
-    Noise does so as well: it is for runs of which the log says that the loss grew.
+    Noise can do that too, so this is only for runs whose log shows that the loss grew.
     """
     sizes = [abs(x) for x in losses]
     highest = list(itertools.accumulate(sizes, max))
-    return next((i for i in range(1, len(sizes)) if sizes[i] > 10 * highest[i - 1] and statistics.median(sizes[i:]) > 2 * highest[i - 1]), None)
+    for i in range(1, len(sizes)):
+        if sizes[i] > 10 * highest[i - 1] and statistics.median(sizes[i:]) > 2 * highest[i - 1]:
+            return i
+    return None
 
 
 def survives(
-    runner: StepRunner, done: Roll, overrides: Overrides = NOTHING, *, until: int | None = None, level: bool = True, usual: float = 0.0
+    runner: StepRunner,
+    done: Roll,
+    overrides: Overrides = NOTHING,
+    *,
+    until: int | None = None,
+    level: bool = True,
+    usual: float = 0.0,
 ) -> bool:
-    """Whether all steps of the roll, rerun from its start under `overrides`, stay finite and within ten times the level.
+    """True if all steps of the roll, rerun from its start under `overrides`, stay finite and below ten times the level.
 
-    With `until` the steps up to that one are run; without `level` they only have to stay finite. A loss of `usual` counts as its level.
-    Leaves the runner in whatever state that makes: restore one.
+    until: last step to run (default: that of the roll). level=False: they only have to stay finite. usual: a loss that
+    counts as the level, too. The runner is left in the state after the last step.
     """
     runner.restore(done.start)
     calm = done.results if done.diverged_at is None else done.results[: done.diverged_at - done.first]
@@ -169,6 +178,6 @@ def survives(
     with runner.under(overrides):
         for step in range(done.first, (done.last if until is None else until) + 1):
             result = runner.run(runner.draw(step), step)
-            if result.first_nonfinite in ("loss", "param") or (result.first_nonfinite == "grad" and not result.skipped) or result.loss > limit:
+            if result.failed or result.loss > limit:
                 return False
     return True

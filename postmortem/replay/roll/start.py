@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postmortem.checkpoints.file_map import layout
+from postmortem.checkpoints.file_map import map_files
 from postmortem.checkpoints.find import find_checkpoints, step_of
 from postmortem.checkpoints.health import inspect
-from postmortem.replay.step.runner import ReplayError
+from postmortem.core.errors import ReplayError
 
 if TYPE_CHECKING:
     from postmortem.core.model import Checkpoint
@@ -45,7 +45,7 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
 
 def _with_step(checkpoint: Checkpoint) -> Checkpoint:
     """A checkpoint whose name tells no step (``last.pt``, ``epoch_3.pt``), with the one that its content says."""
-    return replace(checkpoint, step=layout(Path(checkpoint.path)).step)
+    return replace(checkpoint, step=map_files(Path(checkpoint.path)).step)
 
 
 def _step(path: Path, known: dict[Path, int | None]) -> int | None:

@@ -1,13 +1,13 @@
-"""Runs one training step as the contract of `TrainStep` says, from a state that can be put back.
+"""Runs one training step as `TrainStep` defines it, from a state that can be restored.
 
-The runner only runs and looks; who asks for which step, and what a result means, is up to its callers.
-A step that is run again uses the batch that was kept and the random state as it was after that batch was drawn::
+The runner only runs steps; its callers choose the step and interpret the result. A rerun uses the stored batch and the
+random state after that batch was drawn::
 
     runner = StepRunner(train_step)
     batch = runner.draw(step)       # before_step(step), then the batch
     before = runner.snapshot()      # the state before the step, with the random state after the draw
     result = runner.run(batch, step)
-    runner.restore(before)          # and again, bit for bit
+    runner.restore(before)          # a rerun is identical bit for bit
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import functools
 import inspect
 import math
 import operator
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from postmortem.core.errors import PostmortemError
+from postmortem.core.errors import ReplayError
 from postmortem.replay.step.batches import clone_tensor, tensor_map
 from postmortem.replay.step.precision import DTYPES, CastsFollow, NoiseStays, Precision, cast, cast_state
 from postmortem.replay.step.python_state import Outside
@@ -30,39 +31,59 @@ from postmortem.replay.step.state import Rng, State, drawing
 from postmortem.replay.trace.tensors import nonfinite_names, total_norm
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from postmortem.replay.model import TrainStep
 
 
-class ReplayError(PostmortemError):
-    """A replay that could not be done; the message says what was in the way and what to do."""
+NonFinite = Literal["loss", "grad", "param"]
+"""Where a step first has non-finite values, in the order of the step."""
+Observer = Callable[[Literal["loss", "grad"], dict[str, torch.Tensor]], None]
+"""Called with the named losses after each forward pass and with the gradients before they are clipped."""
+
+
+class StopAt(BaseException):
+    """Raised by an observer to end the step. `stage` is where it failed; None if everything of interest is finite.
+
+    A BaseException, so that no `except Exception` around the step takes it for an error of the user's code.
+    """
+
+    def __init__(self, stage: NonFinite | None) -> None:
+        super().__init__(stage)
+        self.stage = stage
 
 
 class Exited(Exception):
-    """The user's code called ``sys.exit``, as scripts do that stop at a NaN, or raised what no `except Exception` catches."""
+    """The user's code called ``sys.exit`` (scripts do so to stop at a NaN) or raised another BaseException."""
+
+
+class BatchError(Exception):
+    """The user's code raised while the batch of `step` was drawn; the cause is what it raised."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"the batch of step {step} could not be drawn")
+        self.step = step
 
 
 @contextmanager
 def _exit_is_an_error() -> Iterator[None]:
     try:
         yield
-    except (Exception, KeyboardInterrupt):
+    except (Exception, KeyboardInterrupt, StopAt):
         raise
     except BaseException as end:  # noqa: BLE001 - the user's code may raise anything
-        said = f"sys.exit({end.code!r})" if isinstance(end, SystemExit) else repr(end)
-        raise Exited(said).with_traceback(end.__traceback__) from None
+        message = f"sys.exit({end.code!r})" if isinstance(end, SystemExit) else repr(end)
+        raise Exited(message).with_traceback(end.__traceback__) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What to change in a step, to see whether it cures it. The default changes nothing.
+    """What to change in a step, to see whether that cures it. The default changes nothing.
 
-    clip: max_norm instead of the step's own. lr: factor on every learning rate. dtype: the whole step in that
-    precision (autocast off; with autocast, bf16 means autocast to bf16); casts_follow: casts to a narrower one that
-    stand in the code, too. loss_scale: the scaler's scale.
-    eps: the optimizers' eps, where theirs is smaller. batch: applied to the batch (to one micro-batch list under
-    accumulation). fresh_optimizer: forget the optimizers' state.
+    clip: max_norm in place of the step's own. lr: factor on every learning rate. dtype: precision of the whole step
+    (autocast off; with autocast, bf16 means autocast to bf16). casts_follow: explicit casts in the code to a narrower
+    type use `dtype` too. loss_scale: scale of the scaler. eps: minimum eps of the optimizers. batch: applied to the
+    batch (under accumulation, to the list of micro-batches). fresh_optimizer: clear the optimizers' state.
     """
 
     clip: float | None = None
@@ -80,19 +101,19 @@ NOTHING = Overrides()
 
 @dataclass(slots=True, kw_only=True)
 class StepResult:
-    """What one step did.
+    """The outcome of one step.
 
-    `losses` by name ("loss" where the step returns one number), as the step's loss is defined under accumulation;
-    `loss` is their sum, `last` those of the last of several micro-batches alone. `first_nonfinite` is where the step went
-    wrong first, in the order loss, grad, param; None where all is finite. `bad_grads` (after unscaling, before clipping) and
-    `bad_params` (after the step) are names. `grad_norm` is the total norm before clipping. `skipped`: the scaler skipped the
-    optimizer's step; `scale` is the loss scale that the step used (1.0 without a scaler). `lr` is the first group's.
+    `losses` by name ("loss" if the step returns a single one), as defined under accumulation; `loss` is their sum,
+    `last` the losses of the last micro-batch alone. `first_nonfinite`: the first of loss, grad and param with non-finite
+    values, None if all are finite. `bad_grads` (unscaled, not yet clipped) and `bad_params` (after the step) are names.
+    `grad_norm`: total norm before clipping. `skipped`: the scaler skipped the optimizer step. `scale`: the loss scale
+    used (1.0 without a scaler). `lr`: learning rate of the first parameter group.
     """
 
     step: int
     loss: float
     losses: dict[str, float]
-    first_nonfinite: Literal["loss", "grad", "param"] | None = None
+    first_nonfinite: NonFinite | None = None
     bad_grads: list[str] = field(default_factory=list)
     bad_params: list[str] = field(default_factory=list)
     grad_norm: float = math.nan
@@ -101,19 +122,24 @@ class StepResult:
     lr: float = math.nan
     last: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def failed(self) -> bool:
+        """True if anything is non-finite, except gradients that made the scaler skip the step."""
+        return self.first_nonfinite is not None and not (self.first_nonfinite == "grad" and self.skipped)
+
 
 def plain_name(*parts: str) -> str:
-    """The qualified name of these parts, as it is without torch.compile."""
+    """The qualified name of these parts without the components that torch.compile adds."""
     return ".".join(p for part in parts for p in part.split(".") if p and p != "_orig_mod")
 
 
 def by_name(value: Any, single: str) -> dict[str, Any]:
-    """A dict as it is, anything else under the name `single`."""
+    """A copy of a dict; anything else as a dict with the key `single`."""
     return dict(value) if isinstance(value, dict) else {single: value}
 
 
 class StepRunner:
-    """Runs steps of `train_step`. `models`, `optimizers` by name, `schedulers` and `scaler` as they are used."""
+    """Runs steps of `train_step`. `models` and `optimizers` are dicts by name; `schedulers` is a list."""
 
     def __init__(self, train_step: TrainStep) -> None:
         self.train_step = train_step
@@ -126,8 +152,7 @@ class StepRunner:
         first = next((p for m in self.models.values() for p in m.parameters()), None)
         self.device: torch.device = torch.device("cpu") if first is None else first.device
         self.scaler = self._make_scaler()
-        self.observe: Callable[[Literal["loss", "grad"], dict[str, torch.Tensor]], None] | None = None
-        """Called with the named losses after each forward pass and with the gradients before they are clipped."""
+        self._observer: Observer | None = None
         self.outside = Outside(train_step, self.models.values(), self._native_optimizers())
         self._iterator: Iterator[Any] | None = None
         self._kept: dict[int, tuple[Any, Rng]] = {}
@@ -146,23 +171,24 @@ class StepRunner:
     # ---- state
 
     def snapshot(self, into: State | None = None) -> State:
-        """The state now; with `into`, taken into that state's memory."""
+        """A copy of the present state; with `into`, written into the memory of that state."""
         if into is not None:
             into.refresh()
             return into
-        return State([*self.models.values(), *self.outside.modules.values()], self.optimizers.values(), self.schedulers, self.scaler, self.outside)
+        modules = [*self.models.values(), *self.outside.modules.values()]
+        return State(modules, self.optimizers.values(), self.schedulers, self.scaler, self.outside)
 
     def restore(self, state: State) -> None:
-        """Puts `state` back in place, the random generators last."""
+        """Restores `state`, the random generators last."""
         state.restore()
 
     def named_parameters(self) -> dict[str, torch.nn.Parameter]:
-        """Every parameter once; with several models its name begins with the model's."""
+        """Every parameter once; with several models, names begin with the model's name."""
         return {plain_name(key, name): p for key, model in self.models.items() for name, p in model.named_parameters()}
 
     def _finite_buffers(self) -> dict[str, torch.Tensor]:
-        """The buffers that are saved with the models and were finite before the first step: masks may hold -inf, statistics may not
-        turn NaN."""
+        """The persistent buffers that were finite before the first step: a mask may hold -inf, statistics must not
+        become NaN."""
         found = {
             plain_name(key, path, name): t
             for key, model in self.models.items()
@@ -177,19 +203,25 @@ class StepRunner:
     # ---- batches
 
     def draw(self, step: int) -> Any:
-        """`before_step(step)`, then the batch of `step`, asked for once and kept with the random state after it.
+        """Calls `before_step(step)` and returns the batch of `step`. The batch is drawn once and stored with the random
+        state after the draw; later calls return the stored batch and set that random state.
 
-        Asked again, the kept batch is returned and that random state is set. ReplayError where the batches end.
+        Raises ReplayError if there are no more batches, BatchError if the user's code raises.
         """
-        if self.train_step.before_step is not None:
-            with _exit_is_an_error():
-                self.train_step.before_step(step)
-        if step in self._kept:
-            batch, rng = self._kept[step]
-            rng.restore()
-            return batch
-        with _exit_is_an_error(), drawing(self.outside):
-            batch = self._ask(step)
+        try:
+            if self.train_step.before_step is not None:
+                with _exit_is_an_error():
+                    self.train_step.before_step(step)
+            if step in self._kept:
+                batch, rng = self._kept[step]
+                rng.restore()
+                return batch
+            with _exit_is_an_error(), drawing(self.outside):
+                batch = self._ask(step)
+        except ReplayError:
+            raise
+        except Exception as error:
+            raise BatchError(step) from error
         self._kept[step] = batch, Rng.capture(self.outside.generators)
         return batch
 
@@ -207,14 +239,23 @@ class StepRunner:
             raise ReplayError(f"the recipe's batches end before step {step}: {len(self._kept)} were given") from None
 
     def again(self, step: int) -> Any:
-        """The kept batch of `step`, for a rerun from a state that was taken after its draw: `before_step` is in that state."""
+        """The stored batch of `step`, for a rerun from a state that was taken after `draw`, which includes `before_step`."""
         return self._kept[step][0]
 
     # ---- one step
 
     @contextmanager
+    def observing(self, observer: Observer | None) -> Iterator[None]:
+        """Steps run inside call `observer`, which may end a step early by raising StopAt."""
+        before, self._observer = self._observer, observer
+        try:
+            yield
+        finally:
+            self._observer = before
+
+    @contextmanager
     def under(self, overrides: Overrides) -> Iterator[None]:
-        """Steps inside run under `overrides`, all of them. Restore a snapshot afterwards: dtypes and state are changed."""
+        """All steps run inside use `overrides`. Restore a snapshot afterwards: dtypes and state have changed."""
         self._overrides = overrides
         default = torch.get_default_dtype()
         try:
@@ -233,28 +274,38 @@ class StepRunner:
             torch.set_default_dtype(default)
             self._overrides = NOTHING
 
-    def run(self, batch: Any, step: int, *, overrides: Overrides | None = None, until: Literal["loss", "grad", "step"] = "step") -> StepResult:
-        """One whole step from the state as it is; afterwards the state is the one after the step.
+    def run(
+        self,
+        batch: Any,
+        step: int,
+        *,
+        overrides: Overrides | None = None,
+        until: Literal["loss", "grad", "step"] = "step",
+    ) -> StepResult:
+        """Runs one step from the present state and leaves the state after it.
 
-        A step is run to its end also where its loss is not finite, as the training did. `until` ends it after the
-        forward ("loss") or the backward pass ("grad"). The batch is copied first: steps may write into theirs.
+        The step runs to its end even if the loss is non-finite, as it did in training. `until` ends it after the forward
+        pass ("loss") or the backward pass ("grad"). The batch is copied first, as a step may write into it.
         """
         if overrides is not None and overrides != NOTHING:
             with self.under(overrides):
                 return self.run(batch, step, until=until)
+        overrides = self._overrides
+        dtype = None if overrides.dtype is None or self._only_autocast() else DTYPES[overrides.dtype]
         batch = tensor_map(clone_tensor, batch)
-        if self._overrides.batch is not None:
-            batch = self._overrides.batch(batch)
-        if self._overrides.dtype is not None and not self._only_autocast():
-            batch = tensor_map(functools.partial(cast, dtype=DTYPES[self._overrides.dtype]), batch)
+        if overrides.batch is not None:
+            batch = overrides.batch(batch)
+        if dtype is not None:
+            batch = tensor_map(functools.partial(cast, dtype=dtype), batch)
         if self._buffers is None:
             self._finite_buffers()
         result = StepResult(step=step, loss=math.nan, losses={})
         result.scale = self.scaler.get_scale() if self.scaler is not None else 1.0
-        result.lr = next((float(g["lr"]) for o in self._native_optimizers() for g in o.param_groups if "lr" in g), math.nan)
+        groups = (g for o in self._native_optimizers() for g in o.param_groups if "lr" in g)
+        result.lr = next((float(g["lr"]) for g in groups), math.nan)
+        casts = CastsFollow(DTYPES[overrides.dtype]) if overrides.casts_follow and overrides.dtype else nullcontext()
+        noise: Any = nullcontext() if dtype is None else NoiseStays()
         norms: list[float] = []
-        casts = CastsFollow(DTYPES[self._overrides.dtype]) if self._overrides.casts_follow and self._overrides.dtype else nullcontext()
-        noise: Any = NoiseStays() if self._overrides.dtype is not None and not self._only_autocast() else nullcontext()
         with _exit_is_an_error(), torch.enable_grad(), casts, noise:
             for names, function in self._sub_steps():
                 norm = self._sub_step(names, function, batch, result, until)
@@ -263,16 +314,20 @@ class StepRunner:
         result.loss = functools.reduce(operator.add, result.losses.values())
         result.grad_norm = math.sqrt(sum(n * n for n in norms)) if norms else math.nan
         if until == "step":
-            if self.scaler is not None:
-                self.scaler.update()
-            for scheduler in self.schedulers:
-                takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
-                scheduler.step(result.loss) if takes_metric else scheduler.step()
+            self._after_the_optimizers(result.loss)
             result.bad_params = nonfinite_names(self.named_parameters() | self._finite_buffers())
-        result.first_nonfinite = (
-            "loss" if not all(map(math.isfinite, result.losses.values())) else "grad" if result.bad_grads else "param" if result.bad_params else None
-        )
+        if not all(map(math.isfinite, result.losses.values())):
+            result.first_nonfinite = "loss"
+        elif result.bad_grads or result.bad_params:
+            result.first_nonfinite = "grad" if result.bad_grads else "param"
         return result
+
+    def _after_the_optimizers(self, loss: float) -> None:
+        if self.scaler is not None:
+            self.scaler.update()
+        for scheduler in self.schedulers:
+            takes_metric = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+            scheduler.step(loss) if takes_metric else scheduler.step()
 
     def _sub_steps(self) -> list[tuple[list[str], Any]]:
         step = self.train_step.step
@@ -281,31 +336,14 @@ class StepRunner:
         return [(list(self.optimizers), step)]
 
     def _sub_step(self, names: list[str], function: Any, batch: Any, result: StepResult, until: str) -> float | None:
-        """zero_grad, forward, backward, unscale, clip, optimizer step of the optimizers `names`; -> their gradient norm."""
+        """zero_grad, forward, backward, unscale, clip and optimizer step of the optimizers `names`; returns their
+        gradient norm, None if the step ends after the forward pass."""
         optimizers = [self.optimizers[n] for n in names]
         for optimizer in optimizers:
             optimizer.zero_grad()
-        count = self.train_step.accumulate
-        if count > 1 and (not isinstance(batch, (list, tuple)) or len(batch) != count):
-            got = f"{len(batch)}" if isinstance(batch, (list, tuple)) else f"a {type(batch).__name__}"
-            raise ReplayError(f"accumulate={count}: batches must give a list of {count} micro-batches, not {got}")
         single = names[0] if isinstance(self.train_step.step, dict) else "loss"
-        parts = batch if count > 1 else [batch]
-        for micro in parts:
-            losses = self._forward(function, micro, single, count)
-            if self.observe is not None:
-                self.observe("loss", losses)
-            for name, loss in losses.items():
-                value = loss.item()
-                result.losses[name] = result.losses.get(name, 0.0) + value
-                if count > 1:
-                    result.last[name] = value * count
-            if until != "loss":
-                total = functools.reduce(operator.add, losses.values())
-                if not total.requires_grad:
-                    raise ReplayError("the loss that step(model, batch) returned depends on no parameter: it has no gradient")
-                (total if self.scaler is None else self.scaler.scale(total)).backward()
-                del total
+        parts = self._micro_batches(batch)
+        self._passes(function, parts, single, result, backward=until != "loss")
         if until == "loss":
             return None
         if self.scaler is not None:
@@ -313,8 +351,8 @@ class StepRunner:
                 self.scaler.unscale_(optimizer)
         owned = self._owned(optimizers)
         gradients = {name: p.grad for name, p in owned.items() if p.grad is not None}
-        if self.observe is not None:
-            self.observe("grad", gradients)
+        if self._observer is not None:
+            self._observer("grad", gradients)
         norm = total_norm(gradients)
         if not math.isfinite(norm):
             result.bad_grads += nonfinite_names(gradients)
@@ -322,18 +360,49 @@ class StepRunner:
         if clip is not None:
             torch.nn.utils.clip_grad_norm_(list(owned.values()), clip)
         if until == "step":
+            loss = sum(result.losses.values())
             for optimizer in optimizers:
                 with self._changed_groups(optimizer):
-                    if self.scaler is None:
-                        again = (self._again(names, function, parts, single, sum(result.losses.values())),) if _asks_again(optimizer) else ()
-                        optimizer.step(*again)
-                    else:
+                    if self.scaler is not None:
                         result.skipped |= found_inf(self.scaler, optimizer)
                         self.scaler.step(optimizer)
+                    elif _needs_closure(optimizer):
+                        optimizer.step(self._closure(names, function, parts, single, loss))
+                    else:
+                        optimizer.step()
         return norm
 
-    def _again(self, names: list[str], function: Any, parts: Any, single: str, loss: float) -> Callable[[], float]:
-        """The closure of an optimizer that evaluates the loss several times; its first call gives what was evaluated already."""
+    def _micro_batches(self, batch: Any) -> Any:
+        count = self.train_step.accumulate
+        if count == 1:
+            return [batch]
+        if not isinstance(batch, (list, tuple)) or len(batch) != count:
+            got = f"{len(batch)}" if isinstance(batch, (list, tuple)) else f"a {type(batch).__name__}"
+            raise ReplayError(f"accumulate={count}: batches must give a list of {count} micro-batches, not {got}")
+        return batch
+
+    def _passes(self, function: Any, parts: Any, single: str, result: StepResult, *, backward: bool) -> None:
+        """The forward pass of every micro-batch, each followed by its backward pass. Adds the losses to `result`."""
+        count = len(parts)
+        for micro in parts:
+            losses = self._forward(function, micro, single, count)
+            if self._observer is not None:
+                self._observer("loss", losses)
+            for name, loss in losses.items():
+                value = loss.item()
+                result.losses[name] = result.losses.get(name, 0.0) + value
+                if count > 1:
+                    result.last[name] = value * count
+            if backward:
+                total = functools.reduce(operator.add, losses.values())
+                if not total.requires_grad:
+                    why = "depends on no parameter: it has no gradient"
+                    raise ReplayError(f"the loss that step(model, batch) returned {why}")
+                (total if self.scaler is None else self.scaler.scale(total)).backward()
+                del total
+
+    def _closure(self, names: list[str], function: Any, parts: Any, single: str, loss: float) -> Callable[[], float]:
+        """The closure for an optimizer that evaluates the loss several times. Its first call returns the known `loss`."""
         known = [loss]
 
         def closure() -> float:
@@ -357,12 +426,14 @@ class StepRunner:
             except (TypeError, AttributeError) as error:
                 if batch is not None or "None" not in str(error):
                     raise
-                what = "batches gave None" if self.train_step.batches is not None else "give TrainStep batches=…, a function of the step"
+                given = self.train_step.batches is not None
+                what = "batches gave None" if given else "give TrainStep batches=…, a function of the step"
                 raise ReplayError(f"the step has no batch: {what}") from error
         losses = by_name(value, single)
         for name, loss in losses.items():
             if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-                what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(loss).__name__}"
+                tensor = isinstance(loss, torch.Tensor)
+                what = f"a tensor of shape {tuple(loss.shape)}" if tensor else f"a {type(loss).__name__}"
                 raise ReplayError(f"step(model, batch) must return a scalar loss; {name!r} is {what}")
         if not losses:
             raise ReplayError("step(model, batch) returned no loss")
@@ -375,14 +446,14 @@ class StepRunner:
         return torch.autocast(self.device.type, dtype=DTYPES[kind]) if kind else nullcontext()
 
     def _only_autocast(self) -> bool:
-        """bf16 in a step with autocast is autocast to bf16, not a model in bf16."""
+        """True if the precision only changes autocast: with autocast, bf16 does not mean a model in bf16."""
         return self._overrides.dtype == "bf16" and self.train_step.autocast is not None
 
     def _native_optimizers(self) -> list[torch.optim.Optimizer]:
         return [o for o in self.optimizers.values() if isinstance(o, torch.optim.Optimizer)]
 
     def _owned(self, optimizers: list[Any]) -> dict[str, torch.nn.Parameter]:
-        """The parameters that these optimizers step; all of them where there is one optimizer."""
+        """The parameters of these optimizers; all parameters if these are all the optimizers."""
         every = self.named_parameters()
         if len(optimizers) == len(self.optimizers):
             return every
@@ -391,9 +462,10 @@ class StepRunner:
 
     @contextmanager
     def _changed_groups(self, optimizer: Any) -> Iterator[None]:
-        """The learning rate and eps of the overrides, for the length of one optimizer step (schedulers set their own)."""
+        """Sets the learning rate and eps of the overrides for one optimizer step, as schedulers set their own values."""
         o = self._overrides
-        saved = [(g, {k: g[k] for k in ("lr", "eps") if k in g}) for g in optimizer.param_groups] if o.lr != 1.0 or o.eps is not None else []
+        groups = optimizer.param_groups if o.lr != 1.0 or o.eps is not None else []
+        saved = [(g, {k: g[k] for k in ("lr", "eps") if k in g}) for g in groups]
         for group, values in saved:
             if "lr" in values and o.lr != 1.0:
                 group["lr"] = values["lr"] * o.lr
@@ -406,13 +478,13 @@ class StepRunner:
                 group.update(values)
 
 
-def _asks_again(optimizer: Any) -> bool:
-    """Whether the optimizer's step cannot do without a closure, as LBFGS's."""
+def _needs_closure(optimizer: Any) -> bool:
+    """True if `optimizer.step` requires a closure, as that of LBFGS does."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty
 
 
 def found_inf(scaler: Any, optimizer: Any) -> bool:
-    """Whether `unscale_` met a non-finite gradient, so that the scaler will skip this optimizer's step."""
+    """True if `unscale_` found a non-finite gradient, so that the scaler will skip this optimizer's step."""
     flags = scaler._per_optimizer_states[id(optimizer)].get("found_inf_per_device", {})
     return any(bool(flag.item()) for flag in flags.values())

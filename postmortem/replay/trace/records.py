@@ -1,4 +1,4 @@
-"""What the tracing engine writes down: operators whose output was not finite, and where that began."""
+"""What the tracer records: operators with non-finite output, and where non-finite values began."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class TensorView:
-    """What an operator read or wrote, as it was then: kinds of non-finite values, statistics, first bad index."""
+    """A tensor that an operator read or wrote, as it was then.
+
+    source: index of the operator that wrote it, or a negative storage key if it came from outside the step. bits: kinds
+    of non-finite values. rows: per dimension, the indices with non-finite values (only for hits that were described).
+    """
 
     source: int
     bits: int
     shape: tuple[int, ...]
     dtype: str
     rows: dict[int, list[int]] = field(default_factory=dict)
-    """Per dimension, the indices at which it is not finite (only where a hit was described)."""
     stats: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Hit:
-    """An operator whose output was not finite."""
+    """An operator whose output has non-finite values.
+
+    constants: non-finite Python numbers among the arguments. rows: per dimension of the output, the indices of newly
+    non-finite values; `shape` is that output's. passes: forward passes (of micro-batches or sub-steps) finished before it.
+    In the backward pass, `forward_name` is the forward operator whose derivative this is part of; `own_code`: it runs in
+    Python code of the user (a hook, the backward of a custom Function).
+    """
 
     index: int
     name: str
@@ -34,17 +43,12 @@ class Hit:
     inputs: list[TensorView]
     outputs: list[TensorView]
     constants: list[float]
-    """Non-finite Python numbers among the arguments."""
     rows: dict[int, list[int]] = field(default_factory=dict)
-    """Per dimension of the output, the indices at which something is newly not finite."""
     shape: tuple[int, ...] = ()
     forward_name: str | None = None
-    """In the backward pass: the forward operator whose derivative this is part of."""
     own_code: bool = False
-    """In the backward pass: it runs in Python code of the user (a hook, a custom Function's backward)."""
     half: bool = False
     passes: int = 0
-    """How many forward passes, of micro-batches or sub-steps, were done before it."""
 
     @property
     def out_bits(self) -> int:
@@ -55,13 +59,30 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
-    """Where non-finite values began: an operator, or (`hit` is the reader) a tensor that came from outside the step."""
+class Origin:
+    """Where non-finite values began: at the operator `hit`, or in a tensor from outside the step that `hit` read.
+
+    outside: the tensor's source. constant: an infinity that the program wrote down, as masks do. from_inf: NaN computed
+    from infinities.
+    """
 
     hit: Hit
     outside: int | None = None
     bits: int = 0
     constant: bool = False
-    """An infinity that the program wrote down, as masks do."""
     from_inf: bool = False
-    """NaN that was made out of infinities."""
+
+
+@dataclass(slots=True)
+class TraceLog:
+    """What the tracer saw of a step, by index of the operator.
+
+    hits: operators with non-finite output. rewrites: in-place operator -> the operator that wrote the tensor before.
+    items: (operator, value, source of the tensor) of each non-finite number that `item()` returned. disowned: storage
+    keys of tensors that count as coming from outside.
+    """
+
+    hits: dict[int, Hit] = field(default_factory=dict)
+    rewrites: dict[int, int] = field(default_factory=dict)
+    items: list[tuple[int, float, int]] = field(default_factory=list)
+    disowned: set[int] = field(default_factory=set)

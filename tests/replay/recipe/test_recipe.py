@@ -10,9 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.model import Context  # noqa: E402
 from postmortem.replay.recipe.load import Recipe  # noqa: E402
-from postmortem.replay.step.runner import ReplayError  # noqa: E402
 
 SOURCE = """
 import torch

@@ -11,12 +11,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from postmortem import api  # noqa: E402
+from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.core.model import Checkpoint, Finding  # noqa: E402
 from postmortem.core.view import View  # noqa: E402
 from postmortem.replay.roll.aim import Aim, aim_at  # noqa: E402
 from postmortem.replay.roll.run_config import flat_yaml  # noqa: E402
 from postmortem.replay.roll.start import choose_checkpoint  # noqa: E402
-from postmortem.replay.step.runner import ReplayError  # noqa: E402
 
 
 def finding(name: str, tag: str, step: int, end: int | None = None, severity: str = "error") -> Finding:

@@ -11,9 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.roll.roll import leaps, leaves_level, roll, survives  # noqa: E402
-from postmortem.replay.step.runner import Overrides, ReplayError, StepRunner  # noqa: E402
+from postmortem.replay.step.runner import Overrides, StepRunner  # noqa: E402
 from postmortem.replay.step.state import preserved  # noqa: E402
 from postmortem.replay.trace.tensors import nonfinite_names, total_norm  # noqa: E402
 

@@ -9,15 +9,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.trace.origins import origins  # noqa: E402
 from postmortem.replay.trace.tracer import Tracer  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
 
-def _only_birth(trace: Any, *tensors: Any) -> Any:
-    births = trace.births([trace.source(t) for t in tensors])
-    assert len(births) == 1
-    return births[0].hit
+def _only_origin(trace: Any, *tensors: Any) -> Any:
+    found = origins(trace.log, [trace.source(t) for t in tensors])
+    assert len(found) == 1
+    return found[0].hit
 
 
 def test_a_loop_without_a_train_step_can_be_traced() -> None:
@@ -25,7 +26,7 @@ def test_a_loop_without_a_train_step_can_be_traced() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh())
     with Tracer() as trace:
         loss = model(torch.zeros(3, 2)).sum() + torch.log(torch.zeros(()))
-    hit = _only_birth(trace, loss)
+    hit = _only_origin(trace, loss)
     assert hit.name == "log"
     assert hit.where.file == __file__
     assert hit.where.module is None
@@ -38,19 +39,19 @@ def test_a_backward_operator_is_given_its_forward_place() -> None:
         y = x * 2
         root = y.sqrt()  # line of the culprit
         (root * 0).sum().backward()
-    hit = _only_birth(trace, x.grad)
+    hit = _only_origin(trace, x.grad)
     assert (hit.backward, hit.forward_name) == (True, "sqrt")
     assert "y.sqrt()" in linecache.getline(hit.where.file, hit.where.line)
 
 
 def test_what_does_not_lead_to_the_tensor_is_harmless() -> None:
-    """A NaN that was replaced, and one that nobody used, are not among the births."""
+    """A NaN that was replaced, and one that nobody used, are not among the origins."""
     with Tracer() as trace:
         unused = torch.zeros(2) / 0
         kept = torch.nan_to_num(torch.log(torch.tensor([-1.0, 1.0])))
         bad = kept / torch.zeros(2)
     assert bool(unused.isnan().all())
-    assert _only_birth(trace, bad).name == "div"
+    assert _only_origin(trace, bad).name == "div"
 
 
 def test_partial_writes_do_not_hide_what_was_there() -> None:
@@ -59,14 +60,14 @@ def test_partial_writes_do_not_hide_what_was_there() -> None:
         x = torch.log(-torch.ones(3))
         x[0] = 1.0
         y = x + 1
-    assert _only_birth(trace, y).name == "log"
+    assert _only_origin(trace, y).name == "log"
 
 
 def test_a_sum_that_overflows_is_no_fault() -> None:
     """Finite numbers whose sum is not are looked at exactly and let go."""
     with Tracer() as trace:
         torch.full((4,), 3e38) * 1.0
-    assert trace.hits == {}
+    assert trace.log.hits == {}
 
 
 def test_values_are_followed_through_python_floats() -> None:
@@ -74,7 +75,7 @@ def test_values_are_followed_through_python_floats() -> None:
     with Tracer() as trace:
         scale = (torch.ones(()) / torch.zeros(())).item()
         y = torch.zeros(2) * scale
-    assert _only_birth(trace, y).name == "div"
+    assert _only_origin(trace, y).name == "div"
 
 
 def test_deferred_flags_find_the_same_operators() -> None:
@@ -92,7 +93,7 @@ def test_deferred_flags_find_the_same_operators() -> None:
     assert set(at_once.suspects) <= set(later.suspects)
     with Tracer(detail=set(later.suspects)) as exact:
         work()
-    assert exact.hits.keys() == at_once.hits.keys()
+    assert exact.log.hits.keys() == at_once.log.hits.keys()
 
 
 def test_repairing_an_operator_replaces_its_output() -> None:
@@ -103,7 +104,7 @@ def test_repairing_an_operator_replaces_its_output() -> None:
 
     with Tracer() as trace:
         work()
-    index = min(trace.hits)
+    index = min(trace.log.hits)
     with Tracer(repair={index: lambda t: t.fill_(5.0)}, look=False):
         y = work()
     assert y.tolist() == [6.0, 6.0]
@@ -128,7 +129,7 @@ def test_unusual_tensors_are_looked_at_as_well() -> None:
         torch.polar(torch.ones(2), torch.ones(2)) / 0
         torch.full((2,), 1e9).to(torch.float8_e5m2)
         torch.empty(3, device="meta") / 0
-    assert [h.name for h in trace.hits.values()] == ["div", "mul", "mul", "div", "_to_copy"]
+    assert [h.name for h in trace.log.hits.values()] == ["div", "mul", "mul", "div", "_to_copy"]
 
 
 def test_inside_or_outside_the_optimizer() -> None:
@@ -143,5 +144,5 @@ def test_inside_or_outside_the_optimizer() -> None:
             model(torch.ones(2, 3)).sum().backward()
             optimizer.step()
         counts.append(trace.count)
-        assert [h.name for h in trace.hits.values()] == found
+        assert [h.name for h in trace.log.hits.values()] == found
     assert counts[0] == counts[1] == counts[2]

@@ -19,12 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from postmortem.replay.step.runner import ReplayError
-
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from postmortem.core.model import Problem
 
 
 WHOLE = (torch.nn.Module, torch.optim.Optimizer)  # some save the objects, not their state
@@ -32,19 +28,6 @@ LONGEST_PICKLE = 16 * 2**20  # bytes of structure: 100,000 tensors with their na
 _MARKS, _STACK = 10_000, 2_000_000  # a pickle of torch's own nests less than 1,000 deep and holds the items of one tuple at most
 _READS = 8_000_000  # two to three for a value
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the first of a legacy file's pickles
-
-
-class UnreadableCheckpoint(ReplayError):
-    """A checkpoint file that is truncated, corrupt, refused or of no known kind; `problem` says which, and where."""
-
-    def __init__(self, problem: Problem) -> None:
-        super().__init__(f"{problem.path}: {problem.what}")
-        self.problem = problem
-
-
-def is_zip(path: Path) -> bool:
-    with path.open("rb") as f:
-        return f.read(4) == b"PK\x03\x04"
 
 
 class _Dtype:
@@ -135,6 +118,13 @@ class Trusting(pickle.Unpickler):
 
 TRUSTING = types.SimpleNamespace(Unpickler=Trusting, load=lambda f, **how: Trusting(f, **how).load(), __name__="pickle")
 """In place of the module pickle, for files that the user vouches for."""
+
+
+def load(path: Path, *, trust: bool, mmap: bool = False) -> Any:
+    """``torch.load`` to the CPU with ``weights_only=True``; with `trust` everything that the file holds is unpickled."""
+    how: dict[str, Any] = {"weights_only": False, "pickle_module": TRUSTING} if trust else {"weights_only": True}
+    with safe_globals():
+        return torch.load(path, map_location="cpu", mmap=mmap, **how)
 
 
 class Pickle(io.BytesIO):

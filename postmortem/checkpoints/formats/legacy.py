@@ -1,0 +1,61 @@
+"""What torch.save wrote before torch 1.6: a row of pickles."""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TYPE_CHECKING, Any
+
+from postmortem.checkpoints.formats import CheckpointFormat, checkpoint_format
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from postmortem.checkpoints.formats.shared.pieces import Pieces
+
+
+@checkpoint_format
+class Legacy(CheckpointFormat):
+    """The format of torch.save before torch 1.6 (``_use_new_zipfile_serialization=False`` writes it today).
+
+    Four pickles (magic number, protocol version, system, structure), the list of storage keys as a fifth, then for each
+    key its length in numbers (int64) and its bytes. Source: torch/serialization.py, `_legacy_save`. It claims every file
+    that no other format does, and says of it why it is no checkpoint.
+    """
+
+    name = "legacy"
+    priority = 90
+
+    @staticmethod
+    def claims(path: Path) -> bool:
+        return path.is_file()
+
+    @staticmethod
+    def pieces(path: Path, *, trust: bool) -> Pieces:
+        from postmortem.checkpoints.formats.shared.restricted_pickle import LONGEST_PICKLE, Pickle
+        from postmortem.checkpoints.formats.shared.storages import Storages, pieces_of, unpickle
+
+        with path.open("rb") as f:
+            # the pickles lie before the tensors, so they are in the first bytes that `Pickle` allows
+            storages, start = Storages(), Pickle(f.read(LONGEST_PICKLE + 1))
+            for _ in range(3):  # magic number, protocol version, system
+                unpickle(start, storages)
+            content = unpickle(start, storages, trust)
+            keys = unpickle(start, storages)
+            if not isinstance(keys, list) or len(keys) > len(storages.made) + 1000:
+                raise ValueError("no list of its storages")
+            f.seek(start.tell())
+            offsets = {}
+            for key in map(str, keys):
+                (numel,) = struct.unpack("<q", f.read(8))
+                if numel < 0:
+                    raise ValueError(f"storage {key} has {numel} numbers")
+                offsets[key] = f.tell()
+                f.seek(numel * storages.itemsize.get(key, 1), io.SEEK_CUR)
+        return pieces_of(path, content, storages.places(offsets))
+
+    @staticmethod
+    def read(path: Path, *, trust: bool) -> Any:
+        from postmortem.checkpoints.formats.shared.restricted_pickle import load
+
+        return load(path, trust=trust)

@@ -1,0 +1,140 @@
+"""What is known about a failing step while its culprit is looked for."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from postmortem.replay._repairs import with_repairs
+from postmortem.replay.culprit.sample_hints import fails_without
+from postmortem.replay.model import Culprit
+from postmortem.replay.rerun.reruns import TRIES, Reruns, Stage, Traced, error_site
+from postmortem.replay.rerun.samples import Samples
+from postmortem.replay.step.runner import plain_name
+from postmortem.replay.trace.tracer import Tracer, Within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import torch
+
+    from postmortem.replay.rerun.candidates import Candidate
+    from postmortem.replay.rerun.determinism import Again, Fault
+    from postmortem.replay.step.runner import StepRunner
+
+
+class Investigation:
+    """A step, its reruns, and what the stages of the diagnosis have found out about it.
+
+    step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps up
+    to it. again: the result of running it again, None if that was not done. reported: the log says that the run failed.
+    fixes: whether repairs are tried. names: id of a module -> its qualified name. trail: notes on what established the
+    culprit, in the order in which they were found. times: how often a rerun has to be finite to be no luck.
+    traced: the traced step, once a stage has traced it.
+    """
+
+    traced: Traced
+
+    def __init__(self, runner: StepRunner, fault: Fault, *, fixes: bool, reported: bool, times: int = 1) -> None:
+        self.runner, self.roll, self.again = runner, fault.roll, fault.again
+        self.fixes, self.reported, self.times = fixes, reported, times
+        self.step = self.roll.fault if self.roll.fault is not None else self.roll.overflow
+        self.last = self.roll.last if self.step is None else self.step
+        runner.restore(self.roll.before)
+        self.reruns = Reruns(runner, self.roll.before, runner.again(self.last), self.last)
+        if self.roll.raised is not None:
+            self.reruns.raised = error_site(self.roll.raised)
+        self.samples = Samples(runner.train_step, self.reruns.batch)
+        self.names: Mapping[int, str] = {
+            id(m): plain_name(key, name)
+            for key, model in [*runner.outside.modules.items(), *runner.models.items()]
+            for name, m in model.named_modules()
+        }
+        self.trail: list[str] = []
+        self._determinism_unknown = False
+        self._within: Within = "others"
+
+    @property
+    def stage(self) -> Stage:
+        """What fails first in the traced step: the loss, a gradient or a parameter."""
+        assert self.traced.stage is not None
+        return self.traced.stage
+
+    def expect(self, again: Again) -> None:
+        """Sets how often a rerun has to be finite to be no luck, from the result of running the step again."""
+        # rounding noise, as of atomic additions, does not cure a fault; one that comes and goes is also cured by luck
+        needed = 1 if again.deterministic else TRIES if again.comes_and_goes else 2
+        luck = self.reruns.luck
+        luck.times = self.times = max(self.times, needed)
+        first = self.last == self.roll.first and not math.isfinite(self.roll.result(self.last).loss)
+        luck.determinism_unknown = self._determinism_unknown = self.times == 1 and first
+
+    # ---- tracing
+
+    def trace(
+        self,
+        repair: Mapping[int, Callable[[torch.Tensor], Any]] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> Traced:
+        """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the rest
+        only if the rest had anything odd.
+
+        repair: operator -> function that repairs its output. prepare: called after the state is restored.
+        """
+        traced = self.trace_once(repair, prepare)
+        if traced.stage == "param" and self._within == "others":
+            self._within = "all" if traced.log.hits else "optimizers"
+            self.reruns.unfused = True
+            apart = self.trace_once(repair, prepare)
+            self.reruns.unfused = apart.stage == "param"
+            traced = apart if self.reruns.unfused else self.trace_once(repair, prepare)
+        return traced
+
+    def trace_once(
+        self,
+        repair: Mapping[int, Callable[[torch.Tensor], Any]] | None = None,
+        prepare: Callable[[], None] | None = None,
+        change: Callable[[Any], Any] | None = None,
+        samples: int = 0,
+    ) -> Traced:
+        """A traced rerun, on a GPU in two passes. change: applied to the batch. samples: as in `Tracer`."""
+        suspects = None
+        if self.runner.device.type != "cpu":
+            flags = Tracer(deferred=True, repair=repair, within=self._within)
+            suspects = set(self.reruns.trace(flags, prepare, change).tracer.suspects)
+        tracer = Tracer(detail=suspects, repair=repair, within=self._within, samples=samples)
+        return self.reruns.trace(tracer, prepare, change)
+
+    # ---- the answer
+
+    def culprit(self, **facts: Any) -> Culprit:
+        """A culprit with these fields and the trail so far."""
+        return Culprit(**{"step": self.step, "how": tuple(self.trail)} | facts)
+
+    def with_fixes(self, facts: dict[str, Any], candidate: Candidate | None = None) -> Culprit:
+        """A culprit with these fields and the fixes that were tried on the step."""
+        found = self.culprit(**facts)
+        found = with_repairs(found, candidate, self.reruns, self.samples, stage=self.stage, fixes=self.fixes, how=self.trail)
+        if self.times > 1:
+            luck = f"cured is what leaves it finite {self.times} times in a row"
+            self.trail.append(f"the step is not deterministic: {luck}")
+        elif self._determinism_unknown and not self.reruns.luck.determinism_unknown:
+            self.trail.append("where it is finite, the step gives the same bits twice: deterministic")
+        left_out = next((f for f in found.fixes if f.name == "drop_sample" and not f.cured), None)
+        if left_out is not None and found.phase != "data" and fails_without(found.samples or (), self):
+            self.trail.append("samples: none in particular, as with those left out the step fails as well")
+            kept = tuple(f for f in found.fixes if f is not left_out)
+            found = replace(found, samples=None, fixes=kept)
+        return replace(found, how=tuple(self.trail))
+
+
+def code_at(file: str | None, line: int | None) -> str | None:
+    """The source line, without indentation; None if there is none."""
+    return linecache.getline(file, line).strip() or None if file and line else None
+
+
+def owner(parameter: str | None) -> str | None:
+    """The qualified name of the module that owns a parameter."""
+    return None if parameter is None else parameter.rpartition(".")[0]

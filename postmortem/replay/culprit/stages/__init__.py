@@ -1,0 +1,50 @@
+"""The stages of the diagnosis, cheapest first: one function each, one file per stage.
+
+A stage is asked with all that is known of the step. It returns the culprit if it can name it. Otherwise it returns None,
+perhaps after adding what it found to the `Investigation`, and the next stage is asked. A file in this package with a
+function that `stage` decorates is all that a new stage needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from postmortem.core.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Culprit
+
+
+class DiagnosisStage(Protocol):
+    """A registered stage."""
+
+    __name__: str
+    order: int
+    """Stages are asked in this order."""
+
+    def __call__(self, case: Investigation, /) -> Culprit | None: ...
+
+
+F = TypeVar("F", bound="Callable[[Investigation], Culprit | None]")
+STAGES: Registry[DiagnosisStage] = Registry(__name__, key=lambda s: f"{s.order:03d} {s.__name__}", noun="stage")
+
+
+def stage(*, order: int) -> Callable[[F], F]:
+    """Registers a stage; stages with a lower `order` are asked before it."""
+
+    def register(function: F) -> F:
+        function.order = order  # type: ignore[attr-defined]
+        return STAGES.register(function)
+
+    return register
+
+
+def diagnose(case: Investigation) -> Culprit:
+    """The culprit that the first stage names."""
+    for ask in STAGES:
+        if (found := ask(case)) is not None:
+            return found
+    return case.culprit(cause="none", phase="none", established="inferred")

@@ -1,0 +1,56 @@
+"""Everything is finite: a gradient with other strides than its parameter may be left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.replay.culprit.investigation import code_at, owner
+from postmortem.replay.culprit.stages import stage
+from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
+from postmortem.replay.trace.operators import canonical
+from postmortem.replay.trace.tracer import Tracer
+
+if TYPE_CHECKING:
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Culprit
+
+
+@stage(order=20)
+def layout(case: Investigation) -> Culprit | None:
+    """Answers for every step that is finite: with the stride fault if there is one, else that nothing is at fault."""
+    if case.step is not None:
+        return None
+    traced = case.trace()
+    if traced.stage is not None or not traced.strides:
+        message = "every loss, gradient and parameter is finite"
+        return case.culprit(cause="none", phase="none", how=(message,), established="observed")
+    name, grad, own, source = traced.strides[0]
+    op, where = case.reruns.trace(Tracer(origin_of=source)).tracer.origin
+    file, line = (where.file, where.line) if where.file else (None, None)
+    strides = "the gradient that backward makes has other strides than the parameter (DDP copies it, and warns)"
+    case.trail.append(f"everything is finite; {strides}")
+    contiguous = file is not None and line is not None and _contiguous(case, name, file, line)
+    return case.culprit(
+        cause="layout",
+        phase="layout",
+        module=owner(name),
+        op=canonical(op) if op else None,
+        file=file,
+        line=line,
+        code=code_at(file, line),
+        param=name,
+        step=case.last,
+        tensor={"grad_strides": list(grad), "param_strides": list(own)},
+        established="cured" if contiguous else "observed",
+        suggestion=contiguous_line(file, where.span) if contiguous and file else None,
+    )
+
+
+def _contiguous(case: Investigation, parameter: str, file: str, line: int) -> bool:
+    """True if the gradient has the parameter's strides once the tensors that this line reads are made contiguous."""
+    with ContiguousAtLine(file, line):
+        again = case.reruns.trace(Tracer(look=False))
+    cured = again.stage is None and parameter not in [name for name, *_ in again.strides]
+    result = "agree" if cured else "differ as before"
+    case.trail.append(f"with the tensors read at line {line} made contiguous, the strides {result}")
+    return cured

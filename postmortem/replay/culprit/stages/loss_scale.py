@@ -1,0 +1,36 @@
+"""A loss scale that makes the scaled gradients overflow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.replay.culprit.stages import stage
+from postmortem.replay.rerun.candidates import candidates
+from postmortem.replay.step.runner import Overrides
+from postmortem.replay.trace.operators import canonical
+
+if TYPE_CHECKING:
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Culprit
+
+
+@stage(order=50)
+def loss_scale(case: Investigation) -> Culprit | None:
+    """Answers if the gradients of a step with a scaler are finite with a loss scale of 1."""
+    overflow = case.roll.overflow is not None or (case.stage == "grad" and case.runner.scaler is not None)
+    if not overflow or case.reruns.fails(Overrides(loss_scale=1.0)) is not False:
+        return None
+    chosen = candidates(case.traced, case.names)
+    first = chosen[0] if chosen else None
+    scale = case.roll.results[-1].scale
+    case.trail.append(f"with a loss scale of 1 instead of {scale:g} the gradients are finite")
+    return case.with_fixes(
+        {
+            "cause": "loss-scale",
+            "phase": "scaler",
+            "module": first.module if first else None,
+            "op": canonical(first.op) if first and first.op else None,
+            "param": case.traced.names[0] if case.traced.names else None,
+            "established": "cured",
+        }
+    )

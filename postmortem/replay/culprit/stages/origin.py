@@ -1,0 +1,127 @@
+"""The operator, or the tensor from outside the step, where the non-finite values begin."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.errors import ReplayError
+from postmortem.replay.culprit.confirm import Confirm
+from postmortem.replay.culprit.earlier_step import from_earlier
+from postmortem.replay.culprit.investigation import code_at, owner
+from postmortem.replay.culprit.sample_hints import SampleHints, are_outliers
+from postmortem.replay.culprit.stages import stage
+from postmortem.replay.recipe.load import describe
+from postmortem.replay.trace.operators import canonical
+from postmortem.replay.trace.tensors import NAN
+
+if TYPE_CHECKING:
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Cause, Culprit, Established, Phase
+    from postmortem.replay.rerun.candidates import Candidate
+    from postmortem.replay.trace.records import Hit
+
+_OUTSIDE: dict[str, tuple[Phase, Cause]] = {
+    "batch": ("data", "bad-input"),
+    "parameter": ("parameters", "bad-parameter"),
+    "optimizer": ("optimizer", "bad-parameter"),
+}
+
+
+@stage(order=60)
+def origin(case: Investigation) -> Culprit | None:
+    """Answers with the origin whose repair cures the step, else with the earliest one."""
+    from_earlier(case)
+    chosen, established = Confirm(case).choose(case.traced)
+    if case.traced.raised is not None and established != "cured":
+        raise ReplayError(describe(f"step {case.step}", case.traced.raised)) from case.traced.raised
+    if not chosen:
+        case.trail.append(f"the {case.stage} is not finite, but no operator was seen that made it so")
+        return case.with_fixes({"cause": "forward-op", "phase": "forward", "established": "inferred"})
+    return case.with_fixes(_facts(case, chosen, established), chosen[0])
+
+
+def _facts(case: Investigation, chosen: list[Candidate], established: Established) -> dict[str, Any]:
+    """The fields of the culprit: what the first candidate shows, then what its phase and the samples add or correct."""
+    first, hit = chosen[0], chosen[0].hits[0]
+    phase, cause = _phase(first)
+    file = hit.where.file
+    line = hit.where.line or None if file else None
+    facts = {
+        "cause": cause,
+        "phase": phase,
+        "module": first.module,
+        "op": canonical(first.op) if first.op else None,
+        "file": file,
+        "line": line,
+        "code": code_at(file, line),
+        "tensor": _tensor(hit),
+        "established": established,
+    }
+    known = case.traced.known
+    if first.outside is None and any(t.bits and t.source < 0 and -t.source not in known for t in hit.inputs):
+        unseen = "from code that cannot be watched: another thread, an extension, numpy"
+        case.trail.append(f"what it read was not finite already, {unseen}")
+    facts |= _of_phase(case, phase, first)
+    return facts | _of_samples(case, phase, chosen)
+
+
+def _phase(candidate: Candidate) -> tuple[Phase, Cause]:
+    if candidate.outside is not None:
+        return _OUTSIDE[candidate.outside[0]]
+    hit = candidate.hits[0]
+    if hit.stage == "optimizer":
+        return "optimizer", "optimizer-update"
+    half = hit.half and not candidate.bits & NAN
+    if hit.backward:
+        return "backward", "dtype-overflow" if half else "backward-singularity"
+    return "forward", "dtype-overflow" if half else "forward-op"
+
+
+def _of_phase(case: Investigation, phase: Phase, first: Candidate) -> dict[str, Any]:
+    """The fields in which the phase differs: the parameter, and no operator for values from outside."""
+    failed = case.traced.names[0] if case.traced.names else None
+    if phase == "data":
+        return {"module": None, "op": None}
+    if phase == "parameters":
+        name = first.outside[1] if first.outside else None
+        return {"module": owner(name), "param": name, "op": None}
+    if phase == "backward":
+        return {"param": failed}
+    if phase != "optimizer":
+        return {}
+    name = failed if first.outside is None else first.outside[1]
+    if first.outside is not None:
+        case.trail.append(f"the optimizer's state of {name} was not finite before the step")
+    rate = next((r.lr for r in case.roll.results if r.step == case.step), 0.0)
+    if not math.isfinite(rate):
+        case.trail.append(f"the learning rate of the step is {rate}")
+    return {"module": owner(name), "param": name}
+
+
+def _of_samples(case: Investigation, phase: Phase, chosen: list[Candidate]) -> dict[str, Any]:
+    """The samples at fault; a finite outlier among them makes the data the culprit."""
+    first, hit = chosen[0], chosen[0].hits[0]
+    made = case.traced.step_of(hit.index) if first.outside is None else case.last
+    if made < case.last:
+        kept = f"where loss, gradients and parameters stay finite, and kept for step {case.last}"
+        case.trail.append(f"made in step {made}, {kept}")
+    samples: list[int] | None = None
+    if made == case.last and phase in ("forward", "backward", "data") and case.samples.size > 1:
+        samples, note = SampleHints(case).find(phase, chosen)
+        if note:
+            case.trail.append(f"samples: {note}")
+    facts: dict[str, Any] = {"samples": None if samples is None else tuple(samples)}
+    if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and are_outliers(samples, case):
+        large = "finite values far outside the others' range; clamped to 1e4, the step is fine"
+        case.trail.append(f"the samples named hold {large}")
+        facts |= {"phase": "data", "cause": "bad-input", "module": None, "op": None}
+    return facts
+
+
+def _tensor(hit: Hit) -> dict[str, Any]:
+    """The statistics of what the operator read, and of its first non-finite output."""
+    return {
+        "inputs": [t.stats for t in hit.inputs if t.stats],
+        "output": next((t.stats for t in hit.outputs if t.bits and t.stats), {}),
+    }

@@ -1,0 +1,24 @@
+"""A fault that does not come back when the step is run again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.replay.culprit.stages import stage
+
+if TYPE_CHECKING:
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Culprit
+
+
+@stage(order=30)
+def transient(case: Investigation) -> Culprit | None:
+    """Answers if the fault did not come back. Otherwise sets how many finite reruns count as a cure."""
+    if case.again is None:
+        return None
+    if not case.reported:
+        case.trail.append(case.again.message)
+    if case.again.transient:
+        return case.culprit(cause="transient", phase="none", established="observed")
+    case.expect(case.again)
+    return None

@@ -1,0 +1,39 @@
+"""Traces the step; one that does not fail under the tracer cannot be explained by its operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.core.errors import ReplayError
+from postmortem.replay.culprit.stages import stage
+from postmortem.replay.recipe.load import describe
+
+if TYPE_CHECKING:
+    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.model import Culprit
+
+
+@stage(order=40)
+def untraceable(case: Investigation) -> Culprit | None:
+    """Answers if the step does not fail while it is traced. Otherwise keeps the trace for the later stages."""
+    for _ in range(case.reruns.luck.times):
+        traced = case.trace()
+        if traced.stage is not None:
+            break
+    else:
+        return _finite_when_traced(case)
+    case.traced = traced
+    if traced.raised is not None:
+        case.trail.append(describe("the step", traced.raised))
+    return None
+
+
+def _finite_when_traced(case: Investigation) -> Culprit:
+    if case.roll.raised is not None:
+        raise ReplayError(describe(f"step {case.step}", case.roll.raised)) from case.roll.raised
+    if case.reruns.plain().first_nonfinite is None:
+        rerun = "rerun from the same state with the same random numbers, the step is finite"
+        case.trail.append(f"{rerun}: not deterministic, or faulty hardware")
+        return case.culprit(cause="transient", phase="none", established="observed")
+    case.trail.append("the step fails, but not while its operators are watched")
+    return case.culprit(cause="none", phase="none", established="inferred")
