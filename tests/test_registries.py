@@ -18,17 +18,18 @@ from postmortem.signatures import CATALOGUE
 from tests.cases import ROOT, cases_in, cases_of, file_of
 
 NEEDED = {
-    "postmortem.checkpoints.formats": ("reads",),
+    "postmortem.checkpoints.formats": ("writes",),
     "postmortem.detectors": ("fires", "quiet"),
     "postmortem.diagnoses": ("tells", "quiet"),
     "postmortem.readers": (),
     "postmortem.readers.text.dialects": (),
+    "postmortem.replay.culprit.stages": (),
     "postmortem.replay.fixes": ("cures", "leaves"),
     "postmortem.reporters": (),
 }
 """The kinds of case that each item of a registry must have in its own test file, see tests/cases.py.
 
-Reporters have their golden files; readers and dialects are tested by their folders' own batteries.
+Reporters have their golden files; readers, dialects and stages of the diagnosis are tested by the batteries of their folders.
 """
 
 

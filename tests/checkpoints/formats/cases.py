@@ -1,7 +1,7 @@
-"""Cases of checkpoint formats: a test that writes a file of the format and reads it back."""
+"""Cases of checkpoint formats: a function that saves {name: tensor} below a folder and returns the file or folder it made."""
 
 from __future__ import annotations
 
 from tests.cases import case
 
-reads = case("reads")
+writes = case("writes")
