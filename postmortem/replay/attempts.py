@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from postmortem.checkpoints.content import Saved, read_saved
 from postmortem.checkpoints.find import shown
 from postmortem.checkpoints.health import inspect
+from postmortem.core.culprit import Culprit, Fidelity
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.localize import localize
-from postmortem.replay.model import Context, Culprit, Fidelity
+from postmortem.replay.model import Context
 from postmortem.replay.recipe.load import Recipe, as_replay_error, describe, out_of_memory, user_frames
 from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses

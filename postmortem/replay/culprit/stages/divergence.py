@@ -8,8 +8,8 @@ from postmortem.replay.culprit.divergence import diverged, far_off
 from postmortem.replay.culprit.stages import stage
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 @stage(order=10)
