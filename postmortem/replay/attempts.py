@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from postmortem.checkpoints.content import Saved, read_saved
 from postmortem.checkpoints.find import shown
 from postmortem.checkpoints.health import inspect
+from postmortem.core.culprit import Culprit, Fidelity
 from postmortem.replay.culprit.localize import localize
-from postmortem.replay.model import Context, Culprit, Fidelity
+from postmortem.replay.model import Context
 from postmortem.replay.recipe.load import Recipe, describe, out_of_memory, user_frames
 from postmortem.replay.recipe.user_errors import one_line
 from postmortem.replay.rerun import determinism as repeat

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from postmortem.replay.model import Culprit
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.roll.roll import Roll
     from postmortem.replay.step.runner import StepRunner
 

@@ -648,7 +648,7 @@ def test_nothing_finite_is_said(tmp_path: Path) -> None:
     """A tensor of NaN alone has no largest value and no norm."""
     from click.testing import CliRunner
 
-    from postmortem.cli.checkpoints_cmd import checkpoints
+    from postmortem.cli.checkpoints import checkpoints
 
     torch.save({"w": torch.full((3, 4), torch.nan), "v": torch.tensor([1.0, torch.nan])}, tmp_path / "x.pt")
     said = CliRunner().invoke(checkpoints, [str(tmp_path / "x.pt")], standalone_mode=False).output

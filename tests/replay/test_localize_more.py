@@ -14,9 +14,10 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+from postmortem.core.culprit import Culprit  # noqa: E402
 from postmortem.replay.culprit.localize import localize  # noqa: E402
-from postmortem.replay.fixes import suggested_line  # noqa: E402
-from postmortem.replay.model import Culprit, TrainStep  # noqa: E402
+from postmortem.replay.fixes.source_edit import suggested_line  # noqa: E402
+from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.rerun.samples import Samples  # noqa: E402
 from postmortem.replay.step.runner import ReplayError  # noqa: E402
 from postmortem.replay.trace.places import Where  # noqa: E402

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._repairs import sanitized
+from postmortem.replay.fixes.sanitize_input import sanitized
 from postmortem.replay.rerun.candidates import Candidate, candidates
 from postmortem.replay.step.runner import Overrides
 from postmortem.replay.trace.tensors import NAN
@@ -15,7 +15,7 @@ from postmortem.replay.trace.tracer import Tracer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from postmortem.replay.model import Established
+    from postmortem.core.culprit import Established
     from postmortem.replay.rerun.reruns import Session, Traced
     from postmortem.replay.rerun.samples import Samples
 

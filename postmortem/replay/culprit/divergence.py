@@ -6,7 +6,10 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from postmortem.replay.model import Culprit, Fix
+from postmortem.core.culprit import Culprit, Fix
+from postmortem.replay.fixes import FIXES
+from postmortem.replay.fixes.fresh_state import FreshState
+from postmortem.replay.fixes.precision import DoublePrecision
 from postmortem.replay.roll.roll import survives
 from postmortem.replay.step.runner import Overrides
 
@@ -40,11 +43,11 @@ def divergence(runner: StepRunner, roll: Roll, step: int, how: list[str], *, fix
         cured = any(f.cured for f in tried)
         if not cured:
             return None
-    double = Overrides(dtype="fp64")
+    double = DoublePrecision.overrides
     known = rerun.known_batches
     end = None if roll.fault is None or known is None else min(roll.first + known - 1, roll.last + _FURTHER)
     precise = rerun.survives(double, end, level=end is None)  # gone is: finite to the end of the batches; where that is not known, at its level
-    tried.append(Fix(name="fp64", cured=precise and rerun.survives(double), how="all steps in double precision"))
+    tried.append(Fix(name=DoublePrecision.name, cured=precise and rerun.survives(double), how="all steps in double precision"))
     losses = [r.loss for r in roll.results]
     how.append(f"the loss leaves its level at step {roll.diverged_at} and goes from {losses[0]:.4g} to {losses[-1]:.4g}: no single operator's fault")
     if not cured:
@@ -66,12 +69,10 @@ class _Rerun:
         """A loss that counts as the level, beside those of the first steps."""
 
     def smaller_steps(self) -> list[Fix]:
+        """The outcomes of the fixes that limit the update, each from the first step on."""
+        limits = [kind for kind in FIXES if kind.limits_update]
         return [
-            Fix(name=name, cured=self.survives(overrides), how=f"{what}, from step {self.roll.first} on")
-            for name, overrides, what in (
-                ("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"),
-                ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"),
-            )
+            Fix(name=kind.name, cured=self.survives(kind.overrides), how=f"{kind.what}, from step {self.roll.first} on") for kind in reversed(limits)
         ]
 
     def batches_differ(self) -> bool:
@@ -107,4 +108,4 @@ class _Rerun:
             end = twice
         else:
             end = self.roll.last if self.known_batches is None else min(self.roll.first + self.known_batches - 1, twice)
-        return self.survives(Overrides(fresh_optimizer=True), end)
+        return self.survives(FreshState.overrides, end)

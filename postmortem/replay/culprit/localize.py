@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._repairs import with_repairs
+from postmortem.core.culprit import Cause, Culprit, Established, Phase
 from postmortem.replay.culprit.confirm import Confirm
 from postmortem.replay.culprit.divergence import divergence, far_off
 from postmortem.replay.culprit.earlier_step import from_earlier
-from postmortem.replay.culprit.sample_hints import Readings, are_outliers, fails_without
-from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
-from postmortem.replay.model import Cause, Culprit, Established, Phase, TrainStep
+from postmortem.replay.culprit.sample_hints import Readings, are_outliers
+from postmortem.replay.fixes import Case, conclude, try_fixes
+from postmortem.replay.fixes.precision import measure_precision
 from postmortem.replay.recipe.check import wrong
 from postmortem.replay.recipe.load import call_user, describe
 from postmortem.replay.rerun import determinism as repeat
@@ -35,6 +35,8 @@ from postmortem.replay.trace.tracer import Tracer, Within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from postmortem.replay.model import TrainStep
 
 _OUTSIDE: dict[str, tuple[Phase, Cause]] = {
     "batch": ("data", "bad-input"), "parameter": ("parameters", "bad-parameter"), "optimizer": ("optimizer", "bad-parameter"),
@@ -239,23 +241,13 @@ class _Case:
         op = canonical(place[0]) if place[0] else None
         file, line = (place[1].file, place[1].line) if place[1].file else (None, None)
         self.how.append("everything is finite; the gradient that backward makes has other strides than the parameter (DDP copies it, and warns)")
-        contiguous = self._contiguous(name, file, line)
-        return Culprit(
+        found = Culprit(
             cause="layout", phase="layout", module=module, op=op, file=file, line=line, code=_code(file, line), param=name, step=step,
-            tensor={"grad_strides": list(grad), "param_strides": list(own)}, samples=None, precision_only=None,
-            how=tuple(self.how), established="cured" if contiguous else "observed",
-            suggestion=contiguous_line(file, place[1].span) if contiguous and file else None,
+            tensor={"grad_strides": list(grad), "param_strides": list(own)}, samples=None, precision_only=None, established="observed",
         )  # fmt: skip
-
-    def _contiguous(self, parameter: str, file: str | None, line: int | None) -> bool:
-        """Whether the gradient has the parameter's strides once what the calls at this line read is contiguous."""
-        if file is None or line is None:
-            return False
-        with ContiguousAtLine(file, line):
-            again = self.session.trace(Tracer(look=False))
-        cured = again.stage is None and parameter not in [name for name, *_ in again.strides]
-        self.how.append(f"with the tensors read at line {line} made contiguous, the strides {'agree' if cured else 'differ as before'}")
-        return cured
+        case = Case(found, self.session, self.samples, None, self.how, where=place[1])
+        try_fixes(case)
+        return replace(case.found, how=tuple(self.how))
 
     def _scaler(self, step: int, traced: Traced) -> Culprit:
         chosen = candidates(traced, self.names)
@@ -327,16 +319,16 @@ class _Case:
         return None if name is None else name.rpartition(".")[0]
 
     def _repaired(self, found: Culprit, c: Candidate | None) -> Culprit:
-        tried = with_repairs(found, c, self.session, self.samples, stage=self.stage, fixes=self.fixes, how=self.how)
+        case = Case(found, self.session, self.samples, self.stage, self.how, op=c.op if c else None, where=c.hits[0].where if c else None)
+        measure_precision(case)
+        if self.fixes:
+            try_fixes(case)
         if self.times > 1:
             self.how.append(f"the step is not deterministic: cured is what leaves it finite {self.times} times in a row")
         elif self.untold and not self.session.untold:
             self.how.append("where it is finite, the step gives the same bits twice: deterministic")
-        left_out = next((f for f in tried.fixes if f.name == "drop_sample" and not f.cured), None)
-        if left_out is not None and found.phase != "data" and fails_without(found.samples or (), self.session, self.samples, self.stage):
-            self.how.append("samples: none in particular, as with those left out the step fails as well")
-            tried = replace(tried, samples=None, fixes=tuple(f for f in tried.fixes if f is not left_out))
-        return replace(tried, how=tuple(self.how))
+        conclude(case)
+        return replace(case.found, how=tuple(self.how))
 
 
 def _tensor(hit: Any) -> dict[str, Any]:

@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._repairs import LARGEST_INPUT, sanitized
 from postmortem.replay.culprit.group_testing import find_samples
+from postmortem.replay.fixes.sanitize_input import LARGEST_INPUT, sanitized
 from postmortem.replay.rerun.candidates import candidates
 from postmortem.replay.step.batches import tensor_map
 from postmortem.replay.step.runner import Overrides
-from postmortem.replay.step.state import Rng
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
+    from postmortem.core.culprit import Phase
     from postmortem.replay.culprit.group_testing import Make
-    from postmortem.replay.model import Phase
     from postmortem.replay.rerun.candidates import Candidate
-    from postmortem.replay.rerun.reruns import Session, Stage, Traced
+    from postmortem.replay.rerun.reruns import Session, Traced
     from postmortem.replay.rerun.samples import Samples
     from postmortem.replay.trace.records import Hit
 
@@ -129,14 +128,3 @@ def are_outliers(named: list[int] | None, session: Session, samples: Samples) ->
     if not large or not set(large) <= set(named):
         return False
     return session.fails(Overrides(batch=sanitized)) is False
-
-
-def fails_without(named: Sequence[int], session: Session, samples: Samples, stage: Stage) -> bool:
-    """Whether the step fails where it did without these samples as well, and not over other random numbers that the others get."""
-    if not session.fails(Overrides(batch=samples.drop(named)), at=stage):
-        return False
-    generators = session.runner.outside.generators
-    session.runner.restore(session.before)
-    before = Rng.capture(generators)
-    session.fails(at=stage)
-    return Rng.capture(generators).same(before)

@@ -1,80 +1,50 @@
-"""``postmortem replay``: rerun the step at fault and name the culprit."""
+"""A culprit in words: the whole answer of a replay, and the few sentences that the report of a run shows."""
 
 from __future__ import annotations
 
 import linecache
-import os
-import shutil
-import sys
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from postmortem import api
 from postmortem.checkpoints.find import shown
-from postmortem.cli._params import PATH, echo_json, own_stdout
-from postmortem.core.printable import printable
+from postmortem.reporters.shared.words import squeezed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from postmortem.replay.driver import ReplayResult
-    from postmortem.replay.model import Culprit
+    from postmortem.core.culprit import Culprit, ReplayResult
 
-
-@click.command()
-@click.argument("target", type=PATH)
-@click.option("--recipe", metavar="FILE.py[:FUNCTION]", help="How to rebuild a step.  [default: recipe.py in or beside the run]")
-@click.option("--step", type=int, help="The step to rerun, as the log counts.  [default: where the run failed]")
-@click.option("--checkpoint", type=PATH, help="The weights to start from.  [default: the last good ones before the step]")
-@click.option("--device", help="cpu, cuda, cuda:1, …  [default: cuda where there is one]")
-@click.option("--fix/--no-fix", default=True, help="Try repairs on the step at fault.  [default: --fix]")
-@click.option(
-    "--repro",
-    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
-    metavar="DIR",
-    help="Write a stand-alone script that shows the fault.",
-)
-@click.option("--trust", is_flag=True, help="Unpickle whatever is in the checkpoints: only for files of your own.")
-@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
-def replay(target: Path, format_: str, **options: Any) -> int:
-    """Rerun the step at which a run failed and name what made it fail.
-
-    TARGET is a run's folder or log, or a checkpoint. Exit code 1: a culprit was found, 0: the replay follows the log and
-    nothing is wrong, 3: no culprit was found, and the replay does not follow the log. docs/replay.md says what may be in a recipe; a small one:
-
-    \b
-    import train, postmortem
-    def recipe(ctx):
-        model, optimizer = train.build()  # fresh: the checkpoint is loaded later
-        return postmortem.TrainStep(
-            model.to(ctx.device),
-            optimizer,
-            lambda model, batch: model(*batch),  # returns the loss
-            batches=lambda step: [t.to(ctx.device) for t in train.batch(step)],
-        )
-    """
-    with own_stdout():
-        result = api.replay(target, progress=_progress(), **options)
-    if format_ == "json":
-        echo_json(result.as_json())
-    else:
-        click.echo(printable("\n".join(text(result, shutil.get_terminal_size((100, 24)).columns))))
-    if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):
-        return 1
-    return 0 if result.judged else 3
+_SAMPLES = 20  # shown at most
 
 
-def text(result: ReplayResult, width: int = 100) -> Iterator[str]:
-    """The answer for people, line by line; prose is broken at `width`, code and paths are not."""
+def culprit_lines(c: Culprit | None) -> list[str]:
+    """At most four sentences: operator, line, samples, the fixes that cured the step; none without a replay."""
+    if c is None:
+        return []
+    if c.phase == "none":
+        return [f"none: {c.how[-1] if c.how else c.cause}"]
+    step = f" at step {c.step}" if c.step is not None else ""
+    lines = [f"{c.cause}{step}: {_place(c)}".removesuffix(": ")]
+    if c.file and c.line:
+        lines.append(f"{c.file}:{c.line}: {(c.code or '').strip()}")
+    if c.samples:
+        lines.append(f"samples of the batch: {_first_samples(c.samples)}{', …' if len(c.samples) > _SAMPLES else ''}")
+    cures = [fix.name for fix in c.fixes if fix.cured]
+    lines.append(f"cured by {', '.join(cures)}" if cures else "none of the fixes tried cured it")
+    return [squeezed(line, 300) for line in lines]
+
+
+def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
+    """The whole answer of a replay. Prose is wrapped at `width` columns, code and paths are not."""
     c = result.culprit
 
     def prose(*lines: str) -> Iterator[str]:
         for line in lines:
             indent = " " * (len(line) - len(line.lstrip()) + 2)
-            yield from textwrap.wrap(line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+            yield from textwrap.wrap(
+                line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+            ) or [""]
 
     where = "" if result.step is None else f", step {result.step}"
     yield f"Replay of {result.target}{where}, from {shown(Path(result.checkpoint))} ({result.seconds:.1f} s)"
@@ -88,9 +58,13 @@ def text(result: ReplayResult, width: int = 100) -> Iterator[str]:
     if result.next:
         yield ""
         yield "What to do, the best established first:"
-        yield from (f"  {i}. {line.replace(c.file, _short(c.file)) if c.file else line}" for i, line in enumerate(result.next, 1))
+        yield from (
+            f"  {i}. {line.replace(c.file, _short(c.file)) if c.file else line}"
+            for i, line in enumerate(result.next, 1)
+        )
     yield ""
-    yield from prose(f"Fidelity: {'good' if result.fidelity.ok else 'NOT GOOD' if result.fidelity.compared else 'unknown'}. {result.fidelity.note}")
+    trust = "good" if result.fidelity.ok else "NOT GOOD" if result.fidelity.compared else "unknown"
+    yield from prose(f"Fidelity: {trust}. {result.fidelity.note}")
     yield from prose(*(f"Repro: {note}" for note in result.notes))
     yield "How this was established:"
     yield from prose(*(f"  - {line}" for line in c.how if line != result.fidelity.note))
@@ -118,10 +92,19 @@ def _verdict(c: Culprit) -> Iterator[str]:
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
     yield f"Culprit: {_CAUSES[c.cause]} ({c.cause}, phase {c.phase}, {c.established})"
-    place = [f"operator {c.op}" if c.op else "", "" if c.module is None else f"module {c.module}" if c.module else "in no submodule"]
-    place += [f"parameter {c.param}" if c.param else ""]
-    if any(place):
-        yield "  " + ", ".join(p for p in place if p)
+    if place := _place(c):
+        yield f"  {place}"
+
+
+def _place(c: Culprit) -> str:
+    """Operator, module and parameter, as far as they are known."""
+    module = "" if c.module is None else f"module {c.module}" if c.module else "in no submodule"
+    place = [f"operator {c.op}" if c.op else "", module, f"parameter {c.param}" if c.param else ""]
+    return ", ".join(p for p in place if p)
+
+
+def _first_samples(samples: tuple[int, ...]) -> str:
+    return ", ".join(map(str, samples[:_SAMPLES]))
 
 
 def _source(c: Culprit) -> Iterator[str]:
@@ -145,8 +128,8 @@ def _short(path: str) -> str:
 
 def _details(c: Culprit) -> Iterator[str]:
     if c.samples:
-        shown = ", ".join(map(str, c.samples[:20])) + (f" and {len(c.samples) - 20} more" if len(c.samples) > 20 else "")
-        yield f"  samples of the batch: {shown}"
+        more = f" and {len(c.samples) - _SAMPLES} more" if len(c.samples) > _SAMPLES else ""
+        yield f"  samples of the batch: {_first_samples(c.samples)}{more}"
     yield from _statistics(c.tensor)
     if c.precision_only is not None:
         yield f"  in double precision it {'is gone' if c.precision_only else 'happens as well'}"
@@ -154,7 +137,9 @@ def _details(c: Culprit) -> Iterator[str]:
 
 def _statistics(tensor: dict[str, Any]) -> Iterator[str]:
     """One line per tensor at the operator; whatever else is known on a line of its own."""
-    named = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())] + [("output", tensor.get("output"))]
+    named = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())] + [
+        ("output", tensor.get("output"))
+    ]
     other = {k: v for k, v in tensor.items() if k not in ("inputs", "output")}
     for name, stats in [*named, ("values", other)]:
         if stats:
@@ -184,19 +169,3 @@ def _fixes(c: Culprit) -> Iterator[str]:
         yield "A change of that line that cured the step:"
         diff = c.suggestion.replace(c.file, _short(c.file)) if c.file else c.suggestion
         yield from (f"  {line}" for line in diff.splitlines())
-
-
-def _progress() -> Callable[[int, int, Any], None] | None:
-    """A bar on stderr, where somebody is looking."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        return None
-
-    def show(done: int, total: int, result: Any) -> None:
-        wide = max(10, min(30, shutil.get_terminal_size().columns - 50))
-        filled = wide * done // max(1, total)
-        end = "\n" if done >= total or result.first_nonfinite else ""
-        click.echo(
-            f"\r\x1b[Kstep {result.step} [{'#' * filled}{'.' * (wide - filled)}] {done}/{total} loss {result.loss:.5g}{end}", nl=False, err=True
-        )
-
-    return show
