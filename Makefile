@@ -37,7 +37,7 @@ lint: .venv/.dev  ## style, types and the layers between packages
 	.venv/bin/lint-imports
 
 docs: .venv/.dev  ## write the reference pages of docs/ from the code
-	.venv/bin/python docs/generate.py
+	for script in docs/*.py; do .venv/bin/python $$script || exit 1; done
 
 clean:  ## remove what was installed and cached
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
