@@ -101,8 +101,8 @@ def test_with_a_checkpoint(story):
         fields={"assertion": "t >= 0 && t < n_classes", "kernel": "nll_loss_forward_reduce_cuda_kernel_2d"},
     )
     report = story({"loss": np.linspace(2, 1, 31)}, event_list=[event], ended="crashed")
-    report.run.checkpoints = [Checkpoint(path="runs/exp7/step-20.pt", step=20)]
-    found, _ = diagnose(View(report.run), report.findings)
+    report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/step-20.pt", step=20)]
+    found, *_ = diagnose(View(report.run), report.findings)
     advice = [text.split(" ")[0] for text in found.next]
     assert advice == ["Check", "ignore_index", "postmortem", "Run", "what", "postmortem"]
     assert found.next[2].startswith("postmortem replay")

@@ -35,8 +35,8 @@ def test_last_good_step_and_checkpoint(story, course):
     """The last calm step, the newest finite checkpoint before it, and the command that names both."""
     checkpoints = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=f) for s, f in ((100, None), (150, True), (190, False), (250, False))]
     report = story(course(**NAN_FROM_200))
-    report.run.checkpoints = checkpoints
-    diagnosis, _ = diagnose(View(report.run), report.findings)
+    report.run.checkpoints[:] = checkpoints
+    diagnosis, *_ = diagnose(View(report.run), report.findings)
     assert diagnosis.last_good_step == 199
     assert diagnosis.last_good_checkpoint == "runs/exp7/ckpt-150.pt"
     assert diagnosis.next[0] == "postmortem replay runs/exp7 --step 200 --checkpoint runs/exp7/ckpt-150.pt"
@@ -82,8 +82,8 @@ def test_a_setting_of_hundreds_of_digits_is_none(story, course):
 def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
     """Where a tag without a role is all that was logged, its own last finite step is the last good one, and nothing is said of the loss."""
     report = story({"angular/deviation": (T[::5], np.where(T[::5] < 200, 1.0 + 0.1 * np.sin(T[::5]), np.nan))})
-    report.run.checkpoints = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)]
-    found, _ = diagnose(View(report.run), report.findings)
+    report.run.checkpoints[:] = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)]
+    found, *_ = diagnose(View(report.run), report.findings)
     assert found is not None
     assert (found.last_good_step, found.last_good_checkpoint) == (195, "runs/exp7/ckpt-180.pt")
     assert not any("calm" in line for line in found.evidence_against)
@@ -92,8 +92,8 @@ def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
 def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
     """latest.pt is written again by the next run; ckpt-150.pt stays."""
     report = story(course(**NAN_FROM_200))
-    report.run.checkpoints = [Checkpoint(path=f"runs/exp7/{name}.pt", step=150, finite=True) for name in ("ckpt-150", "latest")]
-    found, _ = diagnose(View(report.run), report.findings)
+    report.run.checkpoints[:] = [Checkpoint(path=f"runs/exp7/{name}.pt", step=150, finite=True) for name in ("ckpt-150", "latest")]
+    found, *_ = diagnose(View(report.run), report.findings)
     assert found is not None
     assert found.last_good_checkpoint == "runs/exp7/ckpt-150.pt"
 
@@ -101,8 +101,8 @@ def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
 def test_checkpoints_that_were_not_asked_for_their_step(story, course):
     """Where names tell no step and nothing was looked into, the replay finds the one to start from: nobody is told to save checkpoints."""
     report = story(course(loss=at_(300, 40)))
-    report.run.checkpoints = [Checkpoint(path="runs/exp7/c119.pt", step=None)]
-    found, _ = diagnose(View(report.run), report.findings)
+    report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/c119.pt", step=None)]
+    found, *_ = diagnose(View(report.run), report.findings)
     assert found is not None
     assert (found.last_good_step, found.last_good_checkpoint) == (299, None)
     assert found.next[0] == "postmortem replay runs/exp7 --step 300"

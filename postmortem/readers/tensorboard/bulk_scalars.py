@@ -80,7 +80,6 @@ class Layout:
 
     @classmethod
     def of(cls, places: Places, length: int, width: int) -> Layout:
-        """The layout of records of `length` bytes, in rows of `width` bytes, with their fields at `places`."""
         size = np.dtype(DTYPES[places.dtype][0]).itemsize
         free = np.zeros(width, np.uint8)
         free[length:] = 0xFF  # the record's checksum and what follows it

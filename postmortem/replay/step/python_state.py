@@ -133,14 +133,12 @@ class Outside:
 
 
 def state_of(generator: Any) -> Any:
-    """The state of a generator of numpy, random or torch."""
     if isinstance(generator, np.random.Generator):
         return copy.deepcopy(generator.bit_generator.state)
     return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
 
 
 def set_state(generator: Any, state: Any) -> None:
-    """Puts back what `state_of` returned."""
     if isinstance(generator, np.random.Generator):
         generator.bit_generator.state = copy.deepcopy(state)
     elif isinstance(generator, random.Random):

@@ -40,7 +40,6 @@ class Rng:
 
     @classmethod
     def capture(cls, others: Iterable[Any] = ()) -> Rng:
-        """The states of torch's, numpy's and Python's global generators and of the `others`."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
         return cls(torch.get_rng_state(), cuda, np.random.get_state(), random.getstate(), [(g, state_of(g)) for g in others])
 
@@ -52,7 +51,6 @@ class Rng:
         return numpy and tensors and own and self.python == other.python
 
     def restore(self) -> None:
-        """Puts all generators back."""
         torch.set_rng_state(self.cpu)
         if self.cuda:
             torch.cuda.set_rng_state_all(self.cuda)
@@ -292,7 +290,6 @@ class State:
         self.refresh()
 
     def refresh(self) -> None:
-        """Captures the present state in place of the one held."""
         modules = {id(m): m for model in self._models for m in model.modules()}.values()
         self._owners: list[tuple[dict[str, Any], dict[str, Any]]] = [(m._parameters, dict(m._parameters)) for m in modules] + [
             (m._buffers, dict(m._buffers)) for m in modules
@@ -312,7 +309,6 @@ class State:
         self.rng = Rng.capture(self._outside.generators)
 
     def restore(self) -> None:
-        """Puts back everything as it was when it was captured last."""
         with torch.no_grad():
             for owner, entries in self._owners:
                 owner.clear()

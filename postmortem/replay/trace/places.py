@@ -32,7 +32,6 @@ class Where:
 
     @property
     def file(self) -> str | None:
-        """The source file; None where no line is known."""
         return None if self.code is None else self.code.co_filename
 
     @property
