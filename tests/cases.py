@@ -56,13 +56,17 @@ def file_of(item: Any) -> Path:
     return Path("tests", *folders, f"test_{module}.py")
 
 
-def cases_of(item: Any) -> list[Case]:
-    """The cases that the test file of an item declares for it; none where there is no such file."""
-    file = file_of(item)
+def cases_in(file: Path) -> list[Case]:
+    """All cases that a test file, relative to the repository's root, declares; none where there is no such file."""
     if not (ROOT / file).exists():
         return []
     module = import_module(".".join(file.with_suffix("").parts))
-    return [c for value in vars(module).values() for c in getattr(value, "cases", ()) if c.of is item]
+    return [case for value in vars(module).values() for case in getattr(value, "cases", ())]
+
+
+def cases_of(item: Any) -> list[Case]:
+    """The cases that the test file of an item declares for it."""
+    return [case for case in cases_in(file_of(item)) if case.of is item]
 
 
 def cases(registry: Iterable[Any], kind: str) -> list[Case]:

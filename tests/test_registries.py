@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
 
@@ -14,7 +15,7 @@ from postmortem.api import broken_plugins
 from postmortem.core.registry import Registry
 from postmortem.detectors import DETECTORS
 from postmortem.signatures import CATALOGUE
-from tests.cases import ROOT, cases_of, file_of
+from tests.cases import ROOT, cases_in, cases_of, file_of
 
 NEEDED = {
     "postmortem.checkpoints.formats": ("reads",),
@@ -63,6 +64,15 @@ def test_every_registered_item_has_its_cases(item, kind):
     assert (ROOT / file_of(item)).exists(), f"{item.__name__} of {item.__module__} has no test file: write {file_of(item)}"
     kinds = {case.kind for case in cases_of(item)}
     assert kind in kinds, f"{file_of(item)} declares no case with @{kind}({item.__name__})"
+
+
+@pytest.mark.parametrize("registry", [r for r in registries() if NEEDED.get(r.package)], ids=lambda r: r.package)
+def test_every_case_stands_in_the_file_of_its_item(registry):
+    """A case in another file, or of something that is not registered, would never run."""
+    folder = Path("tests", *registry.package.split(".")[1:])
+    files = [file.relative_to(ROOT) for file in (ROOT / folder).glob("test_*.py")]
+    declared = [(file, case) for file in files for case in cases_in(file)]
+    assert [str(case) for file, case in declared if file != file_of(case.of) or case.of not in list(registry)] == []
 
 
 @pytest.mark.parametrize("signature", CATALOGUE.values(), ids=lambda s: s.id)
