@@ -137,11 +137,9 @@ def _details(c: Culprit) -> Iterator[str]:
 
 def _statistics(tensor: dict[str, Any]) -> Iterator[str]:
     """One line per tensor at the operator; whatever else is known on a line of its own."""
-    named = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())] + [
-        ("output", tensor.get("output"))
-    ]
+    inputs = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
     other = {k: v for k, v in tensor.items() if k not in ("inputs", "output")}
-    for name, stats in [*named, ("values", other)]:
+    for name, stats in [*inputs, ("output", tensor.get("output")), ("values", other)]:
         if stats:
             yield f"  {name}: {', '.join(f'{k} {_number(v)}' for k, v in stats.items() if v is not None)}"
 
