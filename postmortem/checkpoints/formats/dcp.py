@@ -70,7 +70,6 @@ def _own(found: Any) -> Any:
 
 
 def is_dcp(folder: Path) -> bool:
-    """Whether a folder was written by torch.distributed.checkpoint."""
     return folder.is_dir() and (folder / ".metadata").is_file()
 
 

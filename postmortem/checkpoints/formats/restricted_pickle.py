@@ -43,7 +43,6 @@ class UnreadableCheckpoint(ReplayError):
 
 
 def is_zip(path: Path) -> bool:
-    """Whether a file begins with a zip record, as torch.save writes since 1.6."""
     with path.open("rb") as f:
         return f.read(4) == b"PK\x03\x04"
 
@@ -128,7 +127,6 @@ class Trusting(pickle.Unpickler):
     """Unpickles whatever can be: a script's own classes (``__main__.Config``) are not here, and no state needs them."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class, or a stand-in of the same name where it cannot be imported."""
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError):
@@ -251,7 +249,6 @@ def _wanted(path: Path, text: str) -> list[str]:
 
 
 def short(error: BaseException) -> str:
-    """The decisive line of an error of torch.load, at most 200 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     line = next((x for x in lines if x.startswith("WeightsUnpickler error")), lines[0] if lines else type(error).__name__)
     return re.split(r"\. This (?:file can still|is an internal)", line)[0][:200]

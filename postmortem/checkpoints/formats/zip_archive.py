@@ -18,15 +18,12 @@ class Part(io.RawIOBase):
         self._f, self._base, self.size, self._at = f, base, size, 0
 
     def seekable(self) -> bool:
-        """True, as for any file."""
         return True
 
     def tell(self) -> int:
-        """The position in the part."""
         return self._at
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Sets the position. ValueError before the beginning of the part."""
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         if at < 0:
             raise ValueError("truncated or corrupt: the archive's directory points to before its beginning")
@@ -34,7 +31,6 @@ class Part(io.RawIOBase):
         return at
 
     def read(self, n: int = -1) -> bytes:
-        """At most `n` bytes of the part; all that are left if negative."""
         left = max(0, self.size - self._at)
         self._f.seek(self._base + self._at)
         data = self._f.read(left if n < 0 else min(n, left))
@@ -42,7 +38,6 @@ class Part(io.RawIOBase):
         return data
 
     def readinto(self, buffer: Any) -> int:
-        """Fills a buffer; returns the number of bytes read."""
         data = self.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
