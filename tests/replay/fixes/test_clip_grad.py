@@ -8,9 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.fixes.clip_grad import ClipGrad  # noqa: E402
+from tests.replay.fixes.cases import cures, leaves  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
+@cures(ClipGrad)
 def test_cures_an_update_by_a_huge_gradient(ask: Any, outcome: Any) -> None:
     """A gradient that overflows the parameters, at a hundredth of the rate too, does not once it is clipped."""
     model = torch.nn.Linear(4, 1, bias=False)
@@ -19,6 +23,7 @@ def test_cures_an_update_by_a_huge_gradient(ask: Any, outcome: Any) -> None:
     assert (culprit.phase, outcome(culprit, "clip_grad"), outcome(culprit, "lower_lr")) == ("optimizer", True, False)
 
 
+@leaves(ClipGrad)
 def test_does_not_cure_what_fails_before_the_update(ask: Any, outcome: Any) -> None:
     """The logarithm of zero is computed before gradients are clipped."""
     culprit = ask(lambda m, b: (m(b) * 0).log().sum(), torch.ones(2, 4))

@@ -8,6 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.fixes.contiguous import Contiguous  # noqa: E402
+from tests.replay.fixes.cases import cures, leaves  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
@@ -21,6 +24,7 @@ class _Depthwise(torch.nn.Module):
         return self.conv(y)
 
 
+@cures(Contiguous)
 def test_cures_a_gradient_with_other_strides(ask: Any) -> None:
     """A convolution that reads a contiguous tensor gives its weight a gradient of the weight's strides."""
     culprit = ask(lambda m, b: m(b).square().mean(), torch.randn(2, 16, 8, 8), _Depthwise())
@@ -28,6 +32,7 @@ def test_cures_a_gradient_with_other_strides(ask: Any) -> None:
     assert "+        return self.conv(y.contiguous())" in culprit.suggestion.splitlines()
 
 
+@leaves(Contiguous)
 def test_does_not_cure_strides_that_a_hook_made(ask: Any) -> None:
     """The gradient is transposed after it was computed: what the line reads does not matter."""
     model = torch.nn.Linear(4, 4, bias=False)

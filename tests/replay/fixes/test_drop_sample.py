@@ -8,9 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.fixes.drop_sample import DropSample  # noqa: E402
+from tests.replay.fixes.cases import cures, leaves  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
+@cures(DropSample)
 def test_cures_a_step_with_one_bad_sample(ask: Any, outcome: Any) -> None:
     """The sample whose logarithm is infinite is named, and without it the step is fine."""
     x = torch.ones(4, 4)
@@ -19,6 +23,7 @@ def test_cures_a_step_with_one_bad_sample(ask: Any, outcome: Any) -> None:
     assert (culprit.samples, outcome(culprit, "drop_sample")) == ((2,), True)
 
 
+@leaves(DropSample)
 def test_is_withdrawn_where_the_step_fails_without_the_samples_as_well(ask: Any, outcome: Any) -> None:
     """Of two samples one is bad; the other alone has no standard deviation, so that neither is named."""
     x = torch.tensor([[1.0, 2, 3, 4], [0, 0, 0, 0]])

@@ -8,9 +8,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.fixes.eps import Epsilon  # noqa: E402
+from tests.replay.fixes.cases import cures, leaves  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
+@cures(Epsilon)
 def test_cures_a_division_by_zero_and_writes_the_line(ask: Any, outcome: Any) -> None:
     """The divisor kept away from zero cures the step; the changed line is suggested."""
 
@@ -29,6 +33,7 @@ def test_cures_an_optimizer_without_eps(ask: Any, outcome: Any) -> None:
     assert (culprit.phase, outcome(culprit, "eps"), culprit.suggestion) == ("optimizer", True, None)
 
 
+@leaves(Epsilon)
 def test_does_not_cure_a_quotient_that_overflows_far_from_zero(ask: Any, outcome: Any) -> None:
     """1e38 / 1e-3 is too large, and 1e-3 is farther from zero than any epsilon."""
     batch = {"x": torch.full((3, 4), 1e38), "d": torch.full((3, 1), 1e-3)}

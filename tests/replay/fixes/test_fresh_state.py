@@ -8,6 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.fixes.fresh_state import FreshState  # noqa: E402
+from tests.replay.fixes.cases import cures, leaves  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
@@ -21,12 +24,14 @@ def _adam(fill: float) -> tuple[Any, Any]:
     return model, optimizer
 
 
+@cures(FreshState)
 def test_cures_a_state_that_is_not_finite(ask: Any) -> None:
     """A NaN among the moments is gone with them."""
     culprit = ask(lambda m, b: m(b).sum(), torch.ones(2, 4), *_adam(torch.nan))
     assert (culprit.cause, culprit.fresh_state) == ("bad-parameter", True)
 
 
+@leaves(FreshState)
 def test_does_not_cure_what_fails_before_the_update(ask: Any) -> None:
     """The loss does not depend on the optimizer's state; without a state nothing is tried."""
     model, optimizer = _adam(1.0)

@@ -8,9 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from postmortem.replay.fixes.precision import BFloat16, DoublePrecision, SinglePrecision  # noqa: E402
+from tests.replay.fixes.cases import cures, leaves  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
+@cures(SinglePrecision)
+@cures(BFloat16)
+@cures(DoublePrecision)
 def test_every_precision_cures_an_overflow_of_half(ask: Any, outcome: Any) -> None:
     """A product of 1e6 is beyond the range of float16 and within that of the others."""
     culprit = ask(lambda m, b: (m(b) @ b.t()).sum(), torch.full((2, 4), 1e3), autocast="fp16")
@@ -18,6 +24,9 @@ def test_every_precision_cures_an_overflow_of_half(ask: Any, outcome: Any) -> No
     assert culprit.precision_only is True
 
 
+@leaves(SinglePrecision)
+@leaves(BFloat16)
+@leaves(DoublePrecision)
 def test_no_precision_cures_a_singularity(ask: Any, outcome: Any) -> None:
     """The logarithm of zero is infinite in every precision."""
     culprit = ask(lambda m, b: (m(b) * 0).log().sum(), torch.ones(2, 4), autocast="fp16")
