@@ -11,14 +11,15 @@ from postmortem._version import __version__
 
 if TYPE_CHECKING:
     from postmortem.api import load, localize, scan
+    from postmortem.core.culprit import Culprit
     from postmortem.core.errors import PostmortemError
     from postmortem.core.model import Diagnosis, Event, Finding, Problem
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
-    from postmortem.replay.model import Culprit, TrainStep
+    from postmortem.replay.model import TrainStep
 
 _WHERE = {
-    "Culprit": "postmortem.replay.model",
+    "Culprit": "postmortem.core.culprit",
     "Diagnosis": "postmortem.core.model",
     "Event": "postmortem.core.model",
     "Finding": "postmortem.core.model",

@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from postmortem.checkpoints.health import Health
+    from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.registry import Broken
     from postmortem.judging.comparison import Comparison
-    from postmortem.replay.driver import ReplayResult
-    from postmortem.replay.model import Culprit, TrainStep
+    from postmortem.replay.model import TrainStep
 
     PathLike = str | os.PathLike[str]
 
@@ -295,7 +295,7 @@ def _add_culprit(report: RunReport) -> None:
     except PostmortemError as error:
         report.notes = (*report.notes, f"replay: {error}")
         return
-    report.culprit = result.as_json()["culprit"]
+    report.culprit = result.culprit
     if result.next and report.diagnosis is not None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
 
 _SPAN = 16 * CHUNK  # what a thread takes at a time
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
+
+
+Part = Literal["weights", "state", "record"]
+_STATE = re.compile(r"optim|(^|[./])state[./]|exp_avg|momentum_buffer|sched|scaler|(^|[._/])rng|random", re.IGNORECASE)
+_RECORD = re.compile(r"best|min_val|max_val|metric|monitor|loss|step$", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -52,6 +58,14 @@ class TensorHealth:
     @property
     def nonfinite(self) -> int:
         return self.nan + self.posinf + self.neginf
+
+    @property
+    def part(self) -> Part:
+        """What the tensor belongs to, by its name: "weights", "state" (of an optimizer, a scheduler, a scaler or a random
+        generator), or "record": a single number beside them, such as the step or the best loss so far."""
+        if self.numel == 1 and _RECORD.search(self.name):
+            return "record"
+        return "state" if _STATE.search(self.name) else "weights"
 
     @property
     def bad(self) -> bool:

@@ -9,6 +9,7 @@ from postmortem.core.display import _hook
 from postmortem.core.model import VERDICTS, Checkpoint, Diagnosis, Ended, Event, Finding, Problem, Source, Verdict
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.core.run import Run
 
 
@@ -45,8 +46,8 @@ class RunReport:
     around: tuple[Around, ...] = ()
     notes: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
-    culprit: dict[str, Any] | None = None
-    """What a replay of the run answered, as plain JSON types: the `culprit` of ``postmortem replay --format json``."""
+    culprit: Culprit | None = None
+    """The answer of a replay of the run; None where it was not replayed."""
     run: Run | None = None
 
     def __repr__(self) -> str:

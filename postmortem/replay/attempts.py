@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.content import Saved, read_saved
 from postmortem.core.errors import ReplayError
-from postmortem.replay.model import Context, Fidelity
+from postmortem.replay.model import Context
 from postmortem.replay.recipe.user_errors import as_replay_error, out_of_memory, user_frames
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.roll.random_state import NO_RANDOM_STATE
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from postmortem.core.culprit import Fidelity
     from postmortem.core.view import View
     from postmortem.replay.recipe.load import Recipe
     from postmortem.replay.roll.aim import Aim

@@ -10,13 +10,12 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
+from postmortem.core.culprit import ReplayResult
 from postmortem.core.errors import ReplayError
-from postmortem.core.model import SCHEMA_VERSION, json_value
 from postmortem.core.view import View
 from postmortem.replay.advice import advice
 from postmortem.replay.attempts import Attempts
@@ -35,40 +34,6 @@ if TYPE_CHECKING:
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
     from postmortem.replay.attempts import Progress
-    from postmortem.replay.model import Culprit, Fidelity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
-    """The answer of a replay: which step of what was rerun from where, how faithful that was, and the culprit.
-
-    `fitted` and `unfitted` say what of the checkpoint went where; `judged` is False where nothing can be said,
-    because the replay does not follow the log. `next` is what to do, the best established first.
-    """
-
-    target: str
-    recipe: str
-    checkpoint: str
-    step: int | None
-    fidelity: Fidelity
-    culprit: Culprit
-    fitted: tuple[str, ...] = ()
-    unfitted: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    next: tuple[str, ...] = ()
-    judged: bool = True
-    seconds: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit, next."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "target": self.target,
-            "step": self.step,
-            "fidelity": json_value(asdict(self.fidelity)),
-            "culprit": json_value(asdict(self.culprit)),
-            "next": list(self.next),
-        }
 
 
 def replay(

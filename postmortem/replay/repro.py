@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType
 
-    from postmortem.replay.model import Culprit
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.roll.roll import Roll
     from postmortem.replay.step.runner import StepRunner
 
@@ -80,7 +80,9 @@ class _Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         if kept is not None:
             written = (out, args) if _in_place(name) else out
-            made = (_any(torch.isnan, written) and not _any(torch.isnan, kept)) or (_any(torch.isinf, written) and not _odd(kept))
+            made = (_any(torch.isnan, written) and not _any(torch.isnan, kept)) or (
+                _any(torch.isinf, written) and not _odd(kept)
+            )
             self.calls.append((f"{name}.{overload}", *kept, made))
         return out
 
@@ -119,7 +121,9 @@ def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) ->
         return f"no stand-alone script was written: a fault of phase {found.phase} has no single operator with a line"
     here = False
     for backward in {"backward": (True, False), "forward": (False, True)}.get(found.phase, (False,)):
-        until: Any = "step" if found.phase == "optimizer" else "grad" if found.phase == "backward" and not backward else "loss"
+        until: Any = (
+            "step" if found.phase == "optimizer" else "grad" if found.phase == "backward" and not backward else "loss"
+        )
         calls = _calls(runner, done, found, until)
         here = here or any(made for *_, made in calls)
         said = _first_that_shows(folder, found, calls if backward else [c for c in calls if c[3]], backward=backward)
@@ -139,7 +143,10 @@ def _first_that_shows(folder: Path, found: Culprit, calls: list[_Call], *, backw
         if _shows(run, args, kwargs):
             try:
                 return _written(folder, found, run, args, kwargs)
-            except (OSError, RuntimeError) as error:  # torch's own for a folder it cannot write to; the answer stands without it
+            except (
+                OSError,
+                RuntimeError,
+            ) as error:  # torch's own for a folder it cannot write to; the answer stands without it
                 return f"no stand-alone script was written to {folder}: {getattr(error, 'strerror', None) or str(error).splitlines()[0]}"
     return None
 
@@ -173,8 +180,16 @@ def _calls(runner: StepRunner, done: Roll, found: Culprit, until: Literal["loss"
 def _written(folder: Path, found: Culprit, run: str, args: Any, kwargs: Any) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     torch.save((args, kwargs), folder / "tensors.pt")
-    place = f"{found.file}:{found.line}\n    {found.code or ''}" if found.file is not None else f"the optimizer, for {found.param}"
-    what = f"{found.op}, {found.phase} pass of step {found.step}: {place}" if found.file else f"{found.op} at step {found.step}: {place}"
+    place = (
+        f"{found.file}:{found.line}\n    {found.code or ''}"
+        if found.file is not None
+        else f"the optimizer, for {found.param}"
+    )
+    what = (
+        f"{found.op}, {found.phase} pass of step {found.step}: {place}"
+        if found.file
+        else f"{found.op} at step {found.step}: {place}"
+    )
     said = what.replace("\\", "\\\\").replace('"', "'")  # it becomes a docstring
     (folder / "repro.py").write_text(SCRIPT.format(what=said, run=run), encoding="utf-8")
     return f"a stand-alone script that shows the fault: {folder / 'repro.py'}"

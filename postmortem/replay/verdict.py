@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.find import shown
 from postmortem.checkpoints.health import inspect
+from postmortem.core.culprit import Culprit
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.localize import localize
-from postmortem.replay.model import Culprit
 from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.roll.fidelity import compare

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from postmortem.core.model import json_value
 from postmortem.core.report import Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
-    culprit_lines,
     event_where,
     folded,
     headline,
@@ -125,7 +125,7 @@ def _run(run: RunReport, head: str = "") -> str:
     diagnosis = run.diagnosis
     if diagnosis:
         parts.append(f"<p><b>{_e(diagnosis.name)}</b>: {_e(diagnosis.summary)}</p>")
-    parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run)]))
+    parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run.culprit)]))
     parts.append(_values(run.around))
     parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
     if diagnosis:

@@ -52,7 +52,7 @@ def run_value(run: RunReport) -> dict[str, Any]:
             "not_checked": [{"code": code, "why": why} for code, why in run.not_checked],
             "around": [_around(a) for a in run.around],
             "checkpoints": [{"path": c.path, "step": c.step, "finite": c.finite} for c in run.checkpoints],
-            "culprit": run.culprit,
+            "culprit": run.culprit.as_json() if run.culprit else None,
             "notes": run.notes,
         }
     )

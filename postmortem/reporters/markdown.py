@@ -6,10 +6,10 @@ import re
 from typing import TYPE_CHECKING
 
 from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
-    culprit_lines,
     event_where,
     folded,
     headline,
@@ -97,7 +97,7 @@ def _run(run: RunReport) -> list[str]:
     diagnosis = run.diagnosis
     if diagnosis:
         lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
-    lines += _list("Culprit", culprit_lines(run))
+    lines += _list("Culprit", culprit_lines(run.culprit))
     if run.around:
         rows = [(code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr")) for a in run.around]
         lines += ["", *_table(("", "before", "at onset", "course"), rows)]

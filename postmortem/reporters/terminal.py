@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.text import Text
 
 from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
-    culprit_lines,
     event_facts,
     event_where,
     folded,
@@ -135,7 +135,7 @@ def _run(page: _Page, run: RunReport) -> None:
     diagnosis, folds = run.diagnosis, folded(run)
     if diagnosis:
         page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500 if page.verbose else 450))
-    for i, line in enumerate(culprit_lines(run)):
+    for i, line in enumerate(culprit_lines(run.culprit)):
         page.add("culprit" if i == 0 else "", line)
     if bad or page.verbose:
         _values(page, run.around)
@@ -293,7 +293,7 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
             page.add("", *_names(page, runs))
         for run in runs if len(runs) <= 5 else ():
             _member(page, run, alone=len(runs) == 1)
-            for line in culprit_lines(run)[:2]:
+            for line in culprit_lines(run.culprit)[:2]:
                 page.add("", line, mark="  ", lines=1)
         diagnosis = runs[0].diagnosis
         if diagnosis:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from postmortem.readers.tensorboard.bulk_scalars import Columns
+    from postmortem.readers.tensorboard.bulk_scalars import Scalars
     from postmortem.readers.tensorboard.tfrecord import Batch
 
 _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-empty)?$")
@@ -108,7 +108,7 @@ class _File:
         """The number that stands for a tag."""
         return self.codes.setdefault(tag, len(self.codes))
 
-    def merged(self, bulk: Columns, batch: Batch) -> list[Any]:
+    def merged(self, bulk: Scalars, batch: Batch) -> list[Any]:
         """Code, step, value and wall time of the batch's scalars, in file order."""
         self.records += int(np.count_nonzero(bulk.known))
         rest = [row for i in np.flatnonzero(~bulk.known) for row in self.parse(int(i), batch)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._repairs import sanitized
+from postmortem.replay.fixes.sanitize_input import sanitized
 from postmortem.replay.rerun.candidates import Candidate, candidates
 from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.tensors import NAN
@@ -15,8 +15,8 @@ from postmortem.replay.trace.tracer import Tracer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from postmortem.core.culprit import Established
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Established
     from postmortem.replay.rerun.reruns import Traced
 
 _ROUNDS, _AT_MOST = 4, 8

@@ -7,9 +7,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from postmortem.replay._repairs import with_repairs
-from postmortem.replay.culprit.sample_hints import fails_without
-from postmortem.replay.model import Culprit
+from postmortem.core.culprit import Culprit
+from postmortem.replay.fixes import Case, conclude, try_fixes
+from postmortem.replay.fixes.precision import measure_precision
 from postmortem.replay.rerun.reruns import TRIES, Reruns, Stage, Traced, error_site
 from postmortem.replay.rerun.samples import Samples
 from postmortem.replay.step.names import plain_name
@@ -117,21 +117,19 @@ class Investigation:
 
     def with_fixes(self, facts: dict[str, Any], candidate: Candidate | None = None) -> Culprit:
         """A culprit with these fields and the fixes that were tried on the step."""
-        found = self.culprit(**facts)
-        found = with_repairs(
-            found, candidate, self.reruns, self.samples, stage=self.stage, fixes=self.fixes, how=self.trail
-        )
+        tried = Case(self.culprit(**facts), self.reruns, self.samples, self.stage, self.trail)
+        if candidate is not None:
+            tried.op, tried.where = candidate.op, candidate.hits[0].where
+        measure_precision(tried)
+        if self.fixes:
+            try_fixes(tried)
         if self.times > 1:
             luck = f"cured is what leaves it finite {self.times} times in a row"
             self.trail.append(f"the step is not deterministic: {luck}")
         elif self._determinism_unknown and not self.reruns.luck.determinism_unknown:
             self.trail.append("where it is finite, the step gives the same bits twice: deterministic")
-        left_out = next((f for f in found.fixes if f.name == "drop_sample" and not f.cured), None)
-        if left_out is not None and found.phase != "data" and fails_without(found.samples or (), self):
-            self.trail.append("samples: none in particular, as with those left out the step fails as well")
-            kept = tuple(f for f in found.fixes if f is not left_out)
-            found = replace(found, samples=None, fixes=kept)
-        return replace(found, how=tuple(self.trail))
+        conclude(tried)
+        return replace(tried.found, how=tuple(self.trail))
 
 
 def code_at(file: str | None, line: int | None) -> str | None:

@@ -25,7 +25,8 @@ from postmortem.replay.step.runner import StepRunner
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.replay.model import Culprit, TrainStep
+    from postmortem.core.culprit import Culprit
+    from postmortem.replay.model import TrainStep
 
 _MANY_STEPS = 1_000_000
 

@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._repairs import LARGEST_INPUT, sanitized
 from postmortem.replay.culprit.group_testing import find_samples
+from postmortem.replay.fixes.sanitize_input import LARGEST_INPUT, sanitized
 from postmortem.replay.rerun.candidates import candidates
 from postmortem.replay.step.batches import tensor_map
 from postmortem.replay.step.overrides import Overrides
-from postmortem.replay.step.rng import Rng
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from postmortem.core.culprit import Phase
     from postmortem.replay.culprit.group_testing import Make
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Phase
     from postmortem.replay.rerun.candidates import Candidate
     from postmortem.replay.rerun.reruns import Traced
     from postmortem.replay.trace.records import Hit
@@ -156,15 +153,3 @@ def are_outliers(named: list[int] | None, case: Investigation) -> bool:
     if not large or not set(large) <= set(named):
         return False
     return case.reruns.fails(Overrides(batch=sanitized)) is False
-
-
-def fails_without(named: Sequence[int], case: Investigation) -> bool:
-    """True if the step fails at the same stage without these samples, too, on the same random numbers."""
-    reruns = case.reruns
-    if not reruns.fails(Overrides(batch=case.samples.drop(named)), at=case.stage):
-        return False
-    generators = case.runner.outside.generators
-    case.runner.restore(reruns.before)
-    before = Rng.capture(generators)
-    reruns.fails(at=case.stage)
-    return Rng.capture(generators).same(before)

@@ -6,10 +6,10 @@ import linecache
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from postmortem.replay.fixes import singular
 from postmortem.replay.trace.operators import FRESH, MAKERS
 from postmortem.replay.trace.places import NOWHERE
 from postmortem.replay.trace.records import Hit, Origin
+from postmortem.replay.trace.singular import singular
 from postmortem.replay.trace.tensors import INF, NAN, NEG
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.culprit import Fidelity
 from postmortem.core.errors import ReplayError, did_you_mean
-from postmortem.replay.model import Fidelity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,7 +18,9 @@ def config_of(run: Run | None, target: Path) -> dict[str, Any]:
     folder = target if target.is_dir() else target.parent
     own = Path(run.path) if run is not None else folder  # below the target, as Lightning's version_0/ is
     folders = [folder, folder.parent] if run is None else [own if own.is_dir() else own.parent, folder, home_of(folder)]
-    for path in [f / n for f in folders for n in ("config.json", "hparams.json", "args.json", "hparams.yaml", "config.yaml")]:
+    for path in [
+        f / n for f in folders for n in ("config.json", "hparams.json", "args.json", "hparams.yaml", "config.yaml")
+    ]:
         if path.is_file() and path.stat().st_size < 1 << 20:
             found = _read_config(path)
             if isinstance(found, dict) and found:

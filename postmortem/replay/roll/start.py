@@ -60,7 +60,9 @@ def _given(path: Path, aim: Aim, good: str | None, known: dict[Path, int | None]
     step = _step(path, known)
     if not _before(step, aim):
         tail = f"; the last good one is {good}" if good and _step(Path(good), known) != step else ""
-        raise ReplayError(f"the checkpoint {path.name} is of step {step}, not before step {aim.step}, where the replay is to end{tail}")
+        raise ReplayError(
+            f"the checkpoint {path.name} is of step {step}, not before step {aim.step}, where the replay is to end{tail}"
+        )
     return path
 
 

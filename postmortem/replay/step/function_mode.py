@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
+
+from postmortem.replay.trace.places import user_frame
+
+if TYPE_CHECKING:
+    from types import FrameType
 
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
 
@@ -38,3 +44,9 @@ def _backward(outputs: Any, gradients: Any = None) -> None:
         gradients = (torch.ones_like(of[0]),)
     given = (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients)
     _engine_run_backward(of, given, False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def calling_frame(file: str, line: int) -> FrameType | None:
+    """Called by `StepMode.change`: the frame of the user's code that makes the call; None where it is at another line."""
+    frame = user_frame(sys._getframe(2))
+    return frame if frame is not None and frame.f_lineno == line and frame.f_code.co_filename == file else None

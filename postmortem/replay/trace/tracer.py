@@ -55,6 +55,18 @@ def _total(t: torch.Tensor) -> torch.Tensor:
     )
 
 
+def _nonfinite(sums: Iterable[tuple[int, torch.Tensor]]) -> list[int]:
+    """The operators whose sum is not finite, in order; one read per device, as each is a synchronisation."""
+    by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    for index, total in sums:
+        by_device.setdefault(total.device, []).append((index, total.to(torch.float64)))
+    found = []
+    for of_device in by_device.values():
+        values = torch.stack([total for _, total in of_device]).tolist()
+        found += [index for (index, _), value in zip(of_device, values, strict=True) if not math.isfinite(value)]
+    return sorted(found)
+
+
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """See the module.
 
@@ -123,8 +135,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 handle.remove()
             self._handles = []
         if self._sums:
-            sums = torch.stack([s.to(torch.float64) for _, s in self._sums]).tolist()
-            self.suspects += [i for (i, _), s in zip(self._sums, sums, strict=True) if not math.isfinite(s)]
+            self.suspects += _nonfinite(self._sums)
             self._sums = []
 
     def _leave(self, module: torch.nn.Module, *_: Any) -> None:

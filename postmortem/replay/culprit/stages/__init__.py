@@ -14,8 +14,8 @@ from postmortem.core.registry import Registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 class DiagnosisStage(Protocol):

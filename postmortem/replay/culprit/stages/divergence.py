@@ -6,14 +6,17 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from postmortem.core.culprit import Fix
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.model import Fix
+from postmortem.replay.fixes import FIXES
+from postmortem.replay.fixes.fresh_state import FreshState
+from postmortem.replay.fixes.precision import DoublePrecision
 from postmortem.replay.roll.roll import survives
 from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
     from postmortem.replay.roll.roll import Roll
     from postmortem.replay.step.runner import StepRunner
 
@@ -76,12 +79,11 @@ class _Rerun:
         """A loss that counts as the level, in addition to those of the first steps."""
 
     def smaller_steps(self) -> list[Fix]:
+        """The outcomes of the fixes that limit the update, each applied from the first step on."""
+        limits = [kind for kind in FIXES if kind.limits_update]
         return [
-            Fix(name=name, cured=self.survives(overrides), how=f"{what}, from step {self.roll.first} on")
-            for name, overrides, what in (
-                ("lower_lr", Overrides(lr=0.01), "learning rate × 0.01"),
-                ("clip_grad", Overrides(clip=1.0), "gradient norm at most 1"),
-            )
+            Fix(name=kind.name, cured=self.survives(kind.overrides), how=f"{kind.what}, from step {self.roll.first} on")
+            for kind in reversed(limits)
         ]
 
     def in_double_precision(self) -> tuple[bool, Fix]:
@@ -89,13 +91,13 @@ class _Rerun:
 
         Gone means that the steps stay finite to the end of the batches or, if that is not known, at their level.
         """
-        double, known = Overrides(dtype="fp64"), self.known_batches
+        double, known = DoublePrecision.overrides, self.known_batches
         end = None
         if self.roll.fault is not None and known is not None:
             end = min(self.roll.first + known - 1, self.roll.last + _FURTHER)
         precise = self.survives(double, end, level=end is None)
         cured = precise and self.survives(double)
-        return precise, Fix(name="fp64", cured=cured, how="all steps in double precision")
+        return precise, Fix(name=DoublePrecision.name, cured=cured, how="all steps in double precision")
 
     def batches_differ(self) -> bool:
         """True if the batches leave the level of the first steps with fixed weights too, but less than a thousandth as
@@ -132,4 +134,4 @@ class _Rerun:
             end = twice
         else:
             end = self.roll.last if self.known_batches is None else min(self.roll.first + self.known_batches - 1, twice)
-        return self.survives(Overrides(fresh_optimizer=True), end)
+        return self.survives(FreshState.overrides, end)

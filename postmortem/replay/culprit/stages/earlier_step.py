@@ -11,8 +11,8 @@ from postmortem.replay.trace.operators import FRESH
 from postmortem.replay.trace.tensors import NAN, POS, exact_bits
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
     from postmortem.replay.rerun.reruns import Traced
     from postmortem.replay.trace.records import Origin
 

@@ -10,8 +10,8 @@ from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.operators import canonical
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 @stage(order=50)

@@ -15,8 +15,8 @@ from postmortem.replay.trace.operators import canonical
 from postmortem.replay.trace.tensors import NAN
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Cause, Culprit, Established, Phase
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Cause, Culprit, Established, Phase
     from postmortem.replay.rerun.candidates import Candidate
     from postmortem.replay.trace.records import Hit
 

@@ -9,8 +9,8 @@ from postmortem.replay.culprit.stages import stage
 from postmortem.replay.recipe.user_errors import describe
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 @stage(order=40)

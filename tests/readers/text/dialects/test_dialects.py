@@ -11,8 +11,9 @@ from postmortem.readers.text import read_text
 from postmortem.readers.text.dialects import DIALECTS
 from postmortem.readers.text.dialects.column_table import ColumnTable
 from postmortem.readers.text.lines.prefixes import NOTHING
-from postmortem.readers.text.records.miner import LONGEST_ROW, mine
+from postmortem.readers.text.records.miner import mine
 from postmortem.readers.text.records.record import Row
+from postmortem.readers.text.records.tokens import LONGEST_ROW
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,12 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
             [MEGATRON.format(i=i, loss=f"lm loss: {i}.5E+00 | " if i < 40 else "") for i in (10, 20, 30, 40)]
             + [" validation loss at iteration 40 | lm loss value: 5.812345E+00 | lm loss PPL: 3.344022E+02 | "]
         ),
-        [("lm loss", 10, 10.5), ("lm loss", 40, math.nan), ("validation lm loss", 40, 5.812345), ("grad norm", 40, 1.5)],
+        [
+            ("lm loss", 10, 10.5),
+            ("lm loss", 40, math.nan),
+            ("validation lm loss", 40, 5.812345),
+            ("grad norm", 40, 1.5),
+        ],
     ),
     "deepspeed": (
         "[2026-11-20 12:01:13,370] [INFO] [logging.py:128:log_dist] [Rank 0] step=10, skipped=2, lr=[6e-06, 1e-05], mom=[(0.9, 0.999)]\n"
@@ -42,14 +48,17 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     ),
     "lightning": (
         "\r".join(
-            f"Epoch {e}: {n * 25}%|██   | {n}/4 [00:00<00:00, 301.01it/s, v_num=3, train_loss={e * 4 + n}.5" + (f", val_loss={e}.25]" if e else "]")
+            f"Epoch {e}: {n * 25}%|██   | {n}/4 [00:00<00:00, 301.01it/s, v_num=3, train_loss={e * 4 + n}.5"
+            + (f", val_loss={e}.25]" if e else "]")
             for e in range(3)
             for n in range(1, 5)
         ),
         [("train_loss", 1, 1.5), ("train_loss", 12, 12.5), ("val_loss", 5, 1.25), ("val_loss", 9, 2.25)],
     ),
     "a bar with a counter of its own": (
-        "\n".join(f"Epoch #{e}: 801it [00:20, 480.12it/s, env_step={800 * e}, loss={e}.500, rew={e}.00]" for e in range(1, 5)),
+        "\n".join(
+            f"Epoch #{e}: 801it [00:20, 480.12it/s, env_step={800 * e}, loss={e}.500, rew={e}.00]" for e in range(1, 5)
+        ),
         [("loss", 1600, 2.5), ("rew", 3200, 4.0)],
     ),
     "kaldi": (
@@ -71,7 +80,8 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     ),
     "tqdm-loggable": (
         "".join(
-            f"Progress on:train {n}.0it/40.0it rate:1.2it/s remaining:00:30 elapsed:00:{n:02d} postfix:loss={9 / n:.3f}\n" for n in range(10, 41)
+            f"Progress on:train {n}.0it/40.0it rate:1.2it/s remaining:00:30 elapsed:00:{n:02d} postfix:loss={9 / n:.3f}\n"
+            for n in range(10, 41)
         ),
         [("loss", 12, 0.75), ("loss", 36, 0.25)],
     ),
@@ -88,7 +98,9 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     ),
     "openmmlab": (
         "\n".join(
-            f"2026-11-20 12:06:0{e} - mmdet - INFO - Epoch [{e}][{n}/100]\tlr: 1e-05, eta: 9:39:17, loss: {e}.{n}" for e in (1, 2) for n in (50, 100)
+            f"2026-11-20 12:06:0{e} - mmdet - INFO - Epoch [{e}][{n}/100]\tlr: 1e-05, eta: 9:39:17, loss: {e}.{n}"
+            for e in (1, 2)
+            for n in (50, 100)
         )
         + "\n2026-11-20 12:07:01 - mmdet - INFO - Epoch(val) [2][5000]\tbbox_mAP: 0.152, bbox_mAP_copypaste: 0.152 0.287\n",
         [("loss", 50, 1.5), ("loss", 150, 2.5), ("bbox_mAP", 200, 0.152)],
@@ -117,11 +129,17 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         [("rollout/ep_rew_mean", 128, 19.0)],
     ),
     "keras": (
-        "".join(f"Epoch {e}/2\n" + "".join(f"\r{n}/2 ━━━━ 1s 12ms/step - loss: {e}.{n}" for n in (1, 2)) + "\n" for e in (1, 2)),
+        "".join(
+            f"Epoch {e}/2\n" + "".join(f"\r{n}/2 ━━━━ 1s 12ms/step - loss: {e}.{n}" for n in (1, 2)) + "\n"
+            for e in (1, 2)
+        ),
         [("loss", 1, 1.2), ("loss", 2, 2.2)],
     ),
     "tutorial": (
-        "".join(f"Epoch {e}\n-----\nloss: {e}.5  [  640/60000]\nTest Error: \n Accuracy: 45.0%, Avg loss: 2.{e} \n\n" for e in (1, 2)),
+        "".join(
+            f"Epoch {e}\n-----\nloss: {e}.5  [  640/60000]\nTest Error: \n Accuracy: 45.0%, Avg loss: 2.{e} \n\n"
+            for e in (1, 2)
+        ),
         [("loss", 640, 1.5), ("Test Avg loss", 640, 2.1), ("Accuracy", 640, 45.0)],
     ),
 }
@@ -137,9 +155,9 @@ def test_dialect(name: str, fast: bool, tmp_path: Path) -> None:
     points = read_text(path, fast=fast).points
     found = [(points.tags[c], int(s), float(v)) for c, s, v in zip(points.code, points.step, points.value, strict=True)]
     for tag, step, value in expected:
-        assert any(t == tag and s == step and (v == value or (math.isnan(v) and math.isnan(value))) for t, s, v in found), (
-            f"{tag} at {step} in {found}"
-        )
+        assert any(
+            t == tag and s == step and (v == value or (math.isnan(v) and math.isnan(value))) for t, s, v in found
+        ), f"{tag} at {step} in {found}"
 
 
 def test_carried_over_values_count_once(tmp_path: Path) -> None:
@@ -155,7 +173,12 @@ def test_carried_over_values_count_once(tmp_path: Path) -> None:
 def test_last_state_of_a_position_wins(tmp_path: Path) -> None:
     """Two states of a bar at one position are one point, with the later value."""
     path = tmp_path / "train.out"
-    path.write_text("\r".join(f"Epoch 0: 50%|██   | {n}/9 [00:00<00:00, 3.0it/s, loss={v}]" for n, v in [(1, 0.5), (2, 0.5), (2, 0.4), (3, 0.3)]))
+    path.write_text(
+        "\r".join(
+            f"Epoch 0: 50%|██   | {n}/9 [00:00<00:00, 3.0it/s, loss={v}]"
+            for n, v in [(1, 0.5), (2, 0.5), (2, 0.4), (3, 0.3)]
+        )
+    )
     points = read_text(path).points
     assert list(zip(points.step.tolist(), points.value.tolist(), strict=True)) == [(1, 0.5), (2, 0.4), (3, 0.3)]
 

@@ -13,7 +13,9 @@ from postmortem.readers.text import read_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-LINES = st.tuples(st.integers(-1, 2), st.integers(1, 3), st.sampled_from(["loss {}", "lr {}", "loss {} lr {}", ""]), st.integers(1, 2))
+LINES = st.tuples(
+    st.integers(-1, 2), st.integers(1, 3), st.sampled_from(["loss {}", "lr {}", "loss {} lr {}", ""]), st.integers(1, 2)
+)
 
 
 @given(lines=st.lists(LINES, max_size=40).map(lambda lines: sorted(lines, key=lambda line: line[1])))
@@ -36,5 +38,8 @@ def test_pieces_make_no_difference(lines: list[tuple[int, int, str, int]], tmp_p
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("postmortem.readers.text.steps.repeats._ROWS_AT_ONCE", at_once)
             points = read_text(path).points
-        found = [(int(r), int(s), points.tags[c], int(v)) for r, s, c, v in zip(points.rank, points.step, points.code, points.value, strict=True)]
+        found = [
+            (int(r), int(s), points.tags[c], int(v))
+            for r, s, c, v in zip(points.rank, points.step, points.code, points.value, strict=True)
+        ]
         assert found == [(-1, 1, "loss", 3), *expected]
