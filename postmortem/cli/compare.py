@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from postmortem import api
-from postmortem.cli._params import PATH, echo_json, loaded
+from postmortem.cli.shared import PATH, echo_json, loaded
 from postmortem.core.model import SCHEMA_VERSION
 from postmortem.core.printable import printable
 

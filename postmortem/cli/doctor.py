@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
 from typing import Any
 
@@ -32,6 +33,10 @@ def doctor() -> int:
         "diagnoses": CAUSES,
         "reporters": REPORTERS,
     }
+    if importlib.util.find_spec("torch") is not None:
+        from postmortem.replay.fixes import FIXES
+
+        registries["fixes"] = FIXES
     broken = [(kind, b) for kind, registry in registries.items() for b in registry.broken]
     for kind, registry in registries.items():
         names = [getattr(item, "name", None) or item.kind for item in registry]

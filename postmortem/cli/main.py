@@ -29,10 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("postmortem.cli.explain:explain", "Explain a finding, a diagnosis or a log signature."),
     "rules": ("postmortem.cli.explain:rules", "List everything that can be found."),
     "checkpoints": (
-        "postmortem.cli.checkpoints_cmd:checkpoints",
+        "postmortem.cli.checkpoints:checkpoints",
         "Check the health of saved weights; name the last good one.",
     ),
-    "replay": ("postmortem.cli.replay_cmd:replay", "Rerun the step at fault and name the culprit."),
+    "replay": ("postmortem.cli.replay:replay", "Rerun the step at fault and name the culprit."),
     "compare": ("postmortem.cli.compare:compare", "Name the first step at which two runs part, and what differs."),
     "report": ("postmortem.cli.scan:report", "Write one self-contained HTML page about the runs below PATHS."),
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),

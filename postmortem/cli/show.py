@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from postmortem.cli._params import PATH, echo_json, loaded
+from postmortem.cli.shared import PATH, echo_json, loaded
 from postmortem.core.config import parse_roles
 from postmortem.core.printable import printable
 from postmortem.core.view import View

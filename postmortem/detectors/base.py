@@ -32,6 +32,8 @@ class BaseDetector:
     name: str
     severity: Severity
     Options: type[Any] = NoOptions
+    reads_checkpoints: bool = False
+    """Whether it judges `view.checkpoints`: it then runs after saved weights were looked into, the others before."""
 
     def __init_subclass__(cls) -> None:
         """Silences overflow warnings in `detect`: logs hold values up to 1e308, and infinity compares correctly."""

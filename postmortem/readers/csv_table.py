@@ -1,4 +1,4 @@
-"""Tables of metrics as comma- or tab-separated text."""
+"""Reads tables of metrics in comma- or tab-separated text."""
 
 from __future__ import annotations
 
@@ -14,33 +14,37 @@ from postmortem.core.roles import role_of
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import NON_FINITE
-from postmortem.readers.shared.row_table import Table, finish, iso_time
+from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import EPOCHS, counter_names, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.readers import Content
+
 ABSENT = {"", "none", "null", "n/a", "na", "--", "-"}
-_MOST_TOLD = 20
+_MOST_REPORTED = 20
 
 
 @reader
 class CsvTable:
     """Tables of metrics with a header line: Lightning's ``metrics.csv`` and any CSV or TSV with numbers.
 
-    The step is the column that counts (global_step, step, iteration, …, in any case); else a counter within epochs put
-    together with the epoch; else the epoch; else the row's number, and the notes say so. An empty cell is absent, not
-    NaN; ``nan`` and ``inf`` in any spelling are numbers. Columns that are no numbers are counted. A column of plausible
-    times since the epoch becomes the wall time. A header line that comes again, as after a restart, begins a new part.
+    The step is the column that counts steps (global_step, step, iteration, …, in any case); else a counter within
+    epochs combined with the epoch; else the epoch; else the row number, with a note. An empty cell is absent, not NaN;
+    ``nan`` and ``inf`` in any spelling are numbers. Cells with text are counted. A column of plausible times since the
+    epoch becomes the wall time. A repeated header line, as after a restart, starts a new part.
 
     Formats: RFC 4180; lightning/fabric/loggers/csv_logs.py.
     """
 
     kind: ClassVar[str] = "csv"
     priority: ClassVar[int] = 30
+    content: ClassVar[Content] = "table"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A .csv or .tsv file whose header names a counter, an epoch or a known metric."""
         if path.suffix.lower() not in (".csv", ".tsv"):
             return False
         lines = decoded(head)[0].splitlines()[:2]
@@ -48,22 +52,23 @@ class CsvTable:
             return False
         separator = _separator(lines[0], path)
         names = _split(lines[0], separator)
-        telling = counter_names(names) or [n for n in names if plain(n) in EPOCHS or role_of(n) is not None]
+        known = counter_names(names) or [n for n in names if plain(n) in EPOCHS or role_of(n) is not None]
         numbers = len(lines) == 1 or any(_number(cell) is not None for cell in _split(lines[1], separator))
-        return bool(telling) and numbers and not any(_number(n) is not None for n in names)
+        return bool(known) and numbers and not any(_number(n) is not None for n in names)
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a whole table."""
         return _File(path).read()
 
 
 class _File:
-    """One table while it is read."""
+    """The state of reading one table."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.reading = Reading(source=CsvTable.kind, path=str(path))
-        self.table = Table()
+        self.table = RowTable()
         self.times: list[float] = []
         self.no_numbers: Counter[str] = Counter()
         self.damaged: list[Problem] = []
@@ -77,7 +82,7 @@ class _File:
             if not line.strip(" \r\t"):
                 continue
             cells = [cell.strip() for cell in _split(line, separator)]
-            if not names or cells == names or (len(cells) > 1 and all(cell and _number(cell) is None for cell in cells) and counter_names(cells)):
+            if not names or cells == names or _is_header(cells):
                 names = [name or f"column {i}" for i, name in enumerate(cells, 1)]
                 continue
             if len(cells) != len(names):
@@ -89,19 +94,23 @@ class _File:
             self.reading.notes.append(f"columns that hold text: {', '.join(sorted(self.no_numbers))}")
         if not names:
             problems.append(Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing"))
-        self.reading.problems += problems + self.damaged[:_MOST_TOLD]
-        if more := self.damaged[_MOST_TOLD:]:
+        self.reading.problems += problems + self.damaged[:_MOST_REPORTED]
+        if more := self.damaged[_MOST_REPORTED:]:
             what = f"{len(more)} more lines with a wrong number of cells, this one and later"
-            self.reading.problems.append(Problem(path=str(self.path), line=more[0].line, what=what, lost="cells of these lines"))
+            self.reading.problems.append(
+                Problem(path=str(self.path), line=more[0].line, what=what, lost="cells of these lines")
+            )
         return self.reading
 
     def torn(self, number: int, cells: list[str], names: list[str], *, last: bool) -> list[str]:
-        """A line with too few or too many cells: says so, and returns the cells that can be believed."""
+        """Reports a line with too few or too many cells, and returns the cells that are surely whole and in place."""
         if last and len(cells) < len(names):
             what, lost = "cut at the end: the last line is unfinished", f"its last {len(names) - len(cells) + 1} cells"
         else:
             what, lost = f"{len(cells)} cells in this line, and {len(names)} in the header", "what does not fit"
-        self.damaged.append(Problem(path=str(self.path), line=number, what=what, kept=f"{len(self.table)} rows before it", lost=lost))
+        self.damaged.append(
+            Problem(path=str(self.path), line=number, what=what, kept=f"{len(self.table)} rows before it", lost=lost)
+        )
         return cells[: len(names)] if len(cells) > len(names) else cells[:-1]
 
     def row(self, names: list[str], cells: list[str]) -> None:
@@ -119,6 +128,12 @@ class _File:
         self.times.append(time)
 
 
+def _is_header(cells: list[str]) -> bool:
+    """Whether a line in the middle of a table is a new header: names only, and a counter among them."""
+    named = len(cells) > 1 and all(cell and _number(cell) is None for cell in cells)
+    return named and bool(counter_names(cells))
+
+
 def _separator(header: str, path: Path) -> str:
     return max(",\t;", key=lambda s: (header.count(s), s == ("\t" if path.suffix.lower() == ".tsv" else ",")))
 
@@ -134,7 +149,7 @@ def _split(line: str, separator: str) -> list[str]:
 
 
 def _number(cell: str) -> float | None:
-    """The cell as a number; None for text. Python would also read "1_000"."""
+    """The cell as a number, or None for text, also for "1_000", which `float` accepts."""
     try:
         return None if "_" in cell else float(cell)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Metrics as one JSON object a line."""
+"""Reads metrics logged as one JSON object per line."""
 
 from __future__ import annotations
 
@@ -14,39 +14,43 @@ from postmortem.core.roles import role_of
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import leaves, number, why_no_number
-from postmortem.readers.shared.row_table import Table, finish, iso_time
+from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, LARGEST, plain
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.readers import Content
+
 _NAMES = (".jsonl", ".ndjson", ".log.json", "scalars.json")
 _NUMBER_KEY = re.compile(r'"([^"\\]+)"\s*:\s*(?:-?\d|NaN|-?Infinity|"-?(?:nan|inf)")', re.I)
 _HEADER_KEYS = {"env_info", "exp_name", "config"}
 _PLAN = re.compile(r"\b(max_epochs|max_iters|total_epochs)\s*=\s*(\d{1,9})\b")
-"""How long the training is to be, in the settings that mmdetection's first line quotes."""
+"""The length of the training, in the settings that mmdetection's first line quotes."""
 _TOTALS = ("total_steps", "max_steps")
 _HELD_OUT = {"val", "valid", "validation", "eval", "test"}
-_MOST_TOLD = 20
+_MOST_REPORTED = 20
 
 
 @reader
 class JsonLines:
-    """JSON lines: mmdetection's ``.log.json``, mmengine's ``scalars.json``, LLaMA-Factory's ``trainer_log.jsonl`` and the like.
+    """JSON lines: mmdetection's ``.log.json``, mmengine's ``scalars.json``, LLaMA-Factory's ``trainer_log.jsonl``, …
 
-    Each line is an object; nested ones are flattened with "/". The step is found as in a CSV table: a key that counts, or
-    `iter` together with `epoch` where it starts again with each. mmdetection's rows with "mode": "val" count for the
-    end of their epoch, and their tags begin with "val/". Header lines and values that are no numbers are counted;
-    a line that is no JSON object is a Problem.
+    Each line is an object; nested objects are flattened with "/". The step is found as in a CSV table: a key that
+    counts steps, or `iter` combined with `epoch` where it starts again in each epoch. mmdetection's rows with "mode":
+    "val" belong to the end of their epoch, and their tags begin with "val/". Header lines and values that are not
+    numbers are counted; a line that is not a JSON object is a Problem.
 
     Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py.
     """
 
     kind: ClassVar[str] = "jsonl"
     priority: ClassVar[int] = 30
+    content: ClassVar[Content] = "table"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file with a JSON object per line, among them a counter and at least one other number."""
         text = decoded(head)[0]
         if not text.lstrip().startswith("{"):
             return False
@@ -54,15 +58,18 @@ class JsonLines:
             return True
         if path.suffix == ".json" and not path.name.endswith("scalars.json") and not _two_objects(text):
             return False
+        if path.suffix != ".json" and not path.name.endswith(_NAMES):
+            return False
         keys = {plain(key) for key in _NUMBER_KEY.findall(text)}
         counts = keys & {*COUNTERS, *EPOCHS, "_step"}
-        return (path.suffix == ".json" or path.name.endswith(_NAMES)) and bool(counts) and (len(keys) > len(counts) or any(map(role_of, keys)))
+        return bool(counts) and (len(keys) > len(counts) or any(map(role_of, keys)))
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a whole file."""
         reading = Reading(source=JsonLines.kind, path=str(path))
         text, reading.problems = decoded(path.read_bytes(), str(path))
-        table = Table()
+        table = RowTable()
         times: list[float] = []
         skipped: Counter[str] = Counter()
         bad: list[int] = []
@@ -79,14 +86,16 @@ class JsonLines:
             else:
                 _add(row, table, times, skipped)
         columns = table.columns(*_TOTALS)
-        reading.config.update((name, int(columns[name][-1])) for name in _TOTALS if name in columns and 0 < columns[name][-1] < LARGEST)
+        reading.config.update(
+            (name, int(columns[name][-1])) for name in _TOTALS if name in columns and 0 < columns[name][-1] < LARGEST
+        )
         finish(reading, table, times)
         reading.skipped = dict(+skipped)
         reading.problems += _problems(str(path), bad, len(lines), len(table))
         return reading
 
 
-def _add(row: dict[str, Any], table: Table, times: list[float], skipped: Counter[str]) -> None:
+def _add(row: dict[str, Any], table: RowTable, times: list[float], skipped: Counter[str]) -> None:
     """Appends a row of the file to the table."""
     mode = row.pop("mode", None)
     held_out = isinstance(mode, str) and mode.lower() in _HELD_OUT
@@ -125,11 +134,14 @@ def _two_objects(text: str) -> bool:
 def _problems(path: str, bad: list[int], lines: int, rows: int) -> list[Problem]:
     kept = f"{rows} rows"
     if bad and not rows:
-        return [Problem(path=path, line=bad[0], what=f"no JSON lines: {len(bad)} lines are no JSON object", kept="nothing")]
+        what = f"no JSON lines: {len(bad)} lines are no JSON object"
+        return [Problem(path=path, line=bad[0], what=what, kept="nothing")]
     problems = []
-    for line in bad[:_MOST_TOLD]:
-        what = "cut at the end: the last line is no whole JSON object" if line == lines else "this line is no JSON object"
+    for line in bad[:_MOST_REPORTED]:
+        cut = "cut at the end: the last line is no whole JSON object"
+        what = cut if line == lines else "this line is no JSON object"
         problems.append(Problem(path=path, line=line, what=what, kept=kept, lost="1 line"))
-    if more := bad[_MOST_TOLD:]:
-        problems.append(Problem(path=path, line=more[0], what=f"{len(more)} more lines are no JSON object", kept=kept, lost=f"{len(more)} lines"))
+    if more := bad[_MOST_REPORTED:]:
+        what, lost = f"{len(more)} more lines are no JSON object", f"{len(more)} lines"
+        problems.append(Problem(path=path, line=more[0], what=what, kept=kept, lost=lost))
     return problems

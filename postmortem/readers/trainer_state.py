@@ -1,4 +1,4 @@
-"""The state file of the Hugging Face Trainer."""
+"""Reads the state file of the Hugging Face Trainer."""
 
 from __future__ import annotations
 
@@ -8,21 +8,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
-from postmortem.readers.shared.row_table import Table
+from postmortem.readers.shared.row_table import RowTable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from postmortem.readers import Content
 
 _CONFIG = (
     *("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size"),
     *("best_model_checkpoint", "best_metric", "best_global_step", "trial_name"),
 )
-_SCALAR = re.compile(r'"(\w+)"\s*:\s*(-?(?:0|[1-9]\d{0,300})(?:\.\d+)?(?:[eE][+-]?\d+)?|"[^"\\\x00-\x1f]*"|null|true|false)\s*[,}]')
+_SCALAR = re.compile(
+    r'"(\w+)"\s*:\s*(-?(?:0|[1-9]\d{0,300})(?:\.\d+)?(?:[eE][+-]?\d+)?|"[^"\\\x00-\x1f]*"|null|true|false)\s*[,}]'
+)
 
 
 @reader
@@ -38,13 +43,21 @@ class TrainerState:
 
     kind: ClassVar[str] = "trainer_state"
     priority: ClassVar[int] = 20
+    content: ClassVar[Content] = "snapshot"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file named trainer_state.json."""
         return path.name == "trainer_state.json"
 
     @staticmethod
+    def home(path: Path) -> Path | None:
+        """The folder above that of a checkpoint."""
+        return path.parent.parent if names_a_checkpoint(path.parent) else None
+
+    @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a state file, or what is left of a damaged one."""
         reading = Reading(source=TrainerState.kind, path=str(path))
         text, reading.problems = decoded(path.read_bytes(), str(path))
         try:
@@ -52,14 +65,16 @@ class TrainerState:
         except (ValueError, RecursionError):
             state = _recovered(text, reading)
         if not isinstance(state, dict) or not isinstance(state.get("log_history", []), list):
-            reading.problems.append(Problem(path=str(path), what="no trainer state: it has no log_history", kept="nothing"))
+            reading.problems.append(
+                Problem(path=str(path), what="no trainer state: it has no log_history", kept="nothing")
+            )
             return reading
         _fill(reading, state)
         return reading
 
 
 def _fill(reading: Reading, state: dict[str, Any]) -> None:
-    table = Table()
+    table = RowTable()
     steps: list[int] = []
     for entry in state.get("log_history", []):
         step = step_number(entry.get("step")) if isinstance(entry, dict) else None
@@ -80,7 +95,7 @@ def _fill(reading: Reading, state: dict[str, Any]) -> None:
 
 
 def _recovered(text: str, reading: Reading) -> dict[str, Any]:
-    """What can be had of a file that is no whole JSON: its scalars, and the complete entries of its log_history."""
+    """What is left of a file that is not valid JSON: its scalars, and the complete entries of its log_history."""
     state: dict[str, Any] = {}
     key = re.search(r'"log_history"\s*:\s*\[', text)
     outside = text if key is None else text[: key.start()]
@@ -102,5 +117,7 @@ def _recovered(text: str, reading: Reading) -> dict[str, Any]:
     what = "cut at the end: the JSON is not closed" if cut else "damaged JSON"
     lost = "the entry it was cut in, and what followed" if cut else "what is around the damage"
     line = text.count("\n", 0, stop) + 1
-    reading.problems.append(Problem(path=reading.path, line=line, what=what, kept=f"{len(entries)} entries of log_history", lost=lost))
+    reading.problems.append(
+        Problem(path=reading.path, line=line, what=what, kept=f"{len(entries)} entries of log_history", lost=lost)
+    )
     return state if key or state else {"log_history": None}

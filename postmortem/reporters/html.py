@@ -10,10 +10,10 @@ from postmortem.core.model import json_value
 from postmortem.core.printable import number
 from postmortem.core.report import Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
-    culprit_lines,
     describe,
     event_where,
     folded,
@@ -138,7 +138,7 @@ def _run(run: RunReport, head: str = "") -> str:
     diagnosis = run.diagnosis
     if diagnosis:
         parts.append(f"<p><b>{_e(diagnosis.name)}</b>: {_e(diagnosis.summary)}</p>")
-    parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run)]))
+    parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run.culprit)]))
     parts.append(_values(run.around))
     parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
     if diagnosis:

@@ -24,7 +24,7 @@ RENAMED: dict[type, dict[str, str]] = {
 LEFT_OUT: dict[type, tuple[str, ...]] = {
     RunReport: ("last_step", "run"),  # last_step: part of "steps"
     Event: ("source", "wall_time"),
-    Checkpoint: ("nonfinite", "problem"),  # findings of their own
+    Checkpoint: ("nonfinite", "problem", "looked_into"),  # findings of their own
 }
 """Fields without a key in the document. All others are written, in the order of their dataclass."""
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
-    culprit_lines,
     describe,
     event_where,
     folded,
@@ -103,7 +103,7 @@ def _run(run: RunReport) -> list[str]:
     diagnosis = run.diagnosis
     if diagnosis:
         lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
-    lines += _list("Culprit", culprit_lines(run))
+    lines += _list("Culprit", culprit_lines(run.culprit))
     if run.around:
         rows = [
             (code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr"))

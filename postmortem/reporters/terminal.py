@@ -15,10 +15,10 @@ from rich.text import Text
 
 from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
+from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
-    culprit_lines,
     describe,
     event_facts,
     event_where,
@@ -138,7 +138,7 @@ def _run(page: _Page, run: RunReport) -> None:
     diagnosis, folds = run.diagnosis, folded(run)
     if diagnosis:
         page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500 if page.verbose else 450))
-    for i, line in enumerate(culprit_lines(run)):
+    for i, line in enumerate(culprit_lines(run.culprit)):
         page.add("culprit" if i == 0 else "", line)
     if bad or page.verbose:
         _values(page, run.around)
@@ -307,7 +307,7 @@ def _group_story(page: _Page, runs: Sequence[RunReport]) -> None:
         page.add("", *_names(page, runs))
     for run in runs if len(runs) <= 5 else ():
         _member(page, run, alone=len(runs) == 1)
-        for line in culprit_lines(run)[:2]:
+        for line in culprit_lines(run.culprit)[:2]:
             page.add("", line, mark="  ", lines=1)
     diagnosis = runs[0].diagnosis
     if diagnosis:
@@ -320,13 +320,11 @@ def _repeats_log(run: RunReport) -> bool:
     """True if the summary only repeats the log line of the headline; one that begins with a reason does not."""
     folds, diagnosis = folded(run), run.diagnosis
     event = seen_in_log(run, folds[0].first) if folds else None
-    if (
-        event is None
-        or diagnosis is None
-        or any(diagnosis.summary.lower().startswith(reason.lower()) for reason in diagnosis.evidence_for)
-    ):
+    if event is None or diagnosis is None:
         return False
-    return event.message[:60] in diagnosis.summary
+    summary = diagnosis.summary.lower()
+    reasoned = any(summary.startswith(reason.lower()) for reason in diagnosis.evidence_for)
+    return not reasoned and event.message[:60] in diagnosis.summary
 
 
 def _codes(group: Group) -> str:

@@ -1,7 +1,7 @@
 """Known failure texts: a catalogue of data files, one per family, and the loader that reads them.
 
-Adding a failure is adding one ``[[signature]]`` with an example line to the file of its family; the tests run
-every example through the whole catalogue. See `Signature` for the keys.
+To add a failure, add one ``[[signature]]`` with an example line to the file of its family; the tests match every
+example against the whole catalogue. See `Signature` for the keys.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from postmortem.core.model import Ended, Severity
 
 Role = Literal["cause", "waiting", "victim", "wrapper", "note"]
-"""What an event can be blamed for. A *cause* fails by itself; a *waiting* rank or a scheduler's limit is the root
-only where no cause came before; a *victim* fails because another did; a *wrapper* reports what others did; a *note*
-is never the root."""
+"""How far an event can be blamed. A *cause* fails by itself; a *waiting* rank or a scheduler's limit is the root only
+if no cause came before; a *victim* fails because another did; a *wrapper* reports what others did; a *note* is never
+the root."""
 
 FieldType = Literal["str", "int", "float", "ints", "words", "size", "nonfinite"]
 _LONGEST = 4000
-"""Characters of a message that patterns look at."""
+"""Characters of a message that patterns see."""
 
 _IF = re.compile(
     r"(?i)\b(?:if|in case|whenever|when you|avoid\w{0,3}|prevent\w{0,3}|risk of"
-    r"|(?:may|might|can|could|would) (?:potentially )?(?:cause|run|result|lead|get|see|encounter|hit|trigger|fail|go|be))\b"
+    r"|(?:may|might|can|could|would) (?:potentially )?"
+    r"(?:cause|run|result|lead|get|see|encounter|hit|trigger|fail|go|be))\b"
 )
 
 _UNITS = {"b": 1, "bytes": 1}
@@ -44,15 +45,15 @@ for _power, _letter in enumerate("kmgt", start=1):
 class Signature:
     """One known failure.
 
-    `patterns` are alternatives, searched in a line without its prefixes or in ``Class: message`` of an
-    exception, also with `` [raised in FOLDER/FILE]`` of its innermost frame behind; `anchors` are plain texts one
-    of which stands in everything the patterns match (the cheap test before them); `details` are searched in the
-    message and the `follow` lines after it for more fields.
-    `unless` is searched first: a text in which it stands is not meant.
-    Named groups become fields, typed by `fields` (default str). `scope` "exception" keeps an entry from
-    matching in ordinary lines, "line" from matching exceptions. Appearances that agree in the fields named by `same` are one event (a name
-    that is no field, such as "kind": all of them). The higher `rank` wins where several entries fit. `ended` is how a run ended
-    whose root this is.
+    `patterns` are alternatives, searched in a line without its prefixes or in ``Class: message`` of an exception, also
+    with `` [raised in FOLDER/FILE]`` of its innermost frame appended. `anchors` are plain texts; every text that the
+    patterns match contains at least one of them, which is a cheap test before the patterns. `details` are searched for
+    more fields in the message and the next `follow` lines. A text that matches `unless` is not meant.
+
+    Named groups become fields, converted by `fields` (default str). `scope` "exception" excludes ordinary lines,
+    "line" excludes exceptions. Appearances that agree in the fields named by `same` are one event (a name that is not a
+    field, such as "kind", joins all of them). If several entries match, the highest `rank` wins. `ended` is how a run
+    ended whose root cause this is.
     """
 
     id: str
@@ -76,23 +77,25 @@ class Signature:
     ended: Ended | None = None
 
     def match(self, text: str) -> dict[str, Any] | None:
-        """The fields of a text that this signature describes, or None where it does not."""
+        """The fields of a text, or None if this signature does not match it."""
         found = self._search(text)
         return self.typed(found.groupdict()) if found is not None else None
 
-    def only_if(self, text: str) -> bool:
-        """Whether the words before what matches speak of what may happen: ``to avoid CUDA out of memory`` reports nothing."""
+    def is_hypothetical(self, text: str) -> bool:
+        """Whether the words before the match make it a possibility: ``to avoid CUDA out of memory`` is no failure."""
         found = self._search(text)
         return found is not None and _IF.search(text, max(0, found.start() - 200), found.start()) is not None
 
     def _search(self, text: str) -> re.Match[str] | None:
         text = text[:_LONGEST]
-        if not any(anchor in text for anchor in self.anchors) or (self.unless is not None and self.unless.search(text) is not None):
+        if not any(anchor in text for anchor in self.anchors):
+            return None
+        if self.unless is not None and self.unless.search(text) is not None:
             return None
         return next((found for pattern in self.patterns if (found := pattern.search(text)) is not None), None)
 
     def detail(self, text: str) -> dict[str, Any]:
-        """The further fields that `details` find in a text of several lines."""
+        """The fields that `details` find in a text of several lines."""
         found: dict[str, Any] = {}
         for pattern in self.details:
             match = pattern.search(text[:_LONGEST])
@@ -101,7 +104,7 @@ class Signature:
         return found
 
     def typed(self, groups: Mapping[str, str | None]) -> dict[str, Any]:
-        """Groups of a match as plain JSON values; groups that took no part are left out."""
+        """Groups of a match as plain JSON values; groups that did not match are left out."""
         found: dict[str, Any] = {}
         for name, text in groups.items():
             if text is not None:
@@ -110,7 +113,7 @@ class Signature:
 
 
 def _convert(found: dict[str, Any], name: str, text: str, kind: FieldType) -> None:
-    """Stores one field. A size "1.22 GiB" becomes `name_bytes` (int) and `name_gib` (as printed)."""
+    """Stores one field in `found`. A size "1.22 GiB" becomes `name_bytes` (int) and `name_gib` (as printed)."""
     digits = text.replace(",", "")
     if kind == "int" and re.fullmatch(r"[+-]?\d{1,18}", digits):
         found[name] = int(digits)
@@ -149,17 +152,17 @@ class Catalogue(Mapping[str, Signature]):
 
     @cached_property
     def by_rank(self) -> tuple[Signature, ...]:
-        """Highest rank first: the first that matches is the answer."""
+        """All entries, highest rank first: the first that matches is the answer."""
         return tuple(sorted(self._entries.values(), key=lambda s: -s.rank))
 
     @cached_property
     def anchors(self) -> tuple[str, ...]:
-        """The plain texts of all entries: a line with none of them matches nothing."""
+        """The anchors of all entries: a line without any of them matches nothing."""
         return tuple(sorted({anchor for signature in self._entries.values() for anchor in signature.anchors if anchor}))
 
     @cached_property
     def _places(self) -> dict[str, list[tuple[str, int]]]:
-        """Anchors and the places of their entries in `by_rank`, by the first four letters of the anchor; shorter ones by none."""
+        """(anchor, index of its entry in `by_rank`) by the first four letters of the anchor; shorter ones under ""."""
         places: dict[str, list[tuple[str, int]]] = {}
         for place, signature in enumerate(self.by_rank):
             for anchor in signature.anchors:
@@ -167,13 +170,15 @@ class Catalogue(Mapping[str, Signature]):
         return places
 
     def _candidates(self, text: str) -> list[Signature]:
-        """The entries that have an anchor in a text, highest rank first: to ask each of them would cost more than all the rest."""
+        """The entries with an anchor in the text, highest rank first: matching every entry would dominate a scan."""
         beginnings = self._places.keys() & {text[i : i + 4] for i in range(len(text) - 3)}
-        found = {place for letters in (*beginnings, "") for anchor, place in self._places.get(letters, ()) if anchor in text}
+        found = {
+            place for letters in (*beginnings, "") for anchor, place in self._places.get(letters, ()) if anchor in text
+        }
         return [self.by_rank[place] for place in sorted(found)]
 
     def match(self, text: str, *, exception: bool = False) -> tuple[Signature, dict[str, Any]] | None:
-        """The signature of highest rank that fits a text, with its fields. `exception`: the text is ``Class: message``."""
+        """The matching signature of highest rank, and its fields. `exception`: the text is ``Class: message``."""
         for signature in self._candidates(text[:_LONGEST]):
             if signature.scope in ("any", "exception" if exception else "line"):
                 fields = signature.match(text)
@@ -182,13 +187,13 @@ class Catalogue(Mapping[str, Signature]):
         return None
 
     def __getitem__(self, key: str) -> Signature:
-        """UsageError with the nearest name where there is none of that id."""
+        """The entry of that id; raises UsageError with the nearest name if there is none."""
         if key not in self._entries:
             raise UsageError(f"no failure signature {key!r}{did_you_mean(key, self._entries)}")
         return self._entries[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The entry of that id, or `default`: only a lookup with [] is an error of the user."""
+        """The entry of that id, or `default`; unlike a lookup with [], never raises."""
         return self._entries.get(key, default)
 
     def __contains__(self, key: object) -> bool:
@@ -202,7 +207,7 @@ class Catalogue(Mapping[str, Signature]):
 
 
 def _signature(entry: dict[str, Any], family: str) -> Signature:
-    """One entry of a data file. ValueError says what is wrong with it."""
+    """One entry of a data file; raises ValueError for a faulty one."""
     unknown = set(entry) - set(Signature.__slots__)
     if unknown or {"id", "severity", "meaning", "patterns", "anchors", "examples"} - set(entry):
         raise ValueError(f"{family}.toml: {entry.get('id', '?')}: unknown or missing keys {sorted(unknown)}")
@@ -231,13 +236,16 @@ class _Advice:
 
 @cache
 def advices() -> tuple[_Advice, ...]:
-    """What to do about exceptions that no entry knows, the special before the general."""
+    """What to do about exceptions without a signature, special cases before general ones."""
     table = tomllib.loads((resources.files(__name__) / "general.toml").read_text("utf-8"))["advice"]
-    return tuple(_Advice(re.compile(a["exception"]), re.compile(a.get("message", "")), tuple(a["fixes"]), a["example"]) for a in table)
+    return tuple(
+        _Advice(re.compile(a["exception"]), re.compile(a.get("message", "")), tuple(a["fixes"]), a["example"])
+        for a in table
+    )
 
 
 def advice(exception: str, message: str) -> tuple[str, ...]:
-    """What to do about an exception by its class (without its module) and message; empty where nothing is known."""
+    """What to do about an exception, by its class (without its module) and message; empty if nothing is known."""
     message = message[:_LONGEST]
     return next((a.fixes for a in advices() if a.exception.fullmatch(exception) and a.message.search(message)), ())
 
@@ -259,9 +267,13 @@ def page(signature: Signature) -> str:
 
 
 def _how(signature: Signature) -> str:
-    where = {"exception": "the message of an exception", "line": "any line of the log"}.get(signature.scope, "an exception or any line of the log")
+    where = {"exception": "the message of an exception", "line": "any line of the log"}.get(
+        signature.scope, "an exception or any line of the log"
+    )
     kinds = {"error": "an error", "warning": "a warning", "info": "a note"}
-    lines = [f"Severity: {kinds[signature.severity]}. Searched in {where}, after rank and logger prefixes were taken off:"]
+    lines = [
+        f"Severity: {kinds[signature.severity]}. Searched in {where}, after rank and logger prefixes were taken off:"
+    ]
     lines += [f"- `{pattern.pattern}`" for pattern in signature.patterns]
     if signature.unless is not None:
         lines.append(f"- but not where `{signature.unless.pattern}` stands in it")

@@ -44,7 +44,7 @@ DOCUMENT = json.loads(REPORTERS["json"](Report(version="1", runs=(ONE_OF_EACH,),
         (Problem, RUN["problems"][0], OF["problem"], set(), set()),
         (Source, RUN["sources"][0], OF["source"], set(), set()),
         (Around, RUN["around"][0], OF["around"], set(), set()),
-        (Checkpoint, RUN["checkpoints"][0], OF["checkpoint"], {"nonfinite", "problem"}, set()),
+        (Checkpoint, RUN["checkpoints"][0], OF["checkpoint"], {"nonfinite", "problem", "looked_into"}, set()),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -229,9 +229,7 @@ class Story:
         if self._replayed and self._root.step is not None:
             command = replay_command(self._view, step if self._in_the_log else None, checkpoint)
         # the replay looks into checkpoints of unknown step
-        startable = checkpoint is not None or any(
-            c.step is None and c.finite is None for c in self._view.run.checkpoints
-        )
+        startable = checkpoint is not None or any(c.step is None and c.finite is None for c in self._view.checkpoints)
         if command and startable:
             yield command
         yield from self._advice

@@ -1,8 +1,8 @@
-"""Protobuf messages from a few lines of .proto text, so that a reader carries only the fields it needs.
+"""Makes protobuf message classes from a few lines of .proto text with only the fields that a reader needs.
 
-Importing the generated modules of TensorBoard or W&B costs up to half a second, and clashes with theirs where
-they are loaded too; here each schema lives in a pool of its own. Fields that a schema leaves out are skipped by
-the parser, and a nested message declared as ``bytes`` stays unparsed.
+Importing the generated modules of TensorBoard or W&B takes up to half a second, and clashes with theirs where they are
+loaded too; here each schema has its own pool. The parser skips fields that a schema leaves out, and a nested message
+declared as ``bytes`` stays unparsed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
 def messages(package: str, schema: str) -> dict[str, Any]:
     """Message classes by name for `schema`, flat ``message`` blocks of ``[repeated] type name = number;``.
 
-    Every field that is not repeated has presence (``HasField``). Text is best declared ``bytes``: damaged files
-    hold text that is not UTF-8.
+    Every field that is not repeated has presence (``HasField``). Declare text as ``bytes``: in damaged files it is not
+    always UTF-8.
     """
     proto = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
     for name, body in _MESSAGE.findall(schema):
@@ -37,4 +37,7 @@ def messages(package: str, schema: str) -> dict[str, Any]:
                 field.type, field.type_name = field.TYPE_MESSAGE, f".{package}.{kind}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(proto)
-    return {m.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{m.name}")) for m in proto.message_type}
+    return {
+        m.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{m.name}"))
+        for m in proto.message_type
+    }

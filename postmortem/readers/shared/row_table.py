@@ -1,4 +1,4 @@
-"""Rows of named numbers, most cells absent, on their way to points: what CSV, JSON and W&B logs have in common."""
+"""Collects rows of named numbers, most cells absent, and turns them into points: for CSV, JSON and W&B logs."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _TELLING = {*COUNTERS, *WITHIN_EPOCH, *EPOCHS, *_TIMES, *_RANKS}
 _EARLIEST, _LATEST = 1e9, 5e9  # seconds: 2001 to 2128
 
 
-class Table:
-    """n rows, each with some numbers; a NaN in a cell is a number, a cell that is not there is absent."""
+class RowTable:
+    """N rows of (name, number) cells. A row need not have all cells; NaN is a number like any other."""
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
@@ -46,12 +46,8 @@ class Table:
             self._value.append(value)
         self.n += 1
 
-    @property
-    def names(self) -> list[str]:
-        return list(self._codes)
-
     def columns(self, *more: str) -> dict[str, NDArray[np.float64]]:
-        """The columns that may say what a row is (its step, epoch, time or rank), and `more`: float64[n], NaN where absent."""
+        """The columns that may hold step, epoch, time or rank, and the columns `more`: float64[n], NaN where absent."""
         code, at, value = self._arrays()
         order = np.argsort(code, kind="stable")
         bounds = np.searchsorted(code[order], np.arange(len(self._codes) + 1))
@@ -65,11 +61,17 @@ class Table:
         return found
 
     def points(
-        self, step: NDArray[np.int64], wall_time: Any = math.nan, rank: Any = -1, *, leave_out: Container[str] = (), without: Any = ()
+        self,
+        step: NDArray[np.int64],
+        wall_time: Any = math.nan,
+        rank: Any = -1,
+        *,
+        leave_out: Container[str] = (),
+        without: Any = (),
     ) -> Points:
-        """All cells as points, but for those of the columns `leave_out` and of the rows `without`.
+        """All cells as points, except those of the columns `leave_out` and of the rows `without`.
 
-        `step` int64[n], `wall_time` float64[n] and `rank` int16[n] are those of the rows; two may be scalars.
+        `step` int64[n], `wall_time` float64[n] and `rank` int16[n] belong to the rows; the last two may be scalars.
         """
         code, at, value = self._arrays()
         kept = np.array([name not in leave_out for name in self._codes], bool)[code]
@@ -80,27 +82,38 @@ class Table:
         order = {name: i for i, name in enumerate(tags)}
         renumbered = np.array([order.get(name, -1) for name in self._codes], np.int32)
         builder = PointsBuilder()
-        builder.extend_columns(tags, renumbered[code], step[at], value, np.broadcast_to(wall_time, self.n)[at], np.broadcast_to(rank, self.n)[at])
+        builder.extend_columns(
+            tags,
+            renumbered[code],
+            step[at],
+            value,
+            np.broadcast_to(wall_time, self.n)[at],
+            np.broadcast_to(rank, self.n)[at],
+        )
         return builder.build()
 
     def _arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         return np.array(self._code, np.int64), np.array(self._row, np.int64), np.array(self._value, np.float64)
 
 
-def finish(reading: Reading, table: Table, times: list[float], axis: Axis | None = None) -> None:
-    """Turns a table into the points of `reading`: finds the columns of step (where `axis` is none), wall time and rank.
+def finish(reading: Reading, table: RowTable, times: list[float], axis: Axis | None = None) -> None:
+    """Turns a table into the points of `reading`.
 
-    `times` are wall times of the rows that were read otherwise, NaN where there were none.
+    Finds the columns of wall time and rank, and that of the step if `axis` is None. `times` are the wall times of the
+    rows where no column holds them, NaN where unknown.
     """
     columns = table.columns()
     time_name, wall_time = _wall_times(columns) or ("", np.array(times))
     rank_name, rank = _ranks(columns) or ("", np.full(len(table), -1, np.int16))
     axis = axis or step_axis(columns, rank) or epoch_axis(columns) or row_axis(len(table))
-    reading.points = table.points(axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name}, without=axis.wrong)
+    reading.points = table.points(
+        axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name}, without=axis.wrong
+    )
     reading.step_axis = axis.name
     if n := len(axis.wrong):
-        what = f"{n} {'row has' if n == 1 else 'rows have'} no possible step in the column {axis.name!r}, the first is row {axis.wrong[0] + 1}"
-        reading.problems.append(Problem(path=reading.path, what=what, kept="all other rows", lost=f"{n} {'row' if n == 1 else 'rows'}"))
+        rows, have = ("row", "has") if n == 1 else ("rows", "have")
+        what = f"{n} {rows} {have} no possible step in the column {axis.name!r}, the first is row {axis.wrong[0] + 1}"
+        reading.problems.append(Problem(path=reading.path, what=what, kept="all other rows", lost=f"{n} {rows}"))
     if len(table):
         reading.notes.append(axis.note)
     known = wall_time[np.isfinite(wall_time)]
@@ -109,7 +122,7 @@ def finish(reading: Reading, table: Table, times: list[float], axis: Axis | None
 
 
 def _wall_times(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.float64]] | None:
-    """The column that holds seconds (or milliseconds) since the epoch, and it in seconds."""
+    """Name and values, in seconds, of the column that holds seconds or milliseconds since the epoch."""
     for name, column in columns.items():
         known = column[~np.isnan(column)]
         if plain(name) in _TIMES and len(known):
@@ -120,7 +133,7 @@ def _wall_times(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[n
 
 
 def _ranks(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.int16]] | None:
-    """The column that says which rank wrote a row."""
+    """Name and values of the column with the rank that wrote each row."""
     for name, column in columns.items():
         if name.strip().lower() in _RANKS and ((column >= 0) & (column < 2**15) & (column == np.floor(column))).all():
             return name, column.astype(np.int16)
@@ -128,7 +141,7 @@ def _ranks(columns: dict[str, NDArray[np.float64]]) -> tuple[str, NDArray[np.int
 
 
 def iso_time(text: str) -> float | None:
-    """Seconds since the epoch of an ISO date with a time of day; without a zone it counts as UTC."""
+    """Seconds since the epoch of an ISO date with a time of day, in UTC unless it has a zone; None for other text."""
     if len(text) < 16 or not text[:4].isdigit():
         return None
     try:

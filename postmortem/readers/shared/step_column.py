@@ -1,4 +1,4 @@
-"""Which column of a table counts the training steps."""
+"""Finds the column of a table that counts the training steps."""
 
 from __future__ import annotations
 
@@ -13,29 +13,39 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COUNTERS = (
-    *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter", "iteration", "iterations"),
-    *("iter", "iters", "current_steps", "step", "steps", "update", "updates", "training_iteration", "num_steps", "n_iter", "step_num", "train_step"),
+    *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter"),
+    *("iteration", "iterations", "iter", "iters", "current_steps", "step", "steps", "update", "updates"),
+    *("training_iteration", "num_steps", "n_iter", "step_num", "train_step"),
 )
-"""Names of counters, the most telling first; groups in front ("trainer/", "train/") and case do not matter."""
+"""Names of counters, the most reliable first; case and groups in front ("trainer/", "train/") do not matter.
+
+The order and the meaning hold for tables only: a checkpoint's `step` is more reliable than its `num_updates`, its `it`
+counts the whole run, and `iterations` in a configuration is a total. So those have lists of their own.
+"""
 SURE = COUNTERS[:6]
-"""Names that can only mean the whole run: many restarts are no reason to doubt them."""
-WITHIN_EPOCH = ("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step")
+"""Names that can only mean the whole run, even if the values go back often."""
+WITHIN_EPOCH = (
+    *("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step"),
+)
 EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num")
 FEW = 4
-"""A column that stays the same in more rows than these is a setting, not a counter."""
+"""A column with the same value in more rows than this is a setting, not a counter."""
 LARGEST = 2**62
 SHARE = 0.5
-"""A column must stand in at least this part of the rows to be their axis."""
+"""Least share of the rows that must have a cell in the column."""
 _WRONG = 0.02
-"""Up to this part of the numbers of a counter, or one, may be impossible: damaged rows, which do not make it a different column."""
+"""Largest share of impossible values in a counter (one is always allowed): they are damaged rows."""
 _NO_ROWS = np.empty(0, np.int64)
 
 _GROUP = re.compile(r"^.*[/.]")
 
 
 class Axis(NamedTuple):
-    """The steps of n rows, int64[n], the column (or two) they come from, a sentence about it for people, and the rows
-    whose number is no step (negative, broken, beyond all counting)."""
+    """The steps of n rows, `step` int64[n], from the column `name`.
+
+    `columns` are those that are no metrics then, `note` is a sentence for people, `wrong` the indices of the rows
+    without a possible step (negative, fractional, or too large).
+    """
 
     name: str
     step: NDArray[np.int64]
@@ -45,21 +55,23 @@ class Axis(NamedTuple):
 
 
 def plain(name: str) -> str:
-    """A column's name without groups, case, blanks and dashes: "Trainer/Global Step" is "global_step"."""
+    """A column's name without groups, in lower case and with underscores: "Trainer/Global Step" is "global_step"."""
     return re.sub(r"[\s\-]+", "_", _GROUP.sub("", name.strip().lower()))
 
 
 def counter_names(names: Iterable[str]) -> list[str]:
-    """The names that may count steps, the most telling first."""
+    """The names that may count steps, the most reliable first."""
     return _named(names, COUNTERS)
 
 
-def step_axis(columns: Mapping[str, NDArray[np.float64]], rank: NDArray[np.int16] | None = None, declared: str = "") -> Axis | None:
-    """The column that counts steps over the whole run; or epoch and a counter that starts again with each, put together.
+def step_axis(
+    columns: Mapping[str, NDArray[np.float64]], rank: NDArray[np.int16] | None = None, declared: str = ""
+) -> Axis | None:
+    """The column that counts steps over the whole run, or a counter within epochs combined with the epoch.
 
-    `columns` are float64[n], NaN where a row has no such cell; `rank` int16[n] is who wrote each row: ranks count each
-    for itself; `declared` is a column that the writer itself called the step. None where nothing counts; see
-    `epoch_axis` then.
+    `columns` are float64[n], NaN where a row has no cell. `rank` int16[n] is the rank that wrote each row: every rank
+    counts on its own. `declared` is the column that the writer declared as the step. Returns None where no column
+    counts steps; try `epoch_axis` then.
     """
     rows = next((len(c) for c in columns.values()), 0)
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
@@ -82,7 +94,7 @@ def step_axis(columns: Mapping[str, NDArray[np.float64]], rank: NDArray[np.int16
 
 
 def epoch_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
-    """Epochs as steps, for tables with one row per epoch."""
+    """Epochs as steps, for tables with one row per epoch; None where no column counts epochs."""
     for name in _named(columns, EPOCHS):
         if _covers(columns[name], len(columns[name])) and _counts(columns[name]):
             return Axis("epoch", _filled_int(columns[name]), (name,), f"steps are epochs, from the column {name!r}")
@@ -90,7 +102,7 @@ def epoch_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
 
 
 def row_axis(rows: int) -> Axis:
-    """Row numbers, from 0, where nothing else counts."""
+    """Row numbers from 0, for tables in which no column counts."""
     return Axis("row", np.arange(rows, dtype=np.int64), (), "no column counts steps: steps are row numbers, from 0")
 
 
@@ -103,9 +115,9 @@ def _covers(column: NDArray[np.float64], rows: int) -> bool:
 
 
 def _without_wrong(column: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The column with its few impossible numbers taken out, and their rows; as it is where they are many."""
+    """The column without its few impossible values, and their rows; unchanged where there are many."""
     known = ~np.isnan(column)
-    wrong = np.flatnonzero(known & ~((column >= 0) & (column < LARGEST) & (column == np.floor(column))))
+    wrong = np.flatnonzero(known & _impossible(column))
     if not len(wrong) or len(wrong) > max(1, _WRONG * np.count_nonzero(known)):
         return column, _NO_ROWS
     column = column.copy()
@@ -114,7 +126,14 @@ def _without_wrong(column: NDArray[np.float64]) -> tuple[NDArray[np.float64], ND
 
 
 def _whole(values: NDArray[np.float64]) -> bool:
-    return bool(len(values) and np.isfinite(values).all() and (values >= 0).all() and (values == np.floor(values)).all() and values.max() < LARGEST)
+    """Whether all values are possible counts: finite, not negative, whole."""
+    return len(values) > 0 and not _impossible(values).any()
+
+
+def _impossible(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The values that are no count, NaN included."""
+    possible: NDArray[np.bool_] = (values >= 0) & (values < LARGEST) & (values == np.floor(values))
+    return ~possible
 
 
 def _counts(
@@ -123,7 +142,10 @@ def _counts(
     rank: NDArray[np.int16] | None = None,
     restarts: float = 0.02,
 ) -> bool:
-    """Whether a column counts: whole numbers that rise, but for a few `restarts` (at most that share, or one) that are no new epoch."""
+    """Whether a column counts: whole numbers that rise.
+
+    They may go back with each epoch, and elsewhere in a share `restarts` of the rows, or once.
+    """
     at = np.flatnonzero(~np.isnan(column))
     if rank is not None:
         at = at[np.argsort(rank[at], kind="stable")]
@@ -142,7 +164,7 @@ def _counts(
 
 
 def _filled(column: NDArray[np.float64]) -> NDArray[np.float64] | None:
-    """The column with each row that lacks a cell given the one before it (the first rows the first); None if all lack it."""
+    """The column with absent cells filled from the row before, or at the start from after; None if all are absent."""
     known = ~np.isnan(column)
     if not known.any():
         return None

@@ -1,4 +1,4 @@
-"""TensorBoard event files."""
+"""Reads TensorBoard event files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from postmortem.readers.tensorboard.bulk_scalars import Columns
+    from postmortem.readers import Content
+    from postmortem.readers.tensorboard.bulk_scalars import Scalars
     from postmortem.readers.tensorboard.tfrecord import Batch
 
 _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-empty)?$")
 _NO_SUMMARY = {"graph": "graphs", "meta_graph": "graphs", "run_metadata": "run metadata", "log_message": "log messages"}
-_OLD_KINDS = {"histo": "histograms", "histogram": "histograms", "image": "images", "audio": "audio", "tensor": "tensors"}
+_OLD_KINDS = {
+    "histo": "histograms",
+    "histogram": "histograms",
+    "image": "images",
+    "audio": "audio",
+    "tensor": "tensors",
+}
 _PLUGINS = {"text": "text", "scalars": "tensors", "pr_curves": "pr curves"}
 
 
@@ -36,11 +43,11 @@ _PLUGINS = {"text": "text", "scalars": "tensors", "pr_curves": "pr curves"}
 class TensorBoard:
     """TensorBoard event files, as TensorFlow, torch, tensorboardX and clu write them.
 
-    A file is a row of TFRecords, each with an Event message: wall time, step (0 is left out on the wire) and a
+    A file is a sequence of TFRecords, each with an Event message: wall time, step (0 is left out on the wire) and a
     summary of values. A scalar is a `simple_value`, or in TF2 a tensor of one element, of any float, integer or
     boolean type, as raw bytes or as a typed list. Histograms, images, audio, text and graphs are counted, hparams go
-    to the run's config. All checksums are verified. Damage costs the records it touches: reading goes on at the next
-    header whose own checksum fits.
+    to the run's config. All checksums are verified. Damage costs only the records it touches: reading goes on at the
+    next header with a valid checksum.
 
     Formats: tensorflow/core/lib/io/record_writer.h; event.proto, summary.proto and tensor.proto in
     tensorboard/compat/proto.
@@ -48,18 +55,21 @@ class TensorBoard:
 
     kind: ClassVar[str] = "tensorboard"
     priority: ClassVar[int] = 10
+    content: ClassVar[Content] = "events"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file with "tfevents" in its name."""
         return "tfevents" in path.name
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a whole event file."""
         return _File(path).read()
 
 
 class _File:
-    """One event file while it is read."""
+    """The state of reading one event file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -82,9 +92,11 @@ class _File:
         reading = self.reading
         reading.points = builder.build()
         reading.skipped = dict(self.skipped)
-        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records)
+        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, size)
         if not size:
-            reading.problems = [Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")]
+            reading.problems = [
+                Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")
+            ]
         elif self.records and not len(reading.points):
             reading.notes.append("an event file without a single scalar")
         times = reading.points.wall_time[reading.points.wall_time > 0]
@@ -95,10 +107,11 @@ class _File:
         return reading
 
     def code_of(self, tag: bytes) -> int:
+        """The number that stands for a tag."""
         return self.codes.setdefault(tag, len(self.codes))
 
-    def merged(self, bulk: Columns, batch: Batch) -> list[Any]:
-        """Code, step, value and wall time of the batch's scalars in order of the file."""
+    def merged(self, bulk: Scalars, batch: Batch) -> list[Any]:
+        """Code, step, value and wall time of the batch's scalars, in file order."""
         self.records += int(np.count_nonzero(bulk.known))
         rest = [row for i in np.flatnonzero(~bulk.known) for row in self.parse(int(i), batch)]
         columns = [column[bulk.known] for column in bulk[1:]]
@@ -106,10 +119,13 @@ class _File:
             return columns
         at, *parsed = zip(*rest, strict=True)
         order = np.argsort(np.concatenate([np.flatnonzero(bulk.known), at]), kind="stable")
-        return [np.concatenate([column, np.array(more, column.dtype)])[order] for column, more in zip(columns, parsed, strict=True)]
+        return [
+            np.concatenate([column, np.array(more, column.dtype)])[order]
+            for column, more in zip(columns, parsed, strict=True)
+        ]
 
     def parse(self, i: int, batch: Batch) -> Iterator[tuple[int, int, int, float, float]]:
-        """The scalars of the i-th record, after `i` itself."""
+        """The scalars of the i-th record: `i`, code of the tag, step, value, wall time."""
         payload = batch.payload(i)
         try:
             event = EVENT.FromString(payload) if payload is not None else None
@@ -129,7 +145,7 @@ class _File:
                 yield i, self.code_of(value.tag), event.step, scalar, event.wall_time
 
     def scalar(self, value: Any) -> float | None:
-        """The number in a summary value; what is none is counted by its kind."""
+        """The number in a summary value; a value without one is counted by its kind."""
         plugin = value.metadata.plugin_data.plugin_name.decode("utf-8", "replace") or self.plugins.get(value.tag, "")
         self.plugins[value.tag] = plugin
         if value.HasField("simple_value"):
@@ -144,7 +160,7 @@ class _File:
 
 
 def _hparams(content: bytes) -> dict[str, Any]:
-    """The settings in a value of the hparams plugin; empty where it holds something else."""
+    """The settings in a value of the hparams plugin; empty if it holds something else."""
     try:
         entries = HPARAMS.FromString(content).session_start.hparams
     except DecodeError:

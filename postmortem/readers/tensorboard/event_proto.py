@@ -1,4 +1,4 @@
-"""TensorBoard's Event messages: the fields that are read, and the number in a value.
+"""TensorBoard's Event messages: the fields that the reader needs, and the number in a value.
 
 Field numbers from tensorboard/compat/proto/{event,summary,tensor,tensor_shape,types}.proto and
 tensorboard/plugins/hparams/plugin_data.proto. Histograms, images, audio and graphs stay unparsed bytes.
@@ -18,13 +18,14 @@ _CLASSES = messages(
     message Event { double wall_time = 1; int64 step = 2; bytes file_version = 3; bytes graph = 4; Summary summary = 5;
                     bytes log_message = 6; bytes session_log = 7; bytes run_metadata = 8; bytes meta_graph = 9; }
     message Summary { repeated Value value = 1; }
-    message Value { bytes tag = 1; float simple_value = 2; bytes histogram = 3; bytes image = 4; bytes histo = 5; bytes audio = 6;
-                    Tensor tensor = 8; Metadata metadata = 9; }
+    message Value { bytes tag = 1; float simple_value = 2; bytes histogram = 3; bytes image = 4; bytes histo = 5;
+                    bytes audio = 6; Tensor tensor = 8; Metadata metadata = 9; }
     message Metadata { PluginData plugin_data = 1; }
     message PluginData { bytes plugin_name = 1; bytes content = 2; }
-    message Tensor { int32 dtype = 1; Shape shape = 2; bytes content = 4; repeated float float_val = 5; repeated double double_val = 6;
-                     repeated int32 int_val = 7; repeated int64 int64_val = 10; repeated bool bool_val = 11; repeated int32 half_val = 13;
-                     repeated uint32 uint32_val = 16; repeated uint64 uint64_val = 17; }
+    message Tensor { int32 dtype = 1; Shape shape = 2; bytes content = 4; repeated float float_val = 5;
+                     repeated double double_val = 6;
+                     repeated int32 int_val = 7; repeated int64 int64_val = 10; repeated bool bool_val = 11;
+                     repeated int32 half_val = 13; repeated uint32 uint32_val = 16; repeated uint64 uint64_val = 17; }
     message Shape { repeated Dim dim = 2; }
     message Dim { int64 size = 1; }
     """,
@@ -57,17 +58,19 @@ DTYPES: dict[int, tuple[str, str]] = {
     22: ("<u4", "uint32_val"),
     23: ("<u8", "uint64_val"),
 }
-"""Numeric types of a tensor by their number in types.proto: as numpy writes them, and the list they stand in otherwise."""
+"""Numeric types by their number in types.proto: the numpy type of raw bytes, and the field of the typed list."""
 
 
 def number(tensor: Any) -> float | None:
-    """The number in a tensor of one element and a numeric type, else None."""
+    """The number in a tensor with one element of a numeric type, else None."""
     known = DTYPES.get(tensor.dtype)
     if known is None or any(d.size != 1 for d in tensor.shape.dim):
         return None
     numpy_type, field = known
     if tensor.content:
-        stored = np.frombuffer(tensor.content, numpy_type) if len(tensor.content) == np.dtype(numpy_type).itemsize else None
+        stored = (
+            np.frombuffer(tensor.content, numpy_type) if len(tensor.content) == np.dtype(numpy_type).itemsize else None
+        )
     else:
         stored = np.array(list(getattr(tensor, field)) or [0])  # an omitted list stands for zeros
         if field == "half_val":
@@ -78,5 +81,7 @@ def number(tensor: Any) -> float | None:
 
 
 def widen(stored: Any, dtype: int) -> Any:
-    """Stored elements as float64; the bits of a bfloat16 are the upper half of a float32."""
-    return (stored.astype("<u4") << 16).view("<f4").astype(np.float64) if dtype == BFLOAT16 else stored.astype(np.float64)
+    """Stored elements as float64; a bfloat16 is the upper half of a float32."""
+    return (
+        (stored.astype("<u4") << 16).view("<f4").astype(np.float64) if dtype == BFLOAT16 else stored.astype(np.float64)
+    )

@@ -1,8 +1,8 @@
-"""Records of a TFRecord file: found in bulk, and found again after damage.
+"""Finds the records of a TFRecord file, many at a time, and resynchronises after damage.
 
 A record is a little-endian uint64 length, the masked CRC32C of these 8 bytes, the payload, and the payload's masked
-CRC32C (tensorflow/core/lib/io/record_writer.h). The header's own checksum is what makes it possible to find the
-next record in the middle of anything.
+CRC32C (tensorflow/core/lib/io/record_writer.h). The header's own checksum makes it possible to find the next record in
+the middle of anything.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ HEADER = 12
 OVERHEAD = 16
 PIECE = 1 << 20
 REGION = 1 << 16
-"""Bytes searched for headers at once: they stay in a core's own cache."""
+"""Bytes searched for headers at once: they fit in a core's cache."""
 LONG = 4096
-"""Payloads from this length on are stepped over one at a time, which is cheaper than to search through them."""
+"""Payloads of at least this length are skipped one at a time, which is cheaper than to search them."""
 
 _LENGTH_TABLES = position_tables(8)
 _CRC_OF_ZEROS = np.uint32(0x8C28B28A)  # of 8 bytes
@@ -39,8 +39,8 @@ _CRC_OF_ZEROS = np.uint32(0x8C28B28A)  # of 8 bytes
 class Batch:
     """n records within `data`, which begins at byte `offset` of the file.
 
-    `start` int64[n] is where each payload begins in `data`, `length` int64[n] its bytes; the payload's checksum
-    follows it and is not checked yet.
+    `start` int64[n] is the offset of each payload in `data`, `length` int64[n] its number of bytes; the checksum after
+    it is not verified yet.
     """
 
     data: bytes
@@ -49,15 +49,15 @@ class Batch:
     length: NDArray[np.int64]
 
     def payload(self, i: int) -> bytes | None:
-        """The i-th payload, or None where it does not fit its checksum."""
+        """The i-th payload, or None if its checksum is wrong."""
         return _payload(self.data, int(self.start[i]), int(self.length[i]))
 
 
 def batches(stream: BinaryIO, damage: list[Damage]) -> Iterator[Batch]:
-    """All records of the file in order; what lies between them is appended to `damage`.
+    """Yields all records of the file in order; what lies between them is appended to `damage`.
 
-    A record whose payload does not fit its checksum is still yielded where the next one begins right at its end:
-    its length was right, and what it held is for the caller to report.
+    A record with a wrong payload checksum is still yielded if the next one begins right at its end: its length was
+    right, and the caller reports its content.
     """
     data, offset, want = b"", 0, PIECE
     while True:
@@ -77,7 +77,7 @@ def batches(stream: BinaryIO, damage: list[Damage]) -> Iterator[Batch]:
 def _scan(data: bytes, final: bool) -> tuple[list[Run], list[Damage], int]:
     """Runs of adjacent records in `data`, the damage between them, and where to resume with more data.
 
-    Until `final`, the last record is left for next time: only what follows it tells whether its length was right.
+    Unless `final`, the last record is left for the next call: only what follows it shows whether its length was right.
     """
     runs: list[Run] = []
     gaps: list[Damage] = []
@@ -128,7 +128,7 @@ def _chain(data: bytes, pos: int) -> tuple[NDArray[np.int64], NDArray[np.int64],
 
 
 def _linked(heads: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of the headers reached from the first by going from end to beginning: the rest is inside payloads."""
+    """Indices of the headers that a chain of adjacent records reaches; the others lie inside payloads."""
     if np.array_equal(heads[1:], ends[:-1]):
         return np.arange(len(heads))
     following = np.searchsorted(heads, ends)
@@ -139,7 +139,7 @@ def _linked(heads: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _length_at(data: bytes, pos: int) -> int | None:
-    """The length that a valid header at `pos` gives, or None where there is no such header."""
+    """The length in the header at `pos`, or None if there is no valid header."""
     if len(data) - pos < HEADER:
         return None
     length, crc = struct.unpack_from("<QI", data, pos)
@@ -152,7 +152,7 @@ def _payload(data: bytes, start: int, length: int) -> bytes | None:
 
 
 def _next_header(data: bytes, pos: int) -> int | None:
-    """Where the first valid header at or after `pos` stands."""
+    """Position of the first valid header at or after `pos`."""
     for lo in range(pos, len(data), REGION):
         heads = _headers(data, lo, lo + REGION)
         if len(heads):
@@ -161,7 +161,7 @@ def _next_header(data: bytes, pos: int) -> int | None:
 
 
 def _headers(data: bytes, start: int, stop: int) -> NDArray[np.int64]:
-    """Positions from `start` to before `stop` of valid headers, of payloads of 1 to 2**24 - 1 bytes."""
+    """Positions in ``range(start, stop)`` of valid headers, of payloads with 1 to 2**24 - 1 bytes."""
     count = min(stop + HEADER - 1, len(data)) - start
     if count < HEADER:
         return np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""W&B transaction logs."""
+"""Reads W&B transaction logs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from postmortem.readers import reader
 from postmortem.readers.shared.damage import Damage, problems_of
 from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
 from postmortem.readers.shared.protobuf import DecodeError, messages
-from postmortem.readers.shared.row_table import Table, finish
+from postmortem.readers.shared.row_table import RowTable, finish
 from postmortem.readers.shared.step_column import Axis, step_axis
 from postmortem.readers.wandb import summary as summary  # registers its reader
 from postmortem.readers.wandb.leveldb_log import MAGIC, records
@@ -27,17 +27,18 @@ if TYPE_CHECKING:
 RECORD = messages(
     "postmortem.wandb",
     """
-    message Record { History history = 2; Items summary = 3; Output output = 4; Items config = 5; bytes stats = 7; bytes artifact = 8;
-                     bytes alert = 10; Metric metric = 12; Output output_raw = 13; Run run = 17; Exit exit = 18; Environment environment = 26; }
+    message Record { History history = 2; Items summary = 3; Output output = 4; Items config = 5; bytes stats = 7;
+                     bytes artifact = 8; bytes alert = 10; Metric metric = 12; Output output_raw = 13;
+                     Run run = 17; Exit exit = 18; Environment environment = 26; }
     message History { repeated Item item = 1; Step step = 2; }
     message Step { int64 num = 1; }
     message Items { repeated Item update = 1; repeated Item remove = 2; }
-    message Item { bytes key = 1; repeated bytes nested_key = 2; bool boolean = 4; sint64 integer = 5; double number = 6; bytes text = 7;
-                   bytes json = 8; bytes value_json = 16; }
+    message Item { bytes key = 1; repeated bytes nested_key = 2; bool boolean = 4; sint64 integer = 5;
+                   double number = 6; bytes text = 7; bytes json = 8; bytes value_json = 16; }
     message Output { int32 output_type = 1; bytes line = 3; }
     message Metric { bytes glob_name = 2; bytes step_metric = 4; }
-    message Run { bytes run_id = 1; bytes project = 3; Items config = 4; Items summary = 5; bytes display_name = 8; bytes host = 13;
-                  Timestamp start_time = 17; }
+    message Run { bytes run_id = 1; bytes project = 3; Items config = 4; Items summary = 5; bytes display_name = 8;
+                  bytes host = 13; Timestamp start_time = 17; }
     message Timestamp { int64 seconds = 1; int32 nanos = 2; }
     message Exit { int32 exit_code = 1; }
     message Environment { bytes program = 6; bytes host = 12; repeated Entry slurm = 27; }
@@ -55,11 +56,11 @@ _SEPARATOR = "."  # as W&B itself joins nested keys
 class WandbOffline:
     """W&B runs as the client writes them to disk (``run-ID.wandb``), offline or online; the SDK is not needed.
 
-    History gives the numbers, with `_timestamp` as wall time; config, summary, console output, the exit code and the
-    run's identity are kept. The step is the column that `define_metric("*", step_metric=…)` declared, or a counter
-    column of the history (global_step, iteration, …), where it does count; else W&B's own `_step`, which counts calls of
-    `log`. A nested key ["a", "b"] becomes "a.b". Histograms, images and other media are counted, and so are text
-    values. The file is a log of checksummed chunks; damage costs the records it touches.
+    The points come from the history, with `_timestamp` as wall time; config, summary, console output, the exit code
+    and the run's identity are kept. The step is the column that `define_metric("*", step_metric=…)` declared, or a
+    counter column of the history (global_step, iteration, …), if its values do count; else W&B's own `_step`, which
+    counts calls of `log`. A nested key ["a", "b"] becomes "a.b". Histograms, images, other media and text values are
+    counted. The file is a log of checksummed chunks; damage costs only the records it touches.
 
     Formats: wandb/proto/wandb_internal.proto and core/pkg/leveldb in github.com/wandb/wandb.
     """
@@ -69,20 +70,22 @@ class WandbOffline:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file with the suffix .wandb or W&B's magic bytes."""
         return path.suffix == ".wandb" or head.startswith(MAGIC)
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads a whole transaction log."""
         return _Log(path).read()
 
 
 class _Log:
-    """One transaction log while it is read."""
+    """The state of reading one transaction log."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.reading = Reading(source=WandbOffline.kind, path=str(path), step_axis="_step")
-        self.table = Table()
+        self.table = RowTable()
         self.steps: list[int] = []
         self.times: list[float] = []
         self.skipped: Counter[str] = Counter()
@@ -109,15 +112,19 @@ class _Log:
         if self.exit_code is not None:
             reading.ended = "completed" if self.exit_code == 0 else "crashed"
         reading.skipped = dict(self.skipped)
-        reading.problems = problems_of(reading.path, "a W&B log", damage, count)
+        reading.problems = problems_of(reading.path, "a W&B log", damage, count, len(data))
         if not count and not reading.problems:
-            what = "only the file's header: the run was killed before anything was written" if data else "the file is empty"
+            what = (
+                "only the file's header: the run was killed before anything was written"
+                if data
+                else "the file is empty"
+            )
             reading.problems = [Problem(path=reading.path, offset=len(data), what=what, kept="nothing")]
         self.points()
         return reading
 
     def take(self, record: Any) -> None:
-        """Keeps what one record says."""
+        """Takes in one record."""
         for field, content in record.ListFields():
             name = field.name
             if name == "history":
@@ -139,7 +146,7 @@ class _Log:
                 self.skipped[_SEEN[name]] += 1
 
     def run(self, run: Any) -> None:
-        """Who the run is, when it began, and its first settings."""
+        """The identity of the run, its start, and its first settings."""
         self.set(self.reading.config, run.config)
         self.set(self.reading.summary, run.summary)
         names = {"run_id": run.run_id, "project": run.project, "display_name": run.display_name, "host": run.host}
@@ -148,7 +155,7 @@ class _Log:
             self.reading.started = run.start_time.seconds + run.start_time.nanos / 1e9
 
     def print(self, stream: str, text: bytes) -> None:
-        """Console output comes in pieces; whole lines are kept, so that the streams do not cut each other's."""
+        """Console output comes in pieces; it is kept as whole lines, so that the streams do not cut each other's."""
         first, *more = text.split(b"\n")
         pieces = self.unfinished[stream]
         pieces.append(first)
@@ -177,7 +184,7 @@ class _Log:
                 inner.pop(last, None)
 
     def history(self, history: Any) -> None:
-        """One row: what was logged by one or more calls of `log` with the same step."""
+        """One row: the values of one or more calls of `log` with the same step."""
         values: dict[str, Any] = {}
         for item in history.item:
             name, value = _SEPARATOR.join(_path(item)), _value(item)
@@ -202,7 +209,7 @@ class _Log:
         self.table.add(row.items())
 
     def points(self) -> None:
-        """Turns the rows into points, on the best step axis there is."""
+        """Turns the rows into points, on the best step axis available."""
         own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own count of logged rows, _step")
         axis = step_axis(self.table.columns(self.declared_step), declared=self.declared_step)
         axis = own if axis is None or len(axis.wrong) else axis
@@ -219,7 +226,7 @@ def _path(item: Any) -> list[str]:
 
 
 def _value(item: Any, fast: Callable[[bytes], Any] = float) -> Any:
-    """The value of an item: JSON text as Python writes it, or one of the newer typed fields."""
+    """The value of an item: JSON text as Python writes it, or one of the typed fields of newer clients."""
     if item.HasField("value_json"):
         return _loads(item.value_json, fast)
     for field in ("number", "integer", "boolean"):
@@ -231,7 +238,7 @@ def _value(item: Any, fast: Callable[[bytes], Any] = float) -> Any:
 
 
 def _loads(text: bytes, fast: Callable[[bytes], Any]) -> Any:
-    """`text` as JSON, tried by `fast` first: most values of a history are numbers, which float() reads sooner."""
+    """`text` as JSON, parsed by `fast` first: most values of a history are numbers, which `float` reads faster."""
     for parse in (fast, json.loads):
         try:
             found = parse(text)

@@ -1,9 +1,9 @@
-"""Records of a W&B transaction log, found again after damage.
+"""Finds the records of a W&B transaction log, and resynchronises after damage.
 
-The file begins with ``:W&B``, a magic number (0xBEE1) and a version byte. Then come chunks as in LevelDB's log, in blocks of
-32 KiB: CRC32 (of the type and the data; zlib's, not LevelDB's CRC32C), a two-byte length, a type (whole, first, middle or
-last part of a record) and the data. Fewer than 7 bytes at the end of a block are zeros. Source: wandb/sdk/internal/datastore.py
-(wandb < 0.29) and core/pkg/leveldb of github.com/wandb/wandb.
+The file begins with ``:W&B``, a magic number (0xBEE1) and a version byte. Then come chunks as in LevelDB's log, in
+blocks of 32 KiB: CRC32 (of the type and the data; zlib's, not LevelDB's CRC32C), a two-byte length, a type (whole,
+first, middle or last part of a record) and the data. Fewer than 7 bytes at the end of a block are zeros. Source:
+wandb/sdk/internal/datastore.py (wandb < 0.29) and core/pkg/leveldb of github.com/wandb/wandb.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _TYPE_CRC = {kind: zlib.crc32(bytes([kind])) for kind in (WHOLE, FIRST, MIDDLE, 
 
 
 def records(data: bytes, damage: list[Damage]) -> Iterator[bytes]:
-    """The payloads of all intact records in order; what could not be read is appended to `damage`.
+    """Yields the payloads of all intact records in order; what could not be read is appended to `damage`.
 
-    Reading goes on at the next chunk whose checksum fits, wherever it stands: a chunk does not depend on the blocks.
+    Reading goes on at the next chunk with a valid checksum, wherever it is: a chunk does not depend on the blocks.
     """
     parts: list[bytes] = []
     begun = 0  # where the unfinished record in `parts` began
@@ -64,8 +64,9 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
         if stop is None:
             limit = len(data) if found_any or data.startswith(MAGIC) else _SEARCHED
             found = _search(data, pos + 1, limit)
-            # A tail shorter than a header, or a header that promises more than there is, was being written when it stopped.
-            cut = found is None and (len(data) - pos < HEADER or (kind in _TYPE_CRC and at + HEADER + _length(data, at) > len(data)))
+            # A tail shorter than a header, or than its header claims, was being written when the run stopped.
+            unfinished = kind in _TYPE_CRC and at + HEADER + _length(data, at) > len(data)
+            cut = found is None and (len(data) - pos < HEADER or unfinished)
             damage.append(damage_in(data, pos, len(data) if found is None else found, cut))
             if found is None:
                 return
@@ -77,7 +78,7 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
 
 
 def _after_padding(data: bytes, pos: int) -> int:
-    """`pos`, or the chunk or end of file behind the up to 6 zeros that fill a block."""
+    """`pos`, or the chunk or end of file after the up to 6 zeros that fill a block."""
     if _stop(data, pos) is None:
         for at in range(pos + 1, min(pos + HEADER, len(data) + 1)):
             if data[at - 1]:
@@ -92,7 +93,7 @@ def _length(data: bytes, at: int) -> int:
 
 
 def _stop(data: bytes, at: int) -> int | None:
-    """Where the chunk at `at` ends, or None where no intact chunk is."""
+    """Where the chunk at `at` ends, or None if there is no intact chunk."""
     if at + HEADER > len(data):
         return None
     crc, length, kind = struct.unpack_from("<IHB", data, at)
@@ -103,8 +104,10 @@ def _stop(data: bytes, at: int) -> int | None:
 
 
 def _search(data: bytes, start: int, limit: int) -> int | None:
-    """The first intact chunk at or after `start`, and before `limit`."""
-    types = np.frombuffer(data, np.uint8, max(0, min(limit, len(data)) - start - 6), start + 6) if start + 6 <= len(data) else np.empty(0, np.uint8)
+    """Position of the first intact chunk in ``range(start, limit)``."""
+    if start + 6 > len(data):
+        return None
+    types = np.frombuffer(data, np.uint8, max(0, min(limit, len(data)) - start - 6), start + 6)
     for at in np.flatnonzero((types >= WHOLE) & (types <= LAST)):
         if _stop(data, start + int(at)) is not None:
             return start + int(at)

@@ -1,4 +1,4 @@
-"""The final values of a W&B run."""
+"""Reads the final values of a W&B run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
-from postmortem.readers.shared.row_table import Table
+from postmortem.readers.shared.row_table import RowTable
 from postmortem.readers.shared.step_column import step_axis
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @reader
 class WandbSummary:
-    """``wandb-summary.json``, which W&B clients before 0.31 leave beside a run: one object with the last value of each key.
+    """``wandb-summary.json``, which W&B clients before 0.31 write: an object with the last value of each key.
 
-    The values stand at the last step: that of the counter column (iter, global_step, …) where one was logged, as in
-    the run's history, else `_step`.
+    The values belong to the last step: that of the counter column (iter, global_step, …) if one was logged, as in the
+    run's history, else `_step`.
 
     Format: wandb/sdk/internal/file_stream and docs.wandb.ai, "wandb.Run.summary".
     """
@@ -35,16 +35,20 @@ class WandbSummary:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file named wandb-summary.json."""
         return path.name == "wandb-summary.json"
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads the last value of each key."""
         reading = Reading(source=WandbSummary.kind, path=str(path))
         text, reading.problems = decoded(path.read_bytes(), str(path))
         try:
             summary = json.loads(text)
         except (ValueError, RecursionError) as error:
-            reading.problems.append(Problem(path=str(path), offset=0, what=f"no whole JSON: {error}", lost="the summary"))
+            reading.problems.append(
+                Problem(path=str(path), offset=0, what=f"no whole JSON: {error}", lost="the summary")
+            )
             return reading
         if not isinstance(summary, dict):
             reading.problems.append(Problem(path=str(path), offset=0, what="no JSON object", lost="the summary"))
@@ -53,7 +57,7 @@ class WandbSummary:
         own = {key: values.pop(key) for key in list(values) if key.startswith("_")}
         reading.summary = {key: value for key, value in summary.items() if not key.startswith("_")}
         reading.skipped = dict(Counter(why_no_number(v) for _, v in leaves(reading.summary) if number(v) is None))
-        table = Table()
+        table = RowTable()
         table.add(values.items())
         axis = step_axis(table.columns())
         step = axis.step if axis else np.array([step_number(own.get("_step")) or 0], np.int64)

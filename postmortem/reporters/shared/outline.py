@@ -255,26 +255,6 @@ def event_where(event: Event, run: RunReport) -> str:
     return ", ".join(parts)
 
 
-def culprit_lines(run: RunReport) -> list[str]:
-    """What a replay found, in at most four sentences: the operator and its line, the samples, the fixes that cured the step."""
-    c = run.culprit
-    if c is None:
-        return []
-    if c["phase"] == "none":
-        return [f"none: {c['how'][-1] if c['how'] else c['cause']}"]
-    module = f"module {c['module']}" if c["module"] else "in no submodule" if c["module"] is not None else ""
-    place = [f"operator {c['op']}" if c["op"] else "", module, f"parameter {c['param']}" if c["param"] else ""]
-    step = f" at step {c['step']}" if c["step"] is not None else ""
-    lines = [f"{c['cause']}{step}: {', '.join(p for p in place if p)}".removesuffix(": ")]
-    if c["file"] and c["line"]:
-        lines.append(f"{c['file']}:{c['line']}: {(c['code'] or '').strip()}")
-    if c["samples"]:
-        lines.append(f"samples of the batch: {', '.join(map(str, c['samples'][:20]))}{', …' if len(c['samples']) > 20 else ''}")
-    cures = [fix["name"] for fix in c["fixes"] if fix["cured"]]
-    lines.append(f"cured by {', '.join(cures)}" if cures else "none of the fixes tried cured it")
-    return [squeezed(line, 300) for line in lines]
-
-
 def event_facts(event: Event) -> list[str]:
     """What is known of an event beyond its message: the user's own line, then every field that the message lacks."""
     lines = []

@@ -51,7 +51,9 @@ def every_pattern() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
 PATTERNS = list(every_pattern())
 
 
-@pytest.mark.parametrize(("name", "pattern", "anywhere"), PATTERNS, ids=[f"{i}-{name}" for i, (name, _, _) in enumerate(PATTERNS)])
+@pytest.mark.parametrize(
+    ("name", "pattern", "anywhere"), PATTERNS, ids=[f"{i}-{name}" for i, (name, _, _) in enumerate(PATTERNS)]
+)
 def test_twice_the_text_costs_twice_the_steps(name: str, pattern: re.Pattern[Any], anywhere: bool) -> None:
     """Wherever a repeat of the pattern is pumped up, the steps of a backtracking matcher grow like the text."""
     ratio, text = growth(pattern, anywhere=anywhere)

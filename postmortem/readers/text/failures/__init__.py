@@ -1,7 +1,7 @@
 """Failures in the text of a log: tracebacks, known failure lines, and how the run ended.
 
-`_scan` goes through the lines and collects what it meets, `_occurrences` folds what many ranks or many steps repeat,
-`_enrich` adds what several failures say together, and `_ending` decides which of them is to blame.
+The scanner goes through the lines and collects occurrences; `fold` joins what many ranks or many steps repeat; `enrich`
+adds what several failures show together; `blame` decides which of them ended the run.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from postmortem.readers.text.failures.blame import judge
+from postmortem.readers.text.failures.blame import blame
 from postmortem.readers.text.failures.enrich import enrich
 from postmortem.readers.text.failures.fold import fold, soften
 from postmortem.readers.text.failures.scanner import Scanner
@@ -23,14 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EventReading:
-    """What the text says beside its numbers. `ended` is None where it does not tell; `facts` holds "job_id",
-    "world_size" and "ranks" (those that were seen) where the log shows them."""
+    """What a log reports beside its numbers.
+
+    `ended` is None where the text does not tell how the run ended. `facts` holds "job_id", "world_size" and "ranks"
+    (the ranks that were seen) where the log shows them.
+    """
 
     events: list[Event] = field(default_factory=list)
     ended: Ended | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     announced: Announcements = field(default_factory=Announcements)
-    """How long the training was to be, where a line says it."""
+    """How long the training was to be, where a line announces it."""
 
 
 def find_events(
@@ -43,25 +46,26 @@ def find_events(
 ) -> EventReading:
     """The events of a log, in the order of their lines.
 
-    `lines` are (1-based physical line number, text); a carriage return inside a text starts a new state of it.
-    `unterminated`: the file's last line has no newline. Steps are left to the caller, who may tell, once the lines are
-    read, after which of them the training went back some steps and then on (`went_back`).
+    `lines` are (1-based line number, text); after a carriage return inside a text, the line was redrawn.
+    `unterminated`: the file's last line has no newline. `went_back` is asked only after all lines were read; see
+    `blame`. The steps of the events are left to the caller.
     """
     scanner = Scanner()
     announced = Announcements()
     scanner.read(announced.watch(lines))
-    failures = fold(soften(scanner.close(), scanner.progress), scanner.kept.more)
+    progress = scanner.progress
+    failures = fold(soften(scanner.close(), progress.training), scanner.found.dropped)
     enrich(failures, scanner.ranks, scanner.world_size)
-    ended = judge(
+    ended = blame(
         failures,
-        scanner.progress,
-        scanner.ordinary,
+        progress,
         scanner.completion(),
-        attempts=scanner.attempt,
+        attempts=scanner.attempts.number,
         cut=unterminated and scanner.last_is_cut(),
         went_back=lambda line: went_back(line, announced),
     )
-    reading = EventReading([f.event(path, source) for f in sorted(failures, key=lambda f: f.first.line)], ended, announced=announced)
+    events = [failure.event(path, source) for failure in sorted(failures, key=lambda failure: failure.first.line)]
+    reading = EventReading(events, ended, announced=announced)
     if scanner.ranks:
         reading.facts["ranks"] = sorted(scanner.ranks)
     if scanner.world_size:

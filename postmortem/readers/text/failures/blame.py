@@ -1,128 +1,69 @@
 """How a run ended, and which of its failures is to blame for it.
 
-By cause, not by time of printing: a failure of its own beats a rank that waited, that beats a rank whose peer went
-away, that beats what launchers and schedulers report about others. A failure after which training went on, or
-completed, lost nothing; one after which the program says that it goes on is a warning.
+Blame goes by cause, not by the order of printing: a failure of its own comes before a rank that waited, that before a
+rank whose peer went away, that before what launchers and schedulers report about others. A failure after which training
+went on or completed lost nothing; one after which the program reports that it goes on is a warning.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.readers.text.failures.fold import trained_on
+from postmortem.readers.text.failures.progress import AFTER_COMPLETION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from postmortem.core.model import Ended
     from postmortem.readers.text.failures.fold import Failure
+    from postmortem.readers.text.failures.progress import Completion, Progress
     from postmortem.signatures import Role
 
-STRONG = re.compile(r"`?Trainer\.fit`? stopped|train_runtime|\[after training is done\]|exits successfully")
-"""Said once, at the end of a training, and not at the end of each epoch."""
-COMPLETED = (
-    r"`?Trainer\.fit`? stopped: `?max_\w+=",
-    r"['\"]train_runtime['\"]: ",
-    r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:is |has |was )?(?:successfully )?(?:completed?|finished|done|ended)\b)",
-    r"(?i:\b(?:completed|finished|done) (?:with )?(?:the )?train(?:ing)?\b)",
-    r"\[after training is done\]",
-    r"Process \d+ exits successfully|^# Ended \(code 0\)",
-    r"Training time \d|Total training time: ",
-    r"\bepochs completed in [\d.]+ hours",
-    r"(?i:\bexit(?:ed)?(?: with)?[ _]?(?:code|status)\W{1,3}0\b)",
-    r"\bFinal \w{1,80} score: ",
-    r"(?i:\bearly stopping (?:triggered|activated|in effect|condition|criterion|at epoch|at step|at iteration)|\bstopping early\b)",
-    r"(?i:(?:^\W{0,4}|: )early stopping[.!]*\s*$|\bearly stopping, best\b)|\bStopping\. Best iteration|Signaling Trainer to stop",
-)
-"""What frameworks print when a training ran to its end."""
-
-COMPLETED_ANCHORS = (
-    *("Trainer.fit", "train_runtime", "omplete", "inished", "done", "Done", "DONE", "ended", "exits successfully", "Training time"),
-    *("raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping", "topping early", "Early Stopping"),
-    *("Stopping. Best", "Trainer to stop", "# Ended (code"),
-)
-"""Plain texts one of which stands in whatever `COMPLETED` matches."""
-
 _IMPORTS = ("ImportError", "ModuleNotFoundError")
-_TALKED_ON = 10
+_PRINTED_ON = 10
 """Lines of other output after a failed import that show that it was caught."""
-AFTER_COMPLETION = 20_000
-"""Bytes of progress after a completion line from which on it belonged to an earlier part of the job."""
-_TOLD_BY = {
+_EXPLAINED_BY = {
     "dl-worker-killed": {"dl-bus-shm", "slurm-oom-kill"},
     "host-kill": {"slurm-oom-kill", "pod-evicted"},
     "sigterm": {"slurm-cancelled", "slurm-time-limit", "preemption-notice", "pod-evicted"},
 }
-"""Failures that others explain wherever these stand: the log says that a worker died, and elsewhere why."""
-_DEVICE = ("xid", "gpu-lost", "ecc", "illegal-access")
+"""Failures, and the others that explain them, before or after: a worker died, and elsewhere the log says why."""
+_BROKEN_DEVICE = ("xid", "gpu-lost", "ecc")
+"""A GPU that broke: every call after it fails, also with an illegal access."""
 _BY_THE_PROGRAM = (13, 31, 43, 45)
-"""Xid numbers that report what the program did: the exception behind them says more."""
+"""Xid numbers that report what the program did: the exception after them has the details."""
 _FROM_OUTSIDE = ("sigterm", "slurm-cancelled", "slurm-time-limit")
 """What ended the run from outside; exceptions after it come from the shutdown."""
 _GROUPS = ("ExceptionGroup", "BaseExceptionGroup")
-_BLAME = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
+_GUILT = {"cause": 3, "waiting": 2, "victim": 1, "wrapper": 0}
 
 
-@dataclass(slots=True)
-class Completion:
-    """A line that says that the training is complete, at its last appearance; `progress` in bytes before it.
-
-    `plain`: it is only said at the end. `repeated`: it came several times, far apart.
-    """
-
-    line: int
-    progress: int
-    plain: bool
-    repeated: bool = False
-
-    def again(self, line: int, progress: int) -> None:
-        self.repeated = self.repeated or line - self.line > 20
-        self.line, self.progress = line, progress
-
-
-def judge(
+def blame(
     failures: list[Failure],
-    progress: int,
-    ordinary: int,
+    progress: Progress,
     completed: Completion | None,
     *,
     attempts: int,
     cut: bool,
     went_back: Callable[[int], bool] = lambda line: False,
 ) -> Ended | None:
-    """Sets `severity` and `victim_of` of the failures and says how the run ended; None where the text does not tell.
+    """Decides which failure ended the run, sets `severity` and `victim_of` of all, and returns how the run ended.
 
-    `progress` is the bytes of training in all, `ordinary` the lines of other output, `completed` the line that says that the training is complete,
-    `attempts` how often the job was started again, `cut` whether the last line is incomplete, `went_back` whether behind a
-    line the training did steps again and went on: a new process, as what a buffer held goes on where it was.
+    `progress` is the output of the whole log, `completed` the line that reports a completed training, `attempts` how
+    often the job was started again, `cut` whether the last line is incomplete. `went_back(line)`: True if, after
+    `line`, steps are repeated and then exceeded. That means a new process; flushed output of the old one would continue
+    instead. Returns None where the text does not tell how the run ended.
     """
-    if completed is not None and progress - completed.progress > AFTER_COMPLETION:
+    if completed is not None and progress.training - completed.training > AFTER_COMPLETION:
         completed = None
-    last_attempt = max((f.last.attempt for f in failures if f.signature.severity == "error" and f.signature.role != "note"), default=0)
-    told = {f.signature.role for f in failures if f.severity == "error" and not _is_import(f)}
-    lost: list[Failure] = []
-    for failure in failures:
-        survived = _survived(failure, progress, completed, attempts) or went_back(failure.last.line) or _optional(failure, ordinary, told)
-        if failure.severity == "error" and survived:
-            failure.severity = "info"
-            failure.fields["went_on"] = True
-        elif failure.severity == "error" and failure.last.goes_on is not None:
-            failure.severity = "warning"
-            failure.fields["goes_on"] = failure.last.goes_on.message[:300]
-        elif failure.severity == "error" and failure.last.attempt < last_attempt:
-            failure.severity = "warning"  # the job was started again in the same file; the last attempt decides
-        elif failure.severity == "error" or (
-            failure.signature.ended in ("interrupted", "preempted") and not survived and "ignored" not in failure.fields
-        ):
-            lost.append(failure)
+    lost = _lost(failures, progress, completed, attempts, went_back)
     if not lost:
         if completed is not None:
             return "completed"
         return "cut" if cut else None
     root = _root(lost)
-    if _cleared_up(root):
+    if _without_reason(root):
         root.severity = "info"  # scancel: somebody stopped it
     for failure in lost:
         if failure is not root and _is_victim(failure, root):
@@ -131,26 +72,68 @@ def judge(
     return _ended(root)
 
 
-def _survived(failure: Failure, progress: int, completed: Completion | None, attempts: int) -> bool:
-    """Whether training went on after it, or completed."""
+def _lost(
+    failures: list[Failure],
+    progress: Progress,
+    completed: Completion | None,
+    attempts: int,
+    went_back: Callable[[int], bool],
+) -> list[Failure]:
+    """The failures that may have ended the run; the severity of the others is lowered."""
+    errors = [f for f in failures if f.severity == "error" and not _is_import(f)]
+    roles = {f.signature.role for f in errors}
+    failed = (f.last.attempt for f in failures if f.signature.severity == "error" and f.signature.role != "note")
+    last_attempt = max(failed, default=0)
+    lost: list[Failure] = []
+    for failure in failures:
+        stopped = failure.signature.ended in ("interrupted", "preempted") and "ignored" not in failure.fields
+        if failure.severity != "error" and not stopped:
+            continue
+        survived = (
+            _survived(failure, progress, completed, attempts)
+            or went_back(failure.last.line)
+            or _is_optional(failure, progress, roles)
+        )
+        if failure.severity != "error":
+            if not survived:
+                lost.append(failure)
+        elif survived:
+            failure.severity = "info"
+            failure.fields["went_on"] = True
+        elif failure.last.goes_on is not None:
+            failure.severity = "warning"
+            failure.fields["goes_on"] = failure.last.goes_on.message[:300]
+        elif failure.last.attempt < last_attempt:
+            failure.severity = "warning"  # the job was started again in the same file; the last attempt decides
+        else:
+            lost.append(failure)
+    return lost
+
+
+def _survived(failure: Failure, progress: Progress, completed: Completion | None, attempts: int) -> bool:
+    """Whether training went on after a failure, or completed."""
+    last = failure.last
     if completed is not None and failure.signature.ended != "interrupted":
-        if completed.line > failure.last.line and not (_died(failure) and not completed.plain and completed.progress == failure.last.progress):
+        by_script = _died(failure) and not completed.once and completed.training == last.training
+        if completed.line > last.line and not by_script:
             return True
-        if failure.signature.role != "cause" and failure.first.progress - completed.progress < AFTER_COMPLETION:
+        if failure.signature.role != "cause" and failure.first.training - completed.training < AFTER_COMPLETION:
             return True  # trouble while a finished training was taken down
-    if failure.last.attempt < attempts and progress > failure.last.progress:
+    if last.attempt < attempts and progress.training > last.training:
         return True  # a new process trained: not what the buffer of the old one held
-    return trained_on(failure, progress) > 0
+    return trained_on(failure, progress.training) > 0
 
 
 def _died(failure: Failure) -> bool:
-    """Whether its process cannot have gone on: "job finished" behind it comes from the script around."""
-    return failure.last.uncaught or failure.signature.ended == "killed" or failure.signature.id in ("segv", "heap-corruption")
+    """Whether its process cannot have gone on: a "job finished" after it comes from the script around it."""
+    deadly = failure.signature.ended == "killed" or failure.signature.id in ("segv", "heap-corruption")
+    return failure.last.uncaught or deadly
 
 
-def _optional(failure: Failure, ordinary: int, told: set[Role]) -> bool:
-    """Whether an import failed that the program can do without: it went on talking, and nobody reports its death."""
-    return _is_import(failure) and ordinary - failure.last.ordinary >= _TALKED_ON and ("wrapper" not in told or "cause" in told)
+def _is_optional(failure: Failure, progress: Progress, roles: set[Role]) -> bool:
+    """Whether an import failed that the program can do without: it went on printing, and nobody reports its death."""
+    went_on = progress.ordinary - failure.last.ordinary >= _PRINTED_ON
+    return _is_import(failure) and went_on and ("wrapper" not in roles or "cause" in roles)
 
 
 def _is_import(failure: Failure) -> bool:
@@ -159,67 +142,94 @@ def _is_import(failure: Failure) -> bool:
 
 def _root(lost: list[Failure]) -> Failure:
     """The failure to blame: the first that failed by itself or waited in vain, else the first victim, else a report."""
-    told = {f.signature.id for f in lost}
-    reported = [f.first.line for f in lost if f.signature.id == "srun-exit" and "how" in f.fields and not _with_the_rest(f)]
-    lost = [f for f in lost if not (reported and _cleared_up(f) and f.first.line > min(reported))]
-    own = [f for f in lost if _blame(f) >= 2 and not told & _TOLD_BY.get(f.signature.id, set())]
+    kinds = {f.signature.id for f in lost}
+    exits = [f.first.line for f in lost if f.signature.id == "srun-exit" and "how" in f.fields and not _was_stopped(f)]
+    if exits:
+        lost = [f for f in lost if not (_without_reason(f) and f.first.line > min(exits))]
+    own = [f for f in lost if _guilt(f) >= 2 and not kinds & _EXPLAINED_BY.get(f.signature.id, set())]
     if own:
         return min(own, key=lambda f: f.first.first_line)
-    victims = [f for f in lost if _blame(f) == 1]
+    if (silent := _silent_root(lost)) is not None:
+        return silent
+    return max(lost, key=lambda f: (_guilt(f), not _was_stopped(f), -f.first.first_line))
+
+
+def _silent_root(lost: list[Failure]) -> Failure | None:
+    """The launcher's report of a first failed rank that printed nothing itself, where all others are its victims."""
+    victims = [f for f in lost if _guilt(f) == 1]
+    if not all(f.ranks for f in victims):
+        return None
     known = {rank for f in victims for rank in f.ranks}
-    silent = [f for f in lost if f.fields.get("root_rank", -1) >= 0 and f.fields["root_rank"] not in known and all(v.ranks for v in victims)]
-    if silent:  # the launcher names a rank that said nothing itself, and the others only say that it is gone
-        silent[0].first.rank = silent[0].fields["root_rank"]
-        return silent[0]
-    return max(lost, key=lambda f: (_blame(f), not _with_the_rest(f), -f.first.first_line))
+    for failure in lost:
+        rank = failure.fields.get("root_rank", -1)
+        if rank >= 0 and rank not in known:
+            failure.first.rank = rank
+            return failure
+    return None
 
 
-def _cleared_up(failure: Failure) -> bool:
-    """Whether Slurm says without a reason that it cancelled: behind the failure of a task that is a consequence of it."""
+def _without_reason(failure: Failure) -> bool:
+    """True for a CANCELLED line without a reason, which Slurm prints after a task has already failed, or by scancel."""
     return failure.signature.id == "slurm-cancelled" and "reason" not in failure.fields
 
 
-def _with_the_rest(failure: Failure) -> bool:
-    """Whether a launcher says that its processes were told to stop."""
+def _was_stopped(failure: Failure) -> bool:
+    """Whether a launcher reports that it stopped its processes."""
     return failure.fields.get("how") == "Terminated" or failure.fields.get("exitcode") in (-15, 143)
 
 
-def _blame(failure: Failure) -> int:
+def _guilt(failure: Failure) -> int:
+    """How much a failure is to blame, by the role of its signature: 3 for a cause, 0 for a report about others."""
     if failure.fields.get("signal") in ("Terminated", "Aborted", "SIGABRT") or "gone" in failure.fields:
-        return 1  # ended with the rest; the end of a chain; the peer was there and is not
+        return 1  # ended with the others; the end of a chain; its peer went away
     if failure.signature.rank == 0 and failure.first.exception.rpartition(".")[2] in _GROUPS:
-        return 0  # what it holds stands below it, each with a traceback of its own
+        return 0  # the exceptions in the group are printed below it, each with its own traceback
     if failure.signature.role == "note" and failure.first.exception and failure.severity == "error":
-        return _BLAME["cause"]  # what is only a note in a line ended the program as an exception
-    return _BLAME.get(failure.signature.role, 0)
+        return _GUILT["cause"]  # only a note as a line, but as an exception it ended the program
+    return _GUILT.get(failure.signature.role, 0)
 
 
 def _is_victim(failure: Failure, root: Failure) -> bool:
-    """Whether a failure follows from `root`: less to blame, explained by it, or later than what ended the run from outside."""
-    if root.signature.id in _TOLD_BY.get(failure.signature.id, ()) or _blame(failure) < _blame(root) or _blame(failure) <= 1:
+    """Whether a failure follows from `root`.
+
+    It does if it is less to blame, explained by it, or later than what ended the run from outside.
+    """
+    kind, guilt = failure.signature.id, _guilt(failure)
+    if root.signature.id in _EXPLAINED_BY.get(kind, ()) or guilt < _guilt(root) or guilt <= 1:
         return True
     later = failure.first.line > root.first.line
     if root.signature.id in _FROM_OUTSIDE:
         return later
-    if root.signature.id in _DEVICE[:3] and failure.signature.id in _DEVICE:  # a GPU that broke fails every call behind it
+    if root.signature.id in _BROKEN_DEVICE and kind in (*_BROKEN_DEVICE, "illegal-access"):
         return later and root is not failure and root.fields.get("xid") not in _BY_THE_PROGRAM
-    return later and _blame(failure) == 2 and failure.signature.id not in (root.signature.id, "nccl-desync")
+    return later and guilt == 2 and kind not in (root.signature.id, "nccl-desync")
 
 
 def _ended(root: Failure) -> Ended:
-    if root.signature.id == "slurm-cancelled":
-        reason = str(root.fields.get("reason", ""))
+    """How a run ended whose root is this failure."""
+    kind, fields = root.signature.id, root.fields
+    if kind == "slurm-cancelled":
+        reason = str(fields.get("reason", ""))
         if "PREEMPT" in reason or "REQUEUE" in reason:
             return "preempted"
         return "crashed" if reason else "interrupted"
-    if root.signature.id == "sigterm":
-        by_hand = root.first.exception.endswith("KeyboardInterrupt") or root.fields.get("number") == 2 or root.fields.get("signal") == "SIGINT"
-        return "interrupted" if by_hand or root.fields.get("exception") == "KeyboardInterrupt" else "killed"
-    if root.signature.id == "srun-exit" and root.fields.get("how") == "Out Of Memory":
+    if kind == "sigterm":
+        return "interrupted" if _by_hand(root) else "killed"
+    if kind == "srun-exit" and fields.get("how") == "Out Of Memory":
         return "out-of-memory"
-    killed = root.fields.get("how") == "Killed" or root.fields.get("exitcode") in (-9, 137) or _with_the_rest(root)
-    if killed and root.signature.id in ("srun-exit", "elastic-child-failed"):
+    killed = fields.get("how") == "Killed" or fields.get("exitcode") in (-9, 137) or _was_stopped(root)
+    if killed and kind in ("srun-exit", "elastic-child-failed"):
         return "killed"
-    if root.fields.get("cut"):
+    if fields.get("cut"):
         return "cut"
     return root.signature.ended or "crashed"
+
+
+def _by_hand(root: Failure) -> bool:
+    """Whether a signal comes from Ctrl-C."""
+    return (
+        root.first.exception.endswith("KeyboardInterrupt")
+        or root.fields.get("number") == 2
+        or root.fields.get("signal") == "SIGINT"
+        or root.fields.get("exception") == "KeyboardInterrupt"
+    )

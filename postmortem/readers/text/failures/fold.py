@@ -1,4 +1,4 @@
-"""What was seen in a log, before it is folded into events: the same failure may be printed by many ranks."""
+"""What was seen in a log, and how it is folded into failures: the same failure may be printed by many ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.core.model import Event
 from postmortem.signatures import CATALOGUE
@@ -19,15 +19,29 @@ if TYPE_CHECKING:
 
 _VARIES = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?")
 _LONGEST_MESSAGE = 1000
-_AS_WARNING = re.compile(r"\b(?:User|Runtime|Future|Deprecation|PendingDeprecation|Resource|Possible\w{1,20}|Lightning\w{0,20})Warning: ")
+_AS_WARNING = re.compile(
+    r"\b(?:User|Runtime|Future|Deprecation|PendingDeprecation|Resource|Possible\w{1,20}|Lightning\w{0,20})Warning: "
+)
 _OF_A_TRACEBACK = frozenset({"text", "exception", "exception_class", "exception_message", "frame", "causes", "advice"})
 _GOES_ON = ("goes-on", "cuda-oom-retries")
-_SAID_WITHIN = 40
-"""Lines behind a failure within which its program says that it goes on."""
+_REPORTED_WITHIN = 40
+"""Lines after a failure within which its program reports that it goes on."""
 _MOST, _MOST_ALIKE = 20_000, 1_000
-"""Occurrences that are kept, and those of one kind."""
+"""Occurrences that are kept, and those with the same key."""
 _FLUSHED = 8192
-"""Bytes that a process may still write from its buffer after it failed: less than this is not "it went on"."""
+"""Bytes that a process may still write from its buffer after it failed: fewer than this do not show that it went on."""
+
+
+class Key(NamedTuple):
+    """Occurrences with the same key are the same failure; see `fold`.
+
+    `text` is what else must agree: the fields named by `Signature.same`, or the class and message of an error.
+    """
+
+    signature: str
+    attempt: int
+    goes_on: bool = False
+    text: tuple[str, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,9 +49,9 @@ class Occurrence:
     """One appearance of a failure text.
 
     `line` is 1-based, `first_line` where its traceback begins; `attempt` counts the starts of a job that are
-    appended in one file; `progress` is how many bytes of training and `ordinary` how many lines of other output
-    the log had shown before it; `uncaught`: its stack begins where Python begins, so that nothing can have caught it;
-    `goes_on` is where its program says that it goes on nevertheless.
+    appended in one file; `training` (bytes) and `ordinary` (lines) are the counts of `Progress` before it;
+    `uncaught`: its stack begins where Python begins, so nothing can have caught it; `goes_on` is the note in which
+    its program reports that it goes on nevertheless.
     """
 
     signature: Signature
@@ -50,47 +64,70 @@ class Occurrence:
     fields: dict[str, Any] = field(default_factory=dict)
     exception: str = ""
     attempt: int = 0
-    progress: int = 0
+    training: int = 0
     ordinary: int = 0
     uncaught: bool = False
     goes_on: Occurrence | None = None
 
+    @property
+    def key(self) -> Key:
+        """What this occurrence has in common with others of the same failure."""
+        signature = self.signature
+        if signature.same:
+            text = tuple(str(self.fields.get(name)) for name in signature.same)
+        elif self.severity == "error":
+            text = (self.exception, _VARIES.sub("0", self.message[:2000])[:200])
+        else:
+            return Key(signature.id, self.attempt)
+        return Key(signature.id, self.attempt, self.goes_on is not None, text)
 
-class Kept:
-    """The occurrences of a log: all of them, and of a flood the first ones, the last, and how many they were.
 
-    `occurrences` are in the order in which they were added; `more` says how often a key came again without being kept.
+class Occurrences:
+    """The occurrences of a log. Of a flood with the same key, only the first ones, the last, and their number are kept.
+
+    `kept` is in the order of `add`; `dropped` counts, for each key, the occurrences that were not kept.
     """
 
     def __init__(self) -> None:
-        self.occurrences: list[Occurrence] = []
-        self.more: Counter[tuple[object, ...]] = Counter()
-        self._alike: Counter[tuple[object, ...]] = Counter()
-        self._last: dict[tuple[object, ...], Occurrence] = {}
+        self.kept: list[Occurrence] = []
+        self.dropped: Counter[Key] = Counter()
+        self._alike: Counter[Key] = Counter()
+        self._last: dict[Key, Occurrence] = {}
 
     def add(self, seen: Occurrence) -> None:
-        kind = key_of(seen)
-        if self._alike[kind] < _MOST_ALIKE and len(self.occurrences) < _MOST:
-            self._alike[kind] += 1
-            self.occurrences.append(seen)
+        """Keeps an occurrence, or counts it where there are too many like it."""
+        key = seen.key
+        if self._alike[key] < _MOST_ALIKE and len(self.kept) < _MOST:
+            self._alike[key] += 1
+            self.kept.append(seen)
             return
-        if kind not in self._last and len(self._last) >= _MOST:  # what ended the run is among the last
+        if key not in self._last and len(self._last) >= _MOST:  # what ended the run is among the last
             del self._last[oldest := next(iter(self._last))]
-            del self.more[oldest]
-        self._last[kind] = seen
-        self.more[kind] += 1
+            del self.dropped[oldest]
+        self._last[key] = seen
+        self.dropped[key] += 1
+
+    def withdraw(self, signature: Signature, first: int, last: int, among: int) -> None:
+        """Removes the matches of `signature` in lines `first` to `last`: they are the message of one exception.
+
+        Only the newest `among` occurrences are looked at; exceptions stay.
+        """
+        start = max(0, len(self.kept) - among)
+        self.kept[start:] = [
+            o for o in self.kept[start:] if o.signature is not signature or o.exception or not first <= o.line <= last
+        ]
 
     def close(self) -> list[Occurrence]:
         """All that is kept, in the order of their lines."""
-        self.more.subtract(dict.fromkeys(self._last, 1))
-        self.occurrences = sorted((*self.occurrences, *self._last.values()), key=lambda seen: seen.line)
+        self.dropped.subtract(dict.fromkeys(self._last, 1))
+        self.kept = sorted((*self.kept, *self._last.values()), key=lambda seen: seen.line)
         self._last = {}
-        return self.occurrences
+        return self.kept
 
 
 @dataclass(slots=True)
 class Failure:
-    """Occurrences of the same thing, the first of them in front. `severity` and `victim_of` are decided at the end."""
+    """Occurrences of the same failure; `first` represents them. `blame` sets `severity` and `victim_of`."""
 
     first: Occurrence
     ranks: list[int]
@@ -101,17 +138,48 @@ class Failure:
     members: list[Occurrence]
     victim_of: Failure | None = None
 
+    @classmethod
+    def of(cls, seen: Occurrence) -> Failure:
+        """The failure of a single occurrence."""
+        ranks = [] if seen.rank is None else [seen.rank]
+        return cls(seen, ranks, 1, seen, dict(seen.fields), seen.severity, [seen])
+
     @property
     def signature(self) -> Signature:
+        """The signature that found it."""
         return self.first.signature
+
+    def add(self, seen: Occurrence) -> None:
+        """Takes in another occurrence of the same failure."""
+        self.count += 1
+        self.last = seen
+        self.members.append(seen)
+        if self.first.rank in (None, seen.rank):
+            self._join_fields(seen)
+        if self.first.rank is None and "pid" in seen.signature.same:
+            self.first.rank = seen.rank
+        if seen.rank is not None and seen.rank not in self.ranks:
+            self.ranks.append(seen.rank)
+
+    def _join_fields(self, seen: Occurrence) -> None:
+        """Adds the fields of `seen`, unless the two disagree: the numbers of two messages are not mixed."""
+        common = (self.fields.keys() & seen.fields.keys()) - _OF_A_TRACEBACK
+        agrees = all(self.fields[name] == seen.fields[name] for name in common)
+        if agrees:
+            self.fields = seen.fields | self.fields
+        if (
+            seen.exception and not self.first.exception
+        ):  # an exception has more details than the warning lines before it
+            seen.first_line = min(seen.first_line, self.first.first_line)
+            self.first = seen
+            self.fields = self.fields if agrees else dict(seen.fields)
 
     def event(self, path: str, source: str) -> Event:
         """The event that reports see."""
         fields = dict(self.fields)
         if self.count > 1:
             fields |= {"count": self.count, "last_line": self.last.line}
-            latest = {k: v for k, v in self.last.fields.items() if fields.get(k) != v and k != "text" and not isinstance(v, (dict, list))}
-            if latest:
+            if latest := self._latest(fields):
                 fields["last"] = latest
         if len(self.ranks) > 1 or (self.ranks and self.count > 1):
             fields["ranks"] = self.ranks
@@ -134,12 +202,20 @@ class Failure:
             fields=fields,
         )
 
+    def _latest(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The plain fields of the last occurrence that differ from `fields`."""
+        return {
+            name: value
+            for name, value in self.last.fields.items()
+            if fields.get(name) != value and name != "text" and not isinstance(value, (dict, list))
+        }
 
-def soften(occurrences: Iterable[Occurrence], progress: int) -> list[Occurrence]:
+
+def soften(occurrences: Iterable[Occurrence], training: int) -> list[Occurrence]:
     """Lowers what cannot have ended the run: exceptions that Python ignored, and failures that a library only warns of.
 
-    Failures whose program says that it goes on are marked; notes that say so of no failure are left out. `progress` is
-    the bytes of training in all.
+    Links a failure to the note in which its program reports that it goes on, and leaves out notes that belong to no
+    failure. `training` is the bytes of training output in all.
     """
     by_line = sorted(occurrences, key=lambda o: o.first_line)
     ignored: dict[int | None, int] = {}
@@ -151,87 +227,75 @@ def soften(occurrences: Iterable[Occurrence], progress: int) -> list[Occurrence]
             seen.fields["ignored"] = True
         elif seen.severity == "error" and not seen.exception and _AS_WARNING.search(seen.message):
             seen.severity = "warning"
+    used = _link_notes(by_line, training)
+    return [seen for seen in occurrences if seen.signature.id != "goes-on" or id(seen) in used]
+
+
+def _link_notes(by_line: list[Occurrence], training: int) -> set[int]:
+    """Sets `goes_on` of the failures whose program reports that it goes on. Returns the ids of the notes used."""
     notes = [seen for seen in by_line if seen.signature.id in _GOES_ON]
     lines = [note.line for note in notes]
-    died = max((seen.line for seen in by_line if seen.signature.role == "wrapper" and seen.severity == "error"), default=0)
-    spoken_of = set()
+    reports = (seen.line for seen in by_line if seen.signature.role == "wrapper" and seen.severity == "error")
+    died = max(reports, default=0)
+    used = set()
     for seen in by_line:
         if seen.severity == "error" and (seen.exception or seen.signature.role == "cause"):
-            near = notes[bisect_left(lines, seen.first_line - 1) : bisect_right(lines, seen.line + _SAID_WITHIN)]
+            first, last = seen.first_line - 1, seen.line + _REPORTED_WITHIN
+            near = notes[bisect_left(lines, first) : bisect_right(lines, last)]
             near = [seen] if CATALOGUE["goes-on"].match(seen.message) is not None else near
-            seen.goes_on = next((note for note in near if _speaks_of(note, seen) and _went_on(note, seen, died, progress)), None)
-            spoken_of.add(id(seen.goes_on))
-    return [seen for seen in occurrences if seen.signature.id != "goes-on" or id(seen) in spoken_of]
+            fits = (note for note in near if _is_about(note, seen) and _went_on(note, seen, died, training))
+            seen.goes_on = next(fits, None)
+            used.add(id(seen.goes_on))
+    return used
 
 
-def _speaks_of(note: Occurrence, seen: Occurrence) -> bool:
-    """Whether a note that the program goes on is of this failure: its own words, of the same process behind it, or right before
-    its traceback; what a search says of a trial stands behind its failure."""
+def _is_about(note: Occurrence, seen: Occurrence) -> bool:
+    """Whether a note that the program goes on is about this failure.
+
+    It is if it is the failure's own message, or comes from the same process, after the failure or right before its
+    traceback. What a hyperparameter search reports about a trial comes after the trial's failure.
+    """
     if note is seen:
         return True
     before = note.line < seen.first_line and not seen.uncaught and "trial" not in note.fields
     return note.rank == seen.rank and (before or note.line > seen.line)
 
 
-def _went_on(note: Occurrence, seen: Occurrence, died: int, progress: int) -> bool:
-    """Whether training follows what a program said; where nothing can have caught the failure, or a launcher reports a death
-    behind it (in line `died`), it must."""
-    return progress > note.progress or not (seen.uncaught or died > note.line)
+def _went_on(note: Occurrence, seen: Occurrence, died: int, training: int) -> bool:
+    """Whether to believe a note that the program goes on.
+
+    Where nothing can have caught the failure, or a launcher reports a death after it (in line `died`), training output
+    must follow the note.
+    """
+    return training > note.training or not (seen.uncaught or died > note.line)
 
 
-def fold(occurrences: Iterable[Occurrence], more: Mapping[tuple[object, ...], int]) -> list[Failure]:
-    """Joins what says the same, on any rank, into one failure each; order of first appearance.
+def fold(occurrences: Iterable[Occurrence], dropped: Mapping[Key, int]) -> list[Failure]:
+    """Joins occurrences of the same failure, on any rank. Failures are in order of first appearance.
 
-    The same are: appearances that agree in the fields named by `Signature.same`; else warnings and notes of one
-    signature; else errors whose class and message agree but for their numbers. Errors with training between
-    them are not the same. `more` says how often a key came again without being kept.
+    Occurrences are the same if they agree in the fields named by `Signature.same`; else if they are warnings or notes
+    of one signature; else if they are errors whose class and message agree but for their numbers. Errors with training
+    between them are not the same. `dropped` is how often each key came again without being kept.
     """
     failures: list[Failure] = []
-    latest: dict[tuple[object, ...], Failure] = {}
+    latest: dict[Key, Failure] = {}
     for seen in occurrences:
-        key = key_of(seen)
+        key = seen.key
         known = latest.get(key)
-        if known is not None and seen.severity == "error" and seen.progress - known.last.progress > _FLUSHED:
-            known = None
-        if known is None:
-            ranks = [seen.rank] if seen.rank is not None else []
-            known = latest[key] = Failure(seen, ranks, 1, seen, dict(seen.fields), seen.severity, [seen])
-            failures.append(known)
-            continue
-        known.count += 1
-        known.last = seen
-        known.members.append(seen)
-        if known.first.rank in (None, seen.rank):
-            contradicts = any(known.fields[k] != v for k, v in seen.fields.items() if k in known.fields and k not in _OF_A_TRACEBACK)
-            if not contradicts:  # else the numbers of two messages would be mixed
-                known.fields = seen.fields | known.fields
-            if seen.exception and not known.first.exception:  # an exception says more than the warning lines before it
-                seen.first_line = min(seen.first_line, known.first.first_line)
-                known.first = seen
-                known.fields = dict(seen.fields) if contradicts else known.fields
-        if known.first.rank is None and "pid" in seen.signature.same:
-            known.first.rank = seen.rank
-        if seen.rank is not None and seen.rank not in known.ranks:
-            known.ranks.append(seen.rank)
-    for key, count in more.items():
-        if (known := latest.get(key) or latest.get((*key[:2], True, *key[3:]))) is not None:
+        if known is not None and not (seen.severity == "error" and seen.training - known.last.training > _FLUSHED):
+            known.add(seen)
+        else:
+            latest[key] = Failure.of(seen)
+            failures.append(latest[key])
+    for key, count in dropped.items():
+        if (known := latest.get(key) or latest.get(key._replace(goes_on=True))) is not None:
             known.count += count
     for failure in failures:
         failure.ranks.sort()
     return failures
 
 
-def trained_on(failure: Failure, progress: int) -> int:
-    """Bytes of training that the log shows after a failure, of `progress` in all; 0 if it may be flushed output."""
-    after = progress - failure.last.progress
+def trained_on(failure: Failure, training: int) -> int:
+    """Bytes of training output after a failure, of `training` in all; 0 if it may be flushed output."""
+    after = training - failure.last.training
     return after if after > _FLUSHED else 0
-
-
-def key_of(seen: Occurrence) -> tuple[object, ...]:
-    """Occurrences with the same key are the same failure; see `fold`."""
-    signature = seen.signature
-    if signature.same:
-        return (signature.id, seen.attempt, seen.goes_on is not None, *(str(seen.fields.get(name)) for name in signature.same))
-    if seen.severity != "error":
-        return (signature.id, seen.attempt)
-    return (signature.id, seen.attempt, seen.goes_on is not None, seen.exception, _VARIES.sub("0", seen.message[:2000])[:200])

@@ -1,8 +1,7 @@
-"""Finds the few lines that hold one of many plain texts, at hundreds of megabytes per second.
+"""Finds the few lines that contain one of many plain texts, at hundreds of megabytes per second.
 
-Of every text the four bytes that look rarest stand for it. All windows of four bytes of the data are hashed at once;
-where the hash is known the text itself is compared. So the cost is a few passes over the data however many texts
-are looked for, and no pattern can make it slower.
+Each text is represented by its rarest four bytes. All windows of four bytes of the data are hashed at once, and where a
+hash is known the whole text is compared. The cost is a few passes over the data, however many texts are looked for.
 """
 
 from __future__ import annotations
@@ -20,22 +19,29 @@ _BITS = 20
 _PIECE = 1 << 16
 """Windows hashed at a time: their hashes stay in the cache."""
 _MULTIPLIER = np.uint32(2654435761)
-_COMMON = {letter: 26 - i for i, letter in enumerate(b" etaoinsrlhdcumpfgwybvkxjqz")} | dict.fromkeys(b"0123456789:,.=[]()'|/", 18)
-"""How common a byte is in logs; what is not listed (capitals, punctuation) is rare."""
+_COMMON = {letter: 26 - i for i, letter in enumerate(b" etaoinsrlhdcumpfgwybvkxjqz")} | dict.fromkeys(
+    b"0123456789:,.=[]()'|/", 18
+)
+"""How common a byte is in logs; bytes that are not listed (capitals, punctuation) are rare."""
 
 
 _USUAL = (
-    "{'loss': 2.1347, 'grad_norm': 1.23, 'learning_rate': 4.9e-05, 'epoch': 0.02} eval_loss train_loss val_loss total_loss: 0.5 lr: 1.000e-04 "
-    " iteration       10/     150 | consumed samples:         5120 | elapsed time per iteration (ms): 6931.2 | throughput per GPU (TFLOP/s/GPU): "
-    "global batch size:   512 | lm loss: 8.820012E+00 | loss scale: 65536.0 | number of skipped iterations:   0 | number of nan iterations:   0 |"
-    "Epoch 3:  42%|####      | 42/100 [00:12<00:17,  3.40it/s, loss=0.41, v_num=0] 2026-11-20 12:00:01,104 - INFO - root - step 12 step: 12 "
-    "acc accuracy memory: 3919 data_time: 0.008 time: 0.377 eta: 1:02:03 tokens/s samples/sec validation train: val test global_step= images"
+    "{'loss': 2.1347, 'grad_norm': 1.23, 'learning_rate': 4.9e-05, 'epoch': 0.02} eval_loss train_loss val_loss "
+    "total_loss: 0.5 lr: 1.000e-04 "
+    " iteration       10/     150 | consumed samples:         5120 | elapsed time per iteration (ms): 6931.2 | "
+    "throughput per GPU (TFLOP/s/GPU): "
+    "global batch size:   512 | lm loss: 8.820012E+00 | loss scale: 65536.0 | number of skipped iterations:   0 | "
+    "number of nan iterations:   0 |"
+    "Epoch 3:  42%|####      | 42/100 [00:12<00:17,  3.40it/s, loss=0.41, v_num=0] "
+    "2026-11-20 12:00:01,104 - INFO - root - step 12 step: 12 "
+    "acc accuracy memory: 3919 data_time: 0.008 time: 0.377 eta: 1:02:03 tokens/s samples/sec "
+    "validation train: val test global_step= images"
 )
-"""Windows that stand in every other line of a log are a poor sign of anything."""
+"""Windows that occur in every other line of a log make a poor choice."""
 
 
 class Prefilter:
-    """Looks for `anchors`, plain texts of at least four bytes; shorter ones must be looked for otherwise (ValueError)."""
+    """Looks for `anchors`, plain texts of at least four bytes; raises ValueError for a shorter one."""
 
     def __init__(self, anchors: Iterable[str]) -> None:
         self._by_gram: dict[int, list[tuple[bytes, int]]] = {}
@@ -49,11 +55,11 @@ class Prefilter:
         self._known[_hash(np.array(list(self._by_gram), np.uint32))] = True
 
     def lines_with(self, lines: Sequence[str]) -> list[int]:
-        """Indices of the lines that hold one of the anchors, ascending. A line end counts as ``\\n`` in an anchor."""
+        """Ascending indices of the lines that contain an anchor. A ``\\n`` in an anchor matches the end of a line."""
         return self.lines_in("\n".join((*lines, "")).encode("utf-8", "replace"))
 
     def lines_in(self, data: bytes) -> list[int]:
-        """The same for lines that stand behind one another in UTF-8, each ended by ``\n``."""
+        """Like `lines_with`, for lines in UTF-8 that each end with a line feed."""
         if len(data) < 4:
             return []
         windows: NDArray[np.uint32] = np.ndarray(len(data) - 3, "<u4", data, strides=(1,))
@@ -65,15 +71,15 @@ class Prefilter:
         found = []
         for same in np.split(hits, borders):
             anchors = self._by_gram.get(int(windows[same[0]]), ()) if len(same) else ()
-            found += [_standing(raw, text, same - at) for text, at in anchors]
+            found += [_matching(raw, text, same - at) for text, at in anchors]
         if not any(map(len, found)):
             return []
         lines: list[int] = np.unique(np.searchsorted(np.flatnonzero(raw == 10), np.concatenate(found))).tolist()
         return lines
 
 
-def _standing(raw: NDArray[np.uint8], text: bytes, start: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Those of the places in `raw` at which the text stands."""
+def _matching(raw: NDArray[np.uint8], text: bytes, start: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those of the positions `start` in `raw` at which the text is found."""
     start = start[(start >= 0) & (start <= len(raw) - len(text))]
     for i, byte in enumerate(text):
         if not len(start):

@@ -110,6 +110,15 @@ def test_a_flood_keeps_its_count() -> None:
     assert event.fields["count"] == 22_000
 
 
+def test_a_flood_of_exceptions_keeps_its_count() -> None:
+    """So are exceptions with the words of a text that in an ordinary line would only be a note."""
+    frame = '  File "/home/me/train.py", line 3, in f'
+    block = ["Traceback (most recent call last):", frame, "    g(x)", "RuntimeError: Found 0 images in data/train", "", ""]
+    (event,) = find_events(enumerate([*block, "", "-"] * 1500, 1), path="x").events
+    assert (event.kind, event.severity) == ("empty-cache", "error")
+    assert event.fields["count"] == 1500
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.lists(st.text(alphabet="abCUDA out\r\x00é", max_size=30), max_size=8), st.sampled_from(["CUDA out", "a out", "éabC"]), st.integers(0, 7))
 def test_the_prefilter_finds_what_is_there(lines: list[str], anchor: str, at: int) -> None:

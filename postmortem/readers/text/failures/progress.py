@@ -1,0 +1,122 @@
+"""How far a log got: its training output, its other output, and the lines that report a completed training."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_TRAINING = re.compile(
+    r"(?:\b(?:[Ll]oss|[Ss]tep|[Ii]ter|[Ii]teration|[Ee]poch|ppl|lr|eta|[Aa]cc)\b.{0,40}?\d|it/s|s/it|_loss\W)"
+)
+_ONCE = re.compile(r"`?Trainer\.fit`? stopped|train_runtime|\[after training is done\]|exits successfully")
+"""Printed once, at the end of a training, and not at the end of each epoch."""
+_COMPLETED = re.compile(
+    "|".join(
+        (
+            r"`?Trainer\.fit`? stopped: `?max_\w+=",
+            r"['\"]train_runtime['\"]: ",
+            r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:is |has |was )?(?:successfully )?"
+            r"(?:completed?|finished|done|ended)\b)",
+            r"(?i:\b(?:completed|finished|done) (?:with )?(?:the )?train(?:ing)?\b)",
+            r"\[after training is done\]",
+            r"Process \d+ exits successfully|^# Ended \(code 0\)",
+            r"Training time \d|Total training time: ",
+            r"\bepochs completed in [\d.]+ hours",
+            r"(?i:\bexit(?:ed)?(?: with)?[ _]?(?:code|status)\W{1,3}0\b)",
+            r"\bFinal \w{1,80} score: ",
+            r"(?i:\bearly stopping (?:triggered|activated|in effect|condition|criterion|at epoch|at step|at iteration)"
+            r"|\bstopping early\b)",
+            r"(?i:(?:^\W{0,4}|: )early stopping[.!]*\s*$|\bearly stopping, best\b)"
+            r"|\bStopping\. Best iteration|Signaling Trainer to stop",
+        )
+    )
+)
+"""What frameworks print when a training ran to its end."""
+COMPLETED_ANCHORS = (
+    *("Trainer.fit", "train_runtime", "omplete", "inished", "done", "Done", "DONE", "ended", "exits successfully"),
+    *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping"),
+    *("topping early", "Early Stopping", "Stopping. Best", "Trainer to stop", "# Ended (code"),
+)
+"""Plain texts: every line that `_COMPLETED` matches contains at least one of them."""
+AFTER_COMPLETION = 20_000
+"""With more bytes of training output than this after it, a completion line belongs to an earlier part of the job."""
+_COUNTED = 4 * AFTER_COMPLETION
+"""Bytes of training output counted after a failure or a completion; more than this changes no answer."""
+_SAME_PLACE = 20
+"""Lines within which the same completion line, printed by several ranks, counts as one."""
+_MOST_COMPLETIONS = 1000
+
+
+@dataclass(slots=True)
+class Completion:
+    """The last appearance of a line that reports a completed training; `training` is the bytes of training before it.
+
+    `once`: printed only at the end of a training. `repeated`: appeared several times, far apart.
+    """
+
+    line: int
+    training: int
+    once: bool
+    repeated: bool = False
+
+
+class Progress:
+    """Counts what a log prints.
+
+    `training` is the bytes of lines that look like training output, counted only from the first failure or completion
+    on. `ordinary` is the number of lines that neither belong to a failure nor are warnings or errors of a logger.
+    """
+
+    def __init__(self) -> None:
+        self.training = 0
+        self.ordinary = 0
+        self._counted_from: int | None = None
+        self._completions: dict[str, Completion] = {}
+
+    @property
+    def counting(self) -> bool:
+        """Whether more training output can still change an answer: only the first part after a failure can."""
+        return self._counted_from is not None and self.training - self._counted_from < _COUNTED
+
+    def mark(self) -> None:
+        """Starts to count training output anew: the current line reports a failure or a completion."""
+        self._counted_from = self.training
+
+    def skip(self, texts: Sequence[str]) -> None:
+        """Counts lines that report nothing."""
+        if self.counting:
+            for text in texts:
+                self.count(text)
+        self.ordinary += len(texts)
+
+    def count(self, text: str) -> None:
+        """Counts the bytes of a line if it looks like training output."""
+        if _TRAINING.search(text[:400]) is not None:
+            self.training += min(len(text), 4096) + 1
+
+    def complete(self, line: int, text: str, template: str) -> None:
+        """Records a line that reports a completed training; `template` is its text with the numbers masked."""
+        if not any(anchor in text for anchor in COMPLETED_ANCHORS):
+            return
+        text = text[:2000]
+        if _COMPLETED.search(text) is None:
+            return
+        known = self._completions.get(template)
+        if known is not None:
+            known.repeated = known.repeated or line - known.line > _SAME_PLACE
+            known.line, known.training = line, self.training
+        elif len(self._completions) < _MOST_COMPLETIONS:
+            self._completions[template] = Completion(line, self.training, once=_ONCE.search(text) is not None)
+        self.mark()
+
+    def completion(self, last_line: int) -> Completion | None:
+        """The last report of a completed training, unless it comes with each epoch and not at the end of the log."""
+        return _last(c for c in self._completions.values() if c.once or not c.repeated or last_line - c.line < 10)
+
+
+def _last(completions: Iterable[Completion]) -> Completion | None:
+    return max(completions, key=lambda c: c.line, default=None)
