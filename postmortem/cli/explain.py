@@ -54,7 +54,7 @@ def explain(what: str, format_: str) -> int:
     if format_ == "json":
         echo_json(chosen)
     else:
-        click.echo("\n\n".join(map(_text, chosen)))
+        click.echo("\n\n".join(map(_page_text, chosen)))
     return 0
 
 
@@ -62,7 +62,7 @@ def _named(what: str, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [p for p in pages if what and what.lower() in (p["code"].lower(), p["name"].lower())]
 
 
-def _text(page: dict[str, Any]) -> str:
+def _page_text(page: dict[str, Any]) -> str:
     about = f"{page['kind']}, {page['severity']}" if page["severity"] else page["kind"]
     return f"{page['code']} {page['name']} ({about})\n\n{page['text']}".lstrip()
 

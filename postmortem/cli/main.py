@@ -134,7 +134,7 @@ def _run(args: Sequence[str] | None) -> NoReturn:
 
 
 def _interrupted(error: BaseException) -> bool:
-    """Whether `error` came of a Ctrl-C: one that hits an import leaves modules half made, over which what tidies up stumbles."""
+    """True if `error` came of a Ctrl-C: one during an import leaves a module half made, and cleaning up fails."""
     seen: list[BaseException] = []
     last: BaseException | None = error
     while last is not None and last not in seen:  # one that was raised from itself has no end

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class BadBatch:
     """One batch broke a training that was calm: nothing in loss, gradient norm or learning rate announced it.
 
-    A single jump at a quiet learning rate with a flat gradient norm points at the sample rather than at the optimisation.
+    A single jump at a quiet learning rate with a flat gradient norm points at the sample rather than at the
+    optimisation.
     """
 
     name = "bad-batch"
