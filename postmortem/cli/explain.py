@@ -1,4 +1,4 @@
-"""``postmortem explain`` and ``postmortem rules``: docstrings of detectors, diagnoses and fixes, pages of signatures."""
+"""``postmortem explain`` and ``postmortem rules``: docstrings of detectors, diagnoses, fixes; pages of signatures."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def rules(format_: str) -> int:
     if format_ == "json":
         echo_json([{k: v for k, v in p.items() if k != "text"} for p in pages])
         return 0
-    for kind, title in (("finding", "Findings"), ("diagnosis", "Diagnoses"), ("signature", "Signatures of failures in logs")):
+    titles = {"finding": "Findings", "diagnosis": "Diagnoses", "signature": "Signatures of failures in logs"}
+    for kind, title in titles.items():
         click.echo(f"{title}:")
         for p in (p for p in pages if p["kind"] == kind):
             click.echo(f"  {p['code']:<7}{p['name']:<28} {p['severity']:<8} {p['summary']}"[:160].rstrip())
