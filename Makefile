@@ -2,6 +2,11 @@
 PYTHON ?= python3
 # PIP_FLAGS reaches every pip call, e.g. to take the CPU build of torch: make test PIP_FLAGS='--extra-index-url URL'
 PIP_FLAGS ?=
+# make gpu: SYSTEM_SITE=1 takes $(PYTHON) as it is, with the torch that it has, and installs nothing; CASES is a further folder of cases
+SYSTEM_SITE ?=
+CASES ?=
+# make test-oldest: old packages warn about newer ones beside them; one run is unlucky only with the random numbers of newer torch
+OLDEST = -W ignore::DeprecationWarning -k 'not unlucky_noise and not crashed_before_it_could_log'
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 
 help:  ## list the targets
@@ -22,6 +27,12 @@ help:  ## list the targets
 	$(PIP) -e '.[dev]'
 	touch $@
 
+.venv-oldest/.installed: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints-oldest.txt \
+		-e '.[replay]' hypothesis jsonschema pytest pytest-xdist tensorboard
+	touch $@
+
 demo: .venv/.replay  ## say what happened in sample_runs/, write report.html, replay the NaN
 	.venv/bin/postmortem scan sample_runs || test $$? -eq 1
 	.venv/bin/postmortem report sample_runs -o report.html
@@ -29,6 +40,13 @@ demo: .venv/.replay  ## say what happened in sample_runs/, write report.html, re
 
 test: .venv/.dev  ## run every test
 	.venv/bin/python -m pytest -n 2
+
+test-oldest: .venv-oldest/.installed  ## run every test with the oldest versions that pyproject.toml allows
+	.venv-oldest/bin/python -m pytest -n 2 $(OLDEST)
+
+gpu: $(if $(SYSTEM_SITE),,.venv/.dev)  ## test and measure replay on a CUDA device
+	PYTHONPATH=$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH} $(if $(SYSTEM_SITE),$(PYTHON),.venv/bin/python) \
+		benchmarks/gpu.py $(if $(CASES),--cases $(CASES))
 
 lint: .venv/.dev  ## style, types and the layers between packages
 	.venv/bin/ruff check .
@@ -40,6 +58,6 @@ docs: .venv/.dev  ## write the reference pages of docs/ from the code
 	for script in docs/*.py; do .venv/bin/python $$script || exit 1; done
 
 clean:  ## remove what was installed and cached
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help demo test lint docs clean
+.PHONY: help demo test test-oldest gpu lint docs clean

@@ -24,7 +24,7 @@ LOOK = """
 import json, mmap, resource, subprocess, sys, time
 from pathlib import Path
 import torch
-from postmortem.replay.health import health
+from postmortem.checkpoints.health import health
 
 paths = [Path(p) for p in sys.argv[1:]]
 buffer = mmap.mmap(-1, 2**20)

@@ -21,7 +21,7 @@ import time
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -32,8 +32,11 @@ from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import TrainStep
 from postmortem.replay.rerun.reruns import Reruns
 from postmortem.replay.roll import roll as rolling
-from postmortem.replay.step.runner import NOTHING, Overrides
+from postmortem.replay.step.overrides import NOTHING, Overrides
 from postmortem.replay.trace.tracer import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SIZES = {"tiny": (2, 32, 2, 16, 100, 4), "30m": (6, 512, 8, 128, 22000, 2)}
 """name -> layers, width, heads, context, vocabulary, batch."""
@@ -102,13 +105,13 @@ def seconds(built: TrainStep, around: Any, repeats: int, device: str) -> list[fl
     """Seconds (CPU time on a CPU, else wall time) of each of `repeats` steps under the context that `around` makes."""
     out = []
     for _ in range(repeats):
-        if device == "cuda":
+        if device.startswith("cuda"):
             torch.cuda.synchronize()
-        clock = time.perf_counter if device == "cuda" else time.process_time
+        clock = time.perf_counter if device.startswith("cuda") else time.process_time
         started = clock()
         with around():
             one_step(built)
-        if device == "cuda":
+        if device.startswith("cuda"):
             torch.cuda.synchronize()
         out.append(clock() - started)
     return out
@@ -136,12 +139,13 @@ def memory(size: str, device: str) -> float:
     """Peak memory of a step under the tracer over that of a plain step."""
     found = []
     for traced in (False, True):
-        if device == "cuda":
+        if device.startswith("cuda"):
             built = build(size, device)
             torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
             with Tracer(deferred=True) if traced else nullcontext():
                 one_step(built)
-            found.append(torch.cuda.max_memory_allocated())
+            found.append(torch.cuda.max_memory_allocated() - before)
             continue
         context = multiprocessing.get_context("spawn")
         answer = context.Queue()
@@ -154,7 +158,7 @@ def memory(size: str, device: str) -> float:
 
 def diagnosis(size: str, device: str, plain: float, fault: str) -> tuple[float, float, int, Any]:
     """Plain steps that a diagnosis takes without and with the roll-forward and the fp64 and bf16 reruns, its reruns, its answer."""
-    clock = time.perf_counter if device == "cuda" else time.process_time
+    clock = time.perf_counter if device.startswith("cuda") else time.process_time
     built = build(size, device, fault)
     apart = 0.0
     session: list[Reruns] = []
@@ -183,6 +187,49 @@ def diagnosis(size: str, device: str, plain: float, fault: str) -> tuple[float, 
     return (took - apart) / plain, took / plain, session[0].runs, culprit
 
 
+def ways(device: str) -> dict[str, Any]:
+    """name -> what makes the context of a step; on a GPU the tracer keeps its sums there and reads them once."""
+    deferred = device.startswith("cuda")
+    return {
+        "plain": nullcontext,
+        "traced": lambda: Tracer(deferred=deferred, within="others"),
+        "traced in the optimizer": lambda: Tracer(deferred=deferred, within="optimizers"),
+        "detect_anomaly": lambda: torch.autograd.detect_anomaly(check_nan=True),
+    }
+
+
+def step_times(built: TrainStep, device: str, repeats: int) -> dict[str, float]:
+    """Median seconds of a step in each of `ways`, interleaved: a busy machine slows all of them alike."""
+    contexts = ways(device)
+    for around in contexts.values():
+        seconds(built, around, 2, device)
+    times: dict[str, list[float]] = {name: [] for name in contexts}
+    for _ in range(repeats):
+        for name, around in contexts.items():
+            times[name] += seconds(built, around, 1, device)
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+def lines(size: str, device: str, repeats: int) -> Iterator[str]:
+    """What the steps and diagnoses of a model cost, a line at a time."""
+    built = build(size, device)
+    best = step_times(built, device, repeats * (20 if size == "tiny" else 1))
+    plain = best["plain"]
+    parameters = sum(p.numel() for p in built.model.parameters())
+    yield f"{size}: {parameters / 1e6:.1f} M parameters on {device}, plain step {plain * 1e3:.1f} ms"
+    second = best["traced in the optimizer"] / plain  # only where a parameter fails
+    traced, anomaly = best["traced"] / plain, best["detect_anomaly"] / plain
+    yield f"  traced x{traced:.2f} (in the optimizer x{second:.2f})   detect_anomaly x{anomaly:.2f}"
+    yield f"  memory of the traced step x{memory(size, device):.2f}"
+    for fault in FAULTS:
+        tried = [diagnosis(size, device, plain, fault) for _ in range(3)]
+        without, whole, runs, culprit = min(tried, key=lambda one: one[0])
+        first = tried[0]
+        yield f"  whole diagnosis, fault in the {fault} pass: {without:.1f} plain steps, the first of three {first[0]:.1f}, {runs} reruns"
+        yield f"    with the roll-forward and the fp64 and bf16 reruns {whole:.1f}, the first of three {first[1]:.1f}"
+        yield f"    answer: {culprit.phase} {culprit.op} line {culprit.line} samples {culprit.samples}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -192,35 +239,9 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
-    deferred = options.device == "cuda"
     for size in SIZES if options.size == "all" else [options.size]:
-        built = build(size, options.device)
-        repeats = options.repeats * (20 if size == "tiny" else 1)
-        ways = {
-            "plain": nullcontext,
-            "traced": lambda: Tracer(deferred=deferred, within="others"),
-            "traced in the optimizer": lambda: Tracer(deferred=deferred, within="optimizers"),
-            "detect_anomaly": lambda: torch.autograd.detect_anomaly(check_nan=True),
-        }
-        for around in ways.values():
-            seconds(built, around, 2, options.device)
-        times: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(repeats):  # interleaved: a busy machine slows all of them alike
-            for name, around in ways.items():
-                times[name] += seconds(built, around, 1, options.device)
-        best = {name: statistics.median(t) for name, t in times.items()}
-        plain = best["plain"]
-        parameters = sum(p.numel() for p in built.model.parameters())
-        print(f"{size}: {parameters / 1e6:.1f} M parameters on {options.device}, plain step {plain * 1e3:.1f} ms")
-        second = best["traced in the optimizer"] / plain  # only where a parameter fails
-        print(f"  traced x{best['traced'] / plain:.2f} (in the optimizer x{second:.2f})   detect_anomaly x{best['detect_anomaly'] / plain:.2f}")
-        print(f"  memory of the traced step x{memory(size, options.device):.2f}")
-        for fault in FAULTS:
-            told = [diagnosis(size, options.device, plain, fault) for _ in range(3)]
-            without, whole, runs, culprit = min(told, key=lambda one: one[0])
-            print(f"  whole diagnosis, fault in the {fault} pass: {without:.1f} plain steps, the first of three {told[0][0]:.1f}, {runs} reruns")
-            print(f"    with the roll-forward and the fp64 and bf16 reruns {whole:.1f}, the first of three {told[0][1]:.1f}")
-            print(f"    answer: {culprit.phase} {culprit.op} line {culprit.line} samples {culprit.samples}")
+        for line in lines(size, options.device, options.repeats):
+            print(line, flush=True)
     return 0
 
 

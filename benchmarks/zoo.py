@@ -24,7 +24,6 @@ from postmortem.replay.culprit.localize import localize
 from postmortem.replay.model import TrainStep
 
 FIELDS = ("phase", "module", "op", "line", "samples", "precision", "fixes", "step", "located", "all")
-NAMED_FIXES = {"clip_grad", "lower_lr", "fp32", "fp64", "bf16", "drop_sample", "sanitize_input", "loss_scale", "eps"}
 SAME_OP = {
     **dict.fromkeys(("true_divide", "divide", "addcdiv", "reciprocal", "truediv", "rtruediv"), "div"),
     **dict.fromkeys(("addmm", "mm", "bmm", "baddbmm", "linear", "einsum", "addmv", "mv"), "matmul"),
@@ -49,7 +48,7 @@ def localizer(case: Any, device: str = "cpu") -> dict[str, Any]:
     return {
         "phase": c.phase, "module": c.module, "op": c.op, "file": c.file, "line": c.line, "param": c.param, "step": c.step,
         "samples": None if c.samples is None else list(c.samples), "precision_only": c.precision_only,
-        "fixes": [f.name for f in c.fixes if f.cured and f.name in NAMED_FIXES],
+        "fixes": [f.name for f in c.fixes if f.cured],
         "suggestion": c.suggestion, "how": list(c.how), "established": c.established, "cause": c.cause,
     }  # fmt: skip
 

@@ -17,6 +17,19 @@ settings.load_profile("any machine")
 ROOT = Path(__file__).parent.parent
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test marked `gpu` where there is no CUDA device."""
+    if item.get_closest_marker("gpu") is not None and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("needs a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def _only_marked_tests_use_the_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elsewhere replay takes the CPU on every machine: answers then do not depend on what it has."""
+    if "torch" in sys.modules and request.node.get_closest_marker("gpu") is None:
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+
 @dataclass(frozen=True)
 class Called:
     """What a command line printed and returned."""

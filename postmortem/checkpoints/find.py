@@ -18,7 +18,7 @@ from postmortem.checkpoints.formats import FORMATS, weight_suffixes
 from postmortem.core.model import Checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
 STEP_KEYS = (
@@ -86,14 +86,19 @@ def checkpoints_of(folder: Path, roots: Sequence[Path], shared: Collection[Path]
 
     Those are looked into up to one of `roots` (or the run's home), and as long as they are not `shared` with other runs.
     """
-    found = find_checkpoints(folder)
-    for above in folder.parents if not found else ():
+    return next((found for place in (folder, *folders_above(folder, roots, shared)) if (found := find_checkpoints(place))), [])
+
+
+def folders_above(folder: Path, roots: Sequence[Path], shared: Collection[Path]) -> Iterator[Path]:
+    """The folders above `folder`, nearest first, that belong to the same run.
+
+    Up to one of `roots` (or the run's home), and as long as they are not `shared` with other runs.
+    """
+    for above in folder.parents:
         inside = above == home_of(folder) or any(above == root or root in above.parents for root in roots)
         if not inside or above in shared:
-            break
-        if found := find_checkpoints(above):
-            break
-    return found
+            return
+        yield above
 
 
 def is_checkpoint(path: Path) -> bool:

@@ -9,28 +9,35 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 
 from postmortem.checkpoints.chunks import CHUNK, Buffers, Files, Sums, compare, look, look_at_bytes
 from postmortem.checkpoints.file_map import FileMap, map_files
+from postmortem.checkpoints.formats.shared.pieces import Stamp, stamp_of
 from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from postmortem.checkpoints.formats.shared.pieces import Piece
 
 _SPAN = 16 * CHUNK  # what a thread takes at a time
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
+
+
+Part = Literal["weights", "state", "record"]
+_STATE = re.compile(r"optim|(^|[./])state[./]|exp_avg|momentum_buffer|sched|scaler|(^|[._/])rng|random", re.IGNORECASE)
+_RECORD = re.compile(r"best|min_val|max_val|metric|monitor|loss|step$", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -52,6 +59,14 @@ class TensorHealth:
     @property
     def nonfinite(self) -> int:
         return self.nan + self.posinf + self.neginf
+
+    @property
+    def part(self) -> Part:
+        """What the tensor belongs to, by its name: "weights", "state" (of an optimizer, a scheduler, a scaler or a random
+        generator), or "record": a single number beside them, such as the step or the best loss so far."""
+        if self.numel == 1 and _RECORD.search(self.name):
+            return "record"
+        return "state" if _STATE.search(self.name) else "weights"
 
     @property
     def bad(self) -> bool:
@@ -85,9 +100,17 @@ class Health:
         return [t for t in self.tensors if t.bad]
 
 
-@functools.lru_cache(maxsize=64)
 def inspect(path: Path) -> Health:
-    """The health of a checkpoint, file or folder, remembered. Damage is in `problems`; nothing is raised for content."""
+    """The health of a checkpoint, file or folder, remembered until a file of it changes.
+
+    Damage is in `problems`; nothing is raised for content.
+    """
+    files = [Path(where, name) for where, _, names in os.walk(path) for name in names] or [path]
+    return _inspect(path, tuple(sorted((str(file), stamp_of(file)) for file in files)))
+
+
+@functools.lru_cache(maxsize=64)
+def _inspect(path: Path, stamps: tuple[tuple[str, Stamp], ...]) -> Health:
     return health(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
 from typing import Any
 
@@ -26,7 +27,16 @@ def doctor() -> int:
     for name in _EXTRAS:
         _show(name, needed=False)
     click.echo(f"device: {_device()}")
-    registries: dict[str, Any] = {"readers": READERS, "detectors": DETECTORS, "diagnoses": CAUSES, "reporters": REPORTERS}
+    registries: dict[str, Any] = {
+        "readers": READERS,
+        "detectors": DETECTORS,
+        "diagnoses": CAUSES,
+        "reporters": REPORTERS,
+    }
+    if importlib.util.find_spec("torch") is not None:
+        from postmortem.replay.fixes import FIXES
+
+        registries["fixes"] = FIXES
     broken = [(kind, b) for kind, registry in registries.items() for b in registry.broken]
     for kind, registry in registries.items():
         names = [getattr(item, "name", None) or item.kind for item in registry]

@@ -1,14 +1,15 @@
-"""``postmortem explain`` and ``postmortem rules``: the docstrings of detectors and diagnoses, the pages of signatures."""
+"""``postmortem explain`` and ``postmortem rules``: docstrings of detectors, diagnoses, fixes; pages of signatures."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from typing import Any
 
 import click
 
 from postmortem import signatures
-from postmortem.cli._params import echo_json
+from postmortem.cli.shared import echo_json
 from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
@@ -20,6 +21,15 @@ def _pages() -> list[dict[str, Any]]:
     pages += [_page("diagnosis", "", c.name, "", inspect.getdoc(c) or "") for c in CAUSES]
     pages += [_page("signature", "", s.id, s.severity, signatures.page(s)) for s in signatures.CATALOGUE.values()]
     return pages
+
+
+def _fix_pages() -> list[dict[str, Any]]:
+    """The pages of the fixes that a replay tries; none without torch, which their code needs."""
+    if importlib.util.find_spec("torch") is None:
+        return []
+    from postmortem.replay.fixes import FIXES
+
+    return [_page("fix", "", f.name, "", inspect.getdoc(f) or "") for f in FIXES]
 
 
 def _page(kind: str, code: str, name: str, severity: str, text: str) -> dict[str, Any]:
@@ -34,7 +44,7 @@ def explain(what: str, format_: str) -> int:
     """Explain a finding (NAN001 or nan-onset), a diagnosis, or the signature of a failure in a log (cuda-oom):
     its meaning, how it is detected, causes, fixes."""
     pages = _pages()
-    chosen = [p for p in pages if what.lower() in (p["code"].lower(), p["name"].lower()) and what]
+    chosen = _named(what, pages) or _named(what, _fix_pages())  # torch is imported only where nothing else is meant
     if not chosen:
         family = [f"{p['code']} {p['name']}" for p in pages if what and p["code"].startswith(what.upper())]
         if family:
@@ -44,11 +54,15 @@ def explain(what: str, format_: str) -> int:
     if format_ == "json":
         echo_json(chosen)
     else:
-        click.echo("\n\n".join(map(_text, chosen)))
+        click.echo("\n\n".join(map(_page_text, chosen)))
     return 0
 
 
-def _text(page: dict[str, Any]) -> str:
+def _named(what: str, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [p for p in pages if what and what.lower() in (p["code"].lower(), p["name"].lower())]
+
+
+def _page_text(page: dict[str, Any]) -> str:
     about = f"{page['kind']}, {page['severity']}" if page["severity"] else page["kind"]
     return f"{page['code']} {page['name']} ({about})\n\n{page['text']}".lstrip()
 
@@ -61,7 +75,8 @@ def rules(format_: str) -> int:
     if format_ == "json":
         echo_json([{k: v for k, v in p.items() if k != "text"} for p in pages])
         return 0
-    for kind, title in (("finding", "Findings"), ("diagnosis", "Diagnoses"), ("signature", "Signatures of failures in logs")):
+    titles = {"finding": "Findings", "diagnosis": "Diagnoses", "signature": "Signatures of failures in logs"}
+    for kind, title in titles.items():
         click.echo(f"{title}:")
         for p in (p for p in pages if p["kind"] == kind):
             click.echo(f"  {p['code']:<7}{p['name']:<28} {p['severity']:<8} {p['summary']}"[:160].rstrip())

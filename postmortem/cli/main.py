@@ -28,8 +28,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("postmortem.cli.show:show", "Show how a run was read: sources, tags, roles, steps, problems."),
     "explain": ("postmortem.cli.explain:explain", "Explain a finding, a diagnosis or a log signature."),
     "rules": ("postmortem.cli.explain:rules", "List all findings, diagnoses and log signatures."),
-    "checkpoints": ("postmortem.cli.checkpoints_cmd:checkpoints", "Check saved weights and name the last good checkpoint."),
-    "replay": ("postmortem.cli.replay_cmd:replay", "Rerun the failing step and name the culprit."),
+    "checkpoints": (
+        "postmortem.cli.checkpoints:checkpoints",
+        "Check saved weights for non-finite values; name the last good checkpoint.",
+    ),
+    "replay": ("postmortem.cli.replay:replay", "Rerun the failing step and name the culprit."),
     "compare": ("postmortem.cli.compare:compare", "Find the first step at which two runs differ, and what else differs."),
     "report": ("postmortem.cli.scan:report", "Write a self-contained HTML report of the runs below PATHS."),
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
@@ -52,9 +55,15 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            hint = f"; to scan a folder: postmortem scan {args[0]}" if os.path.exists(args[0]) else did_you_mean(args[0], COMMANDS)
+            hint = (
+                f"; to scan a folder: postmortem scan {args[0]}"
+                if os.path.exists(args[0])
+                else did_you_mean(args[0], COMMANDS)
+            )
             raise click.UsageError(f"unknown command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -118,12 +127,14 @@ def _run(args: Sequence[str] | None) -> NoReturn:
             raise
         if _interrupted(error):
             _fail("interrupted", 130)
-        _fail(f"internal error, please report it (POSTMORTEM_TRACEBACK=1 shows the traceback): {described(error)}", 2)
+        _fail(
+            f"internal error, please report it (POSTMORTEM_TRACEBACK=1 shows the traceback): {described(error)}", 2
+        )
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _interrupted(error: BaseException) -> bool:
-    """Whether `error` came of a Ctrl-C: one that hits an import leaves modules half made, over which what tidies up stumbles."""
+    """True if `error` came of a Ctrl-C: one during an import leaves a module half made, and cleaning up fails."""
     seen: list[BaseException] = []
     last: BaseException | None = error
     while last is not None and last not in seen:  # one that was raised from itself has no end

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.display import _hook
+from postmortem.core.display import as_html, as_text, plot
 from postmortem.core.model import VERDICTS, Checkpoint, Diagnosis, Ended, Event, Finding, Problem, Source, Verdict
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.core.run import Run
 
 
@@ -27,15 +28,15 @@ class Around:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class RunReport:
-    """All that is said about one run. `run` holds the timeline where it was kept (not in large scans)."""
+    """All that is reported about one run. `run` holds its numbers where they were kept (not in large scans)."""
 
     name: str
     path: str
     verdict: Verdict
-    ended: Ended
     sources: tuple[Source, ...] = ()
     first_step: int | None = None
     last_step: int | None = None
+    ended: Ended
     diagnosis: Diagnosis | None = None
     findings: tuple[Finding, ...] = ()
     events: tuple[Event, ...] = ()
@@ -45,8 +46,8 @@ class RunReport:
     around: tuple[Around, ...] = ()
     notes: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
-    culprit: dict[str, Any] | None = None
-    """What a replay of the run answered, as plain JSON types: the `culprit` of ``postmortem replay --format json``."""
+    culprit: Culprit | None = None
+    """The answer of a replay of the run; None where it was not replayed."""
     run: Run | None = None
 
     def __repr__(self) -> str:
@@ -55,23 +56,23 @@ class RunReport:
         return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
 
     def __str__(self) -> str:
-        return str(_hook("text")(self))
+        return as_text(self)
 
     def plot(self, ax: Any = None) -> Any:
         """The run's loss, gradient norm and learning rate with the findings marked; returns the Axes."""
-        return _hook("plot_run")(self, ax)
+        return plot(self, ax)
 
     def _repr_html_(self) -> str:
-        return str(_hook("html")(self))
+        return as_html(self)
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class Report:
     """The result of a scan; every output format is a rendering of one Report."""
 
-    runs: tuple[RunReport, ...]
     version: str
     options: dict[str, Any] = field(default_factory=dict)
+    runs: tuple[RunReport, ...]
     problems: tuple[Problem, ...] = ()
     """Paths that belong to no run: unreadable, empty or of no known kind."""
 
@@ -81,7 +82,7 @@ class Report:
         return f"<Report of {len(self.runs)} runs{': ' if counted else ''}{counted}>"
 
     def __str__(self) -> str:
-        return str(_hook("text")(self))
+        return as_text(self)
 
     def __getitem__(self, name: str) -> RunReport:
         """The run of that name. KeyError lists the names there are."""
@@ -92,7 +93,24 @@ class Report:
 
     def findings_frame(self) -> Any:
         """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""
-        return _hook("findings_frame")(self)
+        import pandas as pd
+
+        columns = [
+            "id",
+            "code",
+            "name",
+            "severity",
+            "tag",
+            "rank",
+            "step",
+            "end_step",
+            "message",
+            "because_of",
+            "evidence",
+        ]
+        rows = [[r.name, r.verdict, *(getattr(f, c) for c in columns)] for r in self.runs for f in r.findings]
+        frame = pd.DataFrame(rows, columns=["run", "verdict", *columns])
+        return frame.astype({"rank": "Int16", "step": "Int64", "end_step": "Int64"})
 
     def _repr_html_(self) -> str:
-        return str(_hook("html")(self))
+        return as_html(self)

@@ -6,6 +6,7 @@ sources counts once. The frame keeps everything.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections import defaultdict
@@ -16,24 +17,35 @@ from typing import TYPE_CHECKING, Any
 from postmortem.core.merge import _merged, _surviving
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterator, Sequence
 
-    from postmortem.core.model import Event
+    from postmortem.core.model import Checkpoint, Event
     from postmortem.core.run import Restart, Run
     from postmortem.core.series import Series
 
 
 @dataclass
 class View:
-    """A run as detectors see it. `series` are in order of first appearance of their tag."""
+    """A run as detectors see it. `series` are in order of first appearance of their tag.
+
+    `checkpoints` are the run's, with what is known of them once they were looked into.
+    """
 
     run: Run
     events: list[Event] = field(default_factory=list)
     cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     """What several detectors need of the same series, worked out once."""
+    checkpoints: Sequence[Checkpoint] = ()
 
     def __post_init__(self) -> None:
         self.events = self.events or self.run.event_list
+        self.checkpoints = self.checkpoints or self.run.checkpoints
+
+    def with_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> View:
+        """The same view of the same numbers, with more known of the checkpoints."""
+        view = copy.copy(self)  # keeps the series that were worked out
+        view.checkpoints = checkpoints
+        return view
 
     @cached_property
     def series(self) -> list[Series]:
@@ -50,14 +62,14 @@ class View:
         return next(iter(self.of(*roles)), None)
 
     def settings(self, *names: str) -> Iterator[tuple[str, float]]:
-        """The finite numbers of the configuration under these names (the last part of a key, in small letters), in the order of `names`.
+        """The finite numbers of the configuration under these names, in the order of `names`, outer keys first.
 
-        Yields (the whole key as it is written, the number); a text that reads as a number counts.
+        A name is the last part of a key, in small letters. Yields (the whole key with dots between its levels, the
+        number); a text that reads as a number counts.
         """
         by_name: dict[str, list[tuple[str, Any]]] = defaultdict(list)
-        for key, value in self.run.config.items():
-            value = value.get("value") if isinstance(value, dict) else value  # as W&B writes it
-            by_name[re.split(r"[./]", str(key))[-1].lower()].append((str(key), value))
+        for key, value in _leaves(self.run.config):
+            by_name[re.split(r"[./]", key)[-1].lower()].append((key, value))
         for key, value in (entry for name in names for entry in by_name.get(name, ())):
             try:
                 number = math.nan if isinstance(value, bool) else float(value)
@@ -82,3 +94,18 @@ class View:
         """The smallest step of any series of a known role; of any series where there is none."""
         known = [s for s in self.series if s.role not in (None, "epoch")] or self.series
         return min((int(s.step[0]) for s in known if len(s)), default=None)
+
+
+def _leaves(config: dict[str, Any]) -> list[tuple[str, Any]]:
+    """(dotted key, value) of a nested configuration, level by level; W&B writes a value as ``{value: …}``."""
+    leaves: list[tuple[str, Any]] = []
+    level = [(str(key), value) for key, value in config.items()]
+    while level:
+        below = []
+        for key, value in level:
+            if isinstance(value, dict) and "value" not in value:
+                below += [(f"{key}.{inner}", nested) for inner, nested in value.items()]
+            else:
+                leaves.append((key, value["value"] if isinstance(value, dict) else value))
+        level = below
+    return leaves

@@ -38,18 +38,29 @@ class CheckpointNonfinite(BaseDetector):
     code = "CKP001"
     name = "checkpoint-nonfinite"
     severity = "error"
+    reads_checkpoints = True
 
     def detect(self, view: View) -> Iterator[Finding]:
-        looked = [c for c in view.run.checkpoints if c.finite is not None]
+        looked = [c for c in view.checkpoints if c.finite is not None]
         if not looked:
-            raise NotChecked("no checkpoint was checked" if view.run.checkpoints else "no checkpoint found")
+            raise NotChecked("no checkpoint was checked" if view.checkpoints else "no checkpoint found")
         bad = sorted((c for c in looked if not c.finite), key=lambda c: (c.step is None, c.step or 0))
         if not bad:
             return
         first = bad[0]
         names = ", ".join(first.nonfinite[:3]) + (", …" if len(first.nonfinite) > 3 else "")
-        more = f"; so do {len(bad) - 1} later checkpoints" if len(bad) > 2 else "; so does 1 later checkpoint" if len(bad) > 1 else ""
+        more = "; so does 1 later checkpoint" if len(bad) == 2 else ""
+        if len(bad) > 2:
+            more = f"; so do {len(bad) - 1} later checkpoints"
         evidence = {"checkpoints": [{"path": c.path, "step": c.step, "tensors": list(c.nonfinite[:20])} for c in bad]}
         message = f"{Path(first.path).name} holds non-finite values{f' in {names}' if names else ''}{more}"
         end = bad[-1].step if len(bad) > 1 else None
-        yield Finding(code=self.code, name=self.name, severity=self.severity, message=message, step=first.step, end_step=end, evidence=evidence)
+        yield Finding(
+            code=self.code,
+            name=self.name,
+            severity=self.severity,
+            message=message,
+            step=first.step,
+            end_step=end,
+            evidence=evidence,
+        )

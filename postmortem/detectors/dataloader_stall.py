@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import median, trailing_median
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.timing import timings
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ class DataloaderStall(BaseDetector):
         slow[: max(3, int(self.options.guard * len(cost)))] = False
         return slow
 
-    def _judge(self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool) -> Finding | None:
+    def _judge(
+        self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool
+    ) -> Finding | None:
         rows = np.flatnonzero(slow)
         if not len(rows):
             return None
@@ -99,15 +102,21 @@ class DataloaderStall(BaseDetector):
             at,
             f"{series.tag} is up to {number(worst)} times the usual {what}, first at step {series.step[at]}",
             end=int(rows[-1]),
-            evidence={"usual": median(series.value[:at]), "first": series.value[at], "rows": len(rows), "worst_factor": worst},
+            evidence={
+                "usual": median(series.value[:at]),
+                "first": series.value[at],
+                "rows": len(rows),
+                "worst_factor": worst,
+            },
         )
 
 
 def _even(rows: NDArray[np.intp]) -> bool:
-    """Whether most distances between rows are (multiples of) one distance: a checkpoint or an evaluation, not a stall."""
+    """True if most distances between rows are multiples of one: checkpoints or evaluations, not stalls."""
     gaps = np.diff(rows)
     if len(gaps) < 2:
         return False
     shortest = float(gaps.min())
     multiple = gaps / shortest
-    return bool(shortest > 2 and (np.abs(multiple - np.round(multiple)) < 0.05).mean() >= 0.8 and (np.round(multiple) <= 3).mean() >= 0.8)
+    whole = np.round(multiple)
+    return bool(shortest > 2 and (np.abs(multiple - whole) < 0.05).mean() >= 0.8 and (whole <= 3).mean() >= 0.8)

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.lr_phase import new_phase
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class GradientExplosion(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} rises from {number(np.exp(held))} to {number(np.exp(end))} and stays high, from step {series.step[at]} on",
+                f"{series.tag} rises from {number(np.exp(held))} to {number(np.exp(end))} and stays high, "
+                f"from step {series.step[at]} on",
                 evidence={"before": np.exp(held), "end": np.exp(end), "ratio": np.exp(min(end - held, 700))},
             )

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,7 @@ class GradientVanishing(BaseDetector):
         held = float(np.quantile(smooth[: max(3, n // 2)], 0.75))
         if held - end < np.log(self.options.ratio):
             return None
-        smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero is no depth
+        smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero has no depth
         end = max(end, float(smooth[-1]))
         above = np.flatnonzero(smooth > end + 0.1 * (held - end))
         if not len(above):
@@ -94,13 +95,15 @@ class GradientVanishing(BaseDetector):
         return self.found(
             series,
             at,
-            f"{series.tag} falls from {number(np.exp(held))} to {number(last)} from step {series.step[at]} on, with the loss still high",
+            f"{series.tag} falls from {number(np.exp(held))} to {number(last)} from step {series.step[at]} on, "
+            "with the loss still high",
             end=n - 1,
             evidence={"before": np.exp(held), "end": np.exp(end)},
         )
 
     def _starved(self, view: View, layers: list[Series]) -> Finding | None:
-        ordered = [s for s in view.series if s.role == "layer_grad_norm" and any(s.tag == layer.tag and s.rank == layer.rank for layer in layers)]
+        judged = {(layer.tag, layer.rank) for layer in layers}
+        ordered = [s for s in view.series if s.role == "layer_grad_norm" and (s.tag, s.rank) in judged]
         level = np.array([float(np.median(s.finite.value)) for s in ordered])
         top = float(level.max())
         low = int(np.argmin(level))

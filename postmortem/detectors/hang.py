@@ -49,17 +49,21 @@ class Hang(BaseDetector):
     severity = "error"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        said = [e for e in view.events if e.kind in ("hang", "hung") or (view.run.ended == "hung" and e.severity == "error")]
-        if said or view.run.ended == "hung":
-            first = said[0] if said else None
+        hung = view.run.ended == "hung"
+        first = next((e for e in view.events if e.kind in ("hang", "hung") or (hung and e.severity == "error")), None)
+        if first is not None:
             yield Finding(
                 code=self.code,
                 name=self.name,
                 severity=self.severity,
-                message="the run hung" + (f": {first.message.splitlines()[0]}" if first is not None and first.message else ""),
-                rank=first.rank if first is not None else None,
-                step=first.step if first is not None and first.step is not None else view.last_step,
-                evidence={"kind": first.kind, "line": first.line, "file": first.file} if first is not None else {},
+                message="the run hung" + (f": {first.message.splitlines()[0]}" if first.message else ""),
+                rank=first.rank,
+                step=first.step if first.step is not None else view.last_step,
+                evidence={"kind": first.kind, "line": first.line, "file": first.file},
+            )
+        elif hung:
+            yield Finding(
+                code=self.code, name=self.name, severity=self.severity, message="the run hung", step=view.last_step
             )
         elif finding := self._silence(view):
             yield finding
@@ -79,7 +83,8 @@ class Hang(BaseDetector):
             code=self.code,
             name=self.name,
             severity=self.severity,
-            message=f"nothing was logged in the last {silence / 60:.0f} minutes; the longest pause before was {pause / 60:.1f}",
+            message=f"nothing was logged in the last {silence / 60:.0f} minutes; "
+            f"the longest pause before was {pause / 60:.1f}",
             tag=longest.tag,
             step=view.last_step,
             evidence={"silence_seconds": silence, "longest_pause_seconds": pause},

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,8 @@ class LossScaleCollapse(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} falls from {number(high)} to {number(low)} and does not come back, from step {series.step[at]} on",
+                f"{series.tag} falls from {number(high)} to {number(low)} and does not come back, "
+                f"from step {series.step[at]} on",
                 end=len(series) - 1,
                 evidence={"before": high, "end": low, "lowest": series.value.min()},
             )
@@ -90,7 +92,7 @@ class LossScaleCollapse(BaseDetector):
 
     @staticmethod
     def _search(x: NDArray[np.float64]) -> bool:
-        """Whether the fall is the search for the first scale: halving from the first row on, then a level that holds, and is of use."""
+        """True if the fall is the search for the first scale: halving from the first row on, then a usable level."""
         early = x[: max(3, len(x) // 4)]
         low = int(early.argmin())
         return bool(early[low] >= 4 and (np.diff(early[: low + 1]) <= 0).all() and x[low:].min() >= early[low] - 2)

@@ -61,7 +61,9 @@ class LrZero(BaseDetector):
         rates = [s.finite for s in view.of("lr") if len(s.finite) >= self.options.points]
         if not rates:
             raise NotChecked("no learning rate found")
-        dead = [(s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)]
+        dead = [
+            (s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)
+        ]
         if len(dead) < len(rates):
             return  # another parameter group still learns
         series, at = dead[0]

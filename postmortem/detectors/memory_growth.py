@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +65,11 @@ class MemoryGrowth(BaseDetector):
         n = len(x)
         smooth = centred_median(x, 2 * max(2, n // 20) + 1)
         first = n // 10
-        held, end, then = float(np.median(x[first : first + max(3, n // 10)])), float(np.median(x[-max(3, n // 20) :])), float(smooth[n - 1 - n // 4])
+        held, end, then = (
+            float(np.median(x[first : first + max(3, n // 10)])),
+            float(np.median(x[-max(3, n // 20) :])),
+            float(smooth[n - 1 - n // 4]),
+        )
         if held <= 0 or end < (1 + self.options.growth) * held:
             return None
         if end - then < self.options.last_quarter * (end - held) * 0.25:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.losses import totals
 
 if TYPE_CHECKING:

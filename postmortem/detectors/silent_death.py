@@ -49,7 +49,8 @@ class SilentDeath(BaseDetector):
     severity = "warning"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        if view.run.ended not in ("unknown", "cut") or view.last_step is None or any(e.severity == "error" for e in view.events):
+        explained = view.run.ended not in ("unknown", "cut") or any(e.severity == "error" for e in view.events)
+        if explained or view.last_step is None:
             return
         plan = plan_of(view)
         if plan is None or plan.done >= self.options.share * plan.planned:
@@ -72,7 +73,8 @@ class SilentDeath(BaseDetector):
                     code=self.code,
                     name=self.name,
                     severity=self.severity,
-                    message=f"the W&B file stops at step {view.last_step} without an exit record: the process was killed, or the file is incomplete",
+                    message=f"the W&B file stops at step {view.last_step} without an exit record: "
+                    "the process was killed, or the file is incomplete",
                     step=view.last_step,
                     evidence={"file": reading.path, "exit_code": None},
                 )

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import median
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,8 @@ class StragglerRank(BaseDetector):
     How: the median of the rank divided by the median over all ranks is above `ratio`, and the rank is slower than the
     median rank in at least `share` of the common steps (a sign test). At least three ranks are needed.
 
-    Typical causes: a throttled GPU, a node with other jobs, uneven shards, a rank that also writes logs and checkpoints.
+    Typical causes: a throttled GPU, a node with other jobs, uneven shards, a rank that also writes logs and
+    checkpoints.
 
     What to try: check that node; swap ranks between nodes to see whether the slowness stays with the node.
 
@@ -84,6 +86,7 @@ class StragglerRank(BaseDetector):
             yield self.found(
                 series,
                 int(np.searchsorted(series.step, steps[at])),
-                f"rank {series.rank} is {number(float(ratio))} times as slow as the other {len(ranks) - 1} in {series.tag}",
+                f"rank {series.rank} is {number(float(ratio))} times as slow "
+                f"as the other {len(ranks) - 1} in {series.tag}",
                 evidence={"ratio": ratio, "share_of_steps": slower, "ranks": len(ranks)},
             )

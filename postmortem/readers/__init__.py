@@ -1,13 +1,13 @@
-"""Readers: one file per source, each turning one file into a `Reading`.
+"""Readers: one file or folder per source, each turning one file into a `Reading`.
 
 A reader is a class with the members of `Reader`, registered by ``@reader`` in its own module; other packages
-add theirs through the entry-point group ``postmortem.readers``. Which files make a run is decided in
-`_discover`; readers see one file at a time and never raise for its content.
+add theirs through the entry-point group ``postmortem.readers``. `postmortem.runs` decides which files make a run;
+readers see one file at a time and never raise for its content.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from postmortem.core.registry import Registry
 
@@ -16,22 +16,48 @@ if TYPE_CHECKING:
 
     from postmortem.core.reading import Reading
 
+Content = Literal["history", "events", "table", "snapshot", "output"]
+"""What the files of a reader hold, which decides how they are grouped into runs:
+
+- ``history``: the numbers of one run, whose folder is the run;
+- ``events``: one of many files that a process adds to its folder, which together are one stream;
+- ``table``: rows of numbers; several tables with names of their own in one folder are several runs;
+- ``snapshot``: all numbers up to a checkpoint; of several in a run only the newest is read;
+- ``output``: what a program printed; it joins the run whose numbers lie beside it.
+"""
+
 
 class Reader(Protocol):
-    """What a source needs. The class docstring describes the format, with its source."""
+    """What a source needs. The class docstring describes the format, with its source.
+
+    `content` and `home` are optional; a reader without them gets the defaults below.
+    """
 
     kind: ClassVar[str]
     """The name of the source in frames and reports: tensorboard, wandb, text, csv, …"""
     priority: ClassVar[int]
     """Readers are asked in this order, lowest first; text, which takes anything readable, comes last."""
+    content: ClassVar[Content] = "history"
+    """How its files are grouped into runs."""
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        """Whether this reader is for `path`, judging by its name and its first 4 KiB (`head`)."""
+        """Whether this reader is for `path`, judging by its name and its first 4 KiB (`head`).
+
+        `head` starts after the NUL bytes that a truncated log begins with.
+        """
 
     @staticmethod
     def read(path: Path) -> Reading:
         """Reads the whole file. OSError where it cannot be opened; everything else becomes a Problem."""
+
+    @staticmethod
+    def home(path: Path) -> Path | None:
+        """The folder of the run that `path` belongs to; None where that is decided by what lies beside it.
+
+        Files with the same home are one run, which is named after that folder.
+        """
+        return None
 
 
 READERS: Registry[type[Reader]] = Registry("postmortem.readers", key=lambda r: f"{r.priority:03d} {r.kind}")

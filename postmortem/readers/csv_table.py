@@ -20,6 +20,8 @@ from postmortem.readers.shared.step_column import EPOCHS, counter_names, plain
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.readers import Content
+
 ABSENT = {"", "none", "null", "n/a", "na", "--", "-"}
 _MOST_REPORTED = 20
 
@@ -38,6 +40,7 @@ class CsvTable:
 
     kind: ClassVar[str] = "csv"
     priority: ClassVar[int] = 30
+    content: ClassVar[Content] = "table"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:

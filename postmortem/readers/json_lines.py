@@ -20,6 +20,8 @@ from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, LARGEST, pla
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from postmortem.readers import Content
+
 _NAMES = (".jsonl", ".ndjson", ".log.json", "scalars.json")
 _NUMBER_KEY = re.compile(r'"([^"\\]+)"\s*:\s*(?:-?\d|NaN|-?Infinity|"-?(?:nan|inf)")', re.I)
 _HEADER_KEYS = {"env_info", "exp_name", "config"}
@@ -44,6 +46,7 @@ class JsonLines:
 
     kind: ClassVar[str] = "jsonl"
     priority: ClassVar[int] = 30
+    content: ClassVar[Content] = "table"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:

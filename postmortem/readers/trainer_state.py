@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
@@ -17,6 +18,8 @@ from postmortem.readers.shared.row_table import RowTable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from postmortem.readers import Content
 
 _CONFIG = (
     *("max_steps", "num_train_epochs", "logging_steps", "eval_steps", "save_steps", "train_batch_size"),
@@ -40,11 +43,17 @@ class TrainerState:
 
     kind: ClassVar[str] = "trainer_state"
     priority: ClassVar[int] = 20
+    content: ClassVar[Content] = "snapshot"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
         """A file named trainer_state.json."""
         return path.name == "trainer_state.json"
+
+    @staticmethod
+    def home(path: Path) -> Path | None:
+        """The folder above that of a checkpoint."""
+        return path.parent.parent if names_a_checkpoint(path.parent) else None
 
     @staticmethod
     def read(path: Path) -> Reading:

@@ -1,49 +1,49 @@
-"""Rolls forward from a checkpoint, in the numbering and with the learning rate that follow the log, and judges what that shows."""
+"""Rolls forward from a checkpoint, trying step numberings and learning rates until the losses follow the log."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.content import Saved, read_saved
-from postmortem.checkpoints.find import shown
-from postmortem.checkpoints.health import inspect
 from postmortem.core.errors import ReplayError
-from postmortem.replay.culprit.localize import localize
-from postmortem.replay.model import Context, Culprit, Fidelity
-from postmortem.replay.recipe.load import Recipe, as_replay_error, describe, out_of_memory, user_frames
-from postmortem.replay.rerun.determinism import Fault, run_again
+from postmortem.replay.model import Context
+from postmortem.replay.recipe.user_errors import as_replay_error, out_of_memory, user_frames
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
-from postmortem.replay.roll.restore import NO_RANDOM_STATE, Account, load_saved
-from postmortem.replay.roll.roll import Roll, leaps, roll
-from postmortem.replay.step.runner import BatchError, StepResult, StepRunner
-from postmortem.replay.step.state import Rng
+from postmortem.replay.roll.random_state import NO_RANDOM_STATE
+from postmortem.replay.roll.restore import Account, load_saved
+from postmortem.replay.roll.roll import Roll, roll
+from postmortem.replay.step.errors import BatchError
+from postmortem.replay.step.rng import Rng
+from postmortem.replay.step.runner import StepRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
 
+    from postmortem.core.culprit import Fidelity
     from postmortem.core.view import View
+    from postmortem.replay.recipe.load import Recipe
     from postmortem.replay.roll.aim import Aim
+    from postmortem.replay.step.result import StepResult
 
     Progress = Callable[[int, int, StepResult], None]
 
-_NEXT_FIRST = (
-    "iter_num",
-    "iter",
-    "next_step",
-    "start_step",
-)  # keys that say the step to come; the others the last one done
-_RUN_ON = 200  # steps to run past the fault, to see whether the log shows it as the replay does
-_UNLOGGED_LIMIT = 1000  # steps to roll where no log vouches for them
+_NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")
+"""Keys of a checkpoint that hold the next step; others hold the last one done."""
+_RUN_ON = 200  # steps to run after the fault, to compare them with the log
+_UNLOGGED_LIMIT = 1000  # steps to run without a log to compare with
 
 
 @dataclass(slots=True)
 class Attempt:
-    """Steps that were rolled forward from the checkpoint, and how well their losses agree with the log."""
+    """Steps rolled forward from the checkpoint, and how well their losses agree with the log.
+
+    first: the first step after the checkpoint, as this attempt numbers it. account: what of the checkpoint was loaded.
+    """
 
     runner: StepRunner
     account: Account
@@ -53,7 +53,10 @@ class Attempt:
 
 
 class Attempts:
-    """One replay: its attempts, what they share, and the culprit of the best of them."""
+    """The attempts of one replay, and what they share.
+
+    path: the checkpoint. trust: unpickle whatever it holds. progress: called with (steps done, steps in all, result).
+    """
 
     def __init__(
         self,
@@ -71,12 +74,13 @@ class Attempts:
         self.here = Path.cwd()  # the recipe may go elsewhere
         self.skipped_first = False
         self.log_ends = view.last_step if view is not None else None
-        self.checkpoints = list(view.run.checkpoints) if view is not None else []
+        self.checkpoints = list(view.checkpoints) if view is not None else []
 
     # ---- rolling
 
     def best_attempt(self) -> Attempt:
-        """The attempt whose losses follow the log: of the numberings N + 1 and N, and of the saved and the recipe's learning rate."""
+        """The attempt that follows the log best, of the numberings N + 1 and N and of the saved and the recipe's
+        learning rate. Raises ReplayError if the step asked for lies before the checkpoint."""
         runner, account, saved = self.build()
         firsts = self.firsts(runner, saved)
         attempts = []
@@ -87,21 +91,24 @@ class Attempts:
             if attempts[-1].fidelity.exact == attempts[-1].fidelity.compared > 0:
                 break
         best = max(attempts, key=_trust)
-        if not best.fidelity.ok and best.fidelity.compared and (other := self.with_recipe_rate(best)) is not None and _trust(other) > _trust(best):
-            best = other
+        if not best.fidelity.ok and best.fidelity.compared:
+            other = self.with_recipe_rate(best)
+            best = other if other is not None and _trust(other) > _trust(best) else best
         if len(firsts) > 1 and best.fidelity.ok:
             best.account.fitted.append(f"first step after the checkpoint: {best.first}, as the logged losses decide")
         if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
             if self.aim.asked is not None:
-                raise ReplayError(f"step {self.aim.asked} lies before the checkpoint {self.path.name}, by the logged losses: choose an earlier one")
-            raise ReplayError(f"{self.path} is of the last step there is: no step after it can be replayed and compared with the log")
+                before = f"lies before the checkpoint {self.path.name}, by the logged losses"
+                raise ReplayError(f"step {self.aim.asked} {before}: choose an earlier one")
+            none = "no step after it can be replayed and compared with the log"
+            raise ReplayError(f"{self.path} is of the last step there is: {none}")
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
             best = self.attempt(runner, account, best.first, final=True)
         return best
 
     def build(self) -> tuple[StepRunner, Account, Saved]:
-        """The recipe's objects, made afresh, with the checkpoint in them."""
+        """The recipe's objects, created anew, with the checkpoint loaded into them."""
         os.chdir(self.here)
         saved = read_saved(self.path, trust=self.trust)
         context = Context(
@@ -115,12 +122,13 @@ class Attempts:
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         rates = [g.get("lr") for g in groups]
         account = load_saved(runner, saved, trust=self.trust)
-        groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]  # loading makes new groups
+        # loading makes new groups
+        groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         self.recipe_rates = list(zip(groups, rates, strict=True))
         return runner, account, saved
 
     def firsts(self, runner: StepRunner, saved: Saved) -> list[int]:
-        """The steps that may be the first after the checkpoint, likeliest first."""
+        """The steps that may be the first after the checkpoint, the likeliest first."""
         given, until = runner.train_step.first_step, self.aim.step
         if given is not None:
             candidates = [int(given)]
@@ -130,18 +138,28 @@ class Attempts:
             raise ReplayError(f"{self.path} does not say its step: give first_step=… in the recipe's TrainStep")
         else:
             levels = [saved.content, *saved.content.values()] if isinstance(saved.content, dict) else []
-            says_next = saved.counted or any(k in level for level in levels if isinstance(level, dict) for k in _NEXT_FIRST)
-            candidates = [saved.step, saved.step + 1] if says_next else [saved.step + 1, saved.step]
+            keys = {key for level in levels if isinstance(level, dict) for key in _NEXT_FIRST if key in level}
+            candidates = [saved.step + 1, saved.step]
+            if saved.counted or keys:
+                candidates.reverse()
         possible = [c for c in candidates if until is None or c <= until + self.aim.beyond]
         self.skipped_first = len(possible) < len(candidates) and len(candidates) > 1
         if not possible:
-            raise ReplayError(f"step {until} lies before the checkpoint {self.path.name}, whose first step is {candidates[0]}: choose an earlier one")
+            checkpoint = f"the checkpoint {self.path.name}, whose first step is {candidates[0]}"
+            raise ReplayError(f"step {until} lies before {checkpoint}: choose an earlier one")
         return possible if self.view is not None else possible[:1]
 
     def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool) -> Attempt:
+        """Rolls forward from the loaded checkpoint, whose next step is `first`. Unless `final`, the roll is abandoned
+        once its losses clearly differ from the log. Raises ReplayError if a batch cannot be drawn or memory runs
+        out."""
         until = self.aim.step
         single = runner.train_step.batches is None
-        last = first if single else until + self.aim.beyond if until is not None else first + _UNLOGGED_LIMIT - 1
+        last = first + _UNLOGGED_LIMIT - 1
+        if single:
+            last = first
+        elif until is not None:
+            last = until + self.aim.beyond
         if self.log_ends is not None and not single:
             last = min(last, max(self.log_ends, first) + _UNLOGGED_LIMIT)
         losses: dict[str | None, list[LoggedLoss]] = {}
@@ -182,11 +200,11 @@ class Attempts:
         return Attempt(runner, account, done, fidelity, first)
 
     def logged(self, runner: StepRunner, result: StepResult) -> dict[str | None, list[LoggedLoss]]:
-        """The logged tags of the losses of a step."""
+        """The logged values that the losses of a step are compared with, by name of the loss."""
         return logged_losses(self.view, runner.train_step.logged, list(result.losses), masked=self.aim.masked)
 
     def run_on(self, runner: StepRunner, done: Roll) -> list[StepResult]:
-        """The steps between the fault and the step at which the log shows it, for what they say of fidelity."""
+        """The steps from the fault to the step at which the log shows it, run to compare them with the log."""
         until = self.aim.step
         if self.view is None or until is None or done.fault is None or done.raised is not None:
             return []
@@ -199,9 +217,9 @@ class Attempts:
         return results
 
     def with_recipe_rate(self, best: Attempt) -> Attempt | None:
-        """An attempt with the learning rates that the recipe set instead of the saved ones; None where they are the same.
+        """An attempt with the recipe's learning rates in place of the saved ones; None if they are equal.
 
-        A run that was resumed with another rate than it was saved with follows its log only so.
+        Needed for a run that was resumed with another learning rate.
         """
         runner, account, _ = self.build()
         changed = False
@@ -212,120 +230,17 @@ class Attempts:
             return None
         other = self.attempt(runner, account, best.first, final=True)
         if other.fidelity.ok:
-            account.fitted.append("learning rate: the recipe's, not the checkpoint's: only with it the logged losses are reproduced")
+            only = "only with it the logged losses are reproduced"
+            account.fitted.append(f"learning rate: the recipe's, not the checkpoint's: {only}")
         return other
-
-    # ---- the culprit
-
-    def culprit(self, attempt: Attempt, *, fix: bool) -> tuple[Culprit, bool]:
-        """(culprit, whether the run could be judged)."""
-        done, runner, fidelity = attempt.roll, attempt.runner, attempt.fidelity
-        how = [f"rolled forward from {shown(self.path)}, steps {done.first} to {done.last}"]
-        how += self.other_than_asked(done)
-        if fidelity.compared:
-            how.append(fidelity.note)
-        wanted = min([s for s in (self.aim.step, self.log_ends) if s is not None], default=done.last)
-        if done.ended and done.fault is None and done.last < wanted:
-            raise ReplayError(done.ended)
-        fault = done.fault if done.fault is not None else done.overflow if self.aim.failed else None
-        distrust = bool(fidelity.compared) and not fidelity.ok
-        if fault is None and done.diverged_at is None and self.aim.grows and not distrust and (leapt := leaps([r.loss for r in done.results])):
-            done.diverged_at = done.first + leapt
-        if fault is None and done.diverged_at is not None and self.aim.failed:
-            found = localize(runner.train_step, runner=runner, rolled=Fault(done), fixes=fix)
-            at = done.diverged_at if found.cause == "divergence" else found.step
-            return replace(found, step=at, fidelity=fidelity, how=(*how, *found.how)), not distrust
-        if fault is None:
-            return self.not_reproduced(attempt, how, fix) if self.aim.nonfinite else self.nothing_found(attempt, how, distrust)
-        if distrust and not self.where_the_log_has_it(attempt, fault):
-            raised = "" if done.raised is None else f" ({describe('it', done.raised)})"
-            how.append(f"the replay fails at step {fault}{raised}, the log does not: it is not the run that is replayed, so nothing is blamed")
-            return Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(how)), False
-        again = run_again(runner, done, fault)
-        how.append(again.message)
-        if again.transient:
-            return Culprit(cause="transient", phase="none", step=fault, fidelity=fidelity, how=tuple(how), established="observed"), True
-        found = localize(runner.train_step, runner=runner, rolled=Fault(done, again), fixes=fix)
-        return replace(found, step=fault, fidelity=fidelity, how=(*how, *found.how)), not distrust
-
-    def other_than_asked(self, done: Roll) -> list[str]:
-        """What is to be said where the step that was asked for is not the one that was looked at, or not in the log."""
-        asked, fault = self.aim.asked, done.fault
-        if asked is None:
-            return []
-        beyond = self.log_ends is not None and asked > self.log_ends
-        said = f"step {asked} lies beyond the log, which ends at step {self.log_ends}" if beyond else f"step {asked} was asked for"
-        if fault is not None and fault < asked:
-            return [f"{said}: step {fault} comes before it and is the first at fault"]
-        if done.last < asked:
-            why = ", where the batches end" if done.ended else ""
-            return [f"{said}: replayed up to step {done.last} instead{why}"]
-        return [f"{said}: nothing vouches for the steps after that"] if beyond else []
-
-    def where_the_log_has_it(self, attempt: Attempt, fault: int) -> bool:
-        """Whether the fault lies where the log turns non-finite: then it is the same one, although the losses before differ (noise
-        whose random state was not saved)."""
-        until = self.aim.step
-        if until is None or not self.aim.nonfinite:
-            return False
-        losses = self.logged(attempt.runner, attempt.roll.results[0])
-        finite = [s for found in losses.values() for loss in found for s in loss.values if s < until]
-        return max(finite, default=attempt.first) <= fault <= until
-
-    def nothing_found(self, attempt: Attempt, how: list[str], distrust: bool) -> tuple[Culprit, bool]:
-        if distrust:
-            how.append("no fault appeared, and the replay does not follow the log: it says nothing about the run")
-        else:
-            how.append(f"every loss, gradient and parameter stayed finite, up to step {attempt.roll.last}")
-        found = Culprit(
-            cause="none",
-            phase="none",
-            fidelity=attempt.fidelity,
-            how=tuple(how),
-            established="inferred" if distrust else "observed",
-        )
-        return found, not distrust
-
-    def not_reproduced(self, attempt: Attempt, how: list[str], fix: bool) -> tuple[Culprit, bool]:
-        """The log is not finite, the replay is: the run went on from a bad checkpoint, or the fault was transient, or the
-        replay is not faithful."""
-        how = [line for line in how if line != attempt.fidelity.note]
-        for bad in self.bad_on_the_way(attempt.roll):
-            how.append(f"from {self.path.name} every step stays finite; {bad.name}, on the way, does not: the run is replayed from there")
-            good, self.path = self.path, bad
-            second = self.best_attempt()
-            if second.roll.fault is not None:
-                found, judged = self.culprit(second, fix=fix)
-                attempt.fidelity, attempt.account = second.fidelity, second.account
-                how.append(f"the run went on from {bad.name}, which is not finite: resume from {good.name} instead")
-                return replace(found, how=(*how, *found.how)), judged
-            self.path = good
-        before = [r for r in attempt.roll.results if r.step != self.aim.step]
-        earlier = compare(before, self.logged(attempt.runner, attempt.roll.results[0]) if attempt.roll.results else {})
-        if not earlier.ok:
-            return self.nothing_found(attempt, how, distrust=True)
-        how.append(
-            f"up to step {self.aim.step} the replay follows the log, there the log is not finite and the replay is: the fault did not come back "
-            "(a hardware fault, a race, or something that the recipe does not rebuild)"
-        )
-        attempt.fidelity = replace(attempt.fidelity, note=f"{earlier.note}; at step {self.aim.step} the log is not finite and the replay is")
-        return Culprit(cause="transient", phase="none", step=self.aim.step, fidelity=attempt.fidelity, how=tuple(how)), False
-
-    def bad_on_the_way(self, done: Roll) -> list[Path]:
-        """Checkpoints of the steps that were replayed which are not finite although the replay was, newest first."""
-        known = [c for c in self.checkpoints if c.step is not None and done.first <= c.step <= done.last]
-        return [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0)) if inspect(self.here / c.path).finite is False]
 
 
 _ABANDONED = "abandoned: the losses do not follow the log"
 
 
 def _trust(attempt: Attempt) -> tuple[bool, bool, float, float]:
-    """What follows the log comes first, what could not be compared before what does not follow it."""
+    """Sorts attempts: one that follows the log above one that could not be compared, and that above one that
+    differs."""
     f = attempt.fidelity
-    return (
-        f.ok,
-        not f.compared,
-        f.exact / max(1, f.compared),
-        -(f.max_rel_error if f.max_rel_error is not None else 0.0),
-    )
+    exact = f.exact / max(1, f.compared)
+    return f.ok, not f.compared, exact, -(f.max_rel_error if f.max_rel_error is not None else 0.0)

@@ -1,7 +1,7 @@
 """From a run that failed to the culprit: the last good checkpoint, the roll forward, fidelity, and then the localiser.
 
-`replay` is what the command calls. It rebuilds the step with the user's recipe, loads the checkpoint, rolls forward to
-the step at fault while it compares every loss with the log, runs that step again, and hands it to `localize`.
+`replay` implements the command: it rebuilds the step with the user's recipe, loads the checkpoint, rolls forward to the
+step at fault while it compares every loss with the log, runs that step again and passes it to `localize`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import contextlib
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from postmortem.core.culprit import ReplayResult
 from postmortem.core.errors import ReplayError
-from postmortem.core.model import SCHEMA_VERSION, json_value
 from postmortem.core.view import View
 from postmortem.replay.advice import advice
 from postmortem.replay.attempts import Attempts
@@ -24,50 +23,17 @@ from postmortem.replay.recipe.load import Recipe
 from postmortem.replay.recipe.user_errors import as_one_line
 from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
-from postmortem.replay.roll.run_config import config_of
-from postmortem.replay.roll.start import choose_checkpoint
-from postmortem.replay.step.state import preserved
+from postmortem.replay.roll.start import choose_checkpoint, known_checkpoints
+from postmortem.replay.step.process_state import preserved
+from postmortem.replay.verdict import Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
     from postmortem.replay.attempts import Progress
-    from postmortem.replay.model import Culprit, Fidelity
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
-    """The answer of a replay: which step of what was rerun from where, how faithful that was, and the culprit.
-
-    `fitted` and `unfitted` say what of the checkpoint went where; `judged` is False where nothing can be said,
-    because the replay does not follow the log. `next` is what to do, the best established first.
-    """
-
-    target: str
-    recipe: str
-    checkpoint: str
-    step: int | None
-    fidelity: Fidelity
-    culprit: Culprit
-    fitted: tuple[str, ...] = ()
-    unfitted: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    next: tuple[str, ...] = ()
-    judged: bool = True
-    seconds: float = 0.0
-
-    def as_json(self) -> dict[str, Any]:
-        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit, next."""
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "target": self.target,
-            "step": self.step,
-            "fidelity": json_value(asdict(self.fidelity)),
-            "culprit": json_value(asdict(self.culprit)),
-            "next": list(self.next),
-        }
 
 
 def replay(
@@ -75,6 +41,7 @@ def replay(
     *,
     run: Run | None = None,
     report: RunReport | None = None,
+    config: Mapping[str, Any] | None = None,
     recipe: str | None = None,
     step: int | None = None,
     checkpoint: Path | None = None,
@@ -86,26 +53,31 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which `run` failed and names the culprit.
 
-    `report` is what a scan said of the run; `step` overrides its step, `checkpoint` its last good checkpoint. `fix`
-    tries repairs on the offending step. `trust` unpickles whatever a checkpoint holds. `progress` is called with
-    (steps done, steps in all, the last result). `repro` is a folder for a stand-alone script that shows the fault.
-    ReplayError says in one line what was in the way; the caller's process is left as it was.
+    target: a run folder, a checkpoint or a file of a run. report: the result of a scan of the run. config: what the
+    recipe gets as ``ctx.config``, by default the run's. step, checkpoint: in place of those of the report. fix: try
+    repairs on the step at fault. trust: unpickle whatever a checkpoint holds. progress: called with (steps done, steps
+    in all, last result). repro: folder for a stand-alone script that shows the fault.
+
+    Raises ReplayError with the reason in one line. The state of the process is restored.
     """
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
     if found is None:
-        raise ReplayError(
-            f"no recipe.py in or beside {target}: write one (`postmortem replay --help` shows how), or give --recipe FILE.py[:function]"
-        )
-    view = View(run) if run is not None else None
+        write = "write one (`postmortem replay --help` shows how), or give --recipe FILE.py[:function]"
+        raise ReplayError(f"no recipe.py in or beside {target}: {write}")
+    view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
+    settings = dict(config if config is not None else run.config if run is not None else {})
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     where = _device(device)
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
-        made = Attempts(found, path, where, view, aim, config_of(run, target), trust, progress)
+        made = Attempts(found, path, where, view, aim, settings, trust, progress)
         attempt = made.best_attempt()
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):  # what the step prints was seen once
-            culprit, judged = made.culprit(attempt, fix=fix)
+        with (
+            open(os.devnull, "w") as nowhere,
+            contextlib.redirect_stdout(nowhere),
+        ):  # what the step prints has been shown once
+            culprit, judged = Verdict(made, fix=fix).of(attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),

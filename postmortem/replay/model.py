@@ -1,7 +1,4 @@
-"""What replay takes (`TrainStep`, handed over by a recipe) and what it answers (`Culprit`).
-
-Plain dataclasses: importing them does not import torch.
-"""
+"""What replay takes: `TrainStep`, returned by a recipe, and `Context`, which a recipe is given. Importing it does not import torch."""
 
 from __future__ import annotations
 
@@ -11,22 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
-
-Cause = Literal[
-    "bad-input",
-    "bad-parameter",
-    "forward-op",
-    "backward-singularity",
-    "dtype-overflow",
-    "loss-scale",
-    "optimizer-update",
-    "divergence",
-    "layout",
-    "transient",
-    "none",
-]
-Phase = Literal["data", "parameters", "forward", "backward", "optimizer", "scaler", "layout", "none"]
-Established = Literal["cured", "observed", "inferred"]
 
 
 @dataclass(slots=True)
@@ -80,54 +61,3 @@ class Context:
     checkpoint: Path | None = None
     state: Any = None
     config: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fix:
-    """A repair that was tried on the offending step, and whether it left loss, gradients and parameters finite."""
-
-    name: str
-    cured: bool
-    how: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fidelity:
-    """How faithful the rerun was: replayed losses against logged ones, to the digits that the log shows."""
-
-    ok: bool
-    checkpoint: str | None = None
-    first_step: int | None = None
-    compared: int = 0
-    exact: int = 0
-    max_rel_error: float | None = None
-    first_mismatch: int | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
-    """Who made the step fail. See design: `module` is the qualified name, '' for the root or code outside any
-    module, None where not established; in the backward phase `op` is the forward op whose derivative fails;
-    `samples` are sorted indices in the batch, None if all or not attributable."""
-
-    cause: Cause
-    phase: Phase
-    module: str | None = None
-    op: str | None = None
-    file: str | None = None
-    line: int | None = None
-    code: str | None = None
-    param: str | None = None
-    tensor: dict[str, Any] = field(default_factory=dict)
-    samples: tuple[int, ...] | None = None
-    step: int | None = None
-    precision_only: bool | None = None
-    fixes: tuple[Fix, ...] = ()
-    fidelity: Fidelity | None = None
-    how: tuple[str, ...] = ()
-    established: Established = "inferred"
-    suggestion: str | None = None
-    """A one-line repair of `code`, as a unified diff, where one was tried and cured the step."""
-    fresh_state: bool | None = None
-    """Whether forgetting the optimizer's state cures the step, as a fix does; None where it was not tried or there is none."""

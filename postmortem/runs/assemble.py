@@ -1,9 +1,8 @@
-"""From the files of a run to a `Run`: reads each part, puts the streams together, decides how it ended."""
+"""From the files of a run to a `Run`: reads each file, joins the streams, decides how the run ended."""
 
 from __future__ import annotations
 
 import filecmp
-import json
 import time
 from collections import defaultdict
 from dataclasses import replace
@@ -17,32 +16,48 @@ from postmortem.core.points import Points
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.run import Run, Stream, segments
+from postmortem.runs.config import config_of_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from postmortem.runs.group import Part, RunFiles
 
-_GRAVEST: tuple[Ended, ...] = ("out-of-memory", "time-limit", "preempted", "hung", "killed", "crashed", "interrupted", "completed", "running", "cut")
-"""Where sources disagree on the end, the one that says most is believed: "out of memory" beats "exit code 1"."""
+_MOST_SPECIFIC: tuple[Ended, ...] = (
+    *("out-of-memory", "time-limit", "preempted", "hung", "killed", "crashed"),
+    *("interrupted", "completed", "running", "cut"),
+)
+"""Where sources disagree on the end, the first of these counts: "out of memory" beats "exit code 1"."""
 _STILL_RUNNING_SECONDS = (150.0, 300.0)
-"""Silence of a running training: TensorBoard's writers hold back up to 120 s; who logs more rarely is given up to the second."""
+"""Silence of a training that still runs: TensorBoard's writers buffer up to 120 s; who logs rarely gets the second."""
 _STILL_RUNNING_ROWS = 20
-_NEWEST = 100_000  # points whose times tell how often a stream logs, and when last
+_NEWEST = 100_000
+"""Points whose times tell how often a stream logs, and when it did last."""
 _NO_STEPS = ("epoch", "row")
 _COARSER = "numbers printed without a step, which another source has with one"
 
 
-def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
-    """Reads all files of a run. Never raises for content: what is wrong becomes a Problem."""
+def read_run(
+    files: RunFiles,
+    *,
+    roles: Mapping[str, str] | None = None,
+    roots: Sequence[Path] = (),
+    shared: Collection[Path] = (),
+) -> Run:
+    """Reads all files of a run. Never raises for content: what is wrong becomes a Problem.
+
+    `roles` maps tags to roles. The run's settings file may also lie in a folder above its logs: up to one of `roots`,
+    the paths that were asked for, and not in a folder that several runs share (`shared`).
+    """
     parts, copies = _without_copies(files.parts)
     readings = [(part, _read(part)) for part in parts]
-    _place_by_other_files([reading for _, reading in readings])
-    _drop_coarser_prints([reading for _, reading in readings])
-    _place_last_failures([reading for _, reading in readings])
+    contents = [reading for _, reading in readings]
+    _place_events_of_texts_without_numbers(contents)
+    _drop_prints_without_steps(contents)
+    _move_failures_to_last_step(contents)
     events: list[Event] = []
     problems: list[Problem] = []
     config: dict[str, Any] = {}
@@ -58,40 +73,39 @@ def read_run(files: RunFiles, *, roles: Mapping[str, str] | None = None) -> Run:
         for what, count in reading.skipped.items():
             skipped[what] += count
         if console := reading.facts.pop("console", None):
-            _read_console(reading, console, events)
-    if not config:
-        config = _config_beside(files.path if files.path.is_dir() else files.path.parent, problems)
-    run = Run(
+            events += _console_events(reading, console)
+    streams = _streams(readings)
+    return Run(
         name=files.name,
         path=files.path,
-        streams=_streams(readings),
-        event_list=_once(events),
+        streams=streams,
+        ended=_ended(readings, streams),
+        event_list=_without_repeats(events),
         problems=problems,
         sources=_sources(readings),
-        config=config,
+        config=config_of_run(config, files, roots, shared, problems),
         summary=summary,
         notes=notes,
         skipped=dict(skipped),
         role_overrides=dict(roles or {}),
         readings=[replace(reading, points=Points.empty()) for _, reading in readings],
     )
-    run.ended = _ended(readings, run.streams)
-    return run
 
 
 def _without_copies(parts: list[Part]) -> tuple[list[Part], list[str]]:
-    """Leaves out files that are byte for byte another one of the same stream (a backup, a second download), and says so.
+    """The files that are no byte-identical copy (a backup, a second download) of another, and a note on each copy.
 
-    Texts stay: ranks may print the same.
+    Texts are all kept: ranks may print the same.
     """
     kept: list[Part] = []
     notes = []
     by_size: dict[object, list[Part]] = defaultdict(list)
     for part in parts:
-        like = by_size[part.reader, part.path.parent, part.prefix, part.rank, _size(part.path)]
-        original = None if part.reader.kind == "text" else next((k for k in like if _same_bytes(k.path, part.path)), None)
+        similar = by_size[part.reader, part.path.parent, part.prefix, part.rank, _size(part.path)]
+        compared = [] if part.reader.kind == "text" else similar
+        original = next((other for other in compared if _same_bytes(other.path, part.path)), None)
         if original is None:
-            like.append(part)
+            similar.append(part)
             kept.append(part)
         else:
             notes.append(f"{part.path.name}: a copy of {original.path.name}, read once")
@@ -102,7 +116,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError:
-        return -1  # whoever reads it says why
+        return -1  # its reading reports why
 
 
 def _same_bytes(a: Path, b: Path) -> bool:
@@ -129,16 +143,19 @@ def _read(part: Part) -> Reading:
 
 
 def _unread(part: Part, what: str) -> Reading:
-    return Reading(source=part.reader.kind, path=str(part.path), problems=[Problem(path=str(part.path), what=what, lost="the file")])
+    problem = Problem(path=str(part.path), what=what, lost="the file")
+    return Reading(source=part.reader.kind, path=str(part.path), problems=[problem])
 
 
-def _place_by_other_files(readings: list[Reading]) -> None:
+def _place_events_of_texts_without_numbers(readings: list[Reading]) -> None:
     """Gives the events of a text without any numbers (an ``.err``) the steps of the numbers beside it.
 
-    The last step before their time, where both are texts and so share a clock; else what ended the run stands at the last step of all.
+    That is the last step before their time, where both are texts and so share a clock; else an error gets the last
+    step of the run, and other events get none.
     """
     known = [r for r in readings if len(r.points) and r.step_axis != "row"]
-    without = [r for r in readings if r.source == "text" and not len(r.points) and any(e.step is None for e in r.events)]
+    texts = [r for r in readings if r.source == "text" and not len(r.points)]
+    without = [r for r in texts if any(e.step is None for e in r.events)]
     if not known or not without:
         return
     prints = [r.points for r in known if r.source == "text"]
@@ -149,24 +166,27 @@ def _place_by_other_files(readings: list[Reading]) -> None:
     last = int((prints or [known[0].points])[-1].step[-1])
     wall, step = wall[order], step[order]
     for reading in without:
-        reading.events = [replace(e, step=_step_of(e, wall, step, last)) if e.step is None else e for e in reading.events]
+        reading.events = [
+            replace(e, step=_step_of(e, wall, step, last)) if e.step is None else e for e in reading.events
+        ]
 
 
 def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], last: int) -> int | None:
-    """`wall` ascends; `last` is the last step of the run."""
+    """The step at the time of an event: `wall` (n,) ascends, `step` (n,) goes with it; `last` is the run's last."""
     if np.isnan(event.wall_time) or not len(wall):
         return last if event.severity == "error" else None
     before = int(np.searchsorted(wall, event.wall_time, side="right"))
     return int(step[before - 1]) if before else None
 
 
-def _drop_coarser_prints(readings: list[Reading]) -> None:
-    """Drops what a text printed without a step where another source of the run has it with one.
+def _drop_prints_without_steps(readings: list[Reading]) -> None:
+    """Drops the numbers that a text printed without a step where another source of the run has them with one.
 
-    A progress bar that leaves its last values in the log, or the mean of each epoch: on an axis of epochs or lines
-    they would stand at steps where they were not.
+    Such are the last values of a progress bar, or the mean of each epoch: with epochs or lines in place of steps,
+    they would be at steps where they did not occur.
     """
-    with_steps = {_quantity(tag) for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS for tag in r.points.tags}
+    numbers = [r for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS]
+    with_steps = {_quantity(tag) for r in numbers for tag in r.points.tags}
     for reading in readings:
         points = reading.points
         if with_steps and reading.source == "text" and reading.step_axis in _NO_STEPS and len(points):
@@ -177,21 +197,24 @@ def _drop_coarser_prints(readings: list[Reading]) -> None:
                 reading.skipped[_COARSER] = reading.skipped.get(_COARSER, 0) + int((~stays).sum())
 
 
-def _place_last_failures(readings: list[Reading]) -> None:
+def _move_failures_to_last_step(readings: list[Reading]) -> None:
     """Moves a failure after the last step that its text printed to the last step that another source has.
 
     Only within the interval at which the text prints: beyond it the other source may be of another attempt.
     """
-    with_steps = [r.points.step for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS and len(r.points)]
-    if not with_steps:
+    with_steps = [r for r in readings if r.step_axis not in _NO_STEPS and len(r.points)]
+    reached = max((int(r.points.step.max()) for r in with_steps if r.source != "text"), default=None)
+    if reached is None:
         return
-    reached = max(int(step.max()) for step in with_steps)
-    for reading in readings:
-        if reading.source == "text" and reading.step_axis not in _NO_STEPS and len(reading.points):
-            last = int(reading.points.step.max())
-            printed = np.unique(reading.points.step) if last < reached else reading.points.step[:0]
-            if len(printed) > 1 and reached <= last + float(np.median(np.diff(printed))):
-                reading.events = [replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events]
+    for reading in with_steps:
+        last = int(reading.points.step.max())
+        if reading.source != "text" or last >= reached:
+            continue
+        printed = np.unique(reading.points.step)
+        if len(printed) > 1 and reached <= last + float(np.median(np.diff(printed))):
+            reading.events = [
+                replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events
+            ]
 
 
 def _quantity(tag: str) -> str:
@@ -205,34 +228,20 @@ def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
     return Points(tags, code.astype(np.int32), step, points.value[rows], wall_time, rank)
 
 
-def _read_console(reading: Reading, console: list[tuple[str, str]], events: list[Event]) -> None:
-    """Failures in the console output that a W&B run carries inside."""
+def _console_events(reading: Reading, console: list[tuple[str, str]]) -> list[Event]:
+    """The failures in the console output that a W&B run carries; sets how the reading ended, where it tells more."""
     from postmortem.readers.text.failures import find_events
 
     text = "".join(chunk for _, chunk in console)
     found = find_events(enumerate(text.split("\n"), 1), path=reading.path, source=reading.source)
     last = int(reading.points.step.max()) if len(reading.points) else None
-    events += [replace(e, line=None, step=last if e.step is None else e.step) for e in found.events]
     if found.ended is not None and reading.ended in (None, "crashed"):
         reading.ended = found.ended
+    return [replace(e, line=None, step=last if e.step is None else e.step) for e in found.events]
 
 
-def _config_beside(folder: Path, problems: list[Problem]) -> dict[str, Any]:
-    for name in ("config.json", "hparams.json", "args.json"):
-        path = folder / name
-        if path.is_file() and path.stat().st_size < 1 << 20:
-            try:
-                loaded = json.loads(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError, RecursionError) as error:
-                problems.append(Problem(path=str(path), what=f"is not JSON: {error}", lost="the run's configuration"))
-                continue
-            if isinstance(loaded, dict):
-                return loaded
-    return {}
-
-
-def _once(events: list[Event]) -> list[Event]:
-    """Drops an event without a line that another source places in a file (a W&B console and its output.log)."""
+def _without_repeats(events: list[Event]) -> list[Event]:
+    """Drops an event without a line that another source has with one (a W&B console and its output.log)."""
     placed = {(e.kind, e.message) for e in events if e.line is not None}
     return [e for e in events if e.line is not None or (e.kind, e.message) not in placed]
 
@@ -271,16 +280,20 @@ def _sources(readings: list[tuple[Part, Reading]]) -> list[Source]:
 
 
 def _ended(readings: list[tuple[Part, Reading]], streams: list[Stream]) -> Ended:
-    """How the run ended, by the last file of each stream; "running" where the log is minutes old and says no end."""
+    """How the run ended, by the last file of each stream; "running" where the log is minutes old and names no end."""
     last = {part.stream: reading.ended for part, reading in readings}
-    said = {ended for ended in last.values() if ended is not None}
-    for ended in _GRAVEST:
-        if ended in said:
+    for ended in _MOST_SPECIFIC:
+        if ended in last.values():
             return ended
-    walls = [np.unique(newest[np.isfinite(newest)]) for newest in (s.points.take("wall_time", slice(-_NEWEST, None)) for s in streams)]
-    newest = max((w for w in walls if len(w)), key=lambda w: float(w[-1]), default=None)
-    if newest is not None:
-        usual = float(np.median(np.diff(newest[-1000:]))) if len(newest) > 1 else np.inf
-        if 0 <= time.time() - newest[-1] < np.clip(_STILL_RUNNING_ROWS * usual, *_STILL_RUNNING_SECONDS):
-            return "running"
-    return "unknown"
+    return "running" if _is_recent(streams) else "unknown"
+
+
+def _is_recent(streams: list[Stream]) -> bool:
+    """Whether the newest stream is silent for no longer than is usual between its rows."""
+    times = (stream.points.take("wall_time", slice(-_NEWEST, None)) for stream in streams)
+    known = [np.unique(wall[np.isfinite(wall)]) for wall in times]
+    newest = max((wall for wall in known if len(wall)), key=lambda wall: float(wall[-1]), default=None)
+    if newest is None:
+        return False
+    usual = float(np.median(np.diff(newest[-1000:]))) if len(newest) > 1 else np.inf
+    return bool(0 <= time.time() - newest[-1] < np.clip(_STILL_RUNNING_ROWS * usual, *_STILL_RUNNING_SECONDS))

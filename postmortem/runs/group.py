@@ -1,18 +1,4 @@
-"""Which files make a run: what a person would call one.
-
-Every file that a reader claims is given a *home*, the folder of its run, and where several runs share a
-folder a *key* that tells them apart:
-
-- event files belong to their folder; sub-folders that the same process wrote (add_scalars, hparams) and
-  sibling train/ and validation/ folders belong to the parent, their tags prefixed;
-- everything in ``wandb/run-*`` or ``wandb/offline-run-*`` is one W&B run; alone in its folder it belongs to it;
-- ``checkpoint-N/trainer_state.json`` (or ``step-N/``, ``checkpoints/N/``) belongs to the parent, the newest wins;
-- event files in ``runs/`` beside a trainer_state.json are those of the same Hugging Face output folder;
-- texts join the run whose numbers lie beside them; alone they are grouped by name, so that ``.out`` and
-  ``.err``, the ranks of one job and the files of one Slurm job id are one run;
-- a text named like the folder beside it is the output of the one run in there (``exp7.log`` beside ``exp7/``);
-- a folder with the texts of one run, and one run below it, is that run (``train.log`` beside ``output/``).
-"""
+"""Which files make a run: what a person would call one."""
 
 from __future__ import annotations
 
@@ -25,6 +11,16 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.errors import NotFoundError
+from postmortem.readers import Reader
+from postmortem.runs.file_names import (
+    event_writer,
+    order_of_writing,
+    rank_in_name,
+    rank_of_folder,
+    run_key,
+    slurm_job,
+    torchrun_rank,
+)
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, kind_of
 
 if TYPE_CHECKING:
@@ -32,17 +28,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from postmortem.core.model import Problem
-    from postmortem.readers import Reader
+    from postmortem.readers import Content
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test"}
-_EVENT_FILE = re.compile(r"tfevents\.(?P<time>\d+)\.(?P<writer>.+?)(?:\.\d+)?(?:\.v2)?$")
 _HPARAMS_FOLDER = re.compile(r"\d{9,}(?:\.\d+)?$")
-_RANK = re.compile(r"[-_.]?(?:global_?)?(?:rank|worker|proc|task)[-_.]?(?P<rank>\d{1,5})(?!\d)", re.IGNORECASE)
-_TORCHRUN = re.compile(r"attempt_\d+/(?P<rank>\d+)/std(?:out|err)\.log$")
-_JOB = re.compile(r"(?<!\d)(?P<job>\d{4,10})(?:_(?P<array>\d+))?(?!\d)")
-_STANDARD_TABLES = {"metrics", "results", "progress", "history", "log", "train", "val", "valid", "test", "training", "validation", "scalars"}
-_TABLES = {"csv", "jsonl"}
-_NAMELESS = {"", "nohup", "output", "console"}  # what a shell or a notebook calls any output
+_LIGHTNING_VERSION = re.compile(r"version_\d+")
+_NAMELESS = {"", "nohup", "output", "console"}
+"""What a shell or a notebook calls the output of anything."""
+_FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
+_FOLDERS_OF_LOGS = ("logs", "log", "slurm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +60,38 @@ class RunFiles:
 
 
 @dataclass(slots=True)
-class _Claimed:
+class ClaimedFile:
+    """A file that a reader claims, while its run is looked for.
+
+    `home` is the folder of its run; `key` tells the runs of one folder apart, empty where there is one.
+    """
+
     path: Path
     reader: type[Reader]
     home: Path
     key: str = ""
     prefix: str = ""
     rank: int = -1
+    placed: bool = False
+    """Whether its path alone says which run it belongs to."""
 
     @property
-    def kind(self) -> str:
-        return self.reader.kind
+    def content(self) -> Content:
+        return getattr(self.reader, "content", Reader.content)
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the file is what a program printed: it joins the run whose numbers lie beside it."""
+        return self.content == "output"
+
+    @property
+    def run(self) -> tuple[Path, str]:
+        return self.home, self.key
+
+    @property
+    def name_of_run(self) -> str:
+        """The part of the file name that would name its run."""
+        return run_key(self.path, table=self.content == "table")
 
 
 def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
@@ -91,159 +106,259 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
         try:
             mode = root.stat().st_mode
         except OSError as error:
-            raise NotFoundError(f"{root}: {'no such file or folder' if error.errno == errno.ENOENT else error.strerror}") from error
+            why = "no such file or folder" if error.errno == errno.ENOENT else error.strerror
+            raise NotFoundError(f"{root}: {why}") from error
         if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
             raise NotFoundError(f"{root}: is {kind_of(mode)}, not a file or folder; write it to a file first")
         if stat.S_ISREG(mode):
             reader = claim(root, problems, explicit=True)
             found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
         else:
-            found = _below(root, problems)
+            claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
+            found = Grouping(
+                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader]
+            ).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
             seen.update(p.path.resolve() for p in run.parts)
             if run.parts:
                 runs.append(run)
-    return _unique_names(runs), problems
+    names = Counter(run.name for run in runs)
+    return [replace(run, name=str(run.path)) if names[run.name] > 1 else run for run in runs], problems
 
 
-def _below(root: Path, problems: list[Problem]) -> list[RunFiles]:
-    claimed = [_Claimed(path, found, path.parent) for path in files_below(root, problems) if (found := claim(path, problems))]
-    events = {c.path.parent: c.path for c in claimed if c.kind == "tensorboard"}
-    splits: dict[Path, set[Path]] = defaultdict(set)
-    for folder in events:
-        if folder.name.lower() in _SPLITS:
-            splits[folder.parent].add(folder)
-    for c in claimed:
-        _find_home(c, events, splits, root)
-    claimed = _newest_trainer_state(claimed)
-    _join_lightning_loggers(claimed)
-    _collapse(claimed, root)
-    _join_trainer_folder(claimed)
-    _group_loose_files(claimed)
-    _join_namesakes(claimed)
-    _join_the_only_run(claimed)
-    groups: dict[tuple[Path, str], list[_Claimed]] = defaultdict(list)
-    for c in claimed:
-        groups[c.home, c.key].append(c)
-    return [_run_files(home, key, members, root) for (home, key), members in sorted(groups.items(), key=lambda g: (str(g[0][0]), g[0][1]))]
+class Grouping:
+    """Sorts the files that readers claim below `root` into runs.
 
+    Each rule of `RULES` moves files to the home and key of their run, in this order: first by the path of each file
+    alone, then by what lies beside it, then by what lies above and below.
+    """
 
-def _by_home(claimed: list[_Claimed]) -> dict[Path, list[_Claimed]]:
-    homes: dict[Path, list[_Claimed]] = defaultdict(list)
-    for c in claimed:
-        homes[c.home].append(c)
-    return homes
+    RULES = (
+        "place_by_path",
+        "place_event_files",
+        "keep_newest_snapshot",
+        "join_lightning_loggers",
+        "join_inner_folders",
+        "join_trainer_events",
+        "separate_loose_files",
+        "join_namesakes",
+        "join_the_only_run",
+    )
 
+    def __init__(self, root: Path, files: list[ClaimedFile]) -> None:
+        self.root = root
+        self.files = files
 
-def _find_home(c: _Claimed, events: dict[Path, Path], splits: dict[Path, set[Path]], root: Path) -> None:
-    folder = c.path.parent
-    inside = (folder, *folder.parents)
-    wandb_run = next((p for p in inside if p.parent.name == "wandb" and WANDB_RUN.fullmatch(p.name)), None)
-    torchrun = _TORCHRUN.search(c.path.as_posix())
-    if wandb_run is not None:
-        c.home = wandb_run
-    elif c.kind == "tensorboard":
-        _home_of_events(c, events, splits, root)
-    elif c.kind == "trainer_state" and folder != root and names_a_checkpoint(folder):
-        c.home = folder.parent
-    elif torchrun:
-        c.home, c.rank = folder.parent.parent, int(torchrun["rank"])
-    elif folder != root and (m := re.fullmatch(r"rank[-_]?(\d+)", folder.name)):
-        c.home, c.rank = folder.parent, int(m[1])
-    if not c.home.is_relative_to(root):  # what lies above was not asked for
-        c.home = root
+    def runs(self) -> list[RunFiles]:
+        """The runs in order of their names, after all rules."""
+        for rule in self.RULES:
+            getattr(self, rule)()
+        groups: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
+        for file in self.files:
+            groups[file.run].append(file)
+        in_order = sorted(groups.items(), key=lambda group: (str(group[0][0]), group[0][1]))
+        return [self._run(home, key, members) for (home, key), members in in_order]
 
+    def place_by_path(self) -> None:
+        """A W&B run folder is a run; else the reader may name the home; ranks have folders of their own.
 
-def _home_of_events(c: _Claimed, events: dict[Path, Path], splits: dict[Path, set[Path]], root: Path) -> None:
-    folder = c.path.parent
-    if folder == root:
-        return
-    parent_events = events.get(folder.parent)
-    if parent_events is not None and _writer(parent_events) == _writer(c.path):
-        c.home = folder.parent
-        c.prefix = "" if _HPARAMS_FOLDER.fullmatch(folder.name) else folder.name
-    elif folder.name.lower() in _SPLITS and splits[folder.parent] - {folder}:
-        c.home, c.prefix = folder.parent, folder.name
-
-
-def _writer(path: Path) -> str | None:
-    """host and process that wrote an event file, from its name."""
-    match = _EVENT_FILE.search(path.name)
-    return match["writer"] if match else None
-
-
-def _newest_trainer_state(claimed: list[_Claimed]) -> list[_Claimed]:
-    def age(c: _Claimed) -> int:
-        folder = c.path.parent
-        number = re.search(r"\d{1,18}$", folder.name)
-        return (int(number[0]) if number else 0) if names_a_checkpoint(folder) else 2**62  # the run's own file is written last
-
-    newest: dict[Path, _Claimed] = {}
-    for c in claimed:
-        if c.kind == "trainer_state" and (c.home not in newest or age(c) > age(newest[c.home])):
-            newest[c.home] = c
-    return [c for c in claimed if c.kind != "trainer_state" or newest[c.home] is c]
-
-
-def _collapse(claimed: list[_Claimed], root: Path) -> None:
-    """A folder that holds one W&B run, one Lightning version or one folder of texts is the run itself."""
-    for container in ("wandb", "lightning_logs", "logs", "log", "slurm", "vis_data"):
-        members = _by_home(claimed)
-        children: dict[Path, set[Path]] = defaultdict(set)
-        for home in members:
-            if container in ("wandb", "lightning_logs", "vis_data") and home.parent.name == container:
-                children[home.parent].add(home)
-            elif home.name == container:
-                children[home].add(home)
-        for folder, homes in children.items():
-            owner = folder.parent
-            inside = [c for home in homes for c in members.get(home, ())]
-            beside = members.get(owner, [])
-            texts_only = all(c.kind == "text" for c in inside)
-            joins = bool(beside) if texts_only else len(homes) == 1
-            if not owner.is_relative_to(root) or not joins or (texts_only and all(c.kind == "text" for c in beside)):
+        torchrun's ``attempt_0/3/stderr.log`` and ``rank_3/train.log`` belong to the folder of all ranks.
+        """
+        for file in self.files:
+            folder = file.path.parent
+            inside = (folder, *folder.parents)
+            wandb_run = next((p for p in inside if p.parent.name == "wandb" and WANDB_RUN.fullmatch(p.name)), None)
+            home = wandb_run or getattr(file.reader, "home", Reader.home)(file.path)
+            if home is not None:
+                file.placed = True
+                self._move(file, home)
+            elif file.content == "events":
                 continue
-            for c in inside:
-                c.home = owner
-            for home in homes:
-                members.pop(home, None)
-            members[owner] = [*beside, *inside]
+            elif (rank := torchrun_rank(file.path)) >= 0:
+                file.rank = rank
+                self._move(file, folder.parent.parent)
+            elif folder != self.root and (rank := rank_of_folder(folder)) >= 0:
+                file.rank = rank
+                self._move(file, folder.parent)
+
+    def place_event_files(self) -> None:
+        """Sub-folders that the same process wrote (add_scalars, hparams) belong to their parent, as do sibling splits.
+
+        The name of such a folder, ``train/`` beside ``validation/``, becomes the prefix of its tags.
+        """
+        events = [file for file in self.files if file.content == "events"]
+        newest = {file.path.parent: file.path for file in events}
+        splits: dict[Path, set[Path]] = defaultdict(set)
+        for folder in newest:
+            if folder.name.lower() in _SPLITS:
+                splits[folder.parent].add(folder)
+        for file in events:
+            folder = file.path.parent
+            if folder == self.root or file.placed:
+                continue
+            above = newest.get(folder.parent)
+            if above is not None and event_writer(above) == event_writer(file.path):
+                file.prefix = "" if _HPARAMS_FOLDER.fullmatch(folder.name) else folder.name
+                self._move(file, folder.parent)
+            elif folder.name.lower() in _SPLITS and splits[folder.parent] - {folder}:
+                file.prefix = folder.name
+                self._move(file, folder.parent)
+
+    def keep_newest_snapshot(self) -> None:
+        """Of the snapshots of a run, as in ``checkpoint-N/``, only the newest is read: it holds those before."""
+        newest: dict[Path, ClaimedFile] = {}
+        for file in self.files:
+            if file.content == "snapshot" and (file.home not in newest or _age(file) > _age(newest[file.home])):
+                newest[file.home] = file
+        self.files = [f for f in self.files if f.content != "snapshot" or newest[f.home] is f]
+
+    def join_lightning_loggers(self) -> None:
+        """Two loggers of one Lightning trainer take two versions: a table in one, event files in the next.
+
+        Their hyperparameters are the same.
+        """
+        contents: dict[Path, set[str]] = defaultdict(set)
+        for file in self.files:
+            if file.home.parent.name == "lightning_logs" and _LIGHTNING_VERSION.fullmatch(file.home.name):
+                contents[file.home].add(file.content)
+        joined: dict[Path, Path] = {}
+        for home in sorted(contents, key=lambda h: (h.parent, int(h.name[8:]))):
+            after = home.with_name(f"version_{int(home.name[8:]) + 1}")
+            both = sorted([*contents[home], *contents.get(after, ())]) == ["events", "table"]
+            if home not in joined and both and _hparams(home) == _hparams(after):
+                joined[after] = home
+        for file in self.files:
+            file.home = joined.get(file.home, file.home)
+
+    def join_inner_folders(self) -> None:
+        """A folder that holds one W&B run, one Lightning version or one folder of texts is the run itself."""
+        for container in (*_FOLDERS_OF_RUNS, *_FOLDERS_OF_LOGS):
+            members = self._by_home()
+            inner: dict[Path, set[Path]] = defaultdict(set)
+            for home in members:
+                if container in _FOLDERS_OF_RUNS and home.parent.name == container:
+                    inner[home.parent].add(home)
+                elif home.name == container:
+                    inner[home].add(home)
+            for folder, homes in inner.items():
+                owner = folder.parent
+                inside = [file for home in homes for file in members.get(home, ())]
+                beside = members.get(owner, [])
+                if all(file.is_output for file in inside):
+                    joins = not all(file.is_output for file in beside)
+                else:
+                    joins = len(homes) == 1
+                if joins and owner.is_relative_to(self.root):
+                    for file in inside:
+                        file.home = owner
+                    for home in homes:
+                        members.pop(home, None)
+                    members[owner] = [*beside, *inside]
+
+    def join_trainer_events(self) -> None:
+        """Every start of a Hugging Face Trainer writes event files to its own folder: ``output/runs/DATE_HOST/``."""
+        outputs = {file.home for file in self.files if file.content == "snapshot"}
+        for file in self.files:
+            runs = file.home.parent
+            if file.content == "events" and runs.name == "runs" and runs.parent in outputs:
+                file.home = runs.parent
+
+    def separate_loose_files(self) -> None:
+        """Texts alone, or tables, are told apart by name; ``.out`` and ``.err``, ranks and a job are one run."""
+        loose = [file for file in self.files if file.content in ("output", "table")]
+        for file in loose:
+            if file.rank < 0:
+                file.rank = rank_in_name(file.path)
+        for members in self._by_home().values():
+            if all(file.content in ("output", "table") for file in members):
+                self._separate(members)
+
+    def _separate(self, members: list[ClaimedFile]) -> None:
+        """Gives the texts and tables of one folder their keys, unless they are one run."""
+        keys = {file.path: file.name_of_run for file in members}
+        by_job: dict[str, str] = {}
+        for file in members:
+            if job := slurm_job(file.path):
+                keys[file.path] = by_job.setdefault(job, keys[file.path])
+        names = set(keys.values())
+        if any(file.content == "table" and not keys[file.path] for file in members):
+            return  # metrics.csv: the texts beside it are its own
+        if len(names - _NAMELESS) == 1 and all(file.is_output for file in members):
+            return  # nohup.out beside the one log with a name
+        if len(names) > 1:
+            for file in members:
+                file.key = keys[file.path]
+
+    def join_namesakes(self) -> None:
+        """``exp7.log`` beside ``exp7/``, in which one run lies at any depth, is that run's output."""
+        texts: dict[Path, list[ClaimedFile]] = defaultdict(list)
+        for file in self.files:
+            if file.is_output and file.home == file.path.parent and (name := file.name_of_run):
+                texts[file.home / name].append(file)
+        below: dict[Path, list[ClaimedFile]] = defaultdict(list)
+        for file in self.files:
+            for folder in (file.home, *file.home.parents):
+                if folder in texts:
+                    below[folder].append(file)
+        one_run = [
+            folder
+            for folder, files in below.items()
+            if len({f.run for f in files}) == 1 and not all(f.is_output for f in files)
+        ]
+        for folder in sorted(one_run, key=lambda folder: len(folder.parts), reverse=True):
+            for file in (*below[folder], *texts[folder]):
+                file.home, file.key = folder, ""
+
+    def join_the_only_run(self) -> None:
+        """Texts of one run that lie above the only other run of their folder are that run's output."""
+        texts = {home: files for home, files in self._by_home().items() if all(f.is_output for f in files)}
+        under: dict[Path, list[ClaimedFile]] = defaultdict(list)
+        for file in self.files:
+            for folder in file.home.parents:
+                if folder in texts:
+                    under[folder].append(file)
+        for folder in sorted(under, key=lambda home: len(home.parts), reverse=True):
+            here, below = texts[folder], under[folder]
+            one_each = len({f.key for f in here}) == 1 == len({f.run for f in below})
+            if one_each and any(not f.is_output or torchrun_rank(f.path) >= 0 for f in below):
+                for file in (*here, *below):
+                    file.home, file.key = folder, ""
+
+    def _move(self, file: ClaimedFile, home: Path) -> None:
+        """What lies above the root was not asked for."""
+        file.home = home if home.is_relative_to(self.root) else self.root
+
+    def _by_home(self) -> dict[Path, list[ClaimedFile]]:
+        homes: dict[Path, list[ClaimedFile]] = defaultdict(list)
+        for file in self.files:
+            homes[file.home].append(file)
+        return homes
+
+    def _run(self, home: Path, key: str, members: list[ClaimedFile]) -> RunFiles:
+        relative = "" if home == self.root else home.relative_to(self.root).as_posix()
+        name = "/".join(p for p in (relative, key) if p) or home.resolve().name
+        in_order = sorted(members, key=lambda f: (f.is_output, order_of_writing(f.path), str(f.path)))
+        parts = [Part(f.path, f.reader, f.prefix, f.rank, _stream(f)) for f in in_order]
+        return RunFiles(name, members[0].path if key and len(members) == 1 else home, parts)
 
 
-def _group_loose_files(claimed: list[_Claimed]) -> None:
-    """Tells apart the runs of a folder that holds only texts, or only tables; ranks from file names."""
-    for c in claimed:
-        if c.rank < 0 and c.kind in {"text", *_TABLES} and (m := _RANK.search(c.path.stem)):
-            c.rank = int(m["rank"])
-    for members in _by_home(claimed).values():
-        if all(c.kind in {"text", *_TABLES} for c in members):
-            keys = {c.path: _key(c) for c in members}
-            by_job: dict[str, str] = {}
-            for c in members:  # one Slurm job id ties differently named files together
-                job = _job(c.path.name)
-                if job:
-                    keys[c.path] = by_job.setdefault(job, keys[c.path])
-            the_table = any(c.kind in _TABLES and not keys[c.path] for c in members)  # metrics.csv: the texts beside it are its own
-            names = set(keys.values())
-            if len(names) > 1 and not the_table and not (len(names - _NAMELESS) == 1 and all(c.kind == "text" for c in members)):
-                for c in members:
-                    c.key = keys[c.path]
+def _stream(file: ClaimedFile) -> str:
+    """Files of one stream continue each other: event files of a folder, the outputs of a job that was requeued."""
+    if file.content == "events":
+        return str(file.path.parent)
+    if file.is_output and slurm_job(file.path):
+        return f"{file.home}/*{file.path.suffix} {file.rank}"
+    return str(file.path)
 
 
-def _join_lightning_loggers(claimed: list[_Claimed]) -> None:
-    """Two loggers of one Lightning trainer take two versions: a table in one, event files and the same hyperparameters in the next."""
-    kinds: dict[Path, set[str]] = defaultdict(set)
-    for c in claimed:
-        if c.home.parent.name == "lightning_logs" and re.fullmatch(r"version_\d+", c.home.name):
-            kinds[c.home].add(c.kind)
-    joined: dict[Path, Path] = {}
-    for home in sorted(kinds, key=lambda h: (h.parent, int(h.name[8:]))):
-        after = home.with_name(f"version_{int(home.name[8:]) + 1}")
-        if home not in joined and sorted([*kinds[home], *kinds.get(after, ())]) == ["csv", "tensorboard"] and _hparams(home) == _hparams(after):
-            joined[after] = home
-    for c in claimed:
-        c.home = joined.get(c.home, c.home)
+def _age(snapshot: ClaimedFile) -> int:
+    """The number of the checkpoint that a snapshot lies in; that of the run itself is written last."""
+    folder = snapshot.path.parent
+    if not names_a_checkpoint(folder):
+        return 2**62
+    number = re.search(r"\d{1,18}$", folder.name)
+    return int(number[0]) if number else 0
 
 
 def _hparams(home: Path) -> bytes | None:
@@ -251,87 +366,3 @@ def _hparams(home: Path) -> bytes | None:
         return (home / "hparams.yaml").read_bytes()
     except OSError:
         return None
-
-
-def _join_trainer_folder(claimed: list[_Claimed]) -> None:
-    """Every start of a Hugging Face Trainer writes event files to a folder of its own: ``output/runs/DATE_HOST/``."""
-    outputs = {c.home for c in claimed if c.kind == "trainer_state"}
-    for c in claimed:
-        if c.kind == "tensorboard" and c.home.parent.name == "runs" and c.home.parent.parent in outputs:
-            c.home = c.home.parent.parent
-
-
-def _join_namesakes(claimed: list[_Claimed]) -> None:
-    """``exp7.log`` beside ``exp7/``, in which one run lies at any depth, is that run's output."""
-    folders = {c.path.parent / _key(c) for c in claimed if c.kind == "text" and c.home == c.path.parent and _key(c)}
-    below: dict[Path, list[_Claimed]] = defaultdict(list)
-    for c in claimed:
-        for folder in (c.home, *c.home.parents):
-            if folder in folders:
-                below[folder].append(c)
-    alone = {f for f, cs in below.items() if len({(c.home, c.key) for c in cs}) == 1 and any(c.kind != "text" for c in cs)}
-    texts = [(c, c.path.parent / _key(c)) for c in claimed if c.kind == "text" and c.home == c.path.parent]
-    for c, folder in [*((c, f) for f in alone for c in below[f]), *((c, f) for c, f in texts if f in alone)]:
-        c.home, c.key = folder, ""
-
-
-def _join_the_only_run(claimed: list[_Claimed]) -> None:
-    """Texts of one run that lie above the only other run of their folder are that run's output."""
-    texts = {home: members for home, members in _by_home(claimed).items() if all(c.kind == "text" for c in members)}
-    under: dict[Path, list[_Claimed]] = defaultdict(list)
-    for c in claimed:
-        for folder in c.home.parents:
-            if folder in texts:
-                under[folder].append(c)
-    for folder in sorted(under, key=lambda home: len(home.parts), reverse=True):
-        here, below = texts[folder], under[folder]
-        one_each = len({c.key for c in here}) == 1 == len({(c.home, c.key) for c in below})
-        of_a_run = any(c.kind != "text" or _TORCHRUN.search(c.path.as_posix()) for c in below)
-        if one_each and of_a_run:
-            for c in (*here, *below):
-                c.home, c.key = folder, ""
-
-
-def _key(c: _Claimed) -> str:
-    stem = re.sub(r"(?:\.(?:log|out|err|txt|csv|tsv|jsonl?|o|e))+$", "", c.path.name, flags=re.IGNORECASE)
-    stem = _RANK.sub("", stem)
-    stem = re.sub(r"(?:^|[-_.])(?:std)?(?:out|err(?:or)?|log)$", "", stem, flags=re.IGNORECASE)
-    if c.kind in _TABLES and stem.lower() in _STANDARD_TABLES:
-        return ""
-    return stem
-
-
-def _job(name: str) -> str | None:
-    """The Slurm job id in a file name, with its array index; dates are none."""
-    for match in _JOB.finditer(name):
-        job = match["job"]
-        if not (len(job) == 8 and job.startswith(("19", "20"))) and not (len(job) == 4 and job.startswith(("19", "20"))):
-            return match[0] if match["array"] else job
-    return None
-
-
-def _run_files(home: Path, key: str, members: list[_Claimed], root: Path) -> RunFiles:
-    relative = "" if home == root else home.relative_to(root).as_posix()
-    name = "/".join(p for p in (relative, key) if p) or home.resolve().name
-    parts = []
-    for c in sorted(members, key=_written):
-        if c.kind == "tensorboard":
-            stream = str(c.path.parent)
-        elif c.kind == "text" and _job(c.path.name):  # the files of a requeued job continue each other
-            stream = f"{c.home}/*{c.path.suffix} {c.rank}"
-        else:
-            stream = str(c.path)
-        parts.append(Part(c.path, c.reader, c.prefix, c.rank, stream))
-    return RunFiles(name, members[0].path if key and len(members) == 1 else home, parts)
-
-
-def _written(c: _Claimed) -> tuple[int, int, str]:
-    """Sorts the files of a run by the time or the job id in their names; tables and binary sources first."""
-    event = _EVENT_FILE.search(c.path.name)
-    stamp = event["time"] if event else _job(c.path.name) or "0"
-    return (c.kind == "text", int(stamp.split("_")[0]), str(c.path))
-
-
-def _unique_names(runs: list[RunFiles]) -> list[RunFiles]:
-    names = Counter(r.name for r in runs)
-    return [replace(r, name=str(r.path)) if names[r.name] > 1 else r for r in runs]

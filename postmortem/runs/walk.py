@@ -1,4 +1,4 @@
-"""The files below a folder that a reader claims; what looks like a log and cannot be read becomes a Problem."""
+"""Walks a folder for the files that a reader claims; a log that cannot be read becomes a Problem."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from postmortem.checkpoints.find import is_checkpoint
 from postmortem.core.model import Problem
 from postmortem.readers import READERS
+from postmortem.readers.shared.decode import leading_nuls
 from postmortem.readers.text.lines.blocks import looks_like_text
 
 if TYPE_CHECKING:
@@ -20,15 +21,22 @@ if TYPE_CHECKING:
     from postmortem.readers import Reader
 
 HEAD = 4096
-_SKIPPED_FOLDERS = {".git", "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".ipynb_checkpoints", "latest-run"}
+_SKIPPED_FOLDERS = {
+    *(".git", "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".ipynb_checkpoints"),
+    "latest-run",  # W&B's link to a run that is there as well
+}
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
+_LOGS = {".wandb", ".out", ".err", ".log", ".csv", ".jsonl"}
+"""Endings of files that a user would miss if they were passed over in silence."""
+_ALSO_LOGS = {".txt", ".tsv", ".json"}
+"""Endings of files that a reader may take although their names alone do not say that they are logs."""
 WANDB_RUN = re.compile(r"(?:offline-)?run-.+")
 
 
 def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
-    """Regular files below root in a stable order; links to folders are followed once, after everything real.
+    """Regular files below `root` in a stable order; links to folders are followed once, after all real folders.
 
-    What is named like a log and cannot be read (a pipe, a device, a link that leads nowhere) becomes a Problem.
+    A path that is named like a log and cannot be read (a pipe, a device, a broken link) becomes a Problem.
     """
     visited: set[tuple[int, int]] = set()
     pending = deque([str(root)])
@@ -61,15 +69,20 @@ def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
 
 
 def kind_of(mode: int) -> str:
-    """What a path is that is neither file nor folder, in words."""
-    kinds = ((stat.S_ISFIFO, "a named pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
-    return next((words for is_one, words in kinds if is_one(mode)), "something else")
+    """Names what is at a path that is neither a file nor a folder, from its `st_mode`."""
+    kinds = {
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")
 
 
 def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> type[Reader] | None:
-    """The first reader that knows the file by its name and first bytes, or None.
+    """The first reader that recognises the file by its name and first bytes, or None.
 
-    A log that none knows becomes a Problem, and so does every file that the user named (`explicit`).
+    A log that no reader recognises becomes a Problem, and so does any such file that the user named (`explicit`).
     """
     if of_wandb_itself(path):
         return None
@@ -82,7 +95,7 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
             problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
-        return None  # latest_checkpointed_iteration.txt and its kin: one word is no log
+        return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
     found = next((r for r in READERS if r.claims(path, head)), None)
     if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
         problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
@@ -90,11 +103,18 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
 
 
 def _head(path: Path, *, explicit: bool) -> bytes:
-    """The first 4 KiB. Files of size 0 are not opened unasked: below /proc such files wait for a reader for ever."""
+    """The first 4 KiB; of a log, those after the NUL bytes that it begins with, unless it holds nothing else.
+
+    Files of size 0 are not opened unless the user named them: below /proc such files wait for a reader for ever.
+    """
     if not explicit and not path.stat().st_size:
         return b""
     with path.open("rb") as file:
-        return file.read(HEAD)
+        head = file.read(HEAD)
+        if head and not head.strip(b"\0") and (explicit or _looks_like_a_log(path) or path.suffix in _ALSO_LOGS):
+            file.seek(leading_nuls(path))
+            head = file.read(HEAD) or head
+        return head
 
 
 def _why_unknown(path: Path, head: bytes) -> str:
@@ -109,10 +129,10 @@ def _why_unknown(path: Path, head: bytes) -> str:
 
 
 def of_wandb_itself(path: Path) -> bool:
-    """Whether `path` is W&B's own log (about its upload, not the training), or a link to it."""
+    """Whether `path` is W&B's own log, which is about its upload and not about the training, or a link to it."""
     inside_run = path.parent.name == "logs" and WANDB_RUN.fullmatch(path.parent.parent.name)
     return path.name.startswith("debug") and bool(inside_run or path.parent.name == "wandb")
 
 
 def _looks_like_a_log(path: Path) -> bool:
-    return "tfevents" in path.name or path.suffix in {".wandb", ".out", ".err", ".log", ".csv", ".jsonl"} or path.name == "trainer_state.json"
+    return "tfevents" in path.name or path.suffix in _LOGS or path.name == "trainer_state.json"

@@ -29,7 +29,8 @@ from postmortem.checkpoints.file_map import map_files, optimizer_count  # noqa: 
 from postmortem.checkpoints.health import health  # noqa: E402
 from postmortem.core.errors import PostmortemError, ReplayError, UnreadableCheckpoint  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
-from postmortem.replay.roll.restore import find_rng, load_saved  # noqa: E402
+from postmortem.replay.roll.random_state import find_rng  # noqa: E402
+from postmortem.replay.roll.restore import load_saved  # noqa: E402
 from postmortem.replay.step.runner import StepRunner  # noqa: E402
 
 nn = torch.nn
@@ -90,7 +91,7 @@ def write(folder: Path, kind: str) -> Path:
         path = folder / "step_7"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            checkpoint.save({"model": model.state_dict(), "optim": optimizer.state_dict(), "step": 7}, checkpoint_id=str(path), no_dist=True)
+            checkpoint.save({"model": model.state_dict(), "optim": optimizer.state_dict(), "step": 7}, checkpoint_id=str(path))
     return path
 
 
@@ -548,7 +549,7 @@ def test_the_first_of_several_tensors_in_a_distributed_file(tmp_path: Path) -> N
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        checkpoint.save({f"w{i}": torch.full((3,), float(i)) for i in range(4)}, checkpoint_id=str(tmp_path), no_dist=True)
+        checkpoint.save({f"w{i}": torch.full((3,), float(i)) for i in range(4)}, checkpoint_id=str(tmp_path))
     assert {t.name: t.max_abs for t in health(tmp_path).tensors} == {f"w{i}": float(i) for i in range(4)}
 
 
@@ -649,7 +650,7 @@ def test_nothing_finite_is_said(tmp_path: Path) -> None:
     """A tensor of NaN alone has no largest value and no norm."""
     from click.testing import CliRunner
 
-    from postmortem.cli.checkpoints_cmd import checkpoints
+    from postmortem.cli.checkpoints import checkpoints
 
     torch.save({"w": torch.full((3, 4), torch.nan), "v": torch.tensor([1.0, torch.nan])}, tmp_path / "x.pt")
     said = CliRunner().invoke(checkpoints, [str(tmp_path / "x.pt")], standalone_mode=False).output

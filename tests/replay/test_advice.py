@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from postmortem.core.culprit import Culprit, Fix
 from postmortem.replay.advice import advice
-from postmortem.replay.model import Culprit, Fix
 
 
 def culprit(**fields: Any) -> Culprit:

@@ -9,9 +9,13 @@ import pytest
 
 import postmortem
 
-TABLE = "step,train_loss,lr\n" + "".join(f"{step},{2 - 0.01 * step if step < 57 else 'nan'},0.1\n" for step in range(90))
+TABLE = "step,train_loss,lr\n" + "".join(
+    f"{step},{2 - 0.01 * step if step < 57 else 'nan'},0.1\n" for step in range(90)
+)
 BAR = "Epoch 1 train_loss: 1.70\nEpoch 2 train_loss: 1.40\nEpoch 3 train_loss: nan val_acc: 0.2\n"
-CRASH = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    fit()\nValueError: no more data\n'
+CRASH = (
+    'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    fit()\nValueError: no more data\n'
+)
 
 
 def test_means_of_epochs_do_not_stand_among_the_steps_of_a_table(tmp_path: Path) -> None:
@@ -45,7 +49,9 @@ def test_a_crash_between_two_prints_is_placed_where_the_table_ends(tmp_path: Pat
     for name, rows in (("near", 90), ("far", 400)):
         folder = tmp_path / name
         folder.mkdir()
-        (folder / "metrics.csv").write_text("step,train_loss\n" + "".join(f"{step},{2 - 0.01 * step}\n" for step in range(rows)))
+        (folder / "metrics.csv").write_text(
+            "step,train_loss\n" + "".join(f"{step},{2 - 0.01 * step}\n" for step in range(rows))
+        )
         (folder / "train.out").write_text(prints + CRASH)
     assert [event.step for event in postmortem.load(tmp_path / "near").event_list] == [89]
     assert [event.step for event in postmortem.load(tmp_path / "far").event_list] == [50]
@@ -81,14 +87,23 @@ def test_a_crash_in_an_err_file_stands_at_the_last_step_of_the_out_file(tmp_path
 def test_times_place_what_an_err_file_says(tmp_path: Path) -> None:
     """Both files write with the same clock: an event belongs to the last step before its time."""
     times = [f"2026-11-20 12:00:{n:02d},000 - INFO - " for n in range(60)]
-    (tmp_path / "job_12.out").write_text("".join(f"{time}step {n} train_loss {2 - 0.01 * n}\n" for n, time in enumerate(times)))
-    (tmp_path / "job_12.err").write_text(times[20].replace("INFO", "WARNING") + "The grad norm is nan. Skipping updating the model.\n")
+    (tmp_path / "job_12.out").write_text(
+        "".join(f"{time}step {n} train_loss {2 - 0.01 * n}\n" for n, time in enumerate(times))
+    )
+    (tmp_path / "job_12.err").write_text(
+        times[20].replace("INFO", "WARNING") + "The grad norm is nan. Skipping updating the model.\n"
+    )
     (event,) = postmortem.load(tmp_path).event_list
     assert event.step == 20
 
 
-@pytest.mark.parametrize(("every", "ago", "ended"), [(0.1, 100, "running"), (0.1, 200, "unknown"), (60, 200, "running"), (60, 400, "unknown")])
-def test_a_run_that_fell_silent_is_over_the_sooner_the_faster_it_logged(tmp_path: Path, every: float, ago: float, ended: str) -> None:
+@pytest.mark.parametrize(
+    ("every", "ago", "ended"),
+    [(0.1, 100, "running"), (0.1, 200, "unknown"), (60, 200, "running"), (60, 400, "unknown")],
+)
+def test_a_run_that_fell_silent_is_over_the_sooner_the_faster_it_logged(
+    tmp_path: Path, every: float, ago: float, ended: str
+) -> None:
     """A log without an end may still be running: longer where its rows are minutes apart than where they are ten a second."""
     last = time.time() - ago
     rows = "".join(f"{step},{2 - 0.01 * step},{last - every * (99 - step)}\n" for step in range(100))

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
+import postmortem
 from postmortem.core.errors import NotFoundError
-from postmortem.runs.group import discover
+from postmortem.core.points import PointsBuilder
+from postmortem.core.reading import Reading
+from postmortem.readers import READERS, reader
+from postmortem.runs.group import ClaimedFile, Grouping, discover
 
 EVENTS = "events.out.tfevents.{time}.node1.{pid}.0"
 
@@ -52,7 +56,9 @@ def test_folders_made_by_add_scalars_and_hparams_belong_to_their_parent(tmp_path
 
 def test_sibling_train_and_validation_folders_are_one_run(tmp_path):
     """train/ and validation/ side by side are one run with prefixed tags; train/ alone is a run of its own."""
-    got = layout(tmp_path, f"a/train/{events(1700000100)}", f"a/validation/{events(1700000101)}", f"b/train/{events(1700000100)}")
+    got = layout(
+        tmp_path, f"a/train/{events(1700000100)}", f"a/validation/{events(1700000101)}", f"b/train/{events(1700000100)}"
+    )
     assert sorted(got) == ["a", "b/train"]
     found, _ = discover([tmp_path])
     assert [p.prefix for p in found[0].parts] == ["train", "validation"]
@@ -81,7 +87,7 @@ def test_a_linked_folder_is_followed_once(tmp_path):
 
 
 def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
-    """Pipes, links that lead nowhere or in a circle, packed logs, logs of zero bytes alone: never opened, never dropped in silence."""
+    """Pipes, broken links, packed logs and logs of zero bytes alone are never opened and never dropped in silence."""
     os.mkfifo(tmp_path / "job.out")
     (tmp_path / "gone.log").symlink_to("nowhere.log")
     (tmp_path / "circle.log").symlink_to("circle.log")
@@ -103,7 +109,7 @@ def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
 
 
 def test_a_file_of_size_zero_is_not_opened(tmp_path, monkeypatch):
-    """Files of size 0 hold nothing, and those below /proc wait for ever once opened: not even their names are enough to open one."""
+    """Files of size 0 hold nothing, and those below /proc block once opened: none is opened, whatever its name."""
     (tmp_path / "train.log").touch()
     monkeypatch.setattr(Path, "open", lambda self, *_, **__: pytest.fail(f"{self} was opened"))
     discover([tmp_path])
@@ -212,7 +218,9 @@ def test_a_folder_inside_a_run(tmp_path, inside, file):
     """A path that leads to the inside of a run is taken as the run: what lies above it was not asked for."""
     path = tmp_path / inside / file
     path.parent.mkdir(parents=True)
-    path.write_text('{"log_history": [{"step": 1, "loss": 2.0}]}' if file.endswith(".json") else "step,loss\n1,2.0\n2,1.5\n")
+    path.write_text(
+        '{"log_history": [{"step": 1, "loss": 2.0}]}' if file.endswith(".json") else "step,loss\n1,2.0\n2,1.5\n"
+    )
     (run,) = discover([path.parent])[0]
     assert (run.path, run.name) == (path.parent, path.parent.name)
 
@@ -244,7 +252,9 @@ def test_the_output_of_a_trainer_and_its_text_are_one_run(tmp_path):
         f"job/out/runs/b/{events(1700000200, 2)}",
     )
     got = layout(tmp_path, "job/train.log", state, first, second)
-    assert {name: sorted(files) for name, files in got.items()} == {"job": sorted(["job/train.log", state, first, second])}
+    assert {name: sorted(files) for name, files in got.items()} == {
+        "job": sorted(["job/train.log", state, first, second])
+    }
 
 
 def test_a_text_above_several_runs_is_none_of_theirs(tmp_path):
@@ -258,7 +268,7 @@ def test_a_text_above_several_runs_is_none_of_theirs(tmp_path):
 
 
 def test_a_text_named_like_a_folder_is_its_output(tmp_path):
-    """`a.log` beside `a/` belongs to the one run in there, however deep; beside a folder of two runs it stays by itself."""
+    """`a.log` beside `a/` belongs to the one run in there, however deep; with two runs in there it stays alone."""
     got = layout(tmp_path, "a.log", f"a/runs/x/{events(1700000100)}", "b.out", "b.err", "b/metrics.csv", "c.log")
     assert {name: sorted(files) for name, files in got.items()} == {
         "a": ["a.log", f"a/runs/x/{events(1700000100)}"],
@@ -282,7 +292,7 @@ def test_the_link_to_the_log_of_wandb_is_no_run(tmp_path):
 
 
 def test_two_loggers_of_one_lightning_trainer_are_one_run(tmp_path):
-    """A table and event files in neighbouring versions with the same hyperparameters are one run; two tables are two."""
+    """A table and event files in consecutive versions with equal hyperparameters are one run; two tables are two."""
     for name in ("both", "unlike"):
         for version in range(2):
             folder = tmp_path / name / "lightning_logs" / f"version_{version}"
@@ -317,7 +327,7 @@ def test_the_work_grows_with_the_number_of_folders(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("names", [("step-100", "step-1000"), ("ckpts/100", "ckpts/1000"), ("epoch_1", "epoch_2")])
 def test_trainer_state_of_folders_with_other_names(tmp_path, names):
-    """A trainer_state.json in a folder that is named like one checkpoint belongs to the run above it, whose log is beside."""
+    """A trainer_state.json in a folder that is named like a checkpoint belongs to the run above it."""
     for n in names:
         path = tmp_path / "exp" / n / "trainer_state.json"
         path.parent.mkdir(parents=True)
@@ -334,3 +344,132 @@ def test_a_file_with_one_word_is_no_log(tmp_path):
     note.write_text("100\n")
     assert [r.name for r in discover([tmp_path])[0]] == ["exp"]
     assert len(discover([note])[0]) == 1
+
+
+@pytest.fixture
+def metric_store():
+    """A reader of an MLflow store, ``EXPERIMENT/RUN/metrics/NAME``, as a package of its own would register it."""
+
+    @reader
+    class MetricStore:
+        """Lines of time, value and step."""
+
+        kind = "metric_store"
+        priority = 5
+
+        @staticmethod
+        def claims(path: Path, head: bytes) -> bool:
+            return path.parent.name == "metrics"
+
+        @staticmethod
+        def read(path: Path) -> Reading:
+            builder = PointsBuilder()
+            for line in path.read_text().splitlines():
+                _, value, step = line.split()
+                builder.add(path.name, int(step), float(value))
+            return Reading(source="metric_store", path=str(path), points=builder.build())
+
+        @staticmethod
+        def home(path: Path) -> Path | None:
+            return path.parent.parent
+
+    yield MetricStore
+    READERS._items.pop(READERS.key(MetricStore))
+
+
+def test_a_reader_with_its_own_idea_of_a_run(tmp_path, metric_store):
+    """The files with one `home` are one run, named after that folder; one above it that was not asked for is no run."""
+    for run in ("0/abc", "0/def"):
+        (tmp_path / run / "metrics").mkdir(parents=True)
+        for name in ("loss", "lr"):
+            (tmp_path / run / "metrics" / name).write_text("1700000000000 2.0 1\n1700000001000 1.5 2\n")
+    found, _ = discover([tmp_path])
+    assert {r.name: [p.path.name for p in r.parts] for r in found} == {"0/abc": ["loss", "lr"], "0/def": ["loss", "lr"]}
+    report = postmortem.scan(tmp_path).runs[0]
+    assert (report.name, report.last_step, [s.kind for s in report.sources]) == ("0/abc", 2, ["metric_store"])
+    assert [r.path for r in discover([tmp_path / "0" / "abc" / "metrics"])[0]] == [tmp_path / "0" / "abc" / "metrics"]
+
+
+class TestRules:
+    """Each rule of a `Grouping` alone, on files that need not exist."""
+
+    @staticmethod
+    def after(rule: str, *paths: str) -> dict[str, tuple[str, str]]:
+        """Applies one rule -> {file: (home of its run, key)}."""
+        root = Path("/data")
+        kinds = {r.kind: r for r in READERS}
+        claimed = []
+        for path in (root / p for p in paths):
+            kind = {".csv": "csv", ".json": "trainer_state", ".wandb": "wandb", ".0": "tensorboard"}.get(
+                path.suffix, "text"
+            )
+            claimed.append(ClaimedFile(path, kinds[kind], path.parent))
+        grouping = Grouping(root, claimed)
+        getattr(grouping, rule)()
+        return {
+            f.path.relative_to(root).as_posix(): (f.home.relative_to(root).as_posix(), f.key) for f in grouping.files
+        }
+
+    def test_all_are_listed(self) -> None:
+        """A rule that no one calls would be a mistake."""
+        public = {name for name in vars(Grouping) if not name.startswith("_")} - {"RULES", "runs"}
+        assert set(Grouping.RULES) == public
+
+    def test_place_by_path(self) -> None:
+        """The path of a file alone may say its run; event files are left to the next rule."""
+        assert self.after(
+            "place_by_path",
+            "a/wandb/run-1-x/files/output.log",
+            "b/checkpoint-5/trainer_state.json",
+            "c/attempt_0/3/stderr.log",
+            "d/rank_1/train.log",
+            "e/rank_1/events.out.tfevents.1.h.0",
+        ) == {
+            "a/wandb/run-1-x/files/output.log": ("a/wandb/run-1-x", ""),
+            "b/checkpoint-5/trainer_state.json": ("b", ""),
+            "c/attempt_0/3/stderr.log": ("c", ""),
+            "d/rank_1/train.log": ("d", ""),
+            "e/rank_1/events.out.tfevents.1.h.0": ("e/rank_1", ""),
+        }
+
+    def test_place_event_files(self) -> None:
+        """Sub-folders of the same process belong to their parent; other readers are left alone."""
+        files = (
+            "events.out.tfevents.1.h.7.0",
+            "x/events.out.tfevents.2.h.7.0",
+            "y/events.out.tfevents.2.h.8.0",
+            "x/a.csv",
+        )
+        assert [home for home, _ in self.after("place_event_files", *files).values()] == [".", ".", "y", "x"]
+
+    def test_keep_newest_snapshot(self) -> None:
+        """Of one home one snapshot stays: that of the run itself, as it is written last."""
+        assert list(
+            self.after("keep_newest_snapshot", "a/trainer_state.json", "b/checkpoint-9/trainer_state.json")
+        ) == [
+            "a/trainer_state.json",
+            "b/checkpoint-9/trainer_state.json",
+        ]
+
+    def test_join_inner_folders(self) -> None:
+        """One W&B run belongs to the folder above `wandb`, two are runs; texts belong beside the numbers."""
+        one = self.after("join_inner_folders", "a/wandb/run-1/x.wandb", "a/logs/x.log")
+        assert {home for home, _ in one.values()} == {"a"}
+        two = self.after("join_inner_folders", "a/wandb/run-1/x.wandb", "a/wandb/run-2/x.wandb")
+        assert {home for home, _ in two.values()} == {"a/wandb/run-1", "a/wandb/run-2"}
+        texts = self.after("join_inner_folders", "a/logs/x.log", "a/y.log")
+        assert {home for home, _ in texts.values()} == {"a/logs", "a"}
+
+    def test_separate_loose_files(self) -> None:
+        """Names tell texts apart, where no numbers lie beside them."""
+        assert [key for _, key in self.after("separate_loose_files", "a.out", "a.err", "b.out").values()] == [
+            "a",
+            "a",
+            "b",
+        ]
+        assert {key for _, key in self.after("separate_loose_files", "a.out", "b.out", "x.wandb").values()} == {""}
+
+    def test_joins_upwards(self) -> None:
+        """A namesake, or the only text above the only run, belongs to it."""
+        assert set(self.after("join_namesakes", "a.log", "a/b/m.csv", "c.log").values()) == {("a", ""), (".", "")}
+        assert set(self.after("join_the_only_run", "a.log", "x/m.csv").values()) == {(".", "")}

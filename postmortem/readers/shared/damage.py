@@ -33,10 +33,11 @@ class Damage:
         return "corrupt record: wrong checksum or format"
 
 
-def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> list[Problem]:
+def problems_of(path: str, kind: str, damage: list[Damage], records: int, size: int) -> list[Problem]:
     """One Problem per stretch, in order of the file; from `MOST_REPORTED` on, the last one sums up the rest.
 
-    `kind` is what the file should be ("an event file"), `records` the number of records that were read.
+    `kind` is what the file should be ("an event file"), `records` the number of records that were read, `size` the
+    number of bytes of the file.
     """
     if not records and damage and not all(d.cut for d in damage):
         what = f"not {kind}: it contains no valid record"
@@ -48,7 +49,7 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
             path=path,
             offset=d.start,
             what=d.what,
-            kept=kept + (" before it" if d.cut else " around it"),
+            kept=f"{kept} {_where(d, size)} it",
             lost=_bytes([d]),
         )
         for d in stretches[:MOST_REPORTED]
@@ -57,6 +58,13 @@ def problems_of(path: str, kind: str, damage: list[Damage], records: int) -> lis
         what = f"{len(more)} more corrupt regions, starting here"
         problems.append(Problem(path=path, offset=more[0].start, what=what, kept=kept, lost=_bytes(more)))
     return problems
+
+
+def _where(damage: Damage, size: int) -> str:
+    """On which side of the damage the other records stand."""
+    if damage.cut or damage.stop >= size:
+        return "before"
+    return "around" if damage.start else "after"
 
 
 def damage_in(data: bytes, start: int, stop: int, cut: bool = False) -> Damage:

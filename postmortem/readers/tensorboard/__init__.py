@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from postmortem.readers.tensorboard.bulk_scalars import Columns
+    from postmortem.readers import Content
+    from postmortem.readers.tensorboard.bulk_scalars import Scalars
     from postmortem.readers.tensorboard.tfrecord import Batch
 
 _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-empty)?$")
@@ -54,6 +55,7 @@ class TensorBoard:
 
     kind: ClassVar[str] = "tensorboard"
     priority: ClassVar[int] = 10
+    content: ClassVar[Content] = "events"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
@@ -90,7 +92,7 @@ class _File:
         reading = self.reading
         reading.points = builder.build()
         reading.skipped = dict(self.skipped)
-        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records)
+        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, size)
         if not size:
             reading.problems = [
                 Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")
@@ -108,7 +110,7 @@ class _File:
         """The number that stands for a tag."""
         return self.codes.setdefault(tag, len(self.codes))
 
-    def merged(self, bulk: Columns, batch: Batch) -> list[Any]:
+    def merged(self, bulk: Scalars, batch: Batch) -> list[Any]:
         """Code, step, value and wall time of the batch's scalars, in file order."""
         self.records += int(np.count_nonzero(bulk.known))
         rest = [row for i in np.flatnonzero(~bulk.known) for row in self.parse(int(i), batch)]

@@ -1,7 +1,8 @@
 """Text logs: what a training printed to its terminal, a Slurm ``.out``, a logger's file.
 
-Each row is understood once by a dialect or by the general miner; rows that differ only in their numbers share
-that understanding (`_shapes`). Steps are settled at the end, over the whole file (`_steps`).
+A dialect or the general miner parses each row; rows that differ only in their numbers are parsed once (`bulk`). Steps
+are settled at the end, over the whole file (`steps.resolve`). The lines that may matter go on to the search for
+failures (`failures`).
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers.text.bulk import Bulk
-from postmortem.readers.text.bulk.rows import Ordered, Rows
+from postmortem.readers.text.bulk.collect import Ordered
+from postmortem.readers.text.bulk.rows import Rows
 from postmortem.readers.text.dialects import DIALECTS
 from postmortem.readers.text.failures import find_events
 from postmortem.readers.text.lines.blocks import Lines, looks_like_text, text_of
-from postmortem.readers.text.records.miner import LONGEST_ROW
-from postmortem.readers.text.row_parser import Understanding
+from postmortem.readers.text.records.tokens import LONGEST_ROW
+from postmortem.readers.text.row_parser import RowParser
 from postmortem.readers.text.steps.resolve import resolve
-from postmortem.readers.text.steps.row_store import NO_STEP, Track
+from postmortem.readers.text.steps.row_store import NO_STEP, RowStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -33,24 +35,29 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Event
+    from postmortem.readers import Content
     from postmortem.readers.text.dialects import Dialect
     from postmortem.readers.text.lines.blocks import Block
     from postmortem.readers.text.steps.announced_length import Announcements
     from postmortem.readers.text.steps.resolve import Resolved
 
+__all__ = ["DIALECTS", "read_text"]
+
 _ENDINGS = {".out", ".log", ".err", ".txt", ""}
 _JOB = re.compile(r"(?:SLURM_JOB_?ID|slurm job id|Job ID|job_id)\s*[=:]\s*(\d{3,12})", re.IGNORECASE)
-_JOB_IN_NAME = re.compile(r"(?<![\d.])(\d{4,12})(?:_\d+)?(?=\.(?:out|err|log|txt)$)|(?:slurm|job)[-_.]?(\d{3,12})", re.IGNORECASE)
+_JOB_IN_NAME = re.compile(
+    r"(?<![\d.])(\d{4,12})(?:_\d+)?(?=\.(?:out|err|log|txt)$)|(?:slurm|job)[-_.]?(\d{3,12})", re.IGNORECASE
+)
 _YEAR = re.compile(rb"(?<!\d)(20\d\d)[-/]\d\d[-/]\d\d")
 _CLOCK = re.compile(rb"\d\d:\d\d")
 _ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 _MOST_SHAPES = 20_000
 _STEPS_APART = 5
-"""Steps done again, and steps done more, that show a new start: ranks of one training are hardly a step apart."""
+"""Repeated steps, and steps beyond them, that show a restart: ranks of one training are hardly a step apart."""
 _KEPT = 31 << 20
-"""Bytes; just below the largest threshold up to which glibc learns from what is freed (mallopt(3), M_MMAP_THRESHOLD)."""
+"""Bytes; just below the largest value to which glibc raises M_MMAP_THRESHOLD when memory is freed, see mallopt(3)."""
 NEAR = 32_768
-"""Bytes behind a line that may matter in which every line is shown to the search for events."""
+"""Bytes after a line that may matter in which the search for events sees every line."""
 
 
 @reader
@@ -59,6 +66,7 @@ class TextReader:
 
     kind: ClassVar[str] = "text"
     priority: ClassVar[int] = 900
+    content: ClassVar[Content] = "output"
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
@@ -70,35 +78,39 @@ class TextReader:
 
 
 def read_text(path: Path, dialects: Iterable[type[Dialect]] | None = None, *, fast: bool = True) -> Reading:
-    """Reads a text log with these dialects (default: all that are registered) and the general miner.
+    """Read a text log with these dialects (default: all registered ones) and the general miner.
 
-    `fast` False parses every row on its own: the same reading, slowly, for tests.
+    With `fast` False every row is parsed on its own: the same reading, slowly, for tests.
     """
-    return _File(path, DIALECTS if dialects is None else dialects, fast).read()
+    return LogFile(path, DIALECTS if dialects is None else dialects, fast).read()
 
 
-class _File:
+class LogFile:
     """One log while it is read."""
 
     def __init__(self, path: Path, dialects: Iterable[type[Dialect]], fast: bool = True) -> None:
         self.path = path
-        self.track = Track()
-        self.understanding = Understanding(self.track, dialects)
-        self.bulk = Bulk(self.understanding, fast)
+        self.store = RowStore()
+        self.parser = RowParser(self.store, dialects)
+        self.bulk = Bulk(self.parser, fast)
         self.timeless: set[bytes] = set()
-        """Rows, but for their digits, that name no time."""
+        """Rows without a time, with all digits replaced by 0."""
         self.first_time = np.nan
         self.last_time = np.nan
         self.job: str | None = None
         self.open = 0
-        """Up to which byte of the next block every line is shown, as the last one that may matter is `NEAR`."""
+        """Up to which byte of the next block the search for events sees every line, see `NEAR`."""
         self.resolved: Resolved | None = None
         self.last_fall: int | None = None
 
     def read(self) -> Reading:
-        np.empty(_KEPT, np.uint8)  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
+        np.empty(
+            _KEPT, np.uint8
+        )  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
         lines = Lines(self.path)
-        found = find_events(self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back)
+        found = find_events(
+            self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back
+        )
         resolved = self._resolve(found.announced)
         reading = Reading(
             source="text",
@@ -114,26 +126,26 @@ class _File:
             step_axis=resolved.axis,
             facts=found.facts | ({"plan": resolved.plan} if resolved.plan else {}),
         )
-        if self.understanding.cut_rows:
+        if self.parser.cut_rows:
             reading.problems.append(
                 Problem(
                     path=str(self.path),
-                    what=f"{self.understanding.cut_rows} lines are longer than {LONGEST_ROW} characters",
+                    what=f"{self.parser.cut_rows} lines are longer than {LONGEST_ROW} characters",
                     kept="the numbers in their first part",
                     lost="the rest of them",
                 )
             )
-        if self.understanding.unexplained:
-            reading.skipped["lines with numbers that nothing explained"] = self.understanding.unexplained
+        if self.parser.unexplained:
+            reading.skipped["lines with numbers that nothing explained"] = self.parser.unexplained
         job = self.job or next((g for m in [_JOB_IN_NAME.search(self.path.name)] if m for g in m.groups() if g), None)
         if job:
             reading.facts.setdefault("job_id", job)
         return reading
 
     def _resolve(self, announced: Announcements) -> Resolved:
-        """What the rows say, all of them being read."""
+        """Settle the steps; all rows must have been read."""
         if self.resolved is None:
-            self.resolved = resolve(self.track, announced)
+            self.resolved = resolve(self.store, announced)
         return self.resolved
 
     def _went_back(self, line: int, announced: Announcements) -> bool:
@@ -143,19 +155,22 @@ class _File:
         return line < self.last_fall and _went_back(resolved, line)
 
     def _notes(self) -> list[str]:
-        explained = self.understanding.explained
+        explained = self.parser.explained
         if not explained:
             return []
         parts = ", ".join(f"{name} {count}" for name, count in sorted(explained.items(), key=lambda e: (-e[1], e[0])))
-        if quickly := self.bulk.read_quickly:
-            parts += f", simple pattern {quickly} (their words occur in no other line, so each was only searched for names and numbers)"
-        return [f"lines explained: {parts}; with numbers but not explained: {self.understanding.unexplained}"]
+        if scanned := self.bulk.n_scanned:
+            parts += (
+                f", simple pattern {scanned} "
+                "(their words occur in no other line, so each was only searched for names and numbers)"
+            )
+        return [f"lines explained: {parts}; with numbers but not explained: {self.parser.unexplained}"]
 
     def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
-        """Reads the numbers of each block and hands its lines on to the search for events."""
+        """Read the numbers of each block and hand its lines on to the search for events."""
         size = max(self.path.stat().st_size, 1)
         for i, block in enumerate(lines):
-            self.track.share = min(1.0, (block.offset + block.size) / size)
+            self.store.share = min(1.0, (block.offset + block.size) / size)
             if i == 0:
                 self._look(block)
             yield from self._block(block)
@@ -163,7 +178,7 @@ class _File:
     def _look(self, block: Block) -> None:
         head = block.data[: min(block.size, 262_144)]
         found = _YEAR.search(head)
-        self.understanding.look(head, int(found[1]) if found else datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year)
+        self.parser.look(head, int(found[1]) if found else datetime.fromtimestamp(self.path.stat().st_mtime, UTC).year)
         job = _JOB.search(text_of(head[:65_536]))
         self.job = job[1] if job else None
 
@@ -172,11 +187,11 @@ class _File:
         out = Ordered(rows.line)
         news = self.bulk.read(rows, out)
         self._note_times(rows)
-        out.into(self.track)
+        out.into(self.store)
         yield from self._for_events(rows, news)
 
     def _note_times(self, rows: Rows) -> None:
-        """Keeps the first and the last time that rows named."""
+        """Keep the first and the last time that rows name."""
         if np.isnan(self.first_time):
             self.first_time = self._time_in(rows, rows.filled[:2000])
         last = self._time_in(rows, rows.filled[:-500:-1])
@@ -191,7 +206,7 @@ class _File:
             shape = row.translate(_ONE_DIGIT)
             if shape in self.timeless:
                 continue
-            wall = self.understanding.wall_time(row)
+            wall = self.parser.wall_time(row)
             if wall is not None:
                 return wall
             if len(self.timeless) < _MOST_SHAPES:
@@ -199,21 +214,21 @@ class _File:
         return float("nan")
 
     def _for_events(self, rows: Rows, news: NDArray[np.intp]) -> Iterator[tuple[int, str]]:
-        """The lines that may matter for what went wrong: not the ones whose words cannot, unless they follow one that may."""
+        """The lines that may report a failure, and those that follow one of them."""
         if self.bulk.fast:
             rows.show_after(news, NEAR)
             rows.hidden[: int(np.searchsorted(rows.start, self.open))] = False
             self.open = max(int(rows.start[news].max(initial=-NEAR)) + NEAR, self.open) - rows.size
             if rows.block.first_line == 1:
                 rows.hidden[:600] = False
-            rows.hidden[-20:] = False  # the end tells whether the log was cut
+            rows.hidden[-20:] = False  # the end shows whether the log was cut
         else:
             rows.hidden[:] = False
         yield from rows.shown()
 
 
 def _last_fall(resolved: Resolved) -> int:
-    """The last line at which the steps of a rank go back; -1 where they never do."""
+    """The last line at which the steps of a rank go back; -1 if they never do."""
     known = np.flatnonzero(resolved.step != NO_STEP)
     known = known[np.argsort(resolved.rank[known], kind="stable")]
     step, rank = resolved.step[known], resolved.rank[known]
@@ -222,20 +237,20 @@ def _last_fall(resolved: Resolved) -> int:
 
 
 def _went_back(resolved: Resolved, line: int) -> bool:
-    """Whether behind `line` steps are done again and then more than were done before: other ranks are no such distance apart."""
+    """True if, after `line`, steps are repeated and then exceeded. Ranks of one training are not as far apart."""
     known = resolved.step != NO_STEP
     if not known.any() or not resolved.line[known][0] <= line:
         return False
     rank = resolved.rank[known][np.searchsorted(resolved.line[known], line, side="right") - 1]
     known &= resolved.rank == rank
-    steps, behind = resolved.step[known], resolved.line[known] > line
-    before, after = np.unique(steps[~behind]), np.unique(steps[behind])
-    again = np.isin(after, before) & (after < steps[~behind][-1])
+    steps, is_after = resolved.step[known], resolved.line[known] > line
+    before, after = np.unique(steps[~is_after]), np.unique(steps[is_after])
+    again = np.isin(after, before) & (after < steps[~is_after][-1])
     return bool(min(np.count_nonzero(again), np.count_nonzero(after > before[-1])) >= _STEPS_APART)
 
 
 def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
-    """Each event with the last step that its rank, or else anyone, had printed before it."""
+    """Each event with the last step printed before it by its rank, or by any rank if its own printed none."""
     known = resolved.step != NO_STEP
     if not events or not known.any():
         return events

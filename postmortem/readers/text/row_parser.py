@@ -1,4 +1,4 @@
-"""What single rows of a log say: by a dialect where one takes them, else by the general miner."""
+"""Parses single rows of a log: by the first dialect that takes them, else by the general miner."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from postmortem.readers.text.dialects.column_table import ColumnTable
 from postmortem.readers.text.lines.blocks import text_of
 from postmortem.readers.text.lines.prefixes import labelled, peel
 from postmortem.readers.text.records.decimal_commas import decimal_commas, with_dots
-from postmortem.readers.text.records.miner import LONGEST_ROW, mine
+from postmortem.readers.text.records.miner import mine
 from postmortem.readers.text.records.record import Record, Row
-from postmortem.readers.text.steps.row_store import MAYBE, row_of, stored
+from postmortem.readers.text.records.tokens import LONGEST_ROW
+from postmortem.readers.text.steps.row_store import Mark, Tag, row_of, tag_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,33 +25,40 @@ if TYPE_CHECKING:
     from postmortem.readers.text.bulk.templates import Template
     from postmortem.readers.text.dialects import Dialect
     from postmortem.readers.text.lines.prefixes import Prefix
-    from postmortem.readers.text.steps.row_store import Track
+    from postmortem.readers.text.steps.row_store import RowStore
 
 _GLUED = re.compile(
-    r"(?<=[\d.\])])(?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch)\b[ :=#\[(]{0,3}\d|\{'[a-z])|(?<=\d)(?=\[(?:rank|default)\d)"
+    r"(?<=[\d.\])])(?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch)\b[ :=#\[(]{0,3}\d|\{'[a-z])"
+    r"|(?<=\d)(?=\[(?:rank|default)\d)"
 )
 _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
 _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
 
 
-class Understanding:
-    """Understands the rows of one log, one at a time, and counts what explained them. `track` gives tags their codes."""
+class RowParser:
+    """Parses the rows of one log, one at a time, and counts what explained them. `store` gives tags their codes.
 
-    def __init__(self, track: Track, dialects: Iterable[type[Dialect]]) -> None:
-        self.track = track
+    `explained` counts rows by dialect, `unexplained` rows with numbers that nothing explained.
+    """
+
+    def __init__(self, store: RowStore, dialects: Iterable[type[Dialect]]) -> None:
+        self.store = store
         self.dialects: list[Dialect] = [*(d() for d in dialects), ColumnTable()]
         self.names = [*(d.name for d in self.dialects), "general miner"]
         self.active = list(enumerate(self.dialects))
         self.labels = False
         self.year = 1970
         self.commas = False
-        """Whether the log writes decimals behind a comma."""
+        """The log writes decimal commas."""
         self.explained: Counter[str] = Counter()
         self.unexplained = 0
         self.cut_rows = 0
 
     def look(self, head: bytes, year: int) -> None:
-        """Learns from the first lines which dialects to try and whether ranks are written in front; `year` is for dates without one."""
+        """Learn from the first lines which dialects to try and whether lines begin with a rank.
+
+        `year` completes dates that lack one.
+        """
         sample = [text_of(line) for line in head.split(b"\n", 400)[:400]]
         self.labels = labelled(sample)
         text = "\n".join(sample)
@@ -59,7 +67,7 @@ class Understanding:
         self.commas = decimal_commas(text_of(head))
 
     def records(self, row: bytes, line: int) -> Iterator[tuple[Any, list[int], list[float]]]:
-        """Everything that a row says: one `ROW`, the codes of its tags and its values for each of the parts that were glued."""
+        """The records of a row: one `ROW`, the codes of its tags and its values, for each part of a glued row."""
         if len(row) > LONGEST_ROW:
             self.cut_rows += 1
             row = row[:LONGEST_ROW]
@@ -75,17 +83,24 @@ class Understanding:
 
     def _part(self, part: str, line: int) -> tuple[Record | None, int, Prefix, str]:
         text, prefix = peel(part, labels=self.labels, year=self.year)
-        record, dialect = self._understand(text, prefix, line)
-        return (record if record is not None and _says_something(record) else None), dialect, prefix, text
+        record, dialect = self._parse(text, prefix, line)
+        return (record if record is not None and _has_content(record) else None), dialect, prefix, text
 
-    def _stored(self, record: Record, dialect: int, prefix: Prefix, line: int) -> tuple[tuple[Any, ...], list[int], list[float]]:
+    def _stored(
+        self, record: Record, dialect: int, prefix: Prefix, line: int
+    ) -> tuple[tuple[Any, ...], list[int], list[float]]:
         wall = prefix.wall_time if prefix.wall_time is not None else record.wall_time
-        codes = [self.track.code(stored(v.tag, record)) for v in record.values] + [self.track.code(MAYBE + tag) for tag in record.absent]
+        tags = [tag_of(v.tag, record) for v in record.values] + [Tag(name, Mark.ABSENT) for name in record.absent]
+        codes = [self.store.code(tag) for tag in tags]
         values = [v.number for v in record.values] + [np.nan] * len(record.absent)
-        return row_of(record, line, _rank(prefix, record), np.nan if wall is None else wall, dialect, len(codes)), codes, values
+        return (
+            row_of(record, line, _rank(prefix, record), np.nan if wall is None else wall, dialect, len(codes)),
+            codes,
+            values,
+        )
 
     def alone(self, row: bytes) -> Parsed | None:
-        """What a row says regardless of the rows before it; None where it may depend on them, or is two rows in one."""
+        """The parse of a row regardless of the rows before it; None if it may depend on them, or if it is two rows."""
         try:
             text = row.decode("utf-8")
         except UnicodeDecodeError:
@@ -95,31 +110,33 @@ class Understanding:
         rest, prefix = peel(text, labels=self.labels, year=self.year)
         if _GLUED.search(text) or any(d.content is not None and d.content.match(rest) for _, d in self.active):
             return None
-        record, dialect = self._understand(rest, prefix, 0)
+        record, dialect = self._parse(rest, prefix, 0)
         offset = len(row) - len(rest.encode())
         if record is not None and record.once:
             return None
-        if record is None or not _says_something(record):
+        if record is None or not _has_content(record):
             return Parsed(None, None, [], [], dialect, prefix, offset)
         found, codes, values = self._stored(record, dialect, prefix, 0)
         return Parsed(record, found, codes, values, dialect, prefix, offset)
 
     def rank_of(self, row: bytes) -> int | None:
+        """The rank in the prefix of a row; -1 if it has none."""
         prefix = peel(text_of(row), labels=self.labels, year=self.year)[1]
         return _rank(prefix, Record())
 
     def wall_time(self, row: bytes) -> float | None:
-        """The time that stands in front of a row, in seconds since the epoch."""
+        """The time in the prefix of a row, in seconds since the epoch; None if it has none."""
         return peel(text_of(row), labels=self.labels, year=self.year)[1].wall_time
 
     def count(self, template: Template, n: int) -> None:
+        """Count n rows that were read by a template."""
         if template.dialect >= 0:
             self.explained[self.names[template.dialect]] += n
         elif template.numbers:
             self.unexplained += n
 
-    def _understand(self, text: str, prefix: Prefix, line: int) -> tuple[Record | None, int]:
-        """What a row says, and by which dialect; None with a dialect: a row of its format that says nothing."""
+    def _parse(self, text: str, prefix: Prefix, line: int) -> tuple[Record | None, int]:
+        """The record of a row and its dialect, -1 if nothing took the row; a dialect may take rows without a record."""
         if not text or text.isspace():
             return None, -1
         row = Row(text, prefix, line, -1 if prefix.best_rank is None else prefix.best_rank)
@@ -135,8 +152,14 @@ class Understanding:
         return record, len(self.dialects) if record is not None else -1
 
 
-def _says_something(record: Record) -> bool:
-    return bool(record.values) or bool(record.absent) or record.step is not None or record.n is not None or record.epoch is not None
+def _has_content(record: Record) -> bool:
+    return (
+        bool(record.values)
+        or bool(record.absent)
+        or record.step is not None
+        or record.n is not None
+        or record.epoch is not None
+    )
 
 
 def _rank(prefix: Prefix, record: Record) -> int:

@@ -112,7 +112,7 @@ class _Log:
         if self.exit_code is not None:
             reading.ended = "completed" if self.exit_code == 0 else "crashed"
         reading.skipped = dict(self.skipped)
-        reading.problems = problems_of(reading.path, "a W&B log", damage, count)
+        reading.problems = problems_of(reading.path, "a W&B log", damage, count, len(data))
         if not count and not reading.problems:
             what = (
                 "the file contains only its header: the run was killed before anything was written"

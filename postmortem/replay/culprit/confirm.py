@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._repairs import sanitized
+from postmortem.replay.fixes.sanitize_input import sanitized
 from postmortem.replay.rerun.candidates import Candidate, candidates
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.tensors import NAN
 from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from postmortem.core.culprit import Established
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Established
     from postmortem.replay.rerun.reruns import Traced
 
 _ROUNDS, _AT_MOST = 4, 8
@@ -31,8 +31,8 @@ class Confirm:
         self.case, self.reruns, self.samples = case, case.reruns, case.samples
 
     def choose(self, traced: Traced) -> tuple[list[Candidate], Established]:
-        """The candidates at fault, the culprit first. If the repair of one origin only uncovers another, the step is traced
-        again with the first one repaired."""
+        """The candidates at fault, the culprit first. If the repair of one origin only uncovers another, the step is
+        traced again with the first one repaired."""
         assert traced.stage is not None
         self.stage = traced.stage
         first = traced
@@ -82,16 +82,19 @@ class Confirm:
         self.case.trail.append(message)
 
     def _preferred(self, curing: list[Candidate], every: list[Candidate]) -> Candidate | None:
-        """The earliest origin that cures, except a pole whose infinities healthy samples have as well: those are meant."""
+        """The earliest origin that cures, except a pole whose infinities healthy samples have as well: those are
+        meant."""
         for c in curing:
-            if c.pole and any(self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index):
+            if c.pole and any(
+                self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index
+            ):
                 continue
             return c
         return curing[0] if curing else None
 
     def _in_backward(self, best: Candidate, every: list[Candidate]) -> Candidate:
-        """The derivative at the same place, if that failed and the loss itself tolerated the infinity of `best` (a pole, or a
-        sum over masked values only); else `best`."""
+        """The derivative at the same place, if that failed and the loss itself tolerated the infinity of `best` (a
+        pole, or a sum over masked values only); else `best`."""
         taken = best.pole or (best.from_inf and not best.bits & NAN)
         if self.stage != "grad" or not taken or best.hits[0].backward:
             return best
@@ -102,8 +105,8 @@ class Confirm:
         return next((c for c in every if c.hits[0].backward and place(c) == place(best)), best)
 
     def _both_sides(self, best: Candidate, every: list[Candidate]) -> list[Candidate] | None:
-        """The origins of the infinities that meet in `best` (inf - inf, 0 * inf), where repairing one leaves the other, so that
-        none cures alone; None if healthy samples have them as well."""
+        """The origins of the infinities that meet in `best` (inf - inf, 0 * inf), where repairing one leaves the other,
+        so that none cures alone; None if healthy samples have them as well."""
         before = [c for c in every if c.index < best.index and c.outside is None and not (c.bits & NAN or c.from_inf)]
         before = before[:_AT_MOST]
         if not (best.from_inf and best.bits & NAN) or best.hits[0].backward or len(before) < 2:
@@ -117,8 +120,8 @@ class Confirm:
         return needed
 
     def _harmless_elsewhere(self, later: Candidate) -> bool:
-        """True if healthy samples carry the same infinities: replacing the samples in which this operator produced NaN by a
-        healthy one cures the step."""
+        """True if healthy samples carry the same infinities: replacing the samples in which this operator produced NaN
+        by a healthy one cures the step."""
         hit = later.hits[0]
         bad = next(iter(self.samples.guesses(hit.shape, hit.rows)), None)
         if bad is None or len(bad) >= self.samples.size:
@@ -130,7 +133,12 @@ class Confirm:
         return self.reruns.fails(Overrides(batch=self.samples.replace(bad, fine[0])), at=self.stage) is False
 
     def _mends(self, chosen: list[Candidate], forward: Callable[[torch.Tensor], Any] | None = None) -> Mends:
-        return {hit.index: (_zero if hit.backward else forward or _spread) for c in chosen if c.outside is None for hit in c.hits}
+        return {
+            hit.index: (_zero if hit.backward else forward or _spread)
+            for c in chosen
+            if c.outside is None
+            for hit in c.hits
+        }
 
     def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
         """What repairs the tensors from outside before a rerun."""

@@ -1,7 +1,8 @@
-"""Which samples are at fault, in few reruns: guesses are confirmed; what nothing points at is found by group testing.
+"""Which samples are at fault, in few reruns: guesses are confirmed, and without guesses groups are tested.
 
-Generalised binary splitting finds d bad samples among n in about d log2(n / d) + 2 d reruns (Du and Hwang, Combinatorial Group Testing). In
-a large batch a group is run as a small batch, which costs its share; the set found is then confirmed on the whole batch.
+Generalised binary splitting finds d bad samples among n in about d log2(n / d) + 2 d reruns (Du and Hwang,
+Combinatorial Group Testing). In a large batch a group is run as a small batch, which costs its share; the result is
+then confirmed on the whole batch.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
 
     Make = Callable[[Samples], Any]
 
-_LARGE = 16  # batches from this size on are searched by smaller ones
+_LARGE = 16  # batches of at least this size are searched by smaller ones
 _FEW = 8  # a small batch is filled up to this many samples: batch statistics need some
-_PAIRS = 4  # up to so many samples are looked at one by one
-_LEAST = 0.2  # what a rerun costs however small the batch
-_SPACING = 0.7  # the size of the next group, in distances of bad samples so far: such a group fails as often as not
-_TRACED = 2.0  # what a rerun costs that looks at every operator
+_PAIRS = 4  # up to this many samples are examined one by one
+_LEAST = 0.2  # cost of a rerun with a very small batch
+_SPACING = 0.7  # size of the next group, in mean distances of bad samples: such a group fails about half of the time
+_TRACED = 2.0  # cost of a traced rerun
 
 Answer = tuple[list[int] | None, str]
 
@@ -36,12 +37,13 @@ def find_samples(
     read: Callable[[list[int]], list[list[int]]] | None = None,
     first_only: bool = False,
 ) -> Answer:
-    """The samples at fault, and how they were found; None where it is all of them, or no sample in particular.
+    """(samples at fault, how they were found). None instead of the samples if it is all of them, or none in particular.
 
-    Reruns that cost about as much as `budget` reruns of the whole batch are made. `fails(make)` runs the step on the batch that
-    `make(samples)` transforms and says whether it still fails, None where it could not be run. `guesses` were read
-    at the culprit, `odd` are samples that stand out in the batch. `read(samples)` looks closer, with these replaced, and makes further
-    guesses; `first_only`: the step ends at the first micro-batch, or the first sample, at which it goes wrong.
+    guesses: samples read at the culprit. budget: total cost of the reruns, in reruns of the whole batch. fails:
+    ``fails(make)`` runs the step on the batch that the transform ``make(samples)`` makes and returns whether it still
+    fails, None if it could not be run. odd: groups of samples that stand out in the batch. read: ``read(samples)``
+    traces the step with these replaced and makes further guesses. first_only: the step ends at the first micro-batch,
+    or the first sample, that fails.
     """
     search = _Search(size, fails, budget)
     return search.guessed(guesses, read, first_only) or search.standing_out(odd) or search.by_groups()
@@ -72,7 +74,9 @@ class _Search:
 
     # ---- what points at samples
 
-    def guessed(self, guesses: Sequence[list[int]], read: Callable[[list[int]], list[list[int]]] | None, first_only: bool) -> Answer | None:
+    def guessed(
+        self, guesses: Sequence[list[int]], read: Callable[[list[int]], list[list[int]]] | None, first_only: bool
+    ) -> Answer | None:
         known: list[int] = []
         while True:
             for guess in guesses:
@@ -131,7 +135,7 @@ class _Search:
                 return None, "each sample that was tried alone makes the step fail"
             return self.together()
         if size >= _LARGE and self.run(lambda s: s.only(healthy[:1])):
-            return self.together()  # so many copies of it fail
+            return self.together()  # even copies of a healthy sample fail
         for small in (True, False) if size >= _LARGE else (False,):
             bad = self.split(self.rest(healthy[:1]), healthy, small=small)
             if bad and len(bad) < size - 1 and self.proven(bad, healthy[0]):
@@ -141,15 +145,16 @@ class _Search:
         return self.together(healthy[0])
 
     def alone(self, sample: int) -> bool | None:
-        """Whether copies of one sample fail: so many as a group holds, or where those cannot be run, a whole batch of them."""
+        """True if copies of one sample fail, as many as a group holds or, if those cannot be run, a whole batch of
+        them."""
         found = self.few([sample] * _FEW, sample) if self.size >= _LARGE else None
         return self.run(lambda s: s.only([sample])) if found is None else found
 
     def split(self, samples: list[int], healthy: Sequence[int], *, small: bool | None = None) -> list[int] | None:
-        """The bad ones of `samples`, which fail together; None where the budget does not suffice.
+        """The bad ones of `samples`, which fail together; None if the budget does not suffice.
 
-        A group is run with copies of a healthy sample for all others, or, `small`, as a batch of its own, filled up with
-        healthy samples.
+        A group is run with copies of a healthy sample in place of all others or, with `small`, as a batch of its own,
+        filled up with healthy samples.
         """
         small = self.size >= _LARGE if small is None else small
         fine = list(healthy)
@@ -175,7 +180,7 @@ class _Search:
                     half = group[: len(group) // 2]
                     if fails(half):
                         group = half
-                    else:  # a group that fails although its first half does not fails by its second
+                    else:  # the first half is fine, so the second one fails
                         left, group = left[len(half) :], group[len(half) :]
                 bad, left = [*bad, *group], left[1:]
                 size = max(1, round(_SPACING * (len(samples) - len(left)) / len(bad)))
@@ -184,17 +189,17 @@ class _Search:
         return sorted(bad)
 
     def proven(self, bad: list[int], healthy: int) -> bool:
-        """Whether the step is fine without these samples and fails with no others: groups may fail only together."""
+        """True if the step is fine without these samples and fails with no others; groups may fail only together."""
         return self.replaced(bad, healthy) is False and self.replaced(self.rest(bad), healthy) is True
 
     def fewer(self, bad: list[int], healthy: int | Sequence[int]) -> list[int]:
-        """`bad` without those that only copies of a healthy sample, or what samples share, made look bad: a part that is enough, and
-        of that the ones that are needed."""
+        """`bad` without samples that only look bad because of the copies, or of what samples share: a part whose
+        replacement cures, and of that the samples that are needed."""
         while len(bad) > 1 and self.left > 0:
             halves = bad[: len(bad) // 2], bad[len(bad) // 2 :]
             enough = [half for half in halves if self.replaced(half, healthy) is False]
             if len(enough) != 1:
-                break  # where either is enough, they fail together
+                break  # if either half is enough, they fail together
             bad = enough[0]
         if 2 < len(bad) <= (_PAIRS if self.size >= _LARGE else self.size) and self.left > 0:
             spare = [i for i in bad if self.replaced([b for b in bad if b != i], healthy) is False]
@@ -204,10 +209,11 @@ class _Search:
         return bad
 
     def together(self, healthy: int | None = None) -> Answer:
-        """A smallest set of samples that fails together and without which the step is fine, by leaving others out.
+        """A smallest set of samples that fails together and without which the step is fine, found by leaving others
+        out.
 
-        Delta debugging (Zeller and Hildebrandt 2002). The others become copies of the `healthy` sample; where none is known
-        they are dropped: the fault may lie between samples, where copies would make new ones.
+        Delta debugging (Zeller and Hildebrandt 2002). The others become copies of the `healthy` sample; if none is
+        known they are dropped, as the fault may lie between samples and copies would create new ones.
         """
 
         def without(out: list[int]) -> bool | None:
@@ -225,10 +231,12 @@ class _Search:
             else:
                 parts = min(len(kept), 2 * parts)
         if len(kept) < self.size and self.left > -2 and without(kept) is False:
-            # with the others in their place it fails as well, or so many that it is rather their number
+            # it also fails with the others in their place, or there are so many that it depends on their number
             if len(kept) > 3 and (len(kept) > self.size // 2 or without(kept[len(kept) // 2 :])):
                 return None, "no sample in particular: enough of them together make the step fail"
-            needed = [i for i in kept if without([i]) is False] if len(kept) == 3 else []  # the others only let it run that far
+            needed = (
+                [i for i in kept if without([i]) is False] if len(kept) == 3 else []
+            )  # the others only let it run that far
             kept = needed if 1 < len(needed) < len(kept) else kept
             return kept, "only together do they make the step fail; found by leaving others out"
         return None, "no sample in particular"

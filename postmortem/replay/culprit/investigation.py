@@ -7,12 +7,12 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from postmortem.replay._repairs import with_repairs
-from postmortem.replay.culprit.sample_hints import fails_without
-from postmortem.replay.model import Culprit
+from postmortem.core.culprit import Culprit
+from postmortem.replay.fixes import Case, conclude, try_fixes
+from postmortem.replay.fixes.precision import measure_precision
 from postmortem.replay.rerun.reruns import TRIES, Reruns, Stage, Traced, error_site
 from postmortem.replay.rerun.samples import Samples
-from postmortem.replay.step.runner import plain_name
+from postmortem.replay.step.names import plain_name
 from postmortem.replay.trace.tracer import Tracer, Within
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class Investigation:
     """A step, its reruns, and what the stages of the diagnosis have found out about it.
 
-    step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps up
-    to it. again: the result of running it again, None if that was not done. reported: the log says that the run failed.
-    fixes: whether repairs are tried. names: id of a module -> its qualified name. trail: notes on what established the
-    culprit, in the order in which they were found. times: how often a rerun has to be finite to be no luck.
-    traced: the traced step, once a stage has traced it.
+    step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps
+    up to it. again: the result of running it again, None if that was not done. reported: the log says that the run
+    failed. fixes: whether repairs are tried. names: id of a module -> its qualified name. trail: notes on what
+    established the culprit, in the order in which they were found. times: how often a rerun has to be finite to be no
+    luck. traced: the traced step, once a stage has traced it.
     """
 
     traced: Traced
@@ -65,7 +65,9 @@ class Investigation:
     def expect(self, again: Again) -> None:
         """Sets how often a rerun has to be finite to be no luck, from the result of running the step again."""
         # rounding noise, as of atomic additions, does not cure a fault; one that comes and goes is also cured by luck
-        needed = 1 if again.deterministic else TRIES if again.comes_and_goes else 2
+        needed = 1
+        if not again.deterministic:
+            needed = TRIES if again.comes_and_goes else 2
         luck = self.reruns.luck
         luck.times = self.times = max(self.times, needed)
         first = self.last == self.roll.first and not math.isfinite(self.roll.result(self.last).loss)
@@ -78,8 +80,8 @@ class Investigation:
         repair: Mapping[int, Callable[[torch.Tensor], Any]] | None = None,
         prepare: Callable[[], None] | None = None,
     ) -> Traced:
-        """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the rest
-        only if the rest had anything odd.
+        """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the
+        rest only if the rest had anything odd.
 
         repair: operator -> function that repairs its output. prepare: called after the state is restored.
         """
@@ -115,19 +117,19 @@ class Investigation:
 
     def with_fixes(self, facts: dict[str, Any], candidate: Candidate | None = None) -> Culprit:
         """A culprit with these fields and the fixes that were tried on the step."""
-        found = self.culprit(**facts)
-        found = with_repairs(found, candidate, self.reruns, self.samples, stage=self.stage, fixes=self.fixes, how=self.trail)
+        tried = Case(self.culprit(**facts), self.reruns, self.samples, self.stage, self.trail)
+        if candidate is not None:
+            tried.op, tried.where = candidate.op, candidate.hits[0].where
+        measure_precision(tried)
+        if self.fixes:
+            try_fixes(tried)
         if self.times > 1:
             luck = f"cured is what leaves it finite {self.times} times in a row"
             self.trail.append(f"the step is not deterministic: {luck}")
         elif self._determinism_unknown and not self.reruns.luck.determinism_unknown:
             self.trail.append("where it is finite, the step gives the same bits twice: deterministic")
-        left_out = next((f for f in found.fixes if f.name == "drop_sample" and not f.cured), None)
-        if left_out is not None and found.phase != "data" and fails_without(found.samples or (), self):
-            self.trail.append("samples: none in particular, as with those left out the step fails as well")
-            kept = tuple(f for f in found.fixes if f is not left_out)
-            found = replace(found, samples=None, fixes=kept)
-        return replace(found, how=tuple(self.trail))
+        conclude(tried)
+        return replace(tried.found, how=tuple(self.trail))
 
 
 def code_at(file: str | None, line: int | None) -> str | None:

@@ -15,17 +15,18 @@ from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.investigation import Investigation
 from postmortem.replay.culprit.stages import diagnose
 from postmortem.replay.recipe.check import check
-from postmortem.replay.recipe.load import call_user
+from postmortem.replay.recipe.user_errors import call_user
 from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.rerun.reruns import TRIES
 from postmortem.replay.roll import roll as rolling
+from postmortem.replay.step.process_state import preserved
 from postmortem.replay.step.runner import StepRunner
-from postmortem.replay.step.state import preserved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.replay.model import Culprit, TrainStep
+    from postmortem.core.culprit import Culprit
+    from postmortem.replay.model import TrainStep
 
 _MANY_STEPS = 1_000_000
 
@@ -45,8 +46,8 @@ def localize(
     fixes: whether repairs are tried. runner, rolled: steps that have been rolled forward already. device: device of the
     reruns, by default that of the model.
 
-    A step that raises because of a non-finite value (an assertion, an argument check of torch.distributions) is traced up
-    to the exception. Model, optimizer, random generators, hooks and flags are unchanged when it returns or raises.
+    A step that raises because of a non-finite value (an assertion, an argument check of torch.distributions) is traced
+    up to the exception. Model, optimizer, random generators, hooks and flags are unchanged when it returns or raises.
     Raises ReplayError if the step cannot be run.
     """
     check(train_step)

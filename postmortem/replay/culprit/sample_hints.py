@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay._repairs import LARGEST_INPUT, sanitized
 from postmortem.replay.culprit.group_testing import find_samples
+from postmortem.replay.fixes.sanitize_input import LARGEST_INPUT, sanitized
 from postmortem.replay.rerun.candidates import candidates
 from postmortem.replay.step.batches import tensor_map
-from postmortem.replay.step.runner import Overrides
-from postmortem.replay.step.state import Rng
+from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from postmortem.core.culprit import Phase
     from postmortem.replay.culprit.group_testing import Make
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Phase
     from postmortem.replay.rerun.candidates import Candidate
     from postmortem.replay.rerun.reruns import Traced
     from postmortem.replay.trace.records import Hit
@@ -70,7 +67,9 @@ class SampleHints:
         """Guesses from a closer look at the step, with the samples `known` replaced."""
         other = self._again(known, gradients=backward)
         if backward and other.raised is not None and self.case.traced.raised is None:
-            other = self._again(known, gradients=False)  # the step writes into its batch, which must not need a gradient
+            other = self._again(
+                known, gradients=False
+            )  # the step writes into its batch, which must not need a gradient
         guesses: list[list[int]] = []
         if other.stage is not None:
             keys = {c.key for c in chosen}
@@ -80,7 +79,9 @@ class SampleHints:
 
     def _again(self, known: list[int], *, gradients: bool) -> Traced:
         raised = self.reruns.raised
-        other = self.case.trace_once(change=lambda batch: self._prepared(batch, known, gradients=gradients), samples=self.samples.rows)
+        other = self.case.trace_once(
+            change=lambda batch: self._prepared(batch, known, gradients=gradients), samples=self.samples.rows
+        )
         self.reruns.raised = raised
         return other
 
@@ -132,7 +133,9 @@ class SampleHints:
         merged = set()
         if found:
             merged = {tuple(sorted({i for of in found for i in of[min(k, len(of) - 1)]})) for k in range(_READINGS)}
-        if last and 2 * len(last) <= self.samples.rows:  # more are rather spread over samples, by a running sum or a sort
+        if (
+            last and 2 * len(last) <= self.samples.rows
+        ):  # more are rather spread over samples, by a running sum or a sort
             merged.add(tuple(last))
         return [list(g) for g in sorted(merged, key=lambda g: (len(g), g))]
 
@@ -142,22 +145,11 @@ class SampleHints:
 
 
 def are_outliers(named: list[int] | None, case: Investigation) -> bool:
-    """True if the named samples hold values beyond 1e4 and far beyond the others', and clamping these cures the step."""
+    """True if the named samples hold values beyond 1e4 and far beyond the others', and clamping these cures the
+    step."""
     if not named:
         return False
     large = case.samples.bad_rows(case.reruns.batch, lambda t: t.abs() > LARGEST_INPUT)
     if not large or not set(large) <= set(named):
         return False
     return case.reruns.fails(Overrides(batch=sanitized)) is False
-
-
-def fails_without(named: Sequence[int], case: Investigation) -> bool:
-    """True if the step fails at the same stage without these samples, too, on the same random numbers."""
-    reruns = case.reruns
-    if not reruns.fails(Overrides(batch=case.samples.drop(named)), at=case.stage):
-        return False
-    generators = case.runner.outside.generators
-    case.runner.restore(reruns.before)
-    before = Rng.capture(generators)
-    reruns.fails(at=case.stage)
-    return Rng.capture(generators).same(before)

@@ -1,12 +1,8 @@
-"""Which code is the user's, and whether what they handed over can be what it has to be."""
+"""Checks the fields of a user's TrainStep before anything is run."""
 
 from __future__ import annotations
 
 import inspect
-import os
-import sys
-import sysconfig
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,29 +13,10 @@ from postmortem.replay.model import TrainStep
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_BEGINNINGS = (
-    "<frozen",
-    str(Path(__file__).parents[2]) + os.sep,
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")),
-)
-_PACKAGES = {"site-packages", "dist-packages"}
-
-
-def not_the_users(file: str) -> bool:
-    """Whether a file is the interpreter's, a package's or ours; packages may lie in several places (the user's site, an environment
-    below another, PYTHONPATH)."""
-    return file.startswith(_BEGINNINGS) or not _PACKAGES.isdisjoint(PurePath(file).parts)
-
-
-def installed(name: str, module: Any) -> bool:
-    """Whether a module is the interpreter's, a package's or ours, which no file of the user takes the place of."""
-    origin = getattr(module, "__file__", None)
-    top = name.partition(".")[0]
-    return top in ("__main__", "postmortem") or top in sys.stdlib_module_names or (origin is not None and not_the_users(origin))
-
 
 def check(step: Any, source: str = "") -> None:
-    """Raises ReplayError, whose message begins with `source`, if a field of a TrainStep cannot be what it has to be."""
+    """Raises ReplayError for the first field of a TrainStep with an unusable value; the message begins with
+    `source`."""
     if (fault := next(_faults(step), None)) is not None:
         raise ReplayError(f"{source}{fault}")
 
@@ -55,7 +32,8 @@ def _faults(step: Any) -> Iterator[str]:
     yield from _models(step)
     yield from _options(step)
     if inspect.isgeneratorfunction(step.batches):
-        yield "batches is a generator function: give what it returns when it is called, an iterable from the checkpoint on"
+        called = "give what it returns when it is called, an iterable from the checkpoint on"
+        yield f"batches is a generator function: {called}"
     if step.batches is not None and not callable(step.batches) and not hasattr(step.batches, "__iter__"):
         yield f"batches is a function of the step or an iterable, not {_given(step.batches)}"
 
@@ -68,7 +46,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("scaler", "True, False or a GradScaler", lambda s: s in (True, False, None) or hasattr(s, "scale")),
     ("sample_dim", "a dict of keys and dimensions", lambda d: isinstance(d, int)),
 )
-"""field -> what it has to be, in words and as a test of the value, or of each value in a dict."""
+"""(field, what it has to be, test of its value or of each value if it is a dict)."""
 
 
 def _unfit_fields(step: TrainStep) -> Iterator[str]:
@@ -77,8 +55,10 @@ def _unfit_fields(step: TrainStep) -> Iterator[str]:
         items: Iterable[tuple[Any, Any]] = [(None, value)]
         if isinstance(value, dict):
             items = value.items()
-        elif name == "scheduler":
-            items = enumerate(value) if isinstance(value, (list, tuple)) else items if value else ()
+        elif name == "scheduler" and isinstance(value, (list, tuple)):
+            items = enumerate(value)
+        elif name == "scheduler" and not value:
+            continue
         for key, one in items:
             if not fits(one):
                 yield f"{name}{'' if key is None else f'[{key!r}]'} must be {what}, not {_given(one)}"

@@ -1,4 +1,4 @@
-"""From what the tracing engine saw to candidates for the culprit: one per place in the code."""
+"""The candidates for the culprit, one per place in the code, from what the tracer recorded."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import linecache
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from postmortem.replay.fixes import singular
 from postmortem.replay.trace.operators import FRESH, MAKERS
 from postmortem.replay.trace.places import NOWHERE
 from postmortem.replay.trace.records import Hit, Origin
+from postmortem.replay.trace.singular import singular
 from postmortem.replay.trace.tensors import INF, NAN, NEG
 
 if TYPE_CHECKING:
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Candidate:
-    """A place where non-finite values on the way to the fault begin. `outside`: ("parameter" | "optimizer" | "batch", name)
-    where they came into the step with a tensor; `hits` are then its readers."""
+    """A place where non-finite values begin that lead to the fault.
+
+    outside: ("parameter" | "optimizer" | "batch", name) if they came into the step with a tensor; `hits` are then the
+    operators that read it. meant: an infinity that the program wrote down or handed over, as masks do. from_inf: NaN
+    computed from infinities. pole: an infinity at a pole of the operator.
+    """
 
     key: tuple[Any, ...]
     hits: list[Hit]
@@ -30,12 +34,11 @@ class Candidate:
     bits: int
     outside: tuple[str, str] | None = None
     meant: bool = False
-    """An infinity that the program wrote down or handed over, as masks do."""
     from_inf: bool = False
     pole: bool = False
 
     def merge(self, other: Candidate) -> None:
-        """Takes in what the same place did at other times."""
+        """Adds what the same place did at other times."""
         if other is self:
             return
         have = {h.index for h in self.hits}
@@ -45,11 +48,15 @@ class Candidate:
 
     @property
     def index(self) -> int:
+        """Index of its first operator."""
         return self.hits[0].index
 
 
 def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
-    """Candidates in the order of the step; origins at the same line by the same operator are one."""
+    """Candidates in the order of the step; origins of the same operator at the same line are merged.
+
+    names: id of a module -> its qualified name.
+    """
     found: dict[tuple[Any, ...], Candidate] = {}
     for origin in traced.origins():
         made = _candidate(origin, traced, names)
@@ -65,7 +72,7 @@ def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
 def _candidate(origin: Origin, traced: Traced, names: Mapping[int, str]) -> Candidate:
     hit = origin.hit
     if traced.stage == "param" and hit.index >= traced.backward_ended:
-        hit.stage = "optimizer"  # also where the optimizer is not one of torch's, whose steps can be told by hooks
+        hit.stage = "optimizer"  # of an optimizer that is not torch's, too, which has no hooks
     module = "" if hit.where.module is None else names.get(id(hit.where.module), "")
     if origin.outside is not None:
         outside = traced.known.get(-origin.outside)
@@ -75,12 +82,16 @@ def _candidate(origin: Origin, traced: Traced, names: Mapping[int, str]) -> Cand
     op = hit.forward_name or hit.name
     if op == "_to_copy" and not hit.backward and origin.outside is None:
         op = _consumer(hit, traced) or op
-    if not hit.backward and singular(called := hit.where.called) and traced.tracer.first_at(hit.index).strip("_") == called:
-        op = called or op  # what forward-mode differentiation runs after it is its derivative
+    if (
+        not hit.backward
+        and singular(called := hit.where.called)
+        and traced.tracer.first_at(hit.index).strip("_") == called
+    ):
+        op = called or op  # later operators of the call are its derivative in forward mode
     if hit.name in FRESH:
         op = hit.where.called or "tensor"
     elif hit.name in MAKERS and origin.bits & NAN:
-        op = hit.where.called or op  # a NaN that torch's own code writes, to say that there is no answer
+        op = hit.where.called or op  # a NaN that torch's own code writes for an undefined result
     phase = hit.stage if hit.stage == "optimizer" else hit.backward
     key = (phase, hit.where.file, hit.where.line, id(hit.where.module), op)
     meant = origin.constant or (origin.outside is not None and not origin.bits & NAN)
@@ -89,9 +100,13 @@ def _candidate(origin: Origin, traced: Traced, names: Mapping[int, str]) -> Cand
 
 
 def _consumer(cast: Hit, traced: Traced) -> str | None:
-    """The operator that autocast cast this tensor for; None where the user's line asks for the cast."""
+    """The operator for which autocast cast this tensor; None if the user's line asks for the cast."""
     line = linecache.getline(cast.where.file, cast.where.line) if cast.where.file else ""
     if any(word in line for word in (".to(", "half(", "type(", "type_as(", "bfloat16(", "float16")):
         return None
-    later = (h for i, h in sorted(traced.log.hits.items()) if i > cast.index and any(t.source == cast.index for t in h.inputs))
+    later = (
+        h
+        for i, h in sorted(traced.log.hits.items())
+        if i > cast.index and any(t.source == cast.index for t in h.inputs)
+    )
     return next((h.name for h in later), None)

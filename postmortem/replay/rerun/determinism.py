@@ -1,4 +1,5 @@
-"""Runs the offending step again: equal bits show that it is deterministic, others point at an operator or the hardware."""
+"""Runs the offending step again: equal bits show that it is deterministic, others point at an operator or the
+hardware."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ import torch
 
 if TYPE_CHECKING:
     from postmortem.replay.roll.roll import Roll
-    from postmortem.replay.step.runner import StepResult, StepRunner
+    from postmortem.replay.step.result import StepResult
+    from postmortem.replay.step.runner import StepRunner
 
 _VIEWS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -50,14 +52,18 @@ def checksum(runner: StepRunner) -> tuple[int, ...]:
 def run_again(runner: StepRunner, done: Roll, step: int, *, just_run: bool = False) -> Again:
     """Runs `step` twice from the state before it and compares losses, gradient norm and every parameter bit by bit.
 
-    just_run: the runner is in the state in which the roll left that step, which counts as one of the two runs if the other
-    is equal. Non-finite numbers may hide a difference, so the first step of the roll is then run again, too.
+    just_run: the runner is in the state in which the roll left that step, which counts as one of the two runs if the
+    other is equal. Non-finite numbers may hide a difference, so the first step of the roll is then run again, too.
     """
     rolled = done.result(step)
     hidden = not all(map(math.isfinite, rolled.losses.values()))
     # after a non-finite loss no other number says more
     early = just_run and hidden and done.raised is None and not isinstance(runner.train_step.step, dict)
-    seen = (_numbers(rolled, done.raised, early), () if early else checksum(runner), rolled.first_nonfinite) if just_run else None
+    seen = (
+        (_numbers(rolled, done.raised, early), () if early else checksum(runner), rolled.first_nonfinite)
+        if just_run
+        else None
+    )
     results = [_once(runner, done, step, early=early)]
     if seen != results[0]:
         seen = None
@@ -67,7 +73,9 @@ def run_again(runner: StepRunner, done: Roll, step: int, *, just_run: bool = Fal
         gone = [first is None for *_, first in results]
         return Again(_differs("the step", runner, done, step), False, all(gone), any(gone))
     if results[0][2] is None:
-        message = "run again from the same state, the step stays finite: a transient fault, of the hardware or of a race"
+        message = (
+            "run again from the same state, the step stays finite: a transient fault, of the hardware or of a race"
+        )
         return Again(message, True, True)
     if step > done.first and _once(runner, done, done.first)[0] != _numbers(done.results[0], None):
         return Again(_differs(f"step {done.first}", runner, done, done.first), False, False)

@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.step.batches import tensors_in
-from postmortem.replay.step.runner import NOTHING, Overrides, StepResult, StepRunner, StopAt, plain_name
+from postmortem.replay.step.errors import StopAt
+from postmortem.replay.step.names import plain_name
+from postmortem.replay.step.overrides import NOTHING, Overrides
 from postmortem.replay.trace.origins import origins
 from postmortem.replay.trace.tensors import exact_bits, nonfinite_names, storage_key
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from postmortem.replay.step.precision import Precision
+    from postmortem.replay.step.result import StepResult
+    from postmortem.replay.step.runner import StepRunner
     from postmortem.replay.step.state import State
     from postmortem.replay.trace.records import Origin, TraceLog
     from postmortem.replay.trace.tracer import Tracer
@@ -60,15 +64,16 @@ class Luck:
 
 @dataclass(slots=True)
 class Traced:
-    """A traced rerun: where it first failed, which operators wrote the non-finite tensors, and what is known by storage.
+    """A traced rerun: where it first failed, which operators wrote the non-finite tensors, and what is known by
+    storage.
 
-    stage: the first of loss, grad and param with non-finite values, None if all are finite; `names` and `sources` are those
-    of the non-finite tensors (a source is an operator's index, or a negative storage key for a tensor from outside).
-    backward_ended: number of operators up to the end of the last backward pass. known: storage key -> ("parameter" |
-    "optimizer" | "batch", name). raised: what the step raised, in the pass that `stage` names; `sources` then holds
-    everything non-finite. buffers: names of tensors that are no parameters. strides: parameters whose gradient has other
-    strides, as (name, gradient's strides, parameter's strides, source of the gradient). starts: (step, number of
-    operators before it) of each step that was run.
+    stage: the first of loss, grad and param with non-finite values, None if all are finite; `names` and `sources` are
+    those of the non-finite tensors (a source is an operator's index, or a negative storage key for a tensor from
+    outside). backward_ended: number of operators up to the end of the last backward pass. known: storage key ->
+    ("parameter" | "optimizer" | "batch", name). raised: what the step raised, in the pass that `stage` names; `sources`
+    then holds everything non-finite. buffers: names of tensors that are no parameters. strides: parameters whose
+    gradient has other strides, as (name, gradient's strides, parameter's strides, source of the gradient). starts:
+    (step, number of operators before it) of each step that was run.
     """
 
     tracer: Tracer
@@ -101,10 +106,10 @@ class Traced:
 class Reruns:
     """Reruns of the step `step` of `runner` from the state `before`, on the stored `batch`. `runs` counts them.
 
-    lead: the steps before it that belong to every rerun; `before` is then the state before the first of them.
-    raised: class and place of what the step raises when it fails, if it does (known once the step was traced).
-    unfused: while operators are watched, optimizers update in single operators, as a fused kernel hides which one fails.
-    failure: why the last rerun could not be done. losses: of the last rerun.
+    lead: the steps before it that belong to every rerun; `before` is then the state before the first of them. raised:
+    class and place of what the step raises when it fails, if it does (known once the step was traced). unfused: while
+    operators are watched, optimizers update in single operators, as a fused kernel hides which one fails. failure: why
+    the last rerun could not be done. losses: of the last rerun.
     """
 
     def __init__(self, runner: StepRunner, before: State, batch: Any, step: int) -> None:
@@ -165,15 +170,17 @@ class Reruns:
         except StopAt as stop:
             return stop.stage
 
-    def fails(self, overrides: Overrides = NOTHING, *, at: Stage = "param", alike: bool = False, **how: Any) -> bool | None:
+    def fails(
+        self, overrides: Overrides = NOTHING, *, at: Stage = "param", alike: bool = False, **options: Any
+    ) -> bool | None:
         """True if the step still fails at stage `at` or earlier, False if not.
 
-        None if it could not be run (see `failure`) or, with alike=True, if it failed earlier, for another reason. A finite
-        rerun is repeated as often as `luck` requires. Other keywords are those of `run`.
+        None if it could not be run (see `failure`) or, with alike=True, if it failed earlier, for another reason. A
+        finite rerun is repeated as often as `luck` requires. Other keywords are those of `run`.
         """
         losses: set[str] = set()
         for runs in itertools.count(1):
-            failed = self._fails_once(overrides, at, alike, how)
+            failed = self._fails_once(overrides, at, alike, options)
             if failed is False and self.losses:
                 losses.add(repr(self.losses))
             if self.luck.enough(runs, losses) or failed is not False:
@@ -181,10 +188,10 @@ class Reruns:
         self.luck.determinism_unknown = self.luck.determinism_unknown and not losses
         return failed
 
-    def _fails_once(self, overrides: Overrides, at: Stage, alike: bool, how: dict[str, Any]) -> bool | None:
+    def _fails_once(self, overrides: Overrides, at: Stage, alike: bool, options: dict[str, Any]) -> bool | None:
         self.losses = {}
         try:
-            found = self.run(overrides, until=at, **how)
+            found = self.run(overrides, until=at, **options)
         except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
             return True if error_site(error) == self.raised else None
@@ -323,7 +330,8 @@ class Reruns:
 
 
 class _Watch:
-    """The observer of a traced rerun: notes in `out` which losses or gradients are non-finite and ends the step there."""
+    """The observer of a traced rerun: notes in `out` which losses or gradients are non-finite and ends the step
+    there."""
 
     def __init__(self, runner: StepRunner, tracer: Tracer, out: Traced) -> None:
         self.runner, self.tracer, self.out = runner, tracer, out

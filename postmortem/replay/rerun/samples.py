@@ -1,7 +1,7 @@
-"""Which samples of the batch are at fault: replaced by healthy ones, the step is cured.
+"""The samples of a batch: swapped, left out, compared with one another.
 
-A sample is replaced by a copy of a healthy one rather than dropped: that keeps shapes, batch statistics and the
-stream of random numbers as they were.
+To test a sample it is replaced by a copy of a healthy one rather than dropped, which keeps shapes, batch statistics and
+the stream of random numbers unchanged.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Samples:
-    """The samples of a batch. `size` is their number, 0 where the batch has none to speak of.
+    """The samples of a batch. `size` is their number, 0 if the batch has none.
 
-    Per sample is every tensor whose dimension 0 has the batch's size, except the `shared` keys; `sample_dim` names
-    another dimension. Under accumulation row j of micro-batch i is sample i * rows + j. A batch may also list its samples one
-    by one (images of several sizes, their boxes).
+    Every tensor whose dimension 0 has the batch's size is per sample, except the `shared` keys; `sample_dim` names
+    another dimension. Under accumulation, row j of micro-batch i is sample i * rows + j. A batch may also list its
+    samples one by one (images of several sizes, their boxes).
     """
 
     def __init__(self, train_step: TrainStep, batch: Any) -> None:
@@ -34,7 +34,7 @@ class Samples:
         self._listed = number_listed(batch) if self._micro is None else 0
         self.parts: list[Any] = self._micro or [batch]
         self.rows = self._listed or self._count(self._micro[0] if self._micro else batch)
-        self.size = self.rows * (len(self._micro) if self._micro else 1) if train_step.divisible else 0
+        self.size = self.rows * len(self.parts) if train_step.divisible else 0
 
     def _count(self, batch: Any) -> int:
         parts = parts_of(batch)
@@ -42,19 +42,23 @@ class Samples:
             for key, value in parts.items():
                 if key in self._dims and hasattr(value, "shape"):
                     if not -len(value.shape) <= self._dims[key] < len(value.shape):
-                        raise ReplayError(f"sample_dim of {key!r} is {self._dims[key]}, but it has {len(value.shape)} dimensions")
+                        raise ReplayError(
+                            f"sample_dim of {key!r} is {self._dims[key]}, but it has {len(value.shape)} dimensions"
+                        )
                     return int(value.shape[self._dims[key]])
-            tensors = [t for key, value in parts.items() if key not in self._shared for t in tensors_in(value) if t.dim()]
+            tensors = [
+                t for key, value in parts.items() if key not in self._shared for t in tensors_in(value) if t.dim()
+            ]
         else:
             tensors = tensors_in(batch)
             tensors = tensors if tensors and tensors[0].dim() else []
         sizes = [t.shape[0] for t in tensors if t.dim()]
         if sizes[:1] == [1] and len(others := {n for n in sizes if n != 1}) == 1:
-            return others.pop()  # a factor or a step number came first
+            return others.pop()  # the first tensor was a factor or a step number
         return sizes[0] if sizes else 0
 
     def _each(self, batch: Any, change: Callable[[torch.Tensor, int], torch.Tensor]) -> Any:
-        """`batch` (no micro-batches) with `change(tensor, sample dimension)` for each tensor that has samples."""
+        """`batch` (one micro-batch) with `change(tensor, sample dimension)` applied to each tensor that has samples."""
 
         def plain(t: torch.Tensor) -> torch.Tensor:
             return change(t, 0) if t.layout == torch.strided and t.dim() and t.shape[0] == self.rows else t
@@ -72,12 +76,14 @@ class Samples:
     def take(self, batch: Any, source: Sequence[int]) -> Any:
         """The batch whose sample i is sample `source[i]` of `batch`; a shorter `source` makes a smaller batch.
 
-        Under accumulation its length is a multiple of the number of micro-batches.
+        Under accumulation, the length of `source` is a multiple of the number of micro-batches.
         """
         if self._listed:
             return pick_listed(batch, source, self._listed)
         if self._micro is None:
-            return self._each(batch, lambda t, dim: t.index_select(dim, torch.tensor(source, dtype=torch.long, device=t.device)))
+            return self._each(
+                batch, lambda t, dim: t.index_select(dim, torch.tensor(source, dtype=torch.long, device=t.device))
+            )
         rows = len(source) // len(batch)
         pooled: list[list[tuple[torch.Tensor, int]]] = []
         for micro in batch:
@@ -96,7 +102,8 @@ class Samples:
         return type(batch)(out)
 
     def replace(self, bad: Collection[int], healthy: int | Sequence[int]) -> Callable[[Any], Any]:
-        """Batch transform: the samples `bad` become copies of `healthy`; of several, of the first in their own micro-batch, if it has one."""
+        """Batch transform: the samples `bad` become copies of `healthy`; of several healthy ones, of the first in the
+        same micro-batch, if there is one."""
         fine = [healthy] if isinstance(healthy, int) else healthy
         near = {i // self.rows: i for i in reversed(fine)}
         inside = set(bad)
@@ -104,13 +111,14 @@ class Samples:
         return lambda batch: self.take(batch, source)
 
     def only(self, kept: Sequence[int]) -> Callable[[Any], Any]:
-        """Batch transform of the same size that holds only the samples `kept`, over and over."""
+        """Batch transform: a batch of the same size that repeats the samples `kept`."""
         inside = set(kept)
         source = [i if i in inside else kept[i % len(kept)] for i in range(self.size)]
         return lambda batch: self.take(batch, source)
 
     def drop(self, bad: Collection[int]) -> Callable[[Any], Any]:
-        """Batch transform: the samples `bad` are left out, each of its own micro-batch, which must have others."""
+        """Batch transform: the samples `bad` are left out. The transform raises ValueError if that empties a
+        micro-batch."""
         inside = set(bad)
         kept = [i for i in range(self.size) if i not in inside]
         return lambda batch: self.take(batch, kept) if self._micro is None else self._fewer(batch, kept)
@@ -127,12 +135,13 @@ class Samples:
         )
 
     def few(self, kept: Sequence[int], healthy: int) -> Callable[[Any], Any]:
-        """Batch transform: a batch of the samples `kept` alone, or of several micro-batches of them, filled up with copies of `healthy`."""
+        """Batch transform: a batch of the samples `kept` alone, filled up with copies of `healthy` to a multiple of the
+        number of micro-batches."""
         source = [*kept, *[healthy] * (-len(kept) % len(self.parts))]
         return lambda batch: self.take(batch, source)
 
     def bad_rows(self, batch: Any, bad: Callable[[torch.Tensor], torch.Tensor]) -> list[int]:
-        """Samples in which `bad` (a mask of a floating point tensor) is true somewhere."""
+        """Samples in which `bad`, which makes a mask of a floating point tensor, is true somewhere."""
         found: set[int] = set()
         if self._listed:
             floats = ([t for t in of if t.is_floating_point() or t.is_complex()] for of in self._tensors(batch))
@@ -149,23 +158,10 @@ class Samples:
         return sorted(found)
 
     def odd(self, batch: Any) -> list[list[int]]:
-        """Samples that stand out in the batch itself: not finite; far beyond the others' range; zero where the others are not."""
+        """Samples that stand out in the batch itself, by kind: non-finite; far beyond the others' range; zero where
+        others are not. Kinds that hold more than half of the samples are left out."""
 
-        largest: list[list[torch.Tensor]] = []  # of each micro-batch, of each of its tensors, by sample
-        if self._listed:
-            largest.append(
-                [torch.stack(column) for column in zip(*([_largest(t[None])[0] for t in of] for of in self._tensors(batch)), strict=False)]
-            )
-        for micro in [] if self._listed else batch if self._micro is not None else [batch]:
-            here: list[torch.Tensor] = []
-
-            def look(t: torch.Tensor, dim: int, here: list[torch.Tensor] = here) -> torch.Tensor:
-                if t.numel():
-                    here.append(_largest(t.detach().movedim(dim, 0)))
-                return t
-
-            self._each(micro, look)
-            largest.append(here)
+        largest = self._largest_of_listed(batch) if self._listed else self._largest(batch)
         found: list[set[int]] = [set(), set(), set()]
         for parts in zip(*largest, strict=False):
             of = torch.cat(parts)
@@ -176,12 +172,34 @@ class Samples:
                     kind.update(odd.nonzero().flatten().tolist())
         return [sorted(kind) for kind in found if 0 < len(kind) <= self.size // 2]
 
+    def _largest(self, batch: Any) -> list[list[torch.Tensor]]:
+        """[micro-batch][tensor] -> largest magnitude of each sample."""
+        found: list[list[torch.Tensor]] = []
+        for micro in batch if self._micro is not None else [batch]:
+            here: list[torch.Tensor] = []
+
+            def look(t: torch.Tensor, dim: int, here: list[torch.Tensor] = here) -> torch.Tensor:
+                if t.numel():
+                    here.append(_largest(t.detach().movedim(dim, 0)))
+                return t
+
+            self._each(micro, look)
+            found.append(here)
+        return found
+
+    def _largest_of_listed(self, batch: Any) -> list[list[torch.Tensor]]:
+        by_sample = [[_largest(t[None])[0] for t in tensors] for tensors in self._tensors(batch)]
+        return [[torch.stack(column) for column in zip(*by_sample, strict=False)]]
+
     def _tensors(self, batch: Any) -> list[list[torch.Tensor]]:
-        """The tensors of each sample of a batch that lists its samples."""
+        """The tensors of each sample, of a batch that lists its samples."""
         return [tensors_in(self.take(batch, [i])) for i in range(self.rows)]
 
     def guesses(self, shape: Sequence[int], rows: Mapping[int, list[int]], micro: int = 0) -> Iterator[list[int]]:
-        """Samples that the bad positions of a tensor may belong to, the likeliest reading first."""
+        """Samples that non-finite positions of a tensor may belong to, the likeliest reading first.
+
+        shape: of the tensor. rows: per dimension, the indices with non-finite values. micro: the micro-batch.
+        """
         n, offset = self.rows, micro * self.rows
         for d, size in enumerate(shape):
             if size == n and d in rows:
@@ -192,43 +210,51 @@ class Samples:
 
 
 def _largest(rows: torch.Tensor) -> torch.Tensor:
-    """The largest magnitude in each row, 0 in an empty one."""
+    """The largest magnitude in each row; 0 for an empty row."""
     flat = (rows.abs() if rows.is_complex() else rows).double().abs().reshape(len(rows), -1)
     return flat.amax(1) if flat.shape[1] else flat.new_zeros(len(rows))
 
 
 def number_listed(batch: Any) -> int:
-    """How many samples a batch lists one by one, itself or in a part of it (images, targets); 0 where it does not."""
+    """How many samples a batch, or a part of it, lists one by one (images, targets); 0 if it does not."""
     return len(batch) if _by_rows(batch) else next((len(part) for part in _columns(batch) if _lists_samples(part)), 0)
 
 
 def _columns(batch: Any) -> Iterable[Any]:
-    parts = parts_of(batch)
-    return parts.values() if parts is not None else batch if isinstance(batch, (list, tuple)) else ()
+    if (parts := parts_of(batch)) is not None:
+        return parts.values()
+    return batch if isinstance(batch, (list, tuple)) else ()
 
 
 def _by_rows(batch: Any) -> bool:
-    """Whether the entries of a batch are its samples: dicts and objects, or tuples in a list (a tuple of lists holds columns)."""
+    """True if the entries of a batch are its samples: dicts and objects, or tuples in a list (a tuple of lists holds
+    columns)."""
     if not _lists_samples(batch) or isinstance(batch[0], torch.Tensor):
         return False
     return not isinstance(batch[0], (list, tuple)) or isinstance(batch, list) or not any(map(_lists_samples, batch))
 
 
 def _lists_samples(value: Any) -> bool:
-    """Tensors of one kind whose shapes differ, or dicts, objects and tuples whose tensors have no batch dimension in common."""
+    """True for a list of tensors of one kind with different shapes, or of dicts, objects and tuples whose tensors have
+    no batch dimension in common."""
     if not isinstance(value, (list, tuple)) or hasattr(value, "_fields") or len(value) < 2:
         return False
     if all(isinstance(t, torch.Tensor) for t in value):
         return len({(t.dtype, t.dim()) for t in value}) == 1 and len({t.shape for t in value}) > 1
-    if any(not isinstance(v, (list, tuple)) and parts_of(v) is None for v in value) or len({type(v) for v in value}) > 1:
+    if (
+        any(not isinstance(v, (list, tuple)) and parts_of(v) is None for v in value)
+        or len({type(v) for v in value}) > 1
+    ):
         return False
     sizes = {t.shape[0] if t.dim() else 0 for v in value for t in tensors_in(v)}
-    alike = len(sizes) == 1 and max(sizes) > 1 and len(value) <= max(sizes)  # views of one batch rather than samples of one length
+    alike = (
+        len(sizes) == 1 and max(sizes) > 1 and len(value) <= max(sizes)
+    )  # views of one batch rather than samples of one length
     return len({len(tensors_in(v)) for v in value}) == 1 and bool(sizes) and not alike
 
 
 def pick_listed(batch: Any, source: Sequence[int], size: int) -> Any:
-    """A batch that lists `size` samples, with sample `source[i]` in place i; what is picked twice is copied."""
+    """A batch that lists `size` samples, with sample `source[i]` in place i; samples that occur twice are copied."""
 
     def pick(value: Any) -> Any:
         if isinstance(value, (list, tuple)) and not hasattr(value, "_fields") and len(value) == size:

@@ -43,7 +43,11 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
     """
     findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
     roles = view.run.roles if view is not None else {}
-    bad = [f for f in findings if f.name in _NONFINITE and f.severity == "error" and roles.get(f.tag or "") not in _NOT_OF_A_STEP]
+    bad = [
+        f
+        for f in findings
+        if f.name in _NONFINITE and f.severity == "error" and roles.get(f.tag or "") not in _NOT_OF_A_STEP
+    ]
     gradients = [f for f in bad if f.name == "nonfinite-gradient" or roles.get(f.tag or "") == "grad_norm"]
     losses = [f for f in bad if roles.get(f.tag or "") == "loss" and f.name != "masked-nonfinite"]
     replaced = [f for f in findings if f.name == "masked-nonfinite"]
@@ -59,7 +63,12 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
 
 
 def _by_log(
-    view: View | None, report: RunReport | None, findings: list[Finding], bad: list[Finding], losses: list[Finding], gradients: list[Finding]
+    view: View | None,
+    report: RunReport | None,
+    findings: list[Finding],
+    bad: list[Finding],
+    losses: list[Finding],
+    gradients: list[Finding],
 ) -> Aim:
     failed = report is not None and report.verdict == "failed"
     if bad:
@@ -67,9 +76,18 @@ def _by_log(
     growing = [f for f in findings if f.name in _GROWING]
     last = view.last_step if view is not None else None
     if growing:
-        ends = [s for f in growing if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None]
+        ends = [
+            s
+            for f in growing
+            if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None
+        ]
         far = max(f.step for f in growing if f.step is not None) + _FAR
-        return Aim(max(ends) if len(ends) == len(growing) else min(far, last if last is not None else far), None, failed, grows=True)
+        return Aim(
+            max(ends) if len(ends) == len(growing) else min(far, last if last is not None else far),
+            None,
+            failed,
+            grows=True,
+        )
     crashed = report is not None and report.ended in ("crashed", "cut") and last is not None
     return Aim(last, None, failed, False, _interval(view) if crashed and view is not None else 0)
 

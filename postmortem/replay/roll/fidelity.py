@@ -1,4 +1,4 @@
-"""How faithful a replay is: replayed losses against the logged ones, to the digits that the log shows."""
+"""How faithful a replay is: replayed losses compared with the logged ones, to the digits that the log shows."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.culprit import Fidelity
 from postmortem.core.errors import ReplayError, did_you_mean
-from postmortem.replay.model import Fidelity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from postmortem.core.series import Series
     from postmortem.core.view import View
-    from postmortem.replay.step.runner import StepResult
+    from postmortem.replay.step.result import StepResult
 
 SAME_RUN = 1e-3
-"""Relative difference up to which a replay counts as faithful although not every digit agrees: kernels of another machine
-or thread count round differently, and that grows with the steps; a wrong batch, state or learning rate changes the loss by far more."""
+"""Relative error up to which a replay is faithful although some digits differ. Kernels of another machine or thread
+count round differently, and the difference grows with the steps; a wrong batch, state or learning rate makes a far
+larger one."""
 SAME_STATE = 1e-5
-"""The same for the first loss that is compared, where rounding has not had the time to grow: a state one step off shows here."""
-
+"""The same for the first loss that is compared, where rounding errors have not grown: it shows a state one step off."""
 SAME_MEAN = 1e-6
-"""The same for means over steps, which trainers add up in single precision, and for one micro-batch, divided and multiplied again."""
+"""The same for means over steps, which trainers add up in single precision, and for the loss of one micro-batch, which
+is divided and multiplied again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How many digits a log shows of a quantity: `decimals` behind the point and `significant` ones, at most; `whole`: it shows
-    every digit of its float32 or float64 values."""
+    """How many digits of a quantity a log shows: at most `decimals` after the point and `significant` ones. `whole`: it
+    shows every digit of float32 or float64 values."""
 
     decimals: int
     significant: int
@@ -40,7 +41,7 @@ class Digits:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Digits:
-        """From the values themselves, as numbers keep no trailing zeros: the most that any of them has."""
+        """The most digits that any of the values has; a number does not keep its trailing zeros."""
         decimals = significant = 0
         for value in values:
             if math.isfinite(value) and value:
@@ -52,7 +53,7 @@ class Digits:
         return cls(decimals, significant, significant > (7 if single else 12))
 
     def same(self, logged: float, replayed: float) -> bool:
-        """Whether `replayed` would have been logged as `logged`; two non-finite values are the same."""
+        """True if `replayed` would have been logged as `logged`; two non-finite values are the same."""
         if not math.isfinite(logged) or not math.isfinite(replayed):
             return math.isfinite(logged) == math.isfinite(replayed)
         if np.float32(logged) == np.float32(replayed):
@@ -65,7 +66,7 @@ class Digits:
 
 
 def _shortest(value: float) -> tuple[str, str, str]:
-    """Mantissa and exponent of the shortest decimal that reads as `value`: as a float, or as a float32 where it is one."""
+    """(mantissa, "e", exponent) of the shortest decimal that parses to `value`, as a float32 if it is one."""
     single = np.float32(value)
     text = np.format_float_scientific(single if float(single) == value else value, trim="-")
     return text.partition("e")
@@ -73,9 +74,11 @@ def _shortest(value: float) -> tuple[str, str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoggedLoss:
-    """One logged tag with its values by step. `mean`: the log shows the mean of the steps since the one before; `last`: that of the
-    last micro-batch alone (as nanoGPT and Lightning do). From step
-    `masked` on it may show numbers in place of values that were not finite."""
+    """One logged tag with its values by step.
+
+    mean: each value is the mean of the steps since the last one. last: each value is the loss of the last micro-batch
+    alone, as nanoGPT and Lightning log it. masked: from this step on, numbers may stand in place of non-finite values.
+    """
 
     tag: str
     values: dict[int, float]
@@ -85,35 +88,49 @@ class LoggedLoss:
     last: bool = False
 
     def same(self, logged: float, replayed: float) -> bool:
-        """Whether they are equal as the log shows them; a mean depends on the order of its terms, a part of it on how it was divided."""
-        return self.digits.same(logged, replayed) or ((self.mean or self.last) and math.isclose(logged, replayed, rel_tol=SAME_MEAN))
+        """True if they are equal to the digits that the log shows, or close if rounding depends on the trainer."""
+        if self.digits.same(logged, replayed):
+            return True
+        return (self.mean or self.last) and math.isclose(logged, replayed, rel_tol=SAME_MEAN)
 
     def pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
-        """(step, logged, replayed) where both exist and neither was replaced; `name` None is the step's whole loss."""
-        every = self._pairs(results, name)
-        return [(s, a, b) for s, a, b in every if self.masked is None or s < self.masked or math.isfinite(b) or not math.isfinite(a)]
+        """(step, logged, replayed) of the steps that have both, without replaced values. `name` None: the sum of the
+        losses."""
+        return [
+            (step, logged, got)
+            for step, logged, got in self._pairs(results, name)
+            if not self._replaced(step, logged, got)
+        ]
+
+    def _replaced(self, step: int, logged: float, replayed: float) -> bool:
+        """True if the logged number may stand in place of a non-finite value."""
+        return self.masked is not None and step >= self.masked and math.isfinite(logged) and not math.isfinite(replayed)
 
     def _pairs(self, results: Sequence[StepResult], name: str | None) -> list[tuple[int, float, float]]:
-        if self.last:
-            got = {r.step: sum(r.last.values()) if name is None else r.last[name] for r in results if r.last and (name is None or name in r.last)}
-        else:
-            got = {r.step: r.loss if name is None else r.losses[name] for r in results if name is None or name in r.losses}
+        got: dict[int, float] = {}
+        for r in results:
+            losses = r.last if self.last else r.losses
+            if name is not None and name in losses:
+                got[r.step] = losses[name]
+            elif name is None and (losses or not self.last):
+                got[r.step] = sum(losses.values()) if self.last else r.loss
         if not self.mean:
             return [(s, self.values[s], got[s]) for s in got if s in self.values]
-        steps = sorted(self.values)
         found = []
-        for before, step in itertools.pairwise(steps):
-            if all(s in got for s in range(before + 1, step + 1)):
-                found.append((step, self.values[step], float(np.mean([got[s] for s in range(before + 1, step + 1)]))))
+        for before, step in itertools.pairwise(sorted(self.values)):
+            since = range(before + 1, step + 1)
+            if all(s in got for s in since):
+                found.append((step, self.values[step], float(np.mean([got[s] for s in since]))))
         return found
 
 
 def logged_losses(
     view: View | None, logged: str | Mapping[str, str] | None, names: Sequence[str], *, masked: int | None = None
 ) -> dict[str | None, list[LoggedLoss]]:
-    """For each loss that a step returns (None: their sum) the tags that may hold it; from step `masked` on they may hold replaced values.
+    """The tags that may hold each loss that a step returns, by its name (None: the sum of the losses).
 
-    `logged` is the recipe's word for it: a tag, or {loss name: tag}. ReplayError where the log has no such tag.
+    logged: what the recipe says, a tag or {name of a loss: tag}. masked: from this step on, the log may hold numbers in
+    place of non-finite values. Raises ReplayError if the log has no such tag.
     """
     if view is None:
         return {}
@@ -121,16 +138,21 @@ def logged_losses(
     return {name: [replace(loss, masked=masked) for loss in losses] for name, losses in found.items()}
 
 
-def _by_loss(view: View, logged: str | Mapping[str, str] | None, names: Sequence[str]) -> dict[str | None, list[LoggedLoss]]:
+def _by_loss(
+    view: View, logged: str | Mapping[str, str] | None, names: Sequence[str]
+) -> dict[str | None, list[LoggedLoss]]:
     single = list(names) == ["loss"]
     if isinstance(logged, str):
         return {(names[0] if len(names) == 1 else None): _candidates(_tagged(view, logged))}
     if logged:
         return {(name if name in names else None): _candidates(_tagged(view, tag)) for name, tag in logged.items()}
     if single:
-        return {"loss": _candidates(view.of("loss") or [s for s in view.series if _last(s.tag) in ("loss", "nll", "objective")])}
+        series = view.of("loss") or [s for s in view.series if _last(s.tag) in ("loss", "nll", "objective")]
+        return {"loss": _candidates(series)}
     exact = {s.tag: [s] for s in view.series}
-    by_name: dict[str | None, list[LoggedLoss]] = {n: _candidates(exact.get(n) or [s for s in view.series if _is_name(s.tag, n)]) for n in names}
+    by_name: dict[str | None, list[LoggedLoss]] = {
+        n: _candidates(exact.get(n) or [s for s in view.series if _is_name(s.tag, n)]) for n in names
+    }
     if not any(by_name.values()):
         by_name = {None: _candidates(view.of("loss"))}
     return {n: found for n, found in by_name.items() if found}
@@ -141,7 +163,8 @@ def _tagged(view: View, tag: str) -> list[Series]:
     found = exact or [s for s in view.series if s.tag.endswith("/" + tag) or tag.endswith("/" + s.tag)]
     if not found:
         tags = [s.tag for s in view.series]
-        raise ReplayError(f"the recipe says the loss is logged as {tag!r}, but the log has no such tag{did_you_mean(tag, tags)}")
+        known = did_you_mean(tag, tags)
+        raise ReplayError(f"the recipe says the loss is logged as {tag!r}, but the log has no such tag{known}")
     return found
 
 
@@ -172,6 +195,12 @@ def _candidates(series: Sequence[Series]) -> list[LoggedLoss]:
 
 @dataclass(frozen=True, slots=True)
 class _Score:
+    """How well the replayed losses agree with one logged tag (`of`).
+
+    exact, compared, finite: numbers of values. error, first_error: largest and first relative error. mismatch: the
+    first step that differs.
+    """
+
     exact: int
     compared: int
     error: float
@@ -179,31 +208,43 @@ class _Score:
     mismatch: int | None
     nonfinite_differs: bool
     finite: int
-    of: LoggedLoss | None
+    of: LoggedLoss
 
 
 def _score(candidate: LoggedLoss, results: Sequence[StepResult], name: str | None) -> _Score:
     pairs = candidate.pairs(results, name)
-    wrong = [step for step, a, b in pairs if not candidate.same(a, b)]
+    differing = [step for step, a, b in pairs if not candidate.same(a, b)]
     finite = [(a, b) for _, a, b in pairs if math.isfinite(a) and math.isfinite(b)]
     errors = [0.0 if candidate.same(a, b) else abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in finite]
     differs = any(math.isfinite(a) != math.isfinite(b) for _, a, b in pairs)
-    right, largest = len(pairs) - len(wrong), max(errors, default=0.0)
-    return _Score(right, len(pairs), largest, next(iter(errors), 0.0), min(wrong, default=None), differs, len(finite), candidate)
+    return _Score(
+        exact=len(pairs) - len(differing),
+        compared=len(pairs),
+        error=max(errors, default=0.0),
+        first_error=next(iter(errors), 0.0),
+        mismatch=min(differing, default=None),
+        nonfinite_differs=differs,
+        finite=len(finite),
+        of=candidate,
+    )
 
 
 def compare(
-    results: Sequence[StepResult], losses: Mapping[str | None, Sequence[LoggedLoss]], *, checkpoint: str | None = None, first_step: int | None = None
+    results: Sequence[StepResult],
+    losses: Mapping[str | None, Sequence[LoggedLoss]],
+    *,
+    checkpoint: str | None = None,
+    first_step: int | None = None,
 ) -> Fidelity:
-    """The fidelity of a roll. Where several tags could hold a loss, the one that agrees best is taken and named.
+    """The fidelity of a roll. If several tags may hold a loss, the one that agrees best counts.
 
-    A value that differs and may be a mean over steps that were not all replayed says nothing.
+    A value that differs does not count if it may be a mean over steps that were not all replayed.
     """
     scores = []
     for name, candidates in losses.items():
         every = [_score(c, results, name) for c in candidates]
-        unread = {s.of.tag for s in every if s.of is not None and s.of.mean and not s.compared}
-        ranked = [s for s in every if s.compared and (s.exact or s.of is None or s.of.tag not in unread)]
+        unread = {s.of.tag for s in every if s.of.mean and not s.compared}
+        ranked = [s for s in every if s.compared and (s.exact or s.of.tag not in unread)]
         if ranked:
             scores.append(max(ranked, key=lambda s: (s.exact / s.compared, -s.error, s.compared)))
     compared, exact = sum(s.compared for s in scores), sum(s.exact for s in scores)
@@ -227,19 +268,23 @@ def compare(
 
 
 def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mismatch: int | None, ok: bool) -> str:
-    told = [
-        (s.of.tag, " (means over the steps between two lines)" if s.of.mean else " (of the last micro-batch)" if s.of.last else "")
-        for s in scores
-        if s.of
-    ]
-    tags = ", ".join(tag + how for tag, how in told)
+    tags = ", ".join(s.of.tag + _kind(s.of) for s in scores)
+    reproduced = f"{exact} of {compared} logged losses"
     if exact == compared and not any(s.finite for s in scores):
-        return f"only what is not finite could be compared: {tags} is so where the replay is, which says little of the state before"
+        little = "which says little of the state before"
+        return f"only what is not finite could be compared: {tags} is so where the replay is, {little}"
     if exact == compared:
         return f"{compared} logged loss{'es' if compared > 1 else ''} of {tags} reproduced, every digit"
     if ok:
-        return f"{exact} of {compared} logged losses of {tags} reproduced to every digit, the others within {error:.1e}: rounding of another machine"
+        others = f"the others within {error:.1e}: rounding of another machine"
+        return f"{reproduced} of {tags} reproduced to every digit, {others}"
     return (
-        f"the replay parts from {tags} at step {mismatch} ({exact} of {compared} logged losses reproduced, relative error up to {error:.1e}): "
+        f"the replay parts from {tags} at step {mismatch} ({reproduced} reproduced, relative error up to {error:.1e}): "
         "the batch order, the state or the code is not the run's, so what it shows may not be what happened"
     )
+
+
+def _kind(loss: LoggedLoss) -> str:
+    if loss.mean:
+        return " (means over the steps between two lines)"
+    return " (of the last micro-batch)" if loss.last else ""

@@ -1,7 +1,7 @@
-"""Puts a checkpoint's content into a recipe's model, optimizer, scheduler, scaler and random generators.
+"""Loads a checkpoint into a recipe's model, optimizer, scheduler, scaler and random generators.
 
-Each part is looked for by what it looks like (a dict of tensors that fits the model, a dict with ``param_groups``, …), the usual
-names deciding where several fit. The account says what fitted, from where, and what did not.
+Each part is recognised by its form (a dict of tensors that fits the model, a dict with ``param_groups``, …); if several
+fit, the usual names decide. The account lists what was loaded, from where, and what was not.
 """
 
 from __future__ import annotations
@@ -11,63 +11,30 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from postmortem.checkpoints.content import read_file
 from postmortem.checkpoints.find import companions_of
 from postmortem.checkpoints.formats.shared.restricted_pickle import WHOLE
 from postmortem.core.errors import ReplayError, UnreadableCheckpoint
+from postmortem.replay.roll.random_state import NO_RANDOM_STATE, SavedRng, find_rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from postmortem.checkpoints.content import Saved
+    from postmortem.replay.roll.random_state import Where
     from postmortem.replay.step.runner import StepRunner
 
-    Where = tuple[str, ...]
-
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-_SHADOW = ("ema", "shadow", "swa", "averaged", "teacher", "best")  # a second copy of the weights beside those in training
-_CPU_RNG_BYTES = 5056  # torch's mt19937 state on the CPU
-
-
-NO_RANDOM_STATE = "the checkpoint has no random state: noise (dropout, shuffling) cannot be the run's own"
-
-
-@dataclass(slots=True)
-class SavedRng:
-    """Random states found in a checkpoint; None where it has none of that kind."""
-
-    cpu: torch.Tensor | None = None
-    cuda: list[torch.Tensor] = field(default_factory=list)
-    numpy: Any = None
-    python: Any = None
-
-    def restore(self) -> None:
-        """Sets every generator: to the saved state, or to a fixed seed, so that what came before has no effect."""
-        import random
-
-        torch.manual_seed(0)
-        np.random.seed(0)
-        random.seed(0)
-        if self.cpu is not None:
-            torch.set_rng_state(self.cpu)
-        if self.cuda and torch.cuda.is_available():
-            for device, state in enumerate(self.cuda[: torch.cuda.device_count()]):
-                torch.cuda.set_rng_state(state, device)
-        if self.numpy is not None:
-            np.random.set_state(self.numpy)
-        if self.python is not None:
-            random.setstate(self.python)
-
-    def names(self) -> list[str]:
-        return [n for n in ("cpu", "cuda", "numpy", "python") if (value := getattr(self, n)) is not None and (n != "cuda" or value)]
+_SHADOW = ("ema", "shadow", "swa", "averaged", "teacher", "best")
+"""Names of a second copy of the weights beside those in training."""
 
 
 @dataclass(slots=True)
 class Account:
-    """What of a checkpoint went where (`fitted`), what did not (`unfitted`), and the random states to set before the first batch."""
+    """What of a checkpoint was loaded (`fitted`), what was not (`unfitted`), and the random states to set before the
+    first batch."""
 
     fitted: list[str] = field(default_factory=list)
     unfitted: list[str] = field(default_factory=list)
@@ -75,11 +42,11 @@ class Account:
 
 
 def load_saved(runner: StepRunner, saved: Saved, *, trust: bool = False) -> Account:
-    """Loads what `saved` holds into the runner's objects; the random states are left to the caller (`account.rng.restore()`).
+    """Loads `saved` into the runner's objects. The caller sets the random states (`account.rng.restore()`).
 
-    Of several models, or an optimizer, that it lacks, what was saved beside it for the same step is taken as well (`trust` as in `read_saved`).
-    ReplayError where weights have other shapes than the model's, where trainable weights are missing, or where
-    no weights are found at all: a replay from such a state would say nothing about the run.
+    If it lacks one of several models, or the optimizer, files saved beside it for the same step are read too (`trust`
+    as in `read_saved`). Raises ReplayError if weights have other shapes than the model's, if trainable weights are
+    missing or if there are no weights: a replay from such a state would say nothing about the run.
     """
     saved = _with_companions(saved, runner, trust)
     account = Account(rng=find_rng(saved.content))
@@ -89,15 +56,18 @@ def load_saved(runner: StepRunner, saved: Saved, *, trust: bool = False) -> Acco
     schedulers = {"" if len(runner.schedulers) == 1 else str(i): s for i, s in enumerate(runner.schedulers)}
     _load_parts(account, saved.content, "scheduler", schedulers, _is_scheduler, _load_scheduler)
     if runner.scaler is not None:
-        _load_parts(account, saved.content, "scaler", {"": runner.scaler}, _is_scaler, lambda s, state: s.load_state_dict(state))
-    names = account.rng.names()
-    (account.fitted if names else account.unfitted).append(f"random state: {', '.join(names)}" if names else NO_RANDOM_STATE)
+        scalers = {"": runner.scaler}
+        _load_parts(account, saved.content, "scaler", scalers, _is_scaler, lambda s, state: s.load_state_dict(state))
+    if names := account.rng.names():
+        account.fitted.append(f"random state: {', '.join(names)}")
+    else:
+        account.unfitted.append(NO_RANDOM_STATE)
     account.unfitted += [f"{p.path}: {p.what}" for p in saved.problems]
     return account
 
 
 def _with_companions(saved: Saved, runner: StepRunner, trust: bool) -> Saved:
-    """`saved` with the files beside it under their names, where it is one of several that make up the state of a step."""
+    """`saved`, together with the files beside it if it is one of several that make up the state of a step."""
     several = len(runner.models) > 1 or not any(_is_optimizer(state) for _, state in _dicts(saved.content))
     others = companions_of(saved.path) if several else []
     if not others:
@@ -115,7 +85,8 @@ def _with_companions(saved: Saved, runner: StepRunner, trust: bool) -> Saved:
 
 
 def _dicts(content: Any) -> Iterator[tuple[Where, dict[Any, Any]]]:
-    """The dicts in nested dicts and short lists, with their paths, outer ones first; of those that hold themselves over and over, some."""
+    """The dicts in nested dicts and short lists, with their paths, outer ones first. Limited in depth and number, as
+    they may contain themselves."""
     return itertools.islice(_every_dict(content, (), 4), 100_000)
 
 
@@ -135,17 +106,22 @@ def _every_dict(value: Any, where: Where, depth: int) -> Iterator[tuple[Where, d
 
 
 def _is_weights(state: dict[Any, Any]) -> bool:
-    return any(isinstance(v, torch.Tensor) and isinstance(k, str) for k, v in state.items()) and not _is_optimizer(state)
+    named = any(isinstance(v, torch.Tensor) and isinstance(k, str) for k, v in state.items())
+    return named and not _is_optimizer(state)
 
 
 def _plain(name: str) -> str:
-    """A parameter's name without what wrappers (DDP, FSDP, compile, checkpointing) put into it."""
+    """A parameter's name without the components that wrappers (DDP, FSDP, compile, checkpointing) add."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 @dataclass(slots=True)
 class _Fit:
-    """How a saved dict fits a model: model's name -> saved name; names with other shapes; what was renamed."""
+    """How a saved dict fits a model.
+
+    pairs: name in the model -> saved name. mismatched: names in the model whose shape differs. renamed: how the names
+    were changed, in words.
+    """
 
     where: Where
     source: dict[str, Any]
@@ -164,8 +140,8 @@ def _fit(target: dict[str, Any], where: Where, source: dict[str, Any]) -> _Fit:
         same = sum(_same_shape(target[t], source[s]) for t, s in pairs.items())
         score = same + 0.01 * len(pairs)
         if score > best[0]:
-            said = f" (prefix {strip!r} taken off)" if strip else f" (prefix {add!r} put on)" if add else ""
-            best = score, pairs, said
+            added = f" (prefix {add!r} put on)" if add else ""
+            best = score, pairs, f" (prefix {strip!r} taken off)" if strip else added
     pairs = best[1]
     mismatched = [t for t, s in pairs.items() if not _same_shape(target[t], source[s])]
     return _Fit(where, source, pairs, mismatched, best[2])
@@ -186,20 +162,16 @@ def _same_shape(a: Any, b: Any) -> bool:
 
 
 def _named(where: Where, key: str) -> float:
-    """How much the path of a part speaks for the name `key`: 1 where a component is it, less where one contains it."""
+    """How well the path of a part matches the name `key`: 1 if a component equals it, less if one contains it."""
     parts = [p.lower() for p in where]
     key = key.lower()
     if not key:
         return 0.0
     if key in parts:
         return 1.0
-    return (
-        0.5
-        if any(key in part.replace("-", "_").split("_") or part.endswith(key) for part in parts)
-        else 0.25
-        if any(key in p for p in parts)
-        else 0.0
-    )
+    if any(key in part.replace("-", "_").split("_") or part.endswith(key) for part in parts):
+        return 0.5
+    return 0.25 if any(key in part for part in parts) else 0.0
 
 
 def _load_model(key: str, model: torch.nn.Module, saved: Saved, account: Account) -> None:
@@ -218,20 +190,18 @@ def _load_model(key: str, model: torch.nn.Module, saved: Saved, account: Account
         raise ReplayError(f"{saved.path}: no weights in it fit the recipe's {what}{tail}")
     place = ".".join(best.where) or "the file itself"
     if best.mismatched:
-        shown = ", ".join(
-            f"{n} is {tuple(best.source[best.pairs[n]].shape)} in the checkpoint and {tuple(target[n].shape)} in the model"
-            for n in best.mismatched[:3]
-        )
-        raise ReplayError(f"{saved.path}: {len(best.mismatched)} weights do not fit the recipe's {what}: {shown}")
+        pairs = [(n, tuple(best.source[best.pairs[n]].shape), tuple(target[n].shape)) for n in best.mismatched[:3]]
+        shapes = ", ".join(f"{n} is {there} in the checkpoint and {here} in the model" for n, there, here in pairs)
+        raise ReplayError(f"{saved.path}: {len(best.mismatched)} weights do not fit the recipe's {what}: {shapes}")
     model.load_state_dict({t: best.source[s] for t, s in best.pairs.items()}, strict=False)
-    loaded = {id(t) for name, t in _tensors(model).items() if name in best.pairs}
-    missing = [name for name, t in _tensors(model).items() if name not in best.pairs and name in target and id(t) not in loaded]
-    trainable = [n for n in missing if _tensors(model)[n].requires_grad]
+    tensors = _tensors(model)
+    loaded = {id(t) for name, t in tensors.items() if name in best.pairs}
+    missing = [name for name, t in tensors.items() if name in target and name not in best.pairs and id(t) not in loaded]
+    trainable = [name for name in missing if tensors[name].requires_grad]
     adapter = any("lora" in s.lower() or "adapter" in s.lower() for s in best.pairs.values())
     if trainable and not adapter:
-        raise ReplayError(
-            f"{saved.path}: {len(trainable)} trainable weights of the recipe's {what} are missing in {place}: {', '.join(trainable[:4])}{tail}"
-        )
+        lost = f"{len(trainable)} trainable weights of the recipe's {what} are missing in {place}"
+        raise ReplayError(f"{saved.path}: {lost}: {', '.join(trainable[:4])}{tail}")
     account.fitted.append(f"{what}: {len(best.pairs)} of {len(target)} tensors from {place}{best.renamed}")
     if missing:
         account.unfitted.append(f"{what}: not in the checkpoint: {_some(missing)}")
@@ -265,11 +235,19 @@ def _is_scaler(state: dict[Any, Any]) -> bool:
 
 
 def _load_parts(
-    account: Account, content: Any, what: str, parts: dict[str, Any], looks: Callable[[dict[Any, Any]], bool], load: Callable[[Any, Any], None]
+    account: Account,
+    content: Any,
+    what: str,
+    parts: dict[str, Any],
+    looks: Callable[[dict[Any, Any]], bool],
+    load: Callable[[Any, Any], None],
 ) -> None:
-    """Gives every part the saved dict that is meant for it: by name, else in order."""
+    """Loads into every part the saved dict that belongs to it, by name, else in order.
+
+    what: the kind of the parts. looks: whether a dict is the state of such a part.
+    """
     found = [(where, state) for where, state in _dicts(content) if looks(state)]
-    # a scheduler made of schedulers (SequentialLR) holds the states of its parts: only the outermost is one
+    # the state of a scheduler made of schedulers (SequentialLR) contains those of its parts: only the outermost counts
     outer = [(w, s) for w, s in found if not any(w != o and w[: len(o)] == o for o, _ in found)]
     for i, (key, part) in enumerate(parts.items()):
         label = f"{what} {key!r}" if key else what
@@ -282,15 +260,18 @@ def _load_parts(
             load(part, state)
             account.fitted.append(f"{label}: from {'.'.join(where) or 'the file itself'}")
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
-            account.unfitted.append(f"{label}: {'.'.join(where)} does not fit: {' '.join(str(error).split())[:200]}; it starts fresh")
-            part.load_state_dict(before)  # it may have taken a part of it
+            account.unfitted.append(
+                f"{label}: {'.'.join(where)} does not fit: {' '.join(str(error).split())[:200]}; it starts fresh"
+            )
+            part.load_state_dict(before)  # a part of it may have been loaded
 
 
-_BY_GROUP = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs")  # lists with one entry per group of the optimizer
+_BY_GROUP = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs")
+"""Entries of a scheduler's state that are lists with one item per parameter group."""
 
 
 def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
-    """ValueError where the state is of a scheduler of another kind or of another optimizer: torch itself would take it."""
+    """Raises ValueError if the state is of another kind of scheduler or optimizer, which torch would not notice."""
     own = scheduler.state_dict()
     for key in _BY_GROUP:
         mine, other = own.get(key), state.get(key)
@@ -299,7 +280,8 @@ def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
             raise ValueError(f"it is for {given}, the recipe's optimizer has {len(mine)}")
     missing = sorted(k for k in own.keys() - state.keys() if not k.startswith("_"))
     if missing:
-        raise ValueError(f"it is of another kind of scheduler than the recipe's {type(scheduler).__name__}: it has no {', '.join(missing[:3])}")
+        kind = f"another kind of scheduler than the recipe's {type(scheduler).__name__}"
+        raise ValueError(f"it is of {kind}: it has no {', '.join(missing[:3])}")
     scheduler.load_state_dict(state)
 
 
@@ -317,7 +299,7 @@ def _load_optimizer(runner: StepRunner) -> Callable[[Any, Any], None]:
 
 
 def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
-    """`saved` with its state keyed by position, as torch wants it (distributed checkpoints key it by name or by text)."""
+    """`saved` with its state keyed by position, as torch expects it; distributed checkpoints use names or strings."""
     groups = saved["param_groups"]
     groups = [groups[k] for k in sorted(groups)] if isinstance(groups, dict) else groups
     state = {int(k) if isinstance(k, str) and k.isdigit() else k: v for k, v in saved["state"].items()}
@@ -337,58 +319,26 @@ _SETTINGS = {"lr", "betas", "eps", "momentum", "alpha", "dampening", "lr_decay",
 
 
 def _check_groups(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """ValueError where the saved state is of another kind of optimizer, or has other groups."""
+    """Raises ValueError if the saved state is of another kind of optimizer, or has other groups."""
     own, given = optimizer.param_groups, saved["param_groups"]
     missing = sorted((_SETTINGS & own[0].keys()) - given[0].keys()) if own and given else []
     if missing:
-        raise ValueError(f"it is of another kind of optimizer than the recipe's {type(optimizer).__name__}: it has no {', '.join(missing)}")
+        kind = f"another kind of optimizer than the recipe's {type(optimizer).__name__}"
+        raise ValueError(f"it is of {kind}: it has no {', '.join(missing)}")
     counts = [[len(g["params"]) for g in groups] for groups in (given, own)]
     if counts[0] != counts[1]:
-        said = [f"{len(c)} group{'s' * (len(c) > 1)} of {', '.join(map(str, c))} parameters" for c in counts]
-        raise ValueError(f"it has {said[0]}, the recipe's optimizer {said[1]}: give the recipe the run's groups, in their order")
+        saves, has = [f"{len(c)} group{'s' * (len(c) > 1)} of {', '.join(map(str, c))} parameters" for c in counts]
+        raise ValueError(
+            f"it has {saves}, the recipe's optimizer {has}: give the recipe the run's groups, in their order"
+        )
 
 
 def _check_shapes(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
-    """ValueError where a saved average belongs to a parameter of another shape: torch itself would load it."""
+    """Raises ValueError if a saved average has another shape than its parameter, which torch would not notice."""
     ids = [i for g in saved["param_groups"] for i in g["params"]]
     params = [p for g in optimizer.param_groups for p in g["params"]]
     for i, p in zip(ids, params, strict=False):
         for key, value in (saved["state"].get(i) or {}).items():
-            if key in ("exp_avg", "exp_avg_sq", "momentum_buffer") and isinstance(value, torch.Tensor) and value.shape != p.shape:
+            average = key in ("exp_avg", "exp_avg_sq", "momentum_buffer") and isinstance(value, torch.Tensor)
+            if average and value.shape != p.shape:
                 raise ValueError(f"{key} of parameter {i} is {tuple(value.shape)}, the parameter {tuple(p.shape)}")
-
-
-# ---- random states
-
-
-def find_rng(content: Any) -> SavedRng:
-    """The random states in a checkpoint, told by their form; those of a data loader's own generator are left alone."""
-    found = SavedRng()
-    _find_rng(content, (), found, set())
-    return found
-
-
-def _find_rng(value: Any, where: Where, found: SavedRng, seen: set[int]) -> None:
-    path = ".".join(where).lower()
-    if len(where) > 5 or id(value) in seen or any(word in path for word in ("loader", "sampler", "generator", "dataset")):
-        return
-    if "optim" in path and not isinstance(value, dict) and "rng" not in path and "random" not in path:
-        return  # an optimizer's own bytes; a file optimizer.pt may hold random states as well
-    if isinstance(value, (dict, list, tuple)):
-        seen.add(id(value))  # a pickle of a few bytes can hold one dict a million times
-    if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 and value.dim() == 1:
-        if value.numel() == _CPU_RNG_BYTES and found.cpu is None:
-            found.cpu = value.clone()
-        elif value.numel() in (16, 24) and ("cuda" in path or "rng" in path or "gpu" in path):
-            found.cuda.append(value.clone())
-    elif isinstance(value, tuple) and len(value) == 5 and value[0] == "MT19937":
-        found.numpy = value if found.numpy is None else found.numpy
-    elif isinstance(value, (tuple, list)) and len(value) == 3 and value[0] == 3 and isinstance(value[1], (tuple, list)) and len(value[1]) == 625:
-        found.python = (value[0], tuple(value[1]), value[2]) if found.python is None else found.python
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(inner, torch.Tensor) or inner.dtype == torch.uint8:
-                _find_rng(inner, (*where, str(key)), found, seen)
-    elif isinstance(value, (list, tuple)) and len(value) <= 64:
-        for i, inner in enumerate(value):
-            _find_rng(inner, (*where, str(i)), found, seen)

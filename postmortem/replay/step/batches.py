@@ -1,4 +1,4 @@
-"""The tensors in a batch, whatever holds them: dicts, tuples, dataclasses, numpy arrays, nested in one another."""
+"""The tensors in a batch, whatever holds them: nested dicts, tuples, dataclasses, numpy arrays."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NUMERIC = "fiucb"  # kinds of numpy arrays that torch can hold
 
 
 def tensor_map(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
-    """`value` with `change` applied to every tensor and numeric numpy array in it; what holds them keeps its type.
+    """`value` with `change` applied to every tensor and numeric numpy array in it; containers keep their type.
 
-    Objects that can `clone` themselves (graph batches) are cloned, anything else is passed on as it is.
+    Objects that can `clone` themselves (graph batches) are cloned, anything else is passed through.
     """
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -39,16 +39,19 @@ def _array(change: Callable[[torch.Tensor], Any], value: np.ndarray[Any, Any]) -
     if value.dtype.kind not in _NUMERIC or not value.dtype.isnative:
         return value
     try:
-        with _disable_current_modes():  # it shares memory: a tracer that mends what operators give must not see it
+        with _disable_current_modes():  # it shares memory: a tracer that repairs outputs must not see it
             tensor = torch.from_numpy(value if min(value.strides, default=0) >= 0 else value.copy())
     except TypeError:  # a type that torch lacks
         return value.copy()
     changed = change(tensor)
-    return value if changed is tensor else changed.numpy() if changed.dtype != torch.bfloat16 else changed
+    if changed is tensor:
+        return value
+    return changed.numpy() if changed.dtype != torch.bfloat16 else changed
 
 
 def parts_of(value: Any) -> dict[Any, Any] | None:
-    """What a batch holds by name: items of a dict, fields of a named tuple, attributes of an object with tensors; else None."""
+    """The named parts of a batch: items of a dict, fields of a named tuple, attributes of an object with tensors; else
+    None."""
     if isinstance(value, (dict, UserDict)):
         return dict(value.items())
     if isinstance(value, tuple):
@@ -76,7 +79,7 @@ def with_parts(value: Any, parts: dict[Any, Any]) -> Any:
 
 
 def clone_tensor(t: torch.Tensor) -> torch.Tensor:
-    """A detached copy with the same layout that asks for a gradient where the original does."""
+    """A detached copy with the same layout, which requires a gradient if the original does."""
     return t.detach().clone().requires_grad_(t.requires_grad)
 
 

@@ -1,24 +1,31 @@
-"""Modes that see the calls of torch functions while a step runs, in its backward pass as well."""
+"""Modes that intercept calls of torch functions while a step runs, in its backward pass as well."""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.autograd.graph import _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
+from postmortem.replay.trace.places import user_frame
+
+if TYPE_CHECKING:
+    from types import FrameType
+
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
 
 
 class StepMode(TorchFunctionMode):
-    """Calls `change(function, args, kwargs)` for every torch function, and the function with what that returns.
+    """Calls `change(function, args, kwargs)` for every torch function, and then the function with what that returned.
 
-    A mode is off inside the functions that it sees: `backward` is run with it on, so that hooks, custom Functions and
-    recomputed blocks are seen too.
+    A mode is off inside the functions that it intercepts. `backward` is run with it on, so that hooks, custom Functions
+    and recomputed blocks are seen, too.
     """
 
     def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        """(function, args, kwargs) to call instead."""
         raise NotImplementedError
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -31,7 +38,15 @@ class StepMode(TorchFunctionMode):
 
 
 def _backward(outputs: Any, gradients: Any = None) -> None:
-    """`torch.autograd.backward`, by the engine itself: the public function would be intercepted once more."""
+    """`torch.autograd.backward`, by the engine itself: the public function would be intercepted again."""
     of = (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
-    given = (torch.ones_like(of[0]),) if gradients is None else (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients)
+    if gradients is None:
+        gradients = (torch.ones_like(of[0]),)
+    given = (gradients,) if isinstance(gradients, torch.Tensor) else tuple(gradients)
     _engine_run_backward(of, given, False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def calling_frame(file: str, line: int) -> FrameType | None:
+    """For `StepMode.change`: the frame of the user's code that makes the call, None if it is at another line."""
+    frame = user_frame(sys._getframe(2))
+    return frame if frame is not None and frame.f_lineno == line and frame.f_code.co_filename == file else None

@@ -1,4 +1,4 @@
-"""A step in another precision than its own: its state cast, the casts that its code names, the noise that it draws."""
+"""Running a step in another precision: its state, the explicit casts in its code, the noise that it draws."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _COMPLEX = {torch.float32: torch.complex64, torch.float64: torch.complex128}
 
 
 def cast(t: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """`t` in the real type `dtype`, a complex one in its complex twin, integers as they are."""
+    """`t` in the real type `dtype`; a complex tensor in the complex type of that precision, integers unchanged."""
     if t.is_complex():
         return t.to(_COMPLEX.get(dtype, t.dtype))
     return t.detach().to(dtype).requires_grad_(t.requires_grad) if t.is_floating_point() else t
 
 
 def _cast_held(value: Any, dtype: torch.dtype) -> Any:
-    """`value` with the tensors in it in `dtype`; lists, deques and dicts stay the objects that they are, as others may hold them."""
+    """`value` with its tensors in `dtype`. Lists, deques and dicts keep their identity, as others may hold them."""
     if isinstance(value, torch.Tensor):
         return cast(value, dtype) if value.is_leaf else value
     if isinstance(value, dict):
         for k, v in list(value.items()):
-            value[k] = _cast_held(v, dtype)  # item by item: a Counter's update adds
+            value[k] = _cast_held(v, dtype)  # one by one: the update of a Counter adds
     elif isinstance(value, (list, deque)):
         for i, v in enumerate(value):
             value[i] = _cast_held(v, dtype)
@@ -42,10 +42,13 @@ def _cast_held(value: Any, dtype: torch.dtype) -> Any:
 
 
 def cast_state(
-    models: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer], dtype: torch.dtype, others: Iterable[Any] = ()
+    models: Iterable[torch.nn.Module],
+    optimizers: Iterable[torch.optim.Optimizer],
+    dtype: torch.dtype,
+    others: Iterable[Any] = (),
 ) -> None:
-    """Parameters, buffers, tensors in plain attributes (queues, averages) and optimizer state in `dtype`; gradients are
-    dropped. `others`: what else the step holds, of which small tensors are cast."""
+    """Casts parameters, buffers, tensors in plain attributes (queues, averages) and optimizer state to `dtype`, and
+    drops gradients. `others`: what else the step holds; its small tensors are cast."""
     with torch.no_grad():
         for m in (m for model in models for m in model.modules()):
             for t in m._parameters.values():
@@ -66,14 +69,15 @@ def cast_state(
                         state[key] = cast(value, dtype)
 
 
-_ORDER = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # a smaller float is a quantisation that is meant
+_ORDER = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Floating types from narrow to wide; casts to narrower ones are deliberate quantisation."""
 _CASTS = {"half": torch.float16, "bfloat16": torch.bfloat16, "float": torch.float32, "cfloat": torch.complex64}
 
 
 class CastsFollow(StepMode):
-    """While active, what the code casts to, or makes in, a floating type narrower than `dtype` is of `dtype`.
+    """While active, casts to a floating type narrower than `dtype`, and tensors created in one, use `dtype`.
 
-    For steps rerun in another precision than the one that their code names (`x.half()`, `dtype=torch.float32`).
+    For steps rerun in another precision than their code names (`x.half()`, `dtype=torch.float32`).
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -96,16 +100,16 @@ class CastsFollow(StepMode):
 
 _aten = torch.ops.aten
 _NEW_NOISE = {
-    _aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal, _aten.bernoulli, _aten.poisson, _aten.multinomial,
-    _aten._standard_gamma, _aten._sample_dirichlet,
-}  # fmt: skip
+    *(_aten.rand, _aten.randn, _aten.rand_like, _aten.randn_like, _aten.normal, _aten.bernoulli, _aten.poisson),
+    *(_aten.multinomial, _aten._standard_gamma, _aten._sample_dirichlet),
+}
 _NOISE_IN_PLACE = {_aten.normal_, _aten.uniform_, _aten.exponential_, _aten.log_normal_, _aten.cauchy_}
 
 
 class NoiseStays(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While active, noise is drawn in single precision, whatever it is wanted in.
+    """While active, noise is drawn in single precision and then cast.
 
-    Generators give other numbers in other precisions: a fault that needs the draw it had would seem cured by any of them.
+    Generators give other numbers in other precisions, which would seem to cure a fault that needs these very numbers.
     """
 
     def __init__(self) -> None:
@@ -121,7 +125,9 @@ class NoiseStays(TorchDispatchMode):  # type: ignore[no-untyped-call]
             wanted = kwargs.get("dtype") or (torch.get_default_dtype() if given is None else given.dtype)
             if _other(wanted):
                 args = [cast(a, torch.float32) if isinstance(a, torch.Tensor) else a for a in args]
-                drawn = func(*args, **(kwargs | {"dtype": torch.float32} if "dtype" in kwargs or given is None else kwargs))
+                drawn = func(
+                    *args, **(kwargs | {"dtype": torch.float32} if "dtype" in kwargs or given is None else kwargs)
+                )
                 return cast(drawn, wanted)
         return func(*args, **kwargs)
 

@@ -1,12 +1,12 @@
-"""What a step keeps outside its model and optimizer: generators of its own, numbers in its closure, its object or its file, other models.
+"""What a step keeps outside its model and optimizer: its own generators, numbers in its closure, object or file, other
+models.
 
-A rerun that found them changed would not be a rerun. What drawing a batch changes is left alone, but for the generators:
-`batches` is asked for each batch once.
+A rerun restores all of that, so that it repeats the step. What drawing a batch changes is not restored, except
+generators, as each batch is drawn only once.
 """
 
 from __future__ import annotations
 
-import copy
 import functools
 import random
 import sys
@@ -16,22 +16,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from postmortem.replay.recipe.check import installed
+from postmortem.replay.step.rng import GENERATORS
+from postmortem.replay.trace.user_code import installed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from postmortem.replay.model import TrainStep
 
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_GLOBAL: tuple[Any, ...] = (torch.default_generator, np.random.mtrand._rand, random._inst)
+_GLOBAL: tuple[Any, ...] = (torch.default_generator, np.random.get_state.__self__, random.getstate.__self__)  # type: ignore[attr-defined]
+"""The global generators, which `Rng` restores. The functions of numpy.random and random are methods of theirs."""
 _ROOM = 2
-"""Times the size of the step's own models that the others may have: a large frozen one is not copied."""
+"""Largest total size of other models, in sizes of the step's own models: a large frozen one is not copied."""
 
 
 class Reach:
-    """What functions hold: the contents of their closures, and the objects of the user's own classes that they are methods
-    of or have in their closure."""
+    """What functions hold: the contents of their closures, and the objects of the user's classes that are in these or
+    whose methods the functions are."""
 
     def __init__(self, functions: Iterable[Any]) -> None:
         self.cells: dict[int, CellType] = {}
@@ -70,7 +71,7 @@ def _installed(name: str) -> bool:
 
 
 def _files_of_the_user(names: Iterable[str]) -> list[ModuleType]:
-    """The user's modules of these names, and those that they import or take functions and classes from."""
+    """The user's Python modules of these names, and those that they import or take functions and classes from."""
     found: dict[str, ModuleType] = {}
     todo = list(names)
     while todo:
@@ -93,23 +94,32 @@ def _filled(cell: CellType) -> bool:
 
 def _of_the_users(value: Any) -> bool:
     kind = type(value)
-    return hasattr(value, "__dict__") and not isinstance(value, (torch.nn.Module, torch.optim.Optimizer, type)) and not _installed(kind.__module__)
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, (torch.nn.Module, torch.optim.Optimizer, type))
+        and not _installed(kind.__module__)
+    )
 
 
 def _hooks(owners: Iterable[Any]) -> list[Any]:
-    """What the hooks of modules, parameters and optimizers call: they run within the step."""
-    tables = [table for o in owners for name, table in vars(o).items() if name.endswith("_hooks") and "state_dict" not in name]
+    """The hooks of modules, parameters and optimizers, which run within the step."""
+    tables = [
+        table for o in owners for name, table in vars(o).items() if name.endswith("_hooks") and "state_dict" not in name
+    ]
     for p in [p for o in owners if isinstance(o, torch.nn.Module) for p in o._parameters.values() if p is not None]:
         tables += [p._backward_hooks, p._post_accumulate_grad_hooks]
-    return [hook for table in tables if isinstance(table, dict) for hook in table.values()]  # the user's own attributes may be named so
+    return [
+        hook for table in tables if isinstance(table, dict) for hook in table.values()
+    ]  # an attribute of the user may have such a name
 
 
 class Outside:
-    """What `train_step.step` and the hooks hold: `generators`, `cells` of closures, `objects` with attributes (among them the user's
-    files, with what is global in them), and `modules` by name that are not in `models` (a teacher is stepped like a model). `compiled`: there are
-    compiled functions among them.
+    """What `train_step.step` and the hooks hold.
 
-    What of them drawing a batch changes goes into `drawn`: (id of the object or cell, name of the attribute).
+    generators: random generators. cells: cells of closures. objects: objects with attributes, among them the user's
+    files with their global variables. modules: by name, those that are not in `models` (a teacher, stepped like a
+    model). compiled: there are compiled functions among them. drawn: what drawing a batch changes of these, as (id of
+    the object or cell, name of the attribute).
     """
 
     def __init__(self, train_step: TrainStep, models: Iterable[torch.nn.Module], optimizers: Iterable[Any]) -> None:
@@ -127,26 +137,8 @@ class Outside:
         self.objects += _files_of_the_user(names)
         held = [*(vars(o) for o in [*owners, *self.objects]), *reach.globals.values()]
         found = [v for names in held for v in list(names.values())] + [c.cell_contents for c in reach.cells.values()]
-        drawn_from = [g for g in found if issubclass(type(g), _GENERATORS) and not isinstance(g, random.SystemRandom)]  # that one has no state
+        drawn_from = [
+            g for g in found if issubclass(type(g), GENERATORS) and not isinstance(g, random.SystemRandom)
+        ]  # it has no state
         self.generators = list({id(g): g for g in drawn_from if not any(g is one for one in _GLOBAL)}.values())
         self.compiled = any(isinstance(v, FunctionType) and hasattr(v, "_torchdynamo_orig_callable") for v in found)
-
-
-def state_of(generator: Any) -> Any:
-    if isinstance(generator, np.random.Generator):
-        return copy.deepcopy(generator.bit_generator.state)
-    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state()
-
-
-def set_state(generator: Any, state: Any) -> None:
-    if isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = copy.deepcopy(state)
-    elif isinstance(generator, random.Random):
-        generator.setstate(state)
-    else:
-        generator.set_state(state)
-
-
-def same_state(a: Any, b: Any) -> bool:
-    """Whether nothing was drawn between two states of one generator."""
-    return torch.equal(a, b) if isinstance(a, torch.Tensor) else repr(a) == repr(b)

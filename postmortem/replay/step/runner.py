@@ -18,16 +18,20 @@ import math
 import operator
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.step.batches import clone_tensor, tensor_map
-from postmortem.replay.step.precision import DTYPES, CastsFollow, NoiseStays, Precision, cast, cast_state
+from postmortem.replay.step.errors import BatchError, exits_are_errors
+from postmortem.replay.step.names import by_name, plain_name
+from postmortem.replay.step.overrides import NOTHING, Overrides
+from postmortem.replay.step.precision import DTYPES, CastsFollow, NoiseStays, cast, cast_state
 from postmortem.replay.step.python_state import Outside
-from postmortem.replay.step.state import Rng, State, drawing
+from postmortem.replay.step.result import StepResult
+from postmortem.replay.step.rng import Rng
+from postmortem.replay.step.state import State, drawing
 from postmortem.replay.trace.tensors import nonfinite_names, total_norm
 
 if TYPE_CHECKING:
@@ -36,106 +40,8 @@ if TYPE_CHECKING:
     from postmortem.replay.model import TrainStep
 
 
-NonFinite = Literal["loss", "grad", "param"]
-"""Where a step first has non-finite values, in the order of the step."""
 Observer = Callable[[Literal["loss", "grad"], dict[str, torch.Tensor]], None]
 """Called with the named losses after each forward pass and with the gradients before they are clipped."""
-
-
-class StopAt(BaseException):
-    """Raised by an observer to end the step. `stage` is where it failed; None if everything of interest is finite.
-
-    A BaseException, so that no `except Exception` around the step takes it for an error of the user's code.
-    """
-
-    def __init__(self, stage: NonFinite | None) -> None:
-        super().__init__(stage)
-        self.stage = stage
-
-
-class Exited(Exception):
-    """The user's code called ``sys.exit`` (scripts do so to stop at a NaN) or raised another BaseException."""
-
-
-class BatchError(Exception):
-    """The user's code raised while the batch of `step` was drawn; the cause is what it raised."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"the batch of step {step} could not be drawn")
-        self.step = step
-
-
-@contextmanager
-def _exit_is_an_error() -> Iterator[None]:
-    try:
-        yield
-    except (Exception, KeyboardInterrupt, StopAt):
-        raise
-    except BaseException as end:  # noqa: BLE001 - the user's code may raise anything
-        message = f"sys.exit({end.code!r})" if isinstance(end, SystemExit) else repr(end)
-        raise Exited(message).with_traceback(end.__traceback__) from None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overrides:
-    """What to change in a step, to see whether that cures it. The default changes nothing.
-
-    clip: max_norm in place of the step's own. lr: factor on every learning rate. dtype: precision of the whole step
-    (autocast off; with autocast, bf16 means autocast to bf16). casts_follow: explicit casts in the code to a narrower
-    type use `dtype` too. loss_scale: scale of the scaler. eps: minimum eps of the optimizers. batch: applied to the
-    batch (under accumulation, to the list of micro-batches). fresh_optimizer: clear the optimizers' state.
-    """
-
-    clip: float | None = None
-    lr: float = 1.0
-    dtype: Precision | None = None
-    casts_follow: bool = False
-    loss_scale: float | None = None
-    eps: float | None = None
-    batch: Callable[[Any], Any] | None = None
-    fresh_optimizer: bool = False
-
-
-NOTHING = Overrides()
-
-
-@dataclass(slots=True, kw_only=True)
-class StepResult:
-    """The outcome of one step.
-
-    `losses` by name ("loss" if the step returns a single one), as defined under accumulation; `loss` is their sum,
-    `last` the losses of the last micro-batch alone. `first_nonfinite`: the first of loss, grad and param with non-finite
-    values, None if all are finite. `bad_grads` (unscaled, not yet clipped) and `bad_params` (after the step) are names.
-    `grad_norm`: total norm before clipping. `skipped`: the scaler skipped the optimizer step. `scale`: the loss scale
-    used (1.0 without a scaler). `lr`: learning rate of the first parameter group.
-    """
-
-    step: int
-    loss: float
-    losses: dict[str, float]
-    first_nonfinite: NonFinite | None = None
-    bad_grads: list[str] = field(default_factory=list)
-    bad_params: list[str] = field(default_factory=list)
-    grad_norm: float = math.nan
-    skipped: bool = False
-    scale: float = 1.0
-    lr: float = math.nan
-    last: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def failed(self) -> bool:
-        """True if anything is non-finite, except gradients that made the scaler skip the step."""
-        return self.first_nonfinite is not None and not (self.first_nonfinite == "grad" and self.skipped)
-
-
-def plain_name(*parts: str) -> str:
-    """The qualified name of these parts without the components that torch.compile adds."""
-    return ".".join(p for part in parts for p in part.split(".") if p and p != "_orig_mod")
-
-
-def by_name(value: Any, single: str) -> dict[str, Any]:
-    """A copy of a dict; anything else as a dict with the key `single`."""
-    return dict(value) if isinstance(value, dict) else {single: value}
 
 
 class StepRunner:
@@ -148,7 +54,9 @@ class StepRunner:
         scheduler = train_step.scheduler
         if isinstance(scheduler, dict):
             scheduler = list(scheduler.values())
-        self.schedulers = list(scheduler) if isinstance(scheduler, (list, tuple)) else [] if scheduler is None else [scheduler]
+        elif scheduler is not None and not isinstance(scheduler, (list, tuple)):
+            scheduler = [scheduler]
+        self.schedulers: list[Any] = list(scheduler or ())
         first = next((p for m in self.models.values() for p in m.parameters()), None)
         self.device: torch.device = torch.device("cpu") if first is None else first.device
         self.scaler = self._make_scaler()
@@ -167,8 +75,6 @@ class StepRunner:
             return asked
         init = self.train_step.init_scale
         return torch.amp.GradScaler(self.device.type, init_scale=2.0**16 if init is None else float(init))
-
-    # ---- state
 
     def snapshot(self, into: State | None = None) -> State:
         """A copy of the present state; with `into`, written into the memory of that state."""
@@ -200,8 +106,6 @@ class StepRunner:
             self._buffers = set(found) - set(nonfinite_names(found))
         return {name: t for name, t in found.items() if name in self._buffers}
 
-    # ---- batches
-
     def draw(self, step: int) -> Any:
         """Calls `before_step(step)` and returns the batch of `step`. The batch is drawn once and stored with the random
         state after the draw; later calls return the stored batch and set that random state.
@@ -210,13 +114,13 @@ class StepRunner:
         """
         try:
             if self.train_step.before_step is not None:
-                with _exit_is_an_error():
+                with exits_are_errors():
                     self.train_step.before_step(step)
             if step in self._kept:
                 batch, rng = self._kept[step]
                 rng.restore()
                 return batch
-            with _exit_is_an_error(), drawing(self.outside):
+            with exits_are_errors(), drawing(self.outside):
                 batch = self._ask(step)
         except ReplayError:
             raise
@@ -239,10 +143,9 @@ class StepRunner:
             raise ReplayError(f"the recipe's batches end before step {step}: {len(self._kept)} were given") from None
 
     def again(self, step: int) -> Any:
-        """The stored batch of `step`, for a rerun from a state that was taken after `draw`, which includes `before_step`."""
+        """The stored batch of `step`, for a rerun from a state that was taken after `draw`, which includes
+        `before_step`."""
         return self._kept[step][0]
-
-    # ---- one step
 
     @contextmanager
     def observing(self, observer: Observer | None) -> Iterator[None]:
@@ -284,8 +187,8 @@ class StepRunner:
     ) -> StepResult:
         """Runs one step from the present state and leaves the state after it.
 
-        The step runs to its end even if the loss is non-finite, as it did in training. `until` ends it after the forward
-        pass ("loss") or the backward pass ("grad"). The batch is copied first, as a step may write into it.
+        The step runs to its end even if the loss is non-finite, as it did in training. `until` ends it after the
+        forward pass ("loss") or the backward pass ("grad"). The batch is copied first, as a step may write into it.
         """
         if overrides is not None and overrides != NOTHING:
             with self.under(overrides):
@@ -306,7 +209,7 @@ class StepRunner:
         casts = CastsFollow(DTYPES[overrides.dtype]) if overrides.casts_follow and overrides.dtype else nullcontext()
         noise: Any = nullcontext() if dtype is None else NoiseStays()
         norms: list[float] = []
-        with _exit_is_an_error(), torch.enable_grad(), casts, noise:
+        with exits_are_errors(), torch.enable_grad(), casts, noise:
             for names, function in self._sub_steps():
                 norm = self._sub_step(names, function, batch, result, until)
                 if norm is not None:
@@ -402,7 +305,8 @@ class StepRunner:
                 del total
 
     def _closure(self, names: list[str], function: Any, parts: Any, single: str, loss: float) -> Callable[[], float]:
-        """The closure for an optimizer that evaluates the loss several times. Its first call returns the known `loss`."""
+        """The closure for an optimizer that evaluates the loss several times. Its first call returns the known
+        `loss`."""
         known = [loss]
 
         def closure() -> float:
@@ -462,7 +366,8 @@ class StepRunner:
 
     @contextmanager
     def _changed_groups(self, optimizer: Any) -> Iterator[None]:
-        """Sets the learning rate and eps of the overrides for one optimizer step, as schedulers set their own values."""
+        """Sets the learning rate and eps of the overrides for one optimizer step, as schedulers set their own
+        values."""
         o = self._overrides
         groups = optimizer.param_groups if o.lr != 1.0 or o.eps is not None else []
         saved = [(g, {k: g[k] for k in ("lr", "eps") if k in g}) for g in groups]

@@ -1,16 +1,12 @@
-"""Everything that a training step changes: copied, put back in place, and kept from leaking into the user's process.
+"""Everything that a training step changes: copied, and restored in place.
 
-Restoring writes into the tensors that were there (parameters and buffers keep their identity and storage), so
-optimizers, tied weights and hooks stay valid.
+Restoring writes into the original tensors (parameters and buffers keep their identity and storage), so optimizers, tied
+weights and hooks stay valid.
 """
 
 from __future__ import annotations
 
 import copy
-import os
-import random
-import sys
-import warnings
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from postmortem.replay.step.python_state import same_state, set_state, state_of
+from postmortem.replay.step.rng import Rng
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,41 +24,9 @@ if TYPE_CHECKING:
     from postmortem.replay.step.python_state import Outside
 
 
-@dataclass(frozen=True, slots=True)
-class Rng:
-    """States of the global generators: torch, every CUDA device in use, numpy, python; and of others, `own`."""
-
-    cpu: torch.Tensor
-    cuda: list[torch.Tensor]
-    numpy: Any
-    python: Any
-    own: list[tuple[Any, Any]]
-
-    @classmethod
-    def capture(cls, others: Iterable[Any] = ()) -> Rng:
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-        return cls(torch.get_rng_state(), cuda, np.random.get_state(), random.getstate(), [(g, state_of(g)) for g in others])
-
-    def same(self, other: Rng) -> bool:
-        """Whether nothing was drawn between the two."""
-        numpy = all(np.array_equal(a, b) for a, b in zip(self.numpy, other.numpy, strict=True))
-        tensors = all(torch.equal(a, b) for a, b in zip([self.cpu, *self.cuda], [other.cpu, *other.cuda], strict=False))
-        own = all(same_state(a, b) for (_, a), (_, b) in zip(self.own, other.own, strict=False))
-        return numpy and tensors and own and self.python == other.python
-
-    def restore(self) -> None:
-        torch.set_rng_state(self.cpu)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
-        np.random.set_state(self.numpy)
-        random.setstate(self.python)
-        for generator, state in self.own:
-            set_state(generator, state)
-
-
 @dataclass(slots=True)
 class _Slot:
-    """One parameter or buffer: the tensor object, the storage it had, and a copy of the values."""
+    """One parameter or buffer: the tensor object, its storage, and a copy of its values and its gradient."""
 
     tensor: torch.Tensor
     data: torch.Tensor
@@ -74,12 +38,15 @@ class _Slot:
     @classmethod
     def of(cls, t: torch.Tensor) -> _Slot:
         grad = t.grad if t.is_leaf else None
-        return cls(t, t.data, t.detach().clone(), t.requires_grad, grad, None if grad is None else grad.detach().clone())
+        return cls(
+            t, t.data, t.detach().clone(), t.requires_grad, grad, None if grad is None else grad.detach().clone()
+        )
 
     def refill(self) -> bool:
-        """Takes the present values into the same copy; False where the tensor is of another kind by now."""
+        """Copies the present values into the same memory; False if storage, shape or dtype of the tensor changed."""
         t = self.tensor
-        if t.data.data_ptr() != self.data.data_ptr() or t.shape != self.values.shape or t.dtype != self.values.dtype or t.is_sparse:
+        alike = t.shape == self.values.shape and t.dtype == self.values.dtype
+        if not alike or t.is_sparse or t.data.data_ptr() != self.data.data_ptr():
             return False
         self.values.copy_(t.detach())
         self.requires_grad = t.requires_grad
@@ -107,12 +74,12 @@ _PLAIN = (int, float, bool, str, bytes, complex, type(None), np.generic)
 
 
 def _is_plain(value: Any, depth: int = 3) -> bool:
-    """Numbers, strings, tensors and shallow containers of them: what can be copied without surprises."""
-    if isinstance(value, torch.Tensor):  # a list is filled anew, and what trains in it must stay what the optimizer holds
+    """True for numbers, strings, tensors and shallow containers of them, which can be copied safely."""
+    if isinstance(value, torch.Tensor):  # not what trains in a list: it must stay the tensor that the optimizer holds
         return not isinstance(value, torch.nn.Parameter) and not (value.requires_grad and depth < 3)
     if isinstance(value, _PLAIN):
         return True
-    if type(value) is np.ndarray:  # its kin (masked, mapped from a file) have ways of their own of being copied
+    if type(value) is np.ndarray:  # subclasses (masked, memory-mapped) are copied in other ways
         return value.size <= _FEW and not value.dtype.hasobject
     if depth and type(value) in (list, tuple, deque, set):
         return len(value) < 10_000 and all(_is_plain(v, depth - 1) for v in value)
@@ -125,19 +92,20 @@ _FEW = 10_000
 
 
 def _is_small(value: Any) -> bool:
-    """Plain, and no data set: what a step counts and averages, not what it reads."""
+    """Plain and small: what a step counts and averages, not a data set."""
     return _is_plain(value) and _elements(value) <= _FEW
 
 
 def _elements(value: Any) -> int:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return value.numel() if isinstance(value, torch.Tensor) else value.size
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple, deque, set)) else ()
-    return 1 + sum(map(_elements, parts))
+    if isinstance(value, dict):
+        return 1 + sum(map(_elements, value.values()))
+    return 1 + sum(map(_elements, value)) if isinstance(value, (list, tuple, deque, set)) else 1
 
 
 def _copy(value: Any) -> Any:
-    """A copy of nested containers in which every tensor is cloned and everything else is shared."""
+    """A copy of nested containers with every tensor and array cloned and everything else shared."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -151,30 +119,39 @@ def _copy(value: Any) -> Any:
     return value
 
 
+# attributes of torch's own, restored in other ways
+_OF_MODULES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_OF_OPTIMIZERS = ("state", "param_groups", "defaults")
+
+
+def _is_attribute(owner: Any, name: str) -> bool:
+    """True if this attribute is restored with the plain ones: not torch's own, no hooks, no dunder of a Python
+    module."""
+    if isinstance(owner, ModuleType):
+        return not name.startswith("__")
+    if isinstance(owner, torch.nn.Module) and name in _OF_MODULES:
+        return False
+    return name not in _OF_OPTIMIZERS and "hooks" not in name
+
+
 class _Attributes:
-    """Plain attributes of modules and optimizers (counters, moving averages that are no buffers) and training flags; of
-    what else the step holds, those that are `small`."""
+    """Plain attributes of modules and optimizers (counters, moving averages that are no buffers, training flags), and
+    the small ones of what else the step holds."""
 
     def __init__(self, owners: Iterable[Any], outside: Outside) -> None:
-        plain = [(o, _is_plain) for o in owners] + [(o, _is_small) for o in outside.objects]
-        self._saved = [(o, kept, set(vars(o)), {k: (v, _copy(v)) for k, v in vars(o).items() if self._mine(o, k) and kept(v)}) for o, kept in plain]
+        self._saved = [
+            (o, kept, set(vars(o)), {k: (v, _copy(v)) for k, v in vars(o).items() if _is_attribute(o, k) and kept(v)})
+            for o, kept in [*((o, _is_plain) for o in owners), *((o, _is_small) for o in outside.objects)]
+        ]
         self._drawn = outside.drawn
         self._cells = [(c, v, _copy(v)) for c in outside.cells if _is_small(v := c.cell_contents)]
-
-    @staticmethod
-    def _mine(owner: Any, name: str) -> bool:
-        if isinstance(owner, ModuleType):
-            return not name.startswith("__")
-        return not (isinstance(owner, torch.nn.Module) and name in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")) and (
-            name not in ("state", "param_groups", "defaults") and "hooks" not in name
-        )
 
     def restore(self) -> None:
         for owner, kept, known, saved in self._saved:
             attributes = vars(owner)
             theirs = {name for key, name in self._drawn if key == id(owner)}
             for name in attributes.keys() - known - theirs:
-                if self._mine(owner, name) and kept(attributes[name]):
+                if _is_attribute(owner, name) and kept(attributes[name]):
                     del attributes[name]
             for name, (original, values) in saved.items():
                 if name not in theirs:
@@ -184,32 +161,35 @@ class _Attributes:
 
 
 def plain_attributes(owner: Any, *, small: bool = False) -> dict[str, Any]:
-    """The attributes of a module, or of what else a step holds, that are put back after a rerun; `small`: no data sets."""
+    """The attributes of a module, or of what else a step holds, that are restored after a rerun; `small`: no data
+    sets."""
     kept = _is_small if small else _is_plain
-    return {k: v for k, v in vars(owner).items() if _Attributes._mine(owner, k) and kept(v)}
+    return {k: v for k, v in vars(owner).items() if _is_attribute(owner, k) and kept(v)}
 
 
 @contextmanager
 def drawing(outside: Outside) -> Iterator[None]:
-    """Around the draw of a batch: notes what it changes of that which the step holds as well."""
+    """Around the draw of a batch: adds to `outside.drawn` what the draw changes of what the step holds."""
     objects = [(o, {k: _copy(v) for k, v in vars(o).items() if _is_small(v)}) for o in outside.objects]
     cells = [(c, _copy(v)) for c in outside.cells if _is_small(v := c.cell_contents)]
     yield
     for o, values in objects:
-        outside.drawn |= {(id(o), k) for k, v in vars(o).items() if _is_small(v) and not (k in values and _same(values[k], v))}
+        for k, v in vars(o).items():
+            if _is_small(v) and not (k in values and _same(values[k], v)):
+                outside.drawn.add((id(o), k))
     outside.drawn |= {(id(c), "") for c, value in cells if not _same(value, c.cell_contents)}
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether nothing changed: a NaN is the same as a NaN."""
+    """True if nothing changed; NaN equals NaN."""
     if isinstance(a, dict) and isinstance(b, dict):  # the copy of a Counter is a plain one
         return a.keys() == b.keys() and all(_same(v, b[k]) for k, v in a.items())
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
-        of_a, of_b = _parts(a), _parts(b)
-        alike = a.dtype == b.dtype and [t.shape for t in of_a] == [t.shape for t in of_b]
-        return alike and all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in zip(of_a, of_b, strict=True))
+        parts = list(zip(_parts(a), _parts(b), strict=False))
+        alike = a.dtype == b.dtype and len(_parts(a)) == len(_parts(b)) and all(x.shape == y.shape for x, y in parts)
+        return alike and all(bool(((x == y) | ((x != x) & (y != y))).all()) for x, y in parts)
     if isinstance(a, np.ndarray):
         return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
     if isinstance(a, (list, tuple, deque)):
@@ -218,7 +198,8 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _parts(t: torch.Tensor) -> list[torch.Tensor]:
-    """The dense tensors that a tensor is made of, which can be compared; none of one without values, or of a layout that has no such parts."""
+    """The dense tensors that a tensor consists of, which can be compared; none for a tensor without values or of
+    another layout."""
     if t.layout == torch.sparse_coo:
         return [t._indices(), t._values()]
     if t.layout in (torch.sparse_csr, torch.sparse_bsr):
@@ -229,11 +210,16 @@ def _parts(t: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _put_back(original: Any, values: Any) -> Any:
-    """`original` itself, filled with the saved `values` where it is a tensor or container, so that aliases stay."""
-    if values is original:  # nothing that can be written into
+    """`original` itself, filled with the saved `values` if it is a tensor or container, so that aliases stay valid."""
+    if values is original:  # immutable
         return original
     if isinstance(original, torch.Tensor):
-        if original.is_nested or original.shape != values.shape or original.dtype != values.dtype or not original.is_leaf:
+        if (
+            original.is_nested
+            or original.shape != values.shape
+            or original.dtype != values.dtype
+            or not original.is_leaf
+        ):
             return values.clone()
         with torch.no_grad():
             original.copy_(values)
@@ -250,7 +236,7 @@ def _put_back(original: Any, values: Any) -> Any:
 
 
 class _OptimizerState:
-    """State and groups of a torch optimizer, restored into the tensors that were there."""
+    """State and groups of a torch optimizer, restored into the original tensors."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -258,7 +244,10 @@ class _OptimizerState:
         if not self.native:
             self.saved = copy.deepcopy(optimizer.state_dict())
             return
-        self.state = {p: {k: (v, _copy(v)) for k, v in s.items()} if isinstance(s, dict) else (s, _copy(s)) for p, s in optimizer.state.items()}
+        self.state = {
+            p: {k: (v, _copy(v)) for k, v in s.items()} if isinstance(s, dict) else (s, _copy(s))
+            for p, s in optimizer.state.items()
+        }
         self.groups = [{k: (v, _copy(v)) for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
 
     def restore(self) -> None:
@@ -267,7 +256,10 @@ class _OptimizerState:
             return
         self.optimizer.state.clear()
         for p, entries in self.state.items():
-            self.optimizer.state[p] = {k: _put_back(*v) for k, v in entries.items()} if isinstance(entries, dict) else _put_back(*entries)
+            if isinstance(entries, dict):
+                self.optimizer.state[p] = {k: _put_back(*v) for k, v in entries.items()}
+            else:
+                self.optimizer.state[p] = _put_back(*entries)
         for group, saved in zip(self.optimizer.param_groups, self.groups, strict=False):
             for key in [k for k in group if k != "params" and k not in saved]:
                 del group[key]
@@ -275,25 +267,34 @@ class _OptimizerState:
 
 
 class State:
-    """A copy of all that a step changes: parameters and buffers with their gradients, plain attributes and training
-    flags of modules, optimizers, schedulers, the scaler, the random generators, and what the step holds besides (`outside`).
-
-    `refresh` takes the present state into the same memory, `restore` puts the copy back in place.
+    """A copy of everything that a step changes: parameters and buffers with their gradients, plain attributes and
+    training flags of modules, optimizers, schedulers, the scaler, the random generators, and what the step holds
+    besides (`outside`).
     """
 
     def __init__(
-        self, models: Iterable[torch.nn.Module], optimizers: Iterable[Any], schedulers: Iterable[Any], scaler: Any, outside: Outside
+        self,
+        models: Iterable[torch.nn.Module],
+        optimizers: Iterable[Any],
+        schedulers: Iterable[Any],
+        scaler: Any,
+        outside: Outside,
     ) -> None:
         self._outside = outside
-        self._models, self._optimizers, self._schedulers, self._scaler = list(models), list(optimizers), list(schedulers), scaler
+        self._models, self._optimizers, self._schedulers, self._scaler = (
+            list(models),
+            list(optimizers),
+            list(schedulers),
+            scaler,
+        )
         self._slots: dict[int, _Slot] = {}
         self.refresh()
 
     def refresh(self) -> None:
+        """Copies the present state into the same memory."""
         modules = {id(m): m for model in self._models for m in model.modules()}.values()
-        self._owners: list[tuple[dict[str, Any], dict[str, Any]]] = [(m._parameters, dict(m._parameters)) for m in modules] + [
-            (m._buffers, dict(m._buffers)) for m in modules
-        ]
+        tables: list[dict[str, Any]] = [*(m._parameters for m in modules), *(m._buffers for m in modules)]
+        self._owners: list[tuple[dict[str, Any], dict[str, Any]]] = [(table, dict(table)) for table in tables]
         slots: dict[int, _Slot] = {}
         extra = [p for o in self._optimizers for g in getattr(o, "param_groups", ()) for p in g["params"]]
         with torch.no_grad():
@@ -303,12 +304,14 @@ class State:
                     slots[id(t)] = slot if slot is not None and slot.tensor is t and slot.refill() else _Slot.of(t)
         self._slots = slots
         self._optimizer_states = [_OptimizerState(o) for o in self._optimizers]
-        self._attributes = _Attributes([*modules, *(o for o in self._optimizers if isinstance(o, torch.optim.Optimizer))], self._outside)
+        native = [o for o in self._optimizers if isinstance(o, torch.optim.Optimizer)]
+        self._attributes = _Attributes([*modules, *native], self._outside)
         self._scheduler_states = [copy.deepcopy(s.state_dict()) for s in self._schedulers]
         self._scaler_state = None if self._scaler is None else copy.deepcopy(self._scaler.state_dict())
         self.rng = Rng.capture(self._outside.generators)
 
     def restore(self) -> None:
+        """Restores the copy in place."""
         with torch.no_grad():
             for owner, entries in self._owners:
                 owner.clear()
@@ -324,54 +327,3 @@ class State:
             self._scaler.load_state_dict(copy.deepcopy(self._scaler_state))
             self._scaler._per_optimizer_states.clear()
         self.rng.restore()
-
-
-_HOOK_DICTS = (
-    "_forward_hooks",
-    "_forward_pre_hooks",
-    "_forward_hooks_with_kwargs",
-    "_forward_pre_hooks_with_kwargs",
-    "_forward_hooks_always_called",
-    "_backward_hooks",
-    "_backward_pre_hooks",
-)
-
-
-@contextmanager
-def preserved(models: Iterable[torch.nn.Module] = ()) -> Iterator[None]:
-    """Leaves the process as it was: random generators, grad and anomaly mode, deterministic and matmul flags, default
-    dtype, thread count, warning filters, working directory, environment, ``sys.path``, and the hooks of `models`
-    and of all modules. (What a step changes in model and optimizer is `State`'s.)"""
-    rng, threads, dtype = Rng.capture(), torch.get_num_threads(), torch.get_default_dtype()
-    grad, anomaly, checks = torch.is_grad_enabled(), torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
-    deterministic, warn_only = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    matmul = torch.get_float32_matmul_precision()
-    cudnn = [(name, getattr(torch.backends.cudnn, name)) for name in ("deterministic", "benchmark", "enabled", "allow_tf32")]
-    where, environment, path = os.getcwd(), dict(os.environ), list(sys.path)
-    shared = torch.nn.modules.module
-    tables = [getattr(shared, n) for n in vars(shared) if n.startswith("_global_") and n.endswith(("_hooks", "_always_called"))]
-    tables += [vars(m)[n] for model in models for m in model.modules() for n in _HOOK_DICTS if n in vars(m)]
-    hooks = [(table, dict(table)) for table in tables]
-    try:
-        with warnings.catch_warnings():
-            yield
-    finally:
-        for table, saved in hooks:
-            table.clear()
-            table.update(saved)
-        torch.set_grad_enabled(grad)
-        torch.autograd.set_detect_anomaly(anomaly, checks)
-        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-        torch.set_float32_matmul_precision(matmul)
-        for name, value in cudnn:
-            if getattr(torch.backends.cudnn, name) != value:
-                setattr(torch.backends.cudnn, name, value)
-        torch.set_default_dtype(dtype)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        sys.path[:] = path
-        if dict(os.environ) != environment:
-            os.environ.clear()
-            os.environ.update(environment)
-        os.chdir(where)
-        rng.restore()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Call:
     """A call that has been made. Made only for the few operators that need a closer look.
 
-    tensors: those among the arguments, written by `sources`. earlier: id of a tensor -> the bits that it held before the
-    call overwrote it. outputs: the tensors that it wrote.
+    tensors: those among the arguments, written by `sources`. earlier: id of a tensor -> the bits that it held before
+    the call overwrote it. outputs: the tensors that it wrote.
     """
 
     index: int

@@ -1,4 +1,7 @@
-"""Whose code runs: tells the user's frames from torch's, and names the place in the user's code."""
+"""Places in the user's code: which frames are the user's, and what expression runs there.
+
+Installed packages count as the user's here, except torch: a fault in a layer of a library is at a line of that library.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,20 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
+from postmortem.replay.trace.user_code import TORCH, owner_of
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_FUNCTORCH = os.path.join(os.path.dirname(os.path.dirname(torch.__file__)), "functorch") + os.sep
-_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    import torch
+
 USER, LIBRARY, MODULE_CALL, CHECKPOINT, STOP = range(5)
 kinds: dict[CodeType, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A place in the user's code, and the module that runs there (None: outside any)."""
+    """A place in the user's code, and the module that runs there (None outside of any)."""
 
     code: CodeType | None
     line: int
@@ -32,11 +33,12 @@ class Where:
 
     @property
     def file(self) -> str | None:
+        """File name; None if no code of the user runs."""
         return None if self.code is None else self.code.co_filename
 
     @property
     def span(self) -> tuple[int, int, int, int] | None:
-        """First and last line, first and last column (in UTF-8 bytes) of the expression that runs."""
+        """(first line, last line, first column, end column) of the expression that runs, columns in UTF-8 bytes."""
         if self.code is None:
             return None
         found = list(self.code.co_positions())[self.lasti // 2]
@@ -44,7 +46,7 @@ class Where:
 
     @property
     def called(self) -> str | None:
-        """The name of the function that the expression calls; None where it is no call on one line."""
+        """The name of the function that the expression calls; None if it is not a call on one line."""
         span = self.span
         if span is None or self.file is None or span[0] != span[1]:
             return None
@@ -54,30 +56,31 @@ class Where:
         except SyntaxError:
             return None
         function = node.func if isinstance(node, ast.Call) else None
-        return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else None
+        if isinstance(function, ast.Attribute):
+            return function.attr
+        return function.id if isinstance(function, ast.Name) else None
 
 
 NOWHERE = Where(None, 0, 0, None)
 
 
 def _classify(code: CodeType) -> int:
-    file, name = code.co_filename, code.co_name
-    if file.startswith(_TORCH):
-        tail = file[len(_TORCH) :].replace(os.sep, "/")
-        if tail == "nn/modules/module.py" and name == "_call_impl":
+    owner = owner_of(code.co_filename)
+    if owner == "torch":
+        file, name = code.co_filename.removeprefix(TORCH).replace(os.sep, "/"), code.co_name
+        if (file, name) == ("nn/modules/module.py", "_call_impl"):
             return MODULE_CALL
-        if (tail, name) in (("autograd/graph.py", "_engine_run_backward"), ("optim/optimizer.py", "wrapper")):
+        if (file, name) in (("autograd/graph.py", "_engine_run_backward"), ("optim/optimizer.py", "wrapper")):
             return STOP
-        return CHECKPOINT if tail == "utils/checkpoint.py" else LIBRARY
-    if file.startswith(_OWN):
+        return CHECKPOINT if file == "utils/checkpoint.py" else LIBRARY
+    if owner == "postmortem":
         return STOP
-    generated = file.startswith(("<frozen", "<string>", "<eval_with_key"))  # "<ipython-input…" is the user's
-    standard = file.startswith(_STDLIB) and "site-packages" not in file
-    return LIBRARY if generated or standard or file.startswith(_FUNCTORCH) else USER
+    return USER if owner in ("user", "package") else LIBRARY
 
 
 def kind_of(code: CodeType) -> int:
-    """USER, LIBRARY, MODULE_CALL (a module calls its forward), CHECKPOINT, or STOP (what is outside is not the step)."""
+    """USER, LIBRARY, MODULE_CALL (a module calls its forward), CHECKPOINT, or STOP (outer frames are not the
+    step's)."""
     kind = kinds.get(code)
     if kind is None:
         kind = kinds[code] = _classify(code)
@@ -85,7 +88,7 @@ def kind_of(code: CodeType) -> int:
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's own code at or outside `frame`, within the step."""
+    """The innermost frame of the user's code at or outside `frame` that belongs to the step; None if there is none."""
     while frame is not None:
         kind = kind_of(frame.f_code)
         if kind == USER:

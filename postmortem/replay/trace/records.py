@@ -30,9 +30,8 @@ class Hit:
     """An operator whose output has non-finite values.
 
     constants: non-finite Python numbers among the arguments. rows: per dimension of the output, the indices of newly
-    non-finite values; `shape` is that output's. passes: forward passes (of micro-batches or sub-steps) finished before it.
-    In the backward pass, `forward_name` is the forward operator whose derivative this is part of; `own_code`: it runs in
-    Python code of the user (a hook, the backward of a custom Function).
+    non-finite values; `shape` is that output's. forward_name: in the backward pass, the forward operator whose
+    derivative this is part of. passes: forward passes (of micro-batches or sub-steps) finished before it.
     """
 
     index: int
@@ -46,12 +45,12 @@ class Hit:
     rows: dict[int, list[int]] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
     forward_name: str | None = None
-    own_code: bool = False
     half: bool = False
     passes: int = 0
 
     @property
     def out_bits(self) -> int:
+        """Kinds of non-finite values in any of its outputs."""
         bits = 0
         for t in self.outputs:
             bits |= t.bits

@@ -1,4 +1,4 @@
-"""Looking at tensors: what is not finite in them, where, and which of them share memory."""
+"""Non-finite values in tensors, statistics and norms, and which tensors share memory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ INF = POS | NEG
 
 
 NO_MEMORY = 1
-"""The storage key of empty and of meta tensors, and of the zeros that autograd does not write out: reading those crashes."""
+"""Storage key of empty and meta tensors, and of autograd's zero tensors without memory: reading those crashes."""
 _COMPUTABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def values_of(t: torch.Tensor) -> torch.Tensor:
-    """The numbers of a tensor as a real, dense one: of sparse tensors the values, of complex ones both parts."""
+def values_of(t: torch.Tensor, *, coalesced: bool = False) -> torch.Tensor:
+    """The numbers of a tensor as a real, dense one: the values of a sparse tensor, both parts of a complex one.
+
+    coalesced: add up the values of a sparse COO tensor that have the same index, as a norm needs it.
+    """
     if t._is_zerotensor():
         return torch.zeros(t.shape, device=t.device)
     if t.is_nested and t.layout == torch.strided:
         return torch.cat([part.reshape(-1) for part in t.unbind()])
-    if t.layout != torch.strided:
-        t = t._values() if t.layout == torch.sparse_coo else t.to_dense() if t.is_mkldnn else t.values()
+    if t.layout == torch.sparse_coo:
+        t = t.coalesce().values() if coalesced else t._values()
+    elif t.layout != torch.strided:
+        t = t.to_dense() if t.is_mkldnn else t.values()
     if t.is_complex():
         return torch.view_as_real(t.resolve_conj())
     return t.float() if t.is_floating_point() and t.dtype not in _COMPUTABLE else t
@@ -39,12 +44,12 @@ def shape_of(t: torch.Tensor) -> tuple[int, ...]:
 
 
 def has_rows(t: torch.Tensor) -> bool:
-    """Whether positions in `t` can be told by index: a dense tensor of at least one dimension."""
+    """True if positions in `t` have indices: it is dense and has at least one dimension."""
     return t.layout == torch.strided and not t.is_nested and t.dim() > 0
 
 
 def storage_key(t: torch.Tensor) -> int:
-    """A positive number that tensors sharing memory have in common; NO_MEMORY where there is none to share."""
+    """A positive number, equal for tensors that share memory; NO_MEMORY if there is none to share."""
     try:
         if t.layout != torch.strided:
             t = t._values() if t.layout == torch.sparse_coo else t.values()
@@ -54,7 +59,7 @@ def storage_key(t: torch.Tensor) -> int:
 
 
 def sum_of(t: torch.Tensor) -> torch.Tensor:
-    """The sum, which is finite only if all terms are; in half precision taken in single."""
+    """The sum, finite only if all terms are; half precision is summed in single precision."""
     return t.sum(dtype=torch.float32) if t.dtype in (torch.float16, torch.bfloat16) else t.sum()
 
 
@@ -71,7 +76,8 @@ def exact_bits(t: torch.Tensor) -> int:
 
 
 def statistics(t: torch.Tensor) -> dict[str, Any]:
-    """shape, dtype, min and max of the finite values, zeros, nan, inf, and the first bad index (in row-major order)."""
+    """shape, dtype, min and max of the finite values, numbers of zeros, nan and inf, and the index of the first
+    non-finite value in row-major order."""
     v = values_of(t.detach())
     out: dict[str, Any] = {"shape": list(shape_of(t)), "dtype": str(t.dtype).removeprefix("torch.")}
     if not v.numel() or v.dtype == torch.bool:
@@ -101,30 +107,22 @@ def along(bad: torch.Tensor, dim: int) -> list[int]:
     return found
 
 
-def _dense(t: torch.Tensor) -> torch.Tensor:
-    """The values of a tensor as a real, dense one: what a norm can be taken of."""
-    t = t.detach()
-    if t.layout != torch.strided:
-        t = t.coalesce().values() if t.layout == torch.sparse_coo else t.values()
-    return torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
-
-
 def _norms(tensors: Mapping[str, torch.Tensor], order: float) -> torch.Tensor:
     """The norm of every tensor, float64[n]; integers and empty ones count as 0."""
     by_device: dict[tuple[Any, Any], list[tuple[int, torch.Tensor]]] = {}
     for i, t in enumerate(tensors.values()):
-        values = _dense(t)
+        values = values_of(t.detach(), coalesced=True)
         if values.is_floating_point() and values.numel():
             by_device.setdefault((values.device, values.dtype), []).append((i, values))
     out = torch.zeros(len(tensors), dtype=torch.float64)
     for group in by_device.values():
-        rows, values_of = zip(*group, strict=True)
-        out[list(rows)] = torch.stack(torch._foreach_norm(list(values_of), order)).to("cpu", torch.float64)
+        rows, members = zip(*group, strict=True)
+        out[list(rows)] = torch.stack(torch._foreach_norm(list(members), order)).to("cpu", torch.float64)
     return out
 
 
 def total_norm(tensors: Mapping[str, torch.Tensor]) -> float:
-    """The 2-norm over all `tensors`: inf or NaN where one of them is, or where squares overflow."""
+    """The 2-norm over all `tensors`: inf or NaN if a value is non-finite or a square overflows."""
     return float(_norms(tensors, 2.0).norm()) if tensors else 0.0
 
 

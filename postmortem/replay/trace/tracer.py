@@ -50,7 +50,21 @@ _NO_PLACE = (None, 0, 0, None)
 
 def _total(t: torch.Tensor) -> torch.Tensor:
     """The sum of a tensor's values; the common case first, as this runs for every operator."""
-    return t.sum() if t.dtype == torch.float32 and t.layout == torch.strided and not t.is_nested else sum_of(values_of(t))
+    return (
+        t.sum() if t.dtype == torch.float32 and t.layout == torch.strided and not t.is_nested else sum_of(values_of(t))
+    )
+
+
+def _nonfinite(sums: Iterable[tuple[int, torch.Tensor]]) -> list[int]:
+    """The operators whose sum is not finite, in order; one read per device, as each is a synchronisation."""
+    by_device: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+    for index, total in sums:
+        by_device.setdefault(total.device, []).append((index, total.to(torch.float64)))
+    found = []
+    for of_device in by_device.values():
+        values = torch.stack([total for _, total in of_device]).tolist()
+        found += [index for (index, _), value in zip(of_device, values, strict=True) if not math.isfinite(value)]
+    return sorted(found)
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -121,8 +135,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 handle.remove()
             self._handles = []
         if self._sums:
-            sums = torch.stack([s.to(torch.float64) for _, s in self._sums]).tolist()
-            self.suspects += [i for (i, _), s in zip(self._sums, sums, strict=True) if not math.isfinite(s)]
+            self.suspects += _nonfinite(self._sums)
             self._sums = []
 
     def _leave(self, module: torch.nn.Module, *_: Any) -> None:
@@ -262,8 +275,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             frame = frame.f_back
         return None, 0, 0, self._stack[-1] if self._stack else None
 
-    def _before(self, index: int, info: OpInfo, args: Any, tensors: list[torch.Tensor], sources: list[int]) -> dict[int, int]:
-        """id(tensor) -> bits that it holds before an operator overwrites it; those of the step's own tensors are known."""
+    def _before(
+        self, index: int, info: OpInfo, args: Any, tensors: list[torch.Tensor], sources: list[int]
+    ) -> dict[int, int]:
+        """id(tensor) -> bits that it holds before an operator overwrites it; those of the step's own tensors are
+        known."""
         blind = self._deferred or (self._detail is not None and index not in self._detail)
         out = {}
         if info.mutates == (0,) and isinstance(args[0], torch.Tensor):
@@ -294,13 +310,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         call.describe(hit, self._samples)
 
     def _trace_back(self, hit: Hit, task: int) -> None:
-        """Gives an operator of the backward pass the place of its forward operator, unless it runs in the user's code."""
+        """Gives an operator of the backward pass the place of its forward operator, unless it runs in the user's
+        code."""
         if hit.where.file is not None and self._recomputing():
             hit.backward = False  # the forward pass of a checkpointed block, run again
             return
         name, there = self._forward_of(task)
         if hit.where.file is not None:
-            hit.own_code = True
             hit.where = Where(hit.where.code, hit.where.line, hit.where.lasti, there.module or hit.where.module)
         elif name is not None:
             hit.forward_name, hit.where = name, there
@@ -348,7 +364,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._writer.get(key, -key)
 
     def first_at(self, index: int) -> str:
-        """Name of the first of the consecutive operators, up to this one, that the same expression ran (views have no place)."""
+        """Name of the first of the consecutive operators, up to this one, that the same expression ran (views have no
+        place)."""
         here = first = index
         while here and self._places[here - 1] in (self._places[index], _NO_PLACE):
             here -= 1

@@ -373,3 +373,11 @@ def test_the_size_of_pieces_does_not_matter(tmp_path: Path, data: st.DataObject)
         in_pieces = TensorBoard.read(tmp_path / NAME)
     assert rows(in_pieces.points) == rows(at_once.points)
     assert [(p.offset, p.what, p.lost) for p in in_pieces.problems] == [(p.offset, p.what, p.lost) for p in at_once.problems]
+
+
+def test_records_on_either_side_of_zeros(tmp_path: Path) -> None:
+    """What is kept stands before, after or around the damage."""
+    whole = write(tmp_path / NAME, some_events(30))
+    assert read(tmp_path / NAME, whole + bytes(4096)).problems[0].kept.endswith("records before it")
+    assert read(tmp_path / NAME, bytes(4096) + whole).problems[0].kept.endswith("records after it")
+    assert read(tmp_path / NAME, whole + bytes(4096) + whole).problems[0].kept.endswith("records around it")

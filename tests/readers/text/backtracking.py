@@ -1,8 +1,8 @@
 """Counts the steps of a pattern instead of its time, on texts made to hurt it.
 
-`re` does not tell how often it goes back, so `steps` runs the parsed pattern through a small backtracking matcher of the same rules and
-counts. Bounded repeats are shortened first (`_shortened`): what they cost does not grow with the text. A pattern is in order if twice the text
-costs about twice the steps, wherever its repeats are pumped up.
+`re` does not report how often it backtracks, so `steps` runs the parsed pattern through a small backtracking matcher of
+the same rules and counts. Bounded repeats are shortened first (`_shortened`): what they cost does not grow with the
+text. A pattern is in order if twice the text costs about twice the steps, wherever its repeats are pumped up.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def pumped(nodes: Nodes, n: int, fold: bool, before: str = "") -> Iterator[str]:
 
 
 def growth(pattern: re.Pattern[Any], *, anywhere: bool, n: int = 48) -> tuple[float, str]:
-    """The worst ratio of steps on twice the text to steps on the text, and the text; about 2 for a pattern in order, 4 where it is square."""
+    """The worst ratio of steps on twice a text to steps on it, and the text; about 2 if linear, 4 if quadratic."""
     nodes, fold = nodes_of(pattern), bool(pattern.flags & re.IGNORECASE)
     whole = shortest(nodes, fold)
     texts = [*zip(pumped(nodes, n, fold), pumped(nodes, 2 * n, fold), strict=True)]

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from postmortem.core.reading import Reading
 from postmortem.readers.text import TextReader, read_text
 
-SETTINGS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+SETTINGS = settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 def read(folder: Path, data: str | bytes, name: str = "train.out", fast: bool = True) -> Reading:
@@ -60,7 +62,14 @@ def test_glued_prints(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "ranks"), [("[rank{}]: ", [0, 3]), ("[default{}]:", [0, 3]), (" {}: ", [0, 3]), ("[1,{}]<stdout>:", [0, 3]), ("rank={} ", [0, 3])]
+    ("prefix", "ranks"),
+    [
+        ("[rank{}]: ", [0, 3]),
+        ("[default{}]:", [0, 3]),
+        (" {}: ", [0, 3]),
+        ("[1,{}]<stdout>:", [0, 3]),
+        ("rank={} ", [0, 3]),
+    ],
 )
 def test_ranks(prefix: str, ranks: list[int], tmp_path: Path) -> None:
     """The usual prefixes name the rank, and the ranks' numbers stay apart."""
@@ -119,7 +128,7 @@ def test_global_iterations_with_an_epoch(tmp_path: Path) -> None:
 
 
 def test_without_any_step(tmp_path: Path) -> None:
-    """Lines without a step keep their order, and the reading says so."""
+    """Lines without a step keep their order, and the reading notes it."""
     reading = read(tmp_path, "loss: 0.5 acc: 0.1\nloss: 0.4 acc: 0.2\nloss: 0.3 acc: 0.3\n")
     assert reading.step_axis == "row"
     assert points_of(reading) == [(0, 0.5), (1, 0.4), (2, 0.3)]
@@ -145,7 +154,11 @@ def test_times_and_job(tmp_path: Path) -> None:
 
 def test_events_get_the_step_before_them(tmp_path: Path) -> None:
     """A crash is dated by the last step that was printed before it."""
-    text = PLAIN + 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\nValueError: bad sample\n'
+    text = (
+        PLAIN
+        + 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
+        + "ValueError: bad sample\n"
+    )
     reading = read(tmp_path, text)
     assert [(e.line, e.step) for e in reading.events] == [(10, 50)]
     assert reading.ended == "crashed"
@@ -161,8 +174,10 @@ def test_a_failure_between_a_million_metrics(tmp_path: Path) -> None:
 
 
 def test_one_line_of_many_megabytes(tmp_path: Path) -> None:
-    """A bar that is redrawn into one line of megabytes is read, and a line of 2 MB without states is cut and reported."""
-    frames = "\r".join(f" {i % 100}%|█         | {i}/200000 [00:10<01:30,  1.02it/s, loss={i / 1000:.3f}]" for i in range(1, 30_001))
+    """A bar redrawn into one line of megabytes is read, and a line of 2 MB without states is cut and reported."""
+    frames = "\r".join(
+        f" {i % 100}%|█         | {i}/200000 [00:10<01:30,  1.02it/s, loss={i / 1000:.3f}]" for i in range(1, 30_001)
+    )
     reading = read(tmp_path, frames)
     assert len(points_of(reading)) == 30_000
     assert points_of(reading)[-1] == (30_000, 30.0)
@@ -225,15 +240,26 @@ SHAPES = st.sampled_from(
 
 
 @SETTINGS
-@given(st.lists(st.tuples(SHAPES, st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=80)), min_size=1, max_size=3))
-def test_by_layout_is_the_same_as_row_by_row(tmp_path: Path, parts: list[tuple[str, list[tuple[str, str, str]]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(SHAPES, st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=80)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_by_layout_is_the_same_as_row_by_row(
+    tmp_path: Path, parts: list[tuple[str, list[tuple[str, str, str]]]]
+) -> None:
     """Reading rows of one layout by columns gives, bit for bit, what parsing each row gives."""
     text = "\n".join(shape.format(*numbers) for shape, rows in parts for numbers in rows)
     same(read(tmp_path, text, fast=True), read(tmp_path, text, fast=False))
 
 
 @SETTINGS
-@given(st.lists(st.floats(allow_nan=False), min_size=60, max_size=60), st.sampled_from(["{!r}", "{:.3f}", "{:.6g}", "{:.12e}", "{:.15g}"]))
+@given(
+    st.lists(st.floats(allow_nan=False), min_size=60, max_size=60),
+    st.sampled_from(["{!r}", "{:.3f}", "{:.6g}", "{:.12e}", "{:.15g}"]),
+)
 def test_numbers_are_exact(tmp_path: Path, numbers: list[float], style: str) -> None:
     """Every number is the double that float() reads from its text."""
     shown = [style.format(x) for x in numbers]
@@ -242,7 +268,9 @@ def test_numbers_are_exact(tmp_path: Path, numbers: list[float], style: str) -> 
 
 
 SAMPLE = (
-    PLAIN + "\x1b[31mEpoch 1/3\x1b[0m\n 42%|████▏     | 42/100 [00:12<00:17,  3.40it/s, loss=0.41]\r 43%|████▏     | 43/100 [00:12<00:17,  3.40it/s]"
+    PLAIN
+    + "\x1b[31mEpoch 1/3\x1b[0m\n 42%|████▏     | 42/100 [00:12<00:17,  3.40it/s, loss=0.41]\r"
+    + " 43%|████▏     | 43/100 [00:12<00:17,  3.40it/s]"
     "\n{'loss': 0.5, 'grad_norm': nan, 'epoch': 0.1}\n| time/ |  |\n|  fps | 12 |\n-----\n"
     "epoch  loss  acc\n1  0.5  0.4\nTest Error: \n Accuracy: 4%\n"
     "[rank0]: Traceback (most recent call last):\n[rank0]: ValueError: x\nloss 1.5step 3: loss 2\0\0\x08\x08\n"
@@ -271,12 +299,17 @@ def test_any_interleaving(tmp_path: Path, lines: list[bytes]) -> None:
     same(read(tmp_path, data, fast=True), read(tmp_path, data, fast=False))
 
 
-def test_metrics_behind_a_long_listing(tmp_path: Path) -> None:
-    """Thousands of lines that are all different do not make the reader careless with the metrics behind them."""
+def test_metrics_after_a_long_listing(tmp_path: Path) -> None:
+    """Metrics after thousands of lines that are all different are read as carefully as before."""
     rng = np.random.default_rng(0)
-    listing = ["/data/" + "/".join("".join(map(chr, rng.integers(97, 123, 6))) for _ in range(3)) + ".jpg" for _ in range(9_000)]
+    listing = [
+        "/data/" + "/".join("".join(map(chr, rng.integers(97, 123, 6))) for _ in range(3)) + ".jpg"
+        for _ in range(9_000)
+    ]
     metrics = [
-        f"{{'loss': {10.0 ** -(i % 7):.{1 + i % 5}f}, 'learning_rate': {3e-4 / (1 + i):.{1 + i % 9}e}, 'epoch': {i / 100:.2f}}}" for i in range(3_000)
+        f"{{'loss': {10.0 ** -(i % 7):.{1 + i % 5}f}, 'learning_rate': {3e-4 / (1 + i):.{1 + i % 9}e}, "
+        f"'epoch': {i / 100:.2f}}}"
+        for i in range(3_000)
     ]
     junk = ["".join(map(chr, rng.integers(97, 123, 12))) for _ in range(9_000)]
     lines = [*listing, *(line for i, row in enumerate(metrics) for line in (row, *junk[3 * i : 3 * i + 3]))]
@@ -290,28 +323,36 @@ def test_metrics_behind_a_long_listing(tmp_path: Path) -> None:
 
 
 def test_block_by_block_is_the_same_as_row_by_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Later blocks are read by what earlier ones had: the same bytes but for digits, whatever the digits of names, lengths and days do."""
+    """Templates of earlier blocks read later ones correctly, whatever the digits of names, lengths and days do."""
     monkeypatch.setattr("postmortem.readers.text.lines.blocks.BLOCK", 20_000)
     start = datetime(2025, 12, 31, 23, 40, tzinfo=UTC)
     lines = []
     for i in range(2_000):
         clock = start + timedelta(seconds=i)
-        lines += [f"[rank{rank}]: step {i}: loss {9 - i / 300 + rank / 100:.4f}, time {700 + i % 90}.5ms" for rank in (0, 1, 2, 11)]
+        lines += [
+            f"[rank{rank}]: step {i}: loss {9 - i / 300 + rank / 100:.4f}, time {700 + i % 90}.5ms"
+            for rank in (0, 1, 2, 11)
+        ]
         lines.append(f"{clock:%Y-%m-%d %H:%M:%S},{i % 1000:03d} - INFO - step={i} loss={9 - i / 300:.4f} lr=3.000e-04")
         lines.append(f"{clock:%Y-%m-%d %H:%M:%S},{i % 1000:03d} - INFO - step={i} lr=3.000e-04 loss={9 - i / 300:.4f}")
-        lines.append(f"I{clock:%m%d %H:%M:%S}.{i:06d} 4242 train.py:{i % 7}] step {i} loss {'nan' if i % 97 == 5 else '1.25'}")
+        lines.append(
+            f"I{clock:%m%d %H:%M:%S}.{i:06d} 4242 train.py:{i % 7}] step {i} loss {'nan' if i % 97 == 5 else '1.25'}"
+        )
         lines.append(f"step {i}: loss :.4571, time ;0.7" if i % 50 == 0 else f"step {i}: loss 0.4571, time 70.7")
     text = "\n".join(lines)
     same(read(tmp_path, text, fast=True), read(tmp_path, text, fast=False))
-    assert np.unique(read(tmp_path, text).points.wall_time // 86_400).size == 4  # two days, one of them in two years as glog names none, and no time
+    assert (
+        np.unique(read(tmp_path, text).points.wall_time // 86_400).size == 4
+    )  # two days, one of them in two years as glog names none, and no time
 
 
 @pytest.mark.parametrize("block", [2_000, 4 << 20])
 def test_what_follows_a_repeated_warning_is_seen(block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that are alike are read together, and yet the lines behind each that may matter are searched, in the next block, too."""
+    """Lines after similar rows that may matter are searched, also in the next block."""
     monkeypatch.setattr("postmortem.readers.text.lines.blocks.BLOCK", block)
     warning = (
-        "/opt/conda/lib/python3.11/site-packages/torch/autograd/graph.py:825: UserWarning: Grad strides do not match bucket view strides. "
+        "/opt/conda/lib/python3.11/site-packages/torch/autograd/graph.py:825: UserWarning: "
+        "Grad strides do not match bucket view strides. "
         "This may indicate grad was not created according to the gradient layout contract\n"
         "grad.sizes() = [64, 32, 1, 1], strides() = [32, 1, 32, 32]\n"
         "bucket_view.sizes() = [64, 32, 1, 1], strides() = [32, 1, 1, 1] (Triggered internally at reducer.cpp:327.)\n"

@@ -16,7 +16,7 @@ from postmortem.core.points import PointsBuilder
 from postmortem.core.run import Run, Stream, segments
 from postmortem.core.view import View
 from postmortem.replay.roll.fidelity import Digits, LoggedLoss, compare, logged_losses
-from postmortem.replay.step.runner import StepResult
+from postmortem.replay.step.result import StepResult
 
 FORMATS = ("{:.2f}", "{:.4f}", "{:.3e}", "{:.4g}", "{:.6g}", "{!r}")
 values = st.lists(st.floats(1e-4, 1e4), min_size=20, max_size=60)

@@ -16,7 +16,7 @@ X = torch.randn(N, 3, generator=G)
 class Mean(nn.Module):
     def forward(self, x, src, dst):
         total = torch.zeros_like(x).index_add(0, dst, x[src])
-        count = torch.zeros(N).index_add(0, dst, torch.ones(len(dst)))
+        count = x.new_zeros(N).index_add(0, dst, x.new_ones(len(dst)))
         return total / count[:, None]  # CULPRIT
 
 
@@ -27,16 +27,17 @@ class Net(nn.Module):
 
     def forward(self, x):
         keep = torch.rand(len(SRC)) > 0.17
-        return self.out(self.mean(x, SRC[keep], DST[keep])).squeeze(-1)
+        return self.out(self.mean(x, SRC[keep].to(x.device), DST[keep].to(x.device))).squeeze(-1)
 
 
 def loss_of(model, x):
+    x = x.to(model.out.weight.device)
     return ((model(x) - x[:, 0]) ** 2).mean()
 
 
-def train(out):
+def train(out, device="cpu"):
     torch.manual_seed(6)
-    model = Net()
+    model = Net().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     os.makedirs(os.path.join(out, "checkpoints"))
     with open(os.path.join(out, "history.jsonl"), "w") as log:
@@ -54,6 +55,6 @@ def train(out):
 def recipe(ctx):
     from postmortem import TrainStep
 
-    model = Net()
+    model = Net().to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     return TrainStep(model, optimizer, loss_of, batches=lambda epoch: X, first_step=ctx.state["epoch"] + 1, divisible=False)

@@ -36,20 +36,21 @@ def batch(step):
 
 
 def loss_of(model, b):
-    return ((model(b["x"]) - b["y"]) ** 2).mean()
+    x, y = (b[name].to(model.head.weight.device) for name in ("x", "y"))
+    return ((model(x) - y) ** 2).mean()
 
 
-def train(out):
+def train(out, device="cpu"):
     torch.manual_seed(0)
-    model = Net()
+    model = Net().to(device)
     with torch.no_grad():
         model.energy.project.weight.copy_(torch.eye(8))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler = torch.amp.GradScaler(device, init_scale=1024.0)
     log = Log(out, ["loss", "scale"])
     for step in range(45):
         optimizer.zero_grad()
-        with torch.autocast("cpu", dtype=torch.float16):
+        with torch.autocast(device, dtype=torch.float16):
             loss = loss_of(model, batch(step))
         scaler.scale(loss).backward()
         scaler.step(optimizer)

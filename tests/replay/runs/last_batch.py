@@ -30,13 +30,14 @@ class Model(nn.Module):
         self.net, self.scale = nn.Linear(3, 1), Scaled()
 
     def forward(self, x, y):
+        x, y = x.to(self.net.weight.device), y.to(self.net.weight.device)
         return (self.net(x).squeeze(-1) - self.scale(y)).abs().mean()
 
 
-def train(out):
+def train(out, device="cpu"):
     os.makedirs(out)
     torch.manual_seed(0)
-    model = Model()
+    model = Model().to(device)
     optimizer, done = torch.optim.AdamW(model.parameters(), lr=1e-2), 0
     with open(os.path.join(out, "train.out"), "w") as log:
         for epoch in range(4):
@@ -63,6 +64,6 @@ def train(out):
 def recipe(ctx):
     from postmortem import TrainStep
 
-    model = Model()
+    model = Model().to(ctx.device)
     batches = (batch for epoch in range(ctx.state["next_epoch"], 4) for batch in loader(epoch))
     return TrainStep(model, torch.optim.AdamW(model.parameters(), lr=1e-2), lambda m, b: m(*b), batches=batches)

@@ -15,7 +15,7 @@ X[167] = 0.0
 class Where(nn.Module):
     def forward(self, heat):
         p = heat / heat.sum(1, keepdim=True)  # CULPRIT
-        return (p * torch.arange(8)).sum(1)
+        return (p * torch.arange(8, device=heat.device)).sum(1)
 
 
 class Net(nn.Module):
@@ -33,19 +33,21 @@ def batch(step):
 
 
 def loss_of(model, b):
-    return (model(b["frames"]) - b["at"]).abs().mean()
+    device = model.filter.weight.device
+    return (model(b["frames"].to(device)) - b["at"].to(device)).abs().mean()
 
 
-def make():
+def make(device):
     torch.manual_seed(1)
     model = Net()
     nn.init.uniform_(model.filter.weight, 0.1, 0.4)
+    model.to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     return model, optimizer, torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 10)
 
 
-def train(out):
-    model, optimizer, scheduler = make()
+def train(out, device="cpu"):
+    model, optimizer, scheduler = make(device)
     average = copy.deepcopy(model)
     log = Log(os.path.join(out, "logs"), ["train/l1", "grad_norm"])
     for step in range(45):
@@ -66,5 +68,5 @@ def train(out):
 def recipe(ctx):
     from postmortem import TrainStep
 
-    model, optimizer, scheduler = make()
+    model, optimizer, scheduler = make(ctx.device)
     return TrainStep(model, optimizer, loss_of, scheduler=scheduler, batches=batch, clip=2.0, sample_dim={"frames": 1}, logged="train/l1")

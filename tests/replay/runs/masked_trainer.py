@@ -27,23 +27,24 @@ class Model(nn.Module):
         self.rate = Rate()
 
     def forward(self, rows):
-        return self.rate(self.body(X[rows]).squeeze(-1), Y[rows], EXPOSURE[rows])
+        x, y, exposure = (t[rows].to(self.body[0].weight.device) for t in (X, Y, EXPOSURE))
+        return self.rate(self.body(x).squeeze(-1), y, exposure)
 
 
 def micro_batches(step):
     return [torch.arange(i, i + 3) for i in range(6 * (step - 1), 6 * step, 3)]
 
 
-def make():
-    model = Model()
+def make(device):
+    model = Model().to(device)
     groups = [{"params": [p for n, p in model.named_parameters() if ("bias" in n) == bias]} for bias in (False, True)]
     optimizer = torch.optim.AdamW(groups, lr=5e-3, weight_decay=0.0)
     return model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: 1 - s / 60)
 
 
-def train(out):
+def train(out, device="cpu"):
     torch.manual_seed(0)
-    model, optimizer, scheduler = make()
+    model, optimizer, scheduler = make(device)
     history, total = [], 0.0
     for step in range(1, 46):
         optimizer.zero_grad()
@@ -63,7 +64,8 @@ def train(out):
             parts = {"pytorch_model.bin": model, "optimizer.pt": optimizer, "scheduler.pt": scheduler}
             for name, part in parts.items():
                 torch.save(part.state_dict(), os.path.join(folder, name))
-            torch.save({"cpu": torch.get_rng_state()}, os.path.join(folder, "rng_state.pth"))
+            random_states = {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state()} if device == "cuda" else {})
+            torch.save(random_states, os.path.join(folder, "rng_state.pth"))
             with open(os.path.join(folder, "trainer_state.json"), "w") as f:
                 json.dump({"global_step": step, "max_steps": 45, "log_history": history}, f)
 
@@ -71,5 +73,5 @@ def train(out):
 def recipe(ctx):
     from postmortem import TrainStep
 
-    model, optimizer, scheduler = make()
+    model, optimizer, scheduler = make(ctx.device)
     return TrainStep(model, optimizer, lambda m, rows: m(rows), scheduler=scheduler, accumulate=2, clip=1.0, batches=micro_batches)

@@ -26,12 +26,12 @@ def batch(step):
 
 
 def loss_of(model, b):
-    return (model(*b) - 1.0).abs().mean()
+    return (model(*(t.to(model.embed.weight.device) for t in b)) - 1.0).abs().mean()
 
 
-def train(out):
+def train(out, device="cpu"):
     torch.manual_seed(0)
-    model = Distance()
+    model = Distance().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
     log = Log(out, ["loss"])
     for step in range(32):

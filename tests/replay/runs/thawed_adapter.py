@@ -26,7 +26,8 @@ def batch(step):
 
 
 def loss_of(model, b):
-    return ((model(b[0]).squeeze(-1) - b[1]) ** 2).mean()
+    x, y = (t.to(model[0].weight.device) for t in b)
+    return ((model(x).squeeze(-1) - y) ** 2).mean()
 
 
 def thaw(model, step):
@@ -34,16 +35,16 @@ def thaw(model, step):
         p.requires_grad_(step > 20)
 
 
-def make():
+def make(device):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), Adapter(), nn.Linear(6, 1))
+    model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), Adapter(), nn.Linear(6, 1)).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3, eps=0.0)
     return model, optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=41)
 
 
-def train(out):
+def train(out, device="cpu"):
     os.makedirs(out)
-    model, optimizer, scheduler = make()
+    model, optimizer, scheduler = make(device)
     with open(os.path.join(out, "slurm-77.out"), "w") as log:
         for step in range(1, 31):
             thaw(model, step)
@@ -55,11 +56,11 @@ def train(out):
             log.write(f"step: {step:4d}  loss: {loss.item():.6f}  lr: {scheduler.get_last_lr()[0]:.3e}\n")
             if step % 10 == 0:
                 state = {"model": model.state_dict(), "optim": optimizer.state_dict(), "sched": scheduler.state_dict(), "step": torch.tensor(step)}
-                dcp.save(state, checkpoint_id=os.path.join(out, f"step-{step}"), no_dist=True)
+                dcp.save(state, checkpoint_id=os.path.join(out, f"step-{step}"))
 
 
 def recipe(ctx):
     from postmortem import TrainStep
 
-    model, optimizer, scheduler = make()
+    model, optimizer, scheduler = make(ctx.device)
     return TrainStep(model, optimizer, loss_of, scheduler=scheduler, batches=batch, before_step=lambda step: thaw(model, step))

@@ -15,9 +15,10 @@ torch = pytest.importorskip("torch")
 import numpy as np  # noqa: E402
 from torch import nn  # noqa: E402
 
+from postmortem.core.culprit import Culprit  # noqa: E402
 from postmortem.replay.culprit.localize import localize  # noqa: E402
-from postmortem.replay.model import Culprit, TrainStep  # noqa: E402
-from postmortem.replay.recipe.check import installed  # noqa: E402
+from postmortem.replay.model import TrainStep  # noqa: E402
+from postmortem.replay.trace.user_code import installed  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,9 +13,12 @@ torch = pytest.importorskip("torch")
 
 from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
-from postmortem.replay.roll.roll import leaps, leaves_level, roll, survives  # noqa: E402
-from postmortem.replay.step.runner import Overrides, StepRunner  # noqa: E402
-from postmortem.replay.step.state import preserved  # noqa: E402
+from postmortem.replay.roll.level import leaps, leaves_level  # noqa: E402
+from postmortem.replay.roll.roll import roll, survives  # noqa: E402
+from postmortem.replay.step.errors import BatchError, StopAt  # noqa: E402
+from postmortem.replay.step.overrides import Overrides  # noqa: E402
+from postmortem.replay.step.process_state import preserved  # noqa: E402
+from postmortem.replay.step.runner import StepRunner  # noqa: E402
 from postmortem.replay.trace.tensors import nonfinite_names, total_norm  # noqa: E402
 
 nn = torch.nn
@@ -386,3 +389,49 @@ def test_an_optimizer_that_asks_for_a_closure() -> None:
     runner = StepRunner(TrainStep(models[1], optimizers[1], lambda m, b: ((m(b[0]) - b[1]) ** 2).mean(), (x, y)))
     assert runner.run((x, y), 0).first_nonfinite is None
     assert torch.equal(models[0].weight, models[1].weight)
+
+
+def test_an_observer_ends_the_step() -> None:
+    """It sees losses and gradients; what it raises comes through code that catches every Exception."""
+    seen = []
+
+    def loss_of_a_careful_user(model: Any, x: torch.Tensor) -> torch.Tensor:
+        try:
+            return model(x).sum()
+        except Exception:  # noqa: BLE001
+            return torch.zeros(())
+
+    def stop(kind: str, tensors: dict[str, torch.Tensor]) -> None:
+        seen.append((kind, sorted(tensors)))
+        if kind == "grad":
+            raise StopAt("grad")
+
+    model = torch.nn.Linear(4, 2)
+    runner = StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of_a_careful_user, torch.ones(3, 4)))
+    before = [p.clone() for p in model.parameters()]
+    with pytest.raises(StopAt) as stopped, runner.observing(stop):
+        runner.run(runner.draw(0), 0)
+    assert stopped.value.stage == "grad"
+    assert seen == [("loss", ["loss"]), ("grad", ["bias", "weight"])]
+    assert all(map(torch.equal, before, model.parameters()))
+    assert runner.run(runner.draw(0), 0).first_nonfinite is None
+    assert len(seen) == 2
+
+
+@pytest.mark.parametrize("where", ["batches", "before_step"])
+def test_an_error_while_a_batch_is_drawn_names_the_step(where: str) -> None:
+    """BatchError says at which step, and has what the user's code raised as its cause."""
+
+    def broken(step: int) -> torch.Tensor:
+        if step == 1:
+            raise KeyError("no such shard")
+        return torch.ones(3, 4)
+
+    model = torch.nn.Linear(4, 2)
+    given = {"batches": lambda step: torch.ones(3, 4), where: broken}
+    runner = StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).sum(), **given))
+    runner.draw(0)
+    with pytest.raises(BatchError) as failed:
+        runner.draw(1)
+    assert failed.value.step == 1
+    assert isinstance(failed.value.__cause__, KeyError)

@@ -1,66 +1,98 @@
-"""The rows of a log in bulk: those of a known shape by columns, those that have no like by a simple pattern, the rest one by one."""
+"""Reads blocks of rows.
+
+Rows with a known template are read column by column, rows unlike any other with a simple name=value scan, the rest one
+at a time.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from postmortem.readers.text.bulk.name_value_scan import Quick
-from postmortem.readers.text.bulk.templates import FEW, LONGEST, RUN, Family, Layout, Template, equal_keys, fold, hashes, learn, read_one
+from postmortem.readers.text.bulk.name_value_scan import NameValueScan
+from postmortem.readers.text.bulk.templates import (
+    FEW,
+    LONGEST,
+    RUN,
+    Family,
+    RowLayout,
+    Template,
+    equal_keys,
+    fold,
+    hashes,
+    learn,
+    read_one,
+)
 from postmortem.readers.text.failures.scanner import prefilter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.bulk.rows import Ordered, Rows
-    from postmortem.readers.text.row_parser import Understanding
+    from postmortem.readers.text.bulk.collect import Ordered
+    from postmortem.readers.text.bulk.rows import Rows
+    from postmortem.readers.text.bulk.templates import Parsed
+    from postmortem.readers.text.dialects import Dialect
+    from postmortem.readers.text.steps.row_store import RowStore
 
 MANY = 48
-"""Fewer rows of one layout than these are not worth reading by columns."""
+"""The fewest rows of one layout that are worth reading by columns."""
 MOST_LAYOUTS, MOST_SKELETONS, MOST_VARIANTS = 50_000, 20_000, 64
 STRANGERS, SAMPLE, STRETCH, LONGEST_STRETCH = 4_096, 256, 1_024, 131_072
-"""After so many rows in a row whose words no other row has, a stretch is read by a simple pattern, then a sample properly.
-
-As long as the sample is of strangers, too, the next stretch is twice as long."""
+"""After STRANGERS consecutive rows with no shared template, scan STRETCH rows with the simple pattern, then parse
+SAMPLE rows fully to see whether that still pays. As long as it does, the next stretch is twice as long."""
 AT_ONCE = 65_536
 LOUD = 64
-"""Of rows of one kind that the search for events must see, as many have all lines near them shown: a warning of every step says no more."""
+"""For each template, pass the neighbourhood of at most LOUD matching rows to the event search; a warning repeated every
+step adds nothing."""
+
+
+class Parser(Protocol):
+    """Parses single rows, see `row_parser.RowParser`."""
+
+    store: RowStore
+    dialects: list[Dialect]
+    year: int
+
+    def records(self, row: bytes, line: int) -> Iterable[tuple[Any, list[int], list[float]]]: ...
+    def alone(self, row: bytes) -> Parsed | None: ...
+    def rank_of(self, row: bytes) -> int | None: ...
+    def count(self, template: Template, n: int) -> None: ...
 
 
 class Bulk:
-    """Reads all rows of one log, block by block. `fast` False: each is parsed on its own."""
+    """Reads all rows of one log, block by block. With `fast` False each row is parsed on its own."""
 
-    def __init__(self, understanding: Understanding, fast: bool) -> None:
-        self.understanding = understanding
+    def __init__(self, parser: Parser, fast: bool) -> None:
+        self.parser = parser
         self.fast = fast
         self.families: dict[tuple[int, int], Family] = {}
-        """By the length of their rows, and the hash of their folded bytes."""
+        """By the length of their rows and the hash of their folded bytes."""
         self.usual: dict[int, list[Family]] = {}
-        """Those that many rows of a length were of, which are looked for first."""
+        """By length: the families that many rows were of. They are tried first."""
         self.n_layouts = 0
         self.skeletons: dict[bytes, Template] = {}
         self.met: set[bytes] = set()
         self.strangers = 0
-        """Rows in a row whose skeleton was new."""
-        self.quick = Quick(understanding.track, len(understanding.dialects))
+        """Consecutive rows whose skeleton was new."""
+        self.scan = NameValueScan(parser.store, len(parser.dialects))
         self.stretch, self.since = STRETCH, 0
-        """How many rows to read quickly, and how many were since the last ones that were read properly."""
-        self.read_quickly = 0
+        """How many rows to scan before the next sample, and how many were scanned since the last."""
+        self.n_scanned = 0
         self.loud: list[NDArray[np.intp]] = []
-        """Rows of this block that were read by columns, and that the search for events must see."""
+        """Rows of this block that were read by columns and that the event search must see."""
 
     def read(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
-        """Puts what the rows say into `out`, hides those that cannot be a failure -> those that may be news."""
+        """Put the records of rows into `out`, hide rows that cannot be a failure; return the rows that may be one."""
         self.loud = []
         slow = self._by_layout(rows, out) if self.fast else rows.filled
         self._one_by_one(rows, slow, out)
         return np.concatenate([rows.that_may_matter(slow), *self.loud])
 
     def _by_layout(self, rows: Rows, out: Ordered) -> NDArray[np.intp]:
-        """Reads the rows whose layout is known or common -> the others, in order."""
+        """Read the rows whose layout is known or common; return the others, in order."""
         slow: list[NDArray[np.intp]] = [rows.filled[rows.length[rows.filled] > LONGEST]]
         for length, group in rows.by_length():
             if len(group) < FEW:
@@ -78,8 +110,10 @@ class Bulk:
                 slow += self._by_key(rows, group, words, length, out)
         return np.sort(np.concatenate(slow))
 
-    def _by_key(self, rows: Rows, group: NDArray[np.intp], words: NDArray[np.uint64], length: int, out: Ordered) -> Iterator[NDArray[np.intp]]:
-        """Finds the families among rows of one length and reads them -> the rows that must be read one by one."""
+    def _by_key(
+        self, rows: Rows, group: NDArray[np.intp], words: NDArray[np.uint64], length: int, out: Ordered
+    ) -> Iterator[NDArray[np.intp]]:
+        """Find the families among rows of one length and read them; yield the rows that must be read one at a time."""
         keys = hashes(fold(words, length))
         *common, rest = equal_keys(keys)
         yield group[rest]
@@ -98,8 +132,10 @@ class Bulk:
             yield mine[~alike]
             yield self._read(rows, family, *_only(alike, mine, its), out)
 
-    def _read(self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64], out: Ordered) -> NDArray[np.intp]:
-        """Reads rows of one family -> those of them that must be read one by one."""
+    def _read(
+        self, rows: Rows, family: Family, group: NDArray[np.intp], words: NDArray[np.uint64], out: Ordered
+    ) -> NDArray[np.intp]:
+        """Read rows of one family; return those that must be read one at a time."""
         left = np.ones(len(group), bool)
         slow = []
         for turn in range(MOST_VARIANTS):
@@ -107,7 +143,7 @@ class Bulk:
                 if np.count_nonzero(left) < FEW or self.n_layouts >= MOST_LAYOUTS:
                     break
                 row = rows.bytes(int(group[np.argmax(left)]))
-                family.layouts.append(Layout(self._template(row), row))
+                family.layouts.append(RowLayout(self._template(row), row))
                 self.n_layouts += 1
             layout = family.layouts[turn]
             here = layout.named(words, left)
@@ -120,7 +156,7 @@ class Bulk:
                 if template.row is not None:
                     found, values = layout.read(mine)
                     out.put(where, found, template.codes, values)
-                self.understanding.count(template, len(where))
+                self.parser.count(template, len(where))
                 if template.hide:
                     rows.hidden[where] = True
                 else:
@@ -134,19 +170,19 @@ class Bulk:
         skeleton = RUN.sub(b"0", row)
         template = self.skeletons.get(skeleton)
         if template is None:
-            template = learn(row, self.understanding.alone, self.understanding.rank_of, self.understanding.year)
+            template = learn(row, self.parser.alone, self.parser.rank_of, self.parser.year)
             template.hide = template.pure and not prefilter().lines_in(row + b"\n")
             if len(self.skeletons) < MOST_SKELETONS:
                 self.skeletons[skeleton] = template
         return template
 
     def _one_by_one(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> None:
-        """Reads rows by their template where it is known, else by parsing, or quickly among strangers."""
+        """Read rows by their template if it is known, else parse them, or scan them if none resembles another."""
         at = 0
         while at < len(which):
             if self.fast and self.strangers > STRANGERS and self.since < self.stretch:
                 chunk = which[at : at + min(AT_ONCE, self.stretch - self.since)]
-                self._quickly(rows, chunk, out)
+                self._scanned(rows, chunk, out)
                 self.since += len(chunk)
             else:
                 chunk = which[at : at + SAMPLE]
@@ -157,18 +193,18 @@ class Bulk:
                 self.since = 0
             at += len(chunk)
 
-    def _quickly(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> None:
-        """Reads strangers quickly; among them may be rows of a known skeleton, if any has values."""
+    def _scanned(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> None:
+        """Scan rows for name=value pairs, but parse those of a known skeleton if any skeleton has values."""
         if any(template.row is not None for template in self.skeletons.values()):
             known = np.array([RUN.sub(b"0", rows.bytes(i)) in self.skeletons for i in which.tolist()], bool)
             self._parsed(rows, which[known], out)
             which = which[~known]
         if len(which):
-            self.read_quickly += self.quick.read(rows, which, out)
+            self.n_scanned += self.scan.read(rows, which, out)
             rows.hidden[which] = True
 
     def _parsed(self, rows: Rows, which: NDArray[np.intp], out: Ordered) -> list[int]:
-        """Reads rows one by one -> those whose skeleton was never met before."""
+        """Read rows one at a time; return those whose skeleton is new."""
         new: list[int] = []
         for i in which.tolist():
             row = rows.bytes(i)
@@ -186,14 +222,16 @@ class Bulk:
                     if template.row is not None and (read := read_one(template, row)) is not None:
                         found, values = read
                         out.add(i, found, template.codes.tolist(), values)
-                    self.understanding.count(template, 1)
+                    self.parser.count(template, 1)
                     rows.hidden[i] = template.hide
                     continue
-            for record in self.understanding.records(row, int(rows.line[i])):
+            for record in self.parser.records(row, int(rows.line[i])):
                 out.add(i, *record)
         return new
 
 
-def _only(which: NDArray[np.bool_], group: NDArray[np.intp], words: NDArray[np.uint64]) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
-    """Some rows of a group, and their words."""
+def _only(
+    which: NDArray[np.bool_], group: NDArray[np.intp], words: NDArray[np.uint64]
+) -> tuple[NDArray[np.intp], NDArray[np.uint64]]:
+    """The chosen rows of a group, and their words."""
     return (group, words) if which.all() else (group[which], words.compress(which, 0))

@@ -1,9 +1,9 @@
-"""Rows that differ only in their digits are understood once.
+"""Templates: rows that differ only in their digits are parsed once.
 
-The *skeleton* of a row is its bytes with every run of digits replaced by one; its *layout* also keeps how long the
-runs are. A `Template` says, for a skeleton, which runs are values and which say where the training was. It is
-learned from one row by the dialects or the miner and kept only if it reproduces what they say about that row
-and about a second one with other digits. Rows of one layout are then read by columns (`_columns`).
+The *skeleton* of a row is its bytes with every run of digits replaced by one; its *layout* also keeps how long the runs
+are. A `Template` records, for a skeleton, which runs are values and which are the position of the training. It is
+learned from one row, as the dialects or the miner parse it, and kept only if it reproduces their result for that row
+and for a second one with other digits. Rows of one layout are then read column by column (`digit_columns`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from postmortem.readers.text.bulk.digit_columns import Columns, Place
-from postmortem.readers.text.records.miner import number
+from postmortem.readers.text.bulk.digit_columns import DigitColumns, NumberSpan
+from postmortem.readers.text.records.record import Trust
+from postmortem.readers.text.records.tokens import number
 from postmortem.readers.text.steps.row_store import FIELDS, ROW, held, same
 
 if TYPE_CHECKING:
@@ -28,20 +29,22 @@ if TYPE_CHECKING:
     from postmortem.readers.text.records.record import Record
 
 RUN = re.compile(rb"(?:(?<![A-Za-z_@\d])|(?<=^[IWEFDC]))\d+")
-"""A run of digits that is a number, or a part of one; the digits of a name (``loss_1``, ``mAP50``) are none."""
+"""A run of digits that is a number or part of one, not of a name (``loss_1``, ``mAP50``)."""
 _NUMBERS = re.compile(rb"(?i)\d|\bnan\b|\binf")
 LONGEST = 2048
-"""Rows longer than this are not worth a layout."""
+"""Characters of the longest row that gets a layout."""
 
 FEW = 4
-"""Fewer rows of one layout than these are not worth learning it."""
+"""The fewest rows of one layout that are worth learning it."""
 MOST_TURNS = 400
-"""From so many groups on they must have more than three rows each, on average, to be worth a turn each."""
+"""More groups than this are handled one by one only if they have more than three rows on average."""
 _MIX = np.random.default_rng(20).integers(1, 2**63, LONGEST // 8 + 2, np.uint64) * np.uint64(2) + np.uint64(1)
 _TILE = 64
-"""Rows compared at a time: numpy is slow where the last axis is short."""
+"""Rows compared at a time, because numpy is slow if the last axis is short."""
 _DATES = (
-    re.compile(rb"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
+    re.compile(
+        rb"(?P<Y>\d{4})[-/](?P<M>\d\d)[-/](?P<D>\d\d)[T _](?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"
+    ),
     re.compile(rb"(?<!\d)(?P<M>\d\d)/(?P<D>\d\d) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
     re.compile(rb"[A-Z](?P<MD>\d{4}) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<f>\d{1,9}))?"),
 )
@@ -49,35 +52,35 @@ _DATES = (
 
 @dataclass(slots=True)
 class Template:
-    """How to read rows of one skeleton. `pure` False: each must be parsed on its own."""
+    """How to read rows of one skeleton. If not `pure`, each row must be parsed on its own."""
 
     runs: int
     pure: bool = False
     dialect: int = -1
-    """Who explained it; -1 nobody."""
+    """Index of the dialect that parsed it; -1 if none did."""
     numbers: bool = False
-    """It has numbers, whether or not they mean something."""
+    """It has numbers, whether or not they are metrics."""
     hide: bool = False
     """No line of this skeleton can be a failure."""
     loud: int = 0
-    """How many lines of it that can be one were read by columns."""
+    """How many lines that can be a failure were read by columns."""
     row: Any = None
     codes: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    values: list[Place] = field(default_factory=list)
+    values: list[NumberSpan] = field(default_factory=list)
     fixed: dict[int, float] = field(default_factory=dict)
-    """Values without digits (nan, inf), by their position among the values."""
-    step: Place | None = None
-    total: Place | None = None
-    epoch: Place | None = None
-    epochs: Place | None = None
-    rank: Place | None = None
+    """Values without digits (nan, inf), by their index among the values."""
+    step: NumberSpan | None = None
+    total: NumberSpan | None = None
+    epoch: NumberSpan | None = None
+    epochs: NumberSpan | None = None
+    rank: NumberSpan | None = None
     clock: dict[str, int] | None = None
     """Run of each part of the date: Y, M, D (or MD), h, m, s, f."""
     year: int = 1970
 
 
 class Parsed(NamedTuple):
-    """What the slow way says about one row."""
+    """The full parse of one row."""
 
     record: Record | None
     row: tuple[Any, ...] | None
@@ -86,16 +89,18 @@ class Parsed(NamedTuple):
     dialect: int
     prefix: Prefix
     offset: int
-    """Where the text behind the prefix starts, in bytes."""
+    """Where the text after the prefix starts, in bytes."""
 
 
 def runs_of(row: bytes) -> list[tuple[int, int]]:
-    """Start and end of each run of digits."""
+    """(start, end) of the runs of digits of a row."""
     return [m.span() for m in RUN.finditer(row)]
 
 
-def learn(row: bytes, parse: Callable[[bytes], Parsed | None], peel_rank: Callable[[bytes], int | None], year: int) -> Template:
-    """The template of a row's skeleton; one that is not `pure` where digits decide more than numbers."""
+def learn(
+    row: bytes, parse: Callable[[bytes], Parsed | None], peel_rank: Callable[[bytes], int | None], year: int
+) -> Template:
+    """The template of a row's skeleton; not `pure` if digits decide more than the numbers."""
     runs = runs_of(row)
     template = Template(len(runs), numbers=_NUMBERS.search(row) is not None)
     parsed = parse(row)
@@ -110,15 +115,15 @@ def learn(row: bytes, parse: Callable[[bytes], Parsed | None], peel_rank: Callab
     if not _fill(template, row, runs, parsed, peel_rank, year):
         return template
     for example in (row, other):
-        told = parse(example)
-        if told is None or told.row is None or not _agrees(template, example, told):
+        parsed_again = parse(example)
+        if parsed_again is None or not _agrees(template, example, parsed_again):
             return template
     template.pure = True
     return template
 
 
 def _other_digits(row: bytes, start: int) -> bytes:
-    """The row with the last digit of each number behind its prefix changed."""
+    """The row with the last digit of each number after its prefix changed."""
 
     def change(match: re.Match[bytes]) -> bytes:
         return match[0] if match.start() < start else match[0][:-1] + b"%d" % ((match[0][-1] - 48 + 3) % 10)
@@ -126,20 +131,29 @@ def _other_digits(row: bytes, start: int) -> bytes:
     return RUN.sub(change, row)
 
 
-def _fill(template: Template, row: bytes, runs: list[tuple[int, int]], parsed: Parsed, peel_rank: Callable[[bytes], int | None], year: int) -> bool:
+def _fill(
+    template: Template,
+    row: bytes,
+    runs: list[tuple[int, int]],
+    parsed: Parsed,
+    peel_rank: Callable[[bytes], int | None],
+    year: int,
+) -> bool:
     record = parsed.record
     assert record is not None
     assert parsed.row is not None
     body = row[parsed.offset :].decode("utf-8")
     ascii_only = len(body) == len(row) - parsed.offset
 
-    def place(span: tuple[int, int]) -> Place | None:
+    def place(span: tuple[int, int]) -> NumberSpan | None:
         start, end = span
         if not ascii_only:
             start, end = len(body[:start].encode()), len(body[:end].encode())
         start, end = start + parsed.offset, end + parsed.offset
         inside = [i for i, (a, b) in enumerate(runs) if a >= start and b <= end]
-        return Place(inside[0], runs[inside[0]][0] - start, inside[-1], end - runs[inside[-1]][1]) if inside else None
+        return (
+            NumberSpan(inside[0], runs[inside[0]][0] - start, inside[-1], end - runs[inside[-1]][1]) if inside else None
+        )
 
     if record.once or len(parsed.codes) != len(record.values) + len(record.absent):
         return False
@@ -151,15 +165,15 @@ def _fill(template: Template, row: bytes, runs: list[tuple[int, int]], parsed: P
             if np.isfinite(value.number):
                 return False
             template.fixed[i] = value.number
-            found = Place(0, 0, 0, 0)
+            found = NumberSpan(0, 0, 0, 0)
         template.values.append(found)
     for i in range(len(record.values), len(parsed.codes)):
         template.fixed[i] = float("nan")
-        template.values.append(Place(0, 0, 0, 0))
+        template.values.append(NumberSpan(0, 0, 0, 0))
     template.codes = np.array(parsed.codes, np.int32)
-    by_step = record.step is not None and (record.level > 1 or record.n is None)
-    said = {"epoch": record.epoch, "epochs": record.epochs, "total": record.total, "rank": record.rank}
-    for name, wanted in (("step", record.step if by_step else record.n), *said.items()):
+    by_step = record.step is not None and (record.level > Trust.LOCAL or record.n is None)
+    counters = {"epoch": record.epoch, "epochs": record.epochs, "total": record.total, "rank": record.rank}
+    for name, wanted in (("step", record.step if by_step else record.n), *counters.items()):
         if wanted is None:
             continue
         span = record.at.get("n" if name == "step" and not by_step else name)
@@ -177,14 +191,16 @@ def _fill(template: Template, row: bytes, runs: list[tuple[int, int]], parsed: P
     return record.wall_time is None
 
 
-def _rank_place(row: bytes, runs: list[tuple[int, int]], parsed: Parsed, peel_rank: Callable[[bytes], int | None]) -> Place | None:
-    """Which number of the prefix is the rank: the one that, when it changes, changes the rank."""
+def _rank_place(
+    row: bytes, runs: list[tuple[int, int]], parsed: Parsed, peel_rank: Callable[[bytes], int | None]
+) -> NumberSpan | None:
+    """The number of the prefix that is the rank: the rank changes with it."""
     for i, (a, b) in enumerate(runs):
         if b > parsed.offset or b - a > 6:
             continue
         changed = row[: b - 1] + b"%d" % ((row[b - 1] - 48 + 1) % 10) + row[b:]
         if int(row[a:b]) == peel_rank(row) and int(changed[a:b]) == peel_rank(changed):
-            return Place(i, 0, i, 0)
+            return NumberSpan(i, 0, i, 0)
     return None
 
 
@@ -192,14 +208,19 @@ def _clock(prefix: bytes, runs: list[tuple[int, int]], wanted: float, year: int)
     at = {start: i for i, (start, _) in enumerate(runs)}
     for pattern in _DATES:
         for match in pattern.finditer(prefix):
-            parts = {k: at[match.start(k)] for k, v in match.groupdict().items() if v is not None and match.start(k) in at}
-            if len(parts) == sum(v is not None for v in match.groupdict().values()) and seconds(parts, runs, prefix, year) == wanted:
+            parts = {
+                k: at[match.start(k)] for k, v in match.groupdict().items() if v is not None and match.start(k) in at
+            }
+            if (
+                len(parts) == sum(v is not None for v in match.groupdict().values())
+                and seconds(parts, runs, prefix, year) == wanted
+            ):
                 return parts
     return None
 
 
 def seconds(parts: dict[str, int], runs: Sequence[tuple[int, int]], row: bytes, year: int) -> float:
-    """The time that a row's prefix names, in seconds since the epoch; NaN where the calendar has no such date."""
+    """The time in a row's prefix, in seconds since the epoch; NaN for a date that the calendar does not have."""
     n = {k: int(row[slice(*runs[i])]) for k, i in parts.items()}
     if "MD" in n:
         n["M"], n["D"] = divmod(n["MD"], 100)
@@ -212,18 +233,23 @@ def seconds(parts: dict[str, int], runs: Sequence[tuple[int, int]], row: bytes, 
     return whole + n["f"] / 10.0 ** (end - start)
 
 
-def _agrees(template: Template, row: bytes, told: Parsed) -> bool:
+def _agrees(template: Template, row: bytes, parsed: Parsed) -> bool:
+    """Whether the template reads the same from a row as the full parse."""
     read = read_one(template, row)
-    if read is None or told.row is None:
+    if read is None or parsed.row is None:
         return False
     mine, values = read
-    theirs = np.array([told.row], ROW)[0]
+    theirs = np.array([parsed.row], ROW)[0]
     row_agrees = all(same(mine[name], theirs[name]) for name in FIELDS if name != "line")
-    return row_agrees and told.codes == template.codes.tolist() and all(same(a, b) for a, b in zip(values, told.values, strict=True))
+    return (
+        row_agrees
+        and parsed.codes == template.codes.tolist()
+        and all(same(a, b) for a, b in zip(values, parsed.values, strict=True))
+    )
 
 
 def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:
-    """One row by its template -> (its `ROW`, its values); None where it has other runs."""
+    """Read one row by its template: (its `ROW`, its values); None if its runs of digits differ."""
     runs = runs_of(row)
     if len(runs) != template.runs:
         return None
@@ -249,20 +275,20 @@ def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:
 
 
 class Family:
-    """Rows of one length that are the same but for their digits; `layouts` differ in the digits of names."""
+    """Rows of one length that differ only in their digits; its `layouts` differ in the digits of names."""
 
     __slots__ = ("_slack", "_zeros", "layouts")
 
     def __init__(self, row: bytes) -> None:
-        self.layouts: list[Layout] = []
+        self.layouts: list[RowLayout] = []
         raw = np.frombuffer(row, np.uint8)
         digits = (raw >= 48) & (raw < 58)
-        behind = np.zeros((len(row) // 8 + 2) * 8 - len(row), np.uint8)
-        self._zeros = np.append(np.where(digits, np.uint8(48), raw), behind)
-        self._slack = np.append(np.where(digits, np.uint8(9), np.uint8(0)), ~behind)
+        padding = np.zeros((len(row) // 8 + 2) * 8 - len(row), np.uint8)
+        self._zeros = np.append(np.where(digits, np.uint8(48), raw), padding)
+        self._slack = np.append(np.where(digits, np.uint8(9), np.uint8(0)), ~padding)
 
     def alike(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """Which rows uint64[n, w] of this length are of the family, whatever is behind their length."""
+        """Which rows uint64[n, w] of this length belong to the family; bytes past their length do not count."""
         raw, width = words.view(np.uint8), words.shape[1] * 8
         alike = np.ones(len(words), bool)
         if len(words) >= _TILE > len(self._zeros) // width:
@@ -275,11 +301,10 @@ class Family:
         return alike
 
 
-class Layout:
-    """Rows of one skeleton and one length whose runs stand at the same columns.
+class RowLayout:
+    """Rows of one skeleton and one length whose runs of digits are at the same columns, `runs`.
 
-    `runs` are the columns of the runs of digits. `names` are the digits that belong to names and must be the same:
-    (word, mask, the word under the mask).
+    `names` are the digits of names, which must be equal: (index of the word, mask, the word under the mask).
     """
 
     __slots__ = ("names", "row", "runs", "template")
@@ -298,15 +323,18 @@ class Layout:
         self.names = [(int(i), masks[i], bytes_[i] & masks[i]) for i in np.flatnonzero(masks)]
 
     def named(self, words: NDArray[np.uint64], which: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which of these rows, of the layout's family, have the digits of its names, too."""
+        """Which of these rows of the family also have the same digits in names."""
         for column, mask, wanted in self.names:
             which = which & ((words[:, column] & mask) == wanted)
         return which
 
     def read(self, words: NDArray[np.uint64]) -> tuple[dict[str, Any], list[Any]]:
-        """All n rows, as uint64[n, w] with a spare word behind -> the fields of `ROW`, and the values: arrays of n, or what all n share."""
+        """Read n rows, given as uint64[n, w] with a spare word at the end.
+
+        Returns the fields of `ROW` and the values: arrays of n, or one number that all n share.
+        """
         t = self.template
-        columns = Columns(words, self.row, self.runs)
+        columns = DigitColumns(words, self.row, self.runs)
         rows: dict[str, Any] = dict(zip(FIELDS, t.row.tolist(), strict=True))
         if t.step is not None:
             rows["step"] = columns.step(t.step)
@@ -325,7 +353,7 @@ class Layout:
 
 
 def fold(words: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
-    """The rows uint64[n, w] with zeros for digits and for the bytes behind their `length`."""
+    """The rows uint64[n, w] with zeros for digits and for bytes past their `length`."""
     raw = words.view(np.uint8)
     other = raw - np.uint8(48)
     np.greater(other, 9, out=other.view(bool))
@@ -335,13 +363,13 @@ def fold(words: NDArray[np.uint64], length: int) -> NDArray[np.uint64]:
 
 
 def hashes(folded: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """One number per row: equal rows have equal ones, others by an accident of 1 in 2**63. Who must be sure compares the rows, too."""
+    """A hash per row, uint64[n]. Different rows collide with probability 2**-63; compare them to be sure."""
     found: NDArray[np.uint64] = np.einsum("ij,j->i", folded, _MIX[: folded.shape[1]])
     return found
 
 
 def equal_keys(keys: NDArray[np.uint64]) -> list[NDArray[np.intp]]:
-    """Positions of equal keys, group by group where a key is common; what is left comes last."""
+    """Indices of equal keys: one array per common key, and the rest in the last one."""
     found: list[NDArray[np.intp]] = []
     left = np.arange(len(keys))
     while len(left) >= FEW and len(found) < 12:

@@ -1,9 +1,8 @@
 """Dialects: one file per style in which programs print their metrics.
 
 A dialect is a subclass of `Dialect` registered by ``@dialect``. It looks at one row (a line, or one state of a
-redrawn bar) and answers with a `Record`, or None where the row is not its own. Which dialects a file uses is
-decided by evidence: rows that it explains, row by row, so a file may change its style in the middle. What no dialect claims goes
-to the general miner.
+redrawn bar) and returns a `Record`, or None if the row is not of its style. The choice is made row by row, so a file
+may change its style in the middle. Rows that no dialect takes go to the general miner.
 """
 
 from __future__ import annotations
@@ -19,21 +18,22 @@ if TYPE_CHECKING:
 
 
 class Dialect:
-    """Base of all dialects. One instance reads one file, so state may be kept on it (by rank)."""
+    """Base class of dialects. One instance reads one file, so it may keep state (by rank)."""
 
     name: ClassVar[str]
     priority: ClassVar[int] = 50
-    """Lower is asked first: the more specific, the lower."""
+    """Lower ones are asked first: the more specific a dialect, the lower."""
     needles: ClassVar[tuple[str, ...]] = ()
-    """A row is looked at only if it contains one of these; empty: always."""
+    """Only rows that contain one of these are parsed; all rows if empty."""
     content: ClassVar[re.Pattern[str] | None] = None
-    """Rows for which the answer depends on earlier rows. All others that differ only in their numbers share one parse."""
+    """Matches rows whose record depends on earlier rows. Others that differ only in their numbers share one parse."""
 
     def sniff(self, sample: str) -> bool:
-        """Whether the dialect is to be asked at all, by the beginning of the file."""
+        """Whether the dialect may occur in a file with this beginning."""
         return True
 
     def parse(self, row: Row) -> Record | None:
+        """The record of a row; an empty one for a row of this style without metrics, None for a row of another."""
         raise NotImplementedError
 
 

@@ -7,15 +7,18 @@ from typing import ClassVar
 
 from postmortem.readers.text.dialects import Dialect, dialect
 from postmortem.readers.text.records.miner import mine
-from postmortem.readers.text.records.record import GLOBAL, LOCAL, Record, Row, Value
+from postmortem.readers.text.records.record import Record, Row, Trust, Value
 from postmortem.readers.text.records.step_words import HELD_OUT
 
 _FRAME = re.compile(
     r"(?P<n>\d{1,15})(?P<unit>[kMG]?)/(?P<total>\d{1,15}|\?)[kMG]? "
-    r"\[[^\]\[]{0,40}?(?:<[^\],]{0,40})?(?:, *+[^,\]]{0,24}(?:it|s|B|\w{1,12})/(?:it|s|\w{1,12})|, *+\?[^,\]]{0,12})?(?P<end>[,\]])"
+    r"\[[^\]\[]{0,40}?(?:<[^\],]{0,40})?"
+    r"(?:, *+[^,\]]{0,24}(?:it|s|B|\w{1,12})/(?:it|s|\w{1,12})|, *+\?[^,\]]{0,12})?(?P<end>[,\]])"
 )
 _OPEN = re.compile(r"(?P<n>\d{1,15})it \[[^\]\[,]{0,30}, *+[^,\]]{0,24}(?P<end>[,\]])")
-_EPOCH = re.compile(r"\b[Ee](?:poch|POCH|p)\b\s{0,4}[:#\[(]?\s{0,4}(?P<epoch>\d{1,9})(?:\s{0,4}/\s{0,4}(?P<epochs>\d{1,9}))?")
+_EPOCH = re.compile(
+    r"\b[Ee](?:poch|POCH|p)\b\s{0,4}[:#\[(]?\s{0,4}(?P<epoch>\d{1,9})(?:\s{0,4}/\s{0,4}(?P<epochs>\d{1,9}))?"
+)
 _PERCENT = re.compile(r"\d{1,3}(?:\.\d+)?%\|[^|]{0,200}\|")
 _DROPPED = {"v_num"}
 _PREPARATION = re.compile(
@@ -30,8 +33,8 @@ class Bars(Dialect):
 
     Format: tqdm.std.tqdm.format_meter. The position is n of total, in an epoch where the description names one
     (Lightning counts epochs from 0). Rates, times and the percentage are no metrics; a `global_step` in the postfix is
-    rounded to 3 digits and not used, other global counters (`env_step`) are. A bar of Lightning at 0 shows what the epoch
-    before left. Bars of evaluations and of data preparation say nothing about the training step.
+    rounded to 3 digits and not used, other global counters (`env_step`) are. A bar of Lightning at 0 shows what the
+    epoch before left. Bars of evaluations and of data preparation do not count training steps.
     """
 
     name = "tqdm"
@@ -41,9 +44,11 @@ class Bars(Dialect):
     def parse(self, row: Row) -> Record | None:
         text = row.text
         frame = _FRAME.search(text) or _OPEN.search(text)
-        if frame is None or ("%" not in text[: frame.start()] and "|" not in text[: frame.start()] and frame.re is _FRAME):
+        if frame is None or (
+            "%" not in text[: frame.start()] and "|" not in text[: frame.start()] and frame.re is _FRAME
+        ):
             return None
-        record = Record(bar=True, level=LOCAL)
+        record = Record(bar=True, level=Trust.LOCAL)
         head = text[: frame.start()]
         percent = _PERCENT.search(head)
         description = head[: percent.start()] if percent else head.split("|")[0]
@@ -72,9 +77,11 @@ class Bars(Dialect):
             if frame["n"] == "0" and "v_num=" in text:
                 return Record()  # Lightning resets its bar for the next epoch: old description, old values
             record.values += [v for v in postfix.values if v.tag not in _DROPPED]
-            if postfix.level == GLOBAL and postfix.step is not None and "global_step" not in text:
-                record.step, record.level, record.n, record.total = postfix.step, GLOBAL, None, None
-                record.at = {k: v for k, v in record.at.items() if k not in ("n", "total")} | {"step": postfix.at["step"]}
+            if postfix.level == Trust.GLOBAL and postfix.step is not None and "global_step" not in text:
+                record.step, record.level, record.n, record.total = postfix.step, Trust.GLOBAL, None, None
+                record.at = {k: v for k, v in record.at.items() if k not in ("n", "total")} | {
+                    "step": postfix.at["step"]
+                }
         if described := mine(description, demand=False):
             record.values += described.values
         if record.evaluation:
@@ -91,13 +98,14 @@ class Bars(Dialect):
 
 @dialect
 class Ignite(Dialect):
-    """ignite's bar puts the count before the percentage and prints no values: ``Epoch [1/2]: [3/8]  38%|███▊ [00:00<00:00]``."""
+    """ignite: ``Epoch [1/2]: [3/8]  38%|███▊ [00:00<00:00]``, the count before the percentage and no values."""
 
     name = "ignite"
     priority = 39
     needles: ClassVar[tuple[str, ...]] = ("%|",)
     _pattern = re.compile(
-        r"(?:Epoch \[(?P<epoch>\d+)/(?P<epochs>\d+)\]:? )?\[(?P<n>\d+)/(?P<total>\d+)\] +\d+%\|[^\[]{0,200}\[[^\],]{0,40}(?P<end>[,\]])"
+        r"(?:Epoch \[(?P<epoch>\d+)/(?P<epochs>\d+)\]:? )?\[(?P<n>\d+)/(?P<total>\d+)\] +\d+%\|"
+        r"[^\[]{0,200}\[[^\],]{0,40}(?P<end>[,\]])"
     )
 
     def parse(self, row: Row) -> Record | None:
@@ -105,7 +113,11 @@ class Ignite(Dialect):
         if match is None:
             return None
         record = Record(
-            bar=True, level=LOCAL, n=float(match["n"]), total=float(match["total"]), at={"n": match.span("n"), "total": match.span("total")}
+            bar=True,
+            level=Trust.LOCAL,
+            n=float(match["n"]),
+            total=float(match["total"]),
+            at={"n": match.span("n"), "total": match.span("total")},
         )
         if match["epoch"]:
             record.epoch, record.epochs = float(match["epoch"]), float(match["epochs"])
@@ -117,10 +129,10 @@ class Ignite(Dialect):
 
 @dialect
 class TransformersDict(Dialect):
-    """Hugging Face Trainer, TRL, axolotl, sentence-transformers: ``{'loss': 2.13, 'grad_norm': 1.2, 'learning_rate': 4.9e-05, 'epoch': 0.02}``.
+    """Hugging Face Trainer, TRL, axolotl, sentence-transformers: ``{'loss': 2.13, 'grad_norm': 1.2, 'epoch': 0.02}``.
 
-    Printed by transformers' PrinterCallback and ProgressCallback; 5.x prints strings of 4 digits. No step is in the line:
-    it comes from the bar around it and the epoch. ``epoch`` is kept as a value, for it is printed as one.
+    Printed by transformers' PrinterCallback and ProgressCallback; 5.x prints strings of 4 digits. No step is in the
+    line: it comes from the bar around it and the epoch. ``epoch`` is kept as a value, for it is printed as one.
     """
 
     name = "transformers"
@@ -132,7 +144,11 @@ class TransformersDict(Dialect):
         start = self._start.search(row.text)
         if start is None or "'epoch'" not in row.text[start.start() :]:
             return None
-        if row.text[: start.start()].strip() and "it/s]" not in row.text[: start.start()] and "s/it]" not in row.text[: start.start()]:
+        if (
+            row.text[: start.start()].strip()
+            and "it/s]" not in row.text[: start.start()]
+            and "s/it]" not in row.text[: start.start()]
+        ):
             return None
         record = mine(row.text, start.start(), demand=False)
         if record is None or record.epoch is None or record.step is not None:
@@ -146,17 +162,20 @@ class TransformersDict(Dialect):
 
 @dialect
 class LoggedBars(Dialect):
-    """tqdm-loggable (levanter and others): ``Progress on:train 30.0it/100it rate:1.2it/s remaining:01:10 elapsed:00:25 postfix:loss=3.2``.
+    """tqdm-loggable (levanter and others).
 
-    Format: tqdm_loggable/tqdm_logging.py. It writes a line where a terminal would get a bar. Counts above 999 are rounded
-    (``1.23kit``) and then no position.
+    ``Progress on:train 30.0it/100it rate:1.2it/s remaining:01:10 elapsed:00:25 postfix:loss=3.2``.
+
+    Format: tqdm_loggable/tqdm_logging.py. It writes a line where a terminal would get a bar. Counts above 999 are
+    rounded (``1.23kit``) and then no position.
     """
 
     name = "tqdm-loggable"
     priority = 41
     needles: ClassVar[tuple[str, ...]] = ("Progress on:",)
     _pattern = re.compile(
-        r"Progress on:(?P<what>[^:]{0,80}?) (?P<n>\d{1,15})(?:\.0)?(?P<unit>[kMG]?)\w{2,12}/(?:(?P<total>\d{1,15})(?:\.0)?(?:[kMG]?)\w{2,12}|-) rate:"
+        r"Progress on:(?P<what>[^:]{0,80}?) (?P<n>\d{1,15})(?:\.0)?(?P<unit>[kMG]?)\w{2,12}/"
+        r"(?:(?P<total>\d{1,15})(?:\.0)?(?:[kMG]?)\w{2,12}|-) rate:"
     )
     _postfix = re.compile(r"\bpostfix:")
 
@@ -164,7 +183,7 @@ class LoggedBars(Dialect):
         match = self._pattern.search(row.text)
         if match is None:
             return Record() if "Progress on:" in row.text and " rate:" in row.text else None
-        record = Record(bar=True, level=LOCAL)
+        record = Record(bar=True, level=Trust.LOCAL)
         if match["what"].strip().lower() in HELD_OUT:
             record.evaluation, record.split = True, match["what"].strip()
         elif not match["unit"]:
@@ -173,7 +192,7 @@ class LoggedBars(Dialect):
             if match["total"]:
                 record.total = float(match["total"])
                 record.at["total"] = match.span("total")
-        behind = self._postfix.search(row.text, match.end())
-        if behind and (postfix := mine(row.text, behind.end(), demand=False)):
+        found = self._postfix.search(row.text, match.end())
+        if found and (postfix := mine(row.text, found.end(), demand=False)):
             record.values = postfix.values
         return record

@@ -1,4 +1,4 @@
-"""Styles that spread one step over several lines: OLMo, composer, RLlib, test reports, Keras and Lightning's rich bar."""
+"""Styles with one step over several lines: OLMo, composer, RLlib, test reports, Keras and Lightning's rich bar."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from typing import ClassVar
 
 from postmortem.readers.text.dialects import Dialect, dialect
-from postmortem.readers.text.records.miner import LONGEST_ROW, NONFINITE, NUMBER, mine, number
-from postmortem.readers.text.records.record import GLOBAL, Record, Row, Value
+from postmortem.readers.text.records.miner import mine
+from postmortem.readers.text.records.record import Record, Row, Trust, Value
 from postmortem.readers.text.records.step_words import SPLITS
+from postmortem.readers.text.records.tokens import LONGEST_ROW, NONFINITE, NUMBER, number
 
 _REACH = 5
 """Lines below a header within which its block may go on."""
@@ -19,22 +20,24 @@ _SCALE = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 class Olmo(Dialect):
     """OLMo and OLMo-core: a header ``[step=10/739328,epoch=0]``, then one indented ``name=value`` per line.
 
-    Format: olmo/train.py, olmo_core/train/callbacks/console_logger.py. Names have spaces, parentheses and slashes; values
-    thousands separators or K, M, B, T.
+    Format: olmo/train.py, olmo_core/train/callbacks/console_logger.py. Names have spaces, parentheses and slashes;
+    values thousands separators or K, M, B, T.
     """
 
     name = "olmo"
     priority = 17
     needles: ClassVar[tuple[str, ...]] = ("=",)
     _header = re.compile(r"\[step=(?P<step>\d{1,15})/(?:\d+|\?+)(?:,epoch=\d+)?(?:,eta=[^\]]{0,60})?\]")
-    _line = re.compile(rf"\s{{2,8}}(?P<tag>[A-Za-z][\w ./()@\-]{{0,100}}?)=(?P<value>{NUMBER}|{NONFINITE})(?P<suffix>[KMBT]?)$")
+    _line = re.compile(
+        rf"\s{{2,8}}(?P<tag>[A-Za-z][\w ./()@\-]{{0,100}}?)=(?P<value>{NUMBER}|{NONFINITE})(?P<suffix>[KMBT]?)$"
+    )
 
     def sniff(self, sample: str) -> bool:
         return "[step=" in sample
 
     def parse(self, row: Row) -> Record | None:
         if match := self._header.match(row.text):
-            return Record(step=float(match["step"]), level=GLOBAL, at={"step": match.span("step")})
+            return Record(step=float(match["step"]), level=Trust.GLOBAL, at={"step": match.span("step")})
         if match := self._line.match(row.text):
             factor = _SCALE.get(match["suffix"])
             span = match.span("value") if factor is None else (-1, -1)
@@ -44,7 +47,9 @@ class Olmo(Dialect):
 
 @dialect
 class Composer(Dialect):
-    """MosaicML composer: ``[batch=10/1000]:`` or ``[epoch=1][batch=3/50]:``, then ``\\t Train loss/train/total: 2.8312`` lines.
+    """MosaicML composer: ``[batch=10/1000]:`` or ``[epoch=1][batch=3/50]:``, then lines of values.
+
+    A line of values is a tab and ``Train loss/train/total: 2.8312``.
 
     Format: composer/loggers/console_logger.py. `[Eval batch=50/50]` counts evaluation batches and is no training step.
     """
@@ -52,7 +57,9 @@ class Composer(Dialect):
     name = "composer"
     priority = 18
     needles: ClassVar[tuple[str, ...]] = ("batch=", " Train ", " Eval ")
-    _header = re.compile(r"(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d+)?\])?\[(?:batch|token|sample|iteration)=(?P<n>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:")
+    _header = re.compile(
+        r"(?:\[epoch=(?P<epoch>\d{1,9})(?:/\d+)?\])?\[(?:batch|token|sample|iteration)=(?P<n>\d{1,15})(?:/(?P<total>\d{1,15}))?\]:"
+    )
     _evaluation = re.compile(r"\[Eval batch=\d+/\d+\]")
     _line = re.compile(rf"\s+(?:Train|Eval) (?P<tag>[A-Za-z][\w ./()@\-]{{0,120}}): (?P<value>{NUMBER}|{NONFINITE})$")
 
@@ -61,7 +68,7 @@ class Composer(Dialect):
 
     def parse(self, row: Row) -> Record | None:
         if match := self._header.match(row.text):
-            record = Record(n=float(match["n"]), level=1, at={"n": match.span("n")})
+            record = Record(n=float(match["n"]), level=Trust.LOCAL, at={"n": match.span("n")})
             if match["total"]:
                 record.total = float(match["total"])
                 record.at["total"] = match.span("total")
@@ -76,9 +83,9 @@ class Composer(Dialect):
 
 @dialect
 class Rllib(Dialect):
-    """RLlib: one YAML document per iteration, keys nested by indentation; the step, `training_iteration`, stands near its end.
+    """RLlib: one YAML document per iteration, keys nested by indentation; the step is near its end.
 
-    Format: ray.tune.logger.pretty_print. Keys of a block are joined by ``/``.
+    Format: ray.tune.logger.pretty_print. The step is `training_iteration`. Keys of a block are joined by ``/``.
     """
 
     name = "rllib"
@@ -106,7 +113,7 @@ class Rllib(Dialect):
             return Record()
         if match["key"] == "training_iteration":
             done, self.values, self.path = self.values, [], []
-            return Record(done, step=number(match["value"]), level=GLOBAL)
+            return Record(done, step=number(match["value"]), level=Trust.GLOBAL)
         self.values.append(Value("/".join([*(k for _, k in self.path), match["key"]]), number(match["value"])))
         return Record()
 
@@ -115,7 +122,7 @@ class Rllib(Dialect):
 class WrappedDict(Dialect):
     """A Python dict or JSON object over several lines (pprint, json.dumps with indent).
 
-    It is read when it closes, for the step may stand last.
+    It is read when it closes, because the step may be the last member.
     """
 
     name = "wrapped dict"
@@ -144,7 +151,7 @@ class WrappedDict(Dialect):
 
     @staticmethod
     def _whole(text: str) -> Record | None:
-        """The dict on one line; its places in the text are no places in a row."""
+        """The record of the dict, joined to one line; positions in that line are not positions in a row."""
         record = mine(text, demand=False)
         if record is not None:
             record.at, record.values = {}, [v._replace(start=-1, end=-1) for v in record.values]
@@ -161,7 +168,9 @@ class TestReport(Dialect):
     content: ClassVar[re.Pattern[str] | None] = re.compile(
         r"\s{1,8}[A-Z][A-Za-z ]{1,24}: |(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
     )
-    _header = re.compile(r"(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$", re.IGNORECASE)
+    _header = re.compile(
+        r"(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$", re.IGNORECASE
+    )
 
     def __init__(self) -> None:
         self.header: dict[int, tuple[int, str]] = {}
@@ -178,9 +187,10 @@ class TestReport(Dialect):
 
 @dialect
 class Keras(Dialect):
-    """Keras: ``Epoch 1/3``, then ``6/6 ━━━━━━ 1s 121ms/step - loss: 2.0906 - val_loss: 1.7026``, with or without the bar.
+    """Keras: ``Epoch 1/3``, then ``6/6 ━━━━━━ 1s 121ms/step - loss: 2.0906 - val_loss: 1.7026``.
 
-    Format: keras/src/utils/progbar.py. The values are running means of the epoch, so only the last state of an epoch counts.
+    Format: keras/src/utils/progbar.py. The bar may be missing. Values are means of the epoch, so only its last state
+    counts.
     """
 
     name = "keras"
@@ -215,7 +225,10 @@ class LightningRich(Dialect):
     needles: ClassVar[tuple[str, ...]] = ()
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s{20,}\S|Epoch \d+/\d+ +━")
     _bar = re.compile(r"Epoch (?P<epoch>\d{1,9})/\d{1,9} [━╸╺ ]{3,200}+.*?•[^•]{0,40}it/s(?P<values>.*)$")
-    _pair = re.compile(rf"(?P<name>[A-Za-z_][\w/@.\-]{{0,80}}): *(?P<value>{NUMBER}|{NONFINITE})?(?:\s|$)|(?P<alone>{NUMBER}|{NONFINITE})(?:\s|$)")
+    _pair = re.compile(
+        rf"(?P<name>[A-Za-z_][\w/@.\-]{{0,80}}): *(?P<value>{NUMBER}|{NONFINITE})?(?:\s|$)"
+        rf"|(?P<alone>{NUMBER}|{NONFINITE})(?:\s|$)"
+    )
 
     def __init__(self) -> None:
         self.name_open = ""

@@ -1,4 +1,4 @@
-"""Tables in general: rows under a header that names the columns. A part of the miner that remembers the header."""
+"""Tables of any program: rows under a header that names the columns. Asked after all other dialects."""
 
 from __future__ import annotations
 
@@ -7,32 +7,36 @@ from typing import ClassVar
 
 from postmortem.core.roles import role_of
 from postmortem.readers.text.dialects import Dialect
-from postmortem.readers.text.records.miner import NONFINITE, NUMBER, number
 from postmortem.readers.text.records.record import Record, Row, Value
 from postmortem.readers.text.records.step_words import SPLITS, position
+from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
 
 _SCALE = {"K": 1e3, "M": 1e6, "B": 1e9}
 _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
 
 
 class ColumnTable(Dialect):
-    """Rows under a header that names the columns: fastai, nerfstudio, PrettyTable, CSV on the terminal, hand-made tables.
+    """Rows under a header with column names: fastai, nerfstudio, PrettyTable, CSV on the terminal, hand-made tables.
 
-    Columns are separated by two or more blanks, tabs, bars, or commas, or by single blanks where every name is one word. A column
-    named like a step or an epoch is the position. A header of split words (``Training | Validation``) names the columns of rows that begin
-    with the metric.
+    Columns are separated by two or more blanks, tabs, bars, or commas, or by single blanks if every name is one word. A
+    column named like a step or an epoch is the position. A header of split words (``Training | Validation``) names the
+    columns of rows that begin with the metric.
     """
 
     name = "table"
     priority = 60
     content: ClassVar[re.Pattern[str] | None] = re.compile(
-        rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?(?:\s\s|\t|,|\s*+[|│┃])"  # a cell and its end
+        rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?"  # a cell
+        r"(?:\s\s|\t|,|\s*+[|│┃])"  # and its end
         rf"|\s*+(?:{NUMBER}\s++){{3}}"  # cells between single blanks
-        r"|(?=[^\d]*+$)(?=(?:[^,|\t│┃]*+[,|\t│┃]){2}|(?:.{0,400}?\S\s\s++){2})(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"  # names between separators
+        r"|(?=[^\d]*+$)(?=(?:[^,|\t│┃]*+[,|\t│┃]){2}|(?:.{0,400}?\S\s\s++){2})"  # names between separators
+        r"(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"
         r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
         rf"|[A-Za-z_][\w./@\-]*+\s++\|\s*+(?:{NUMBER}|{NONFINITE}|N/A)\s*+\|"
     )
-    _name = re.compile(r"(?!.*(?:^|[ (:=])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?[%)]?(?: |$))[A-Za-z_#∇][\w ./@()%#\-\[\]|]{0,40}$")
+    _name = re.compile(
+        r"(?!.*(?:^|[ (:=])[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?[%)]?(?: |$))[A-Za-z_#∇][\w ./@()%#\-\[\]|]{0,40}$"
+    )
 
     def __init__(self) -> None:
         self.header: dict[int, tuple[str, list[str]]] = {}
@@ -70,7 +74,7 @@ class ColumnTable(Dialect):
         return None
 
     def _by_split(self, row: Row, text: str) -> Record | None:
-        """A header of split words, or a row below one: the metric's name, then its value in each split."""
+        """A header of split words, or a row under one: the metric's name, then its value in each split."""
         cells = [c.strip() for c in text.split("|")]
         if len(cells) >= 2 and all(c.lower() in SPLITS for c in cells):
             self.splits[row.rank] = cells
@@ -84,7 +88,7 @@ class ColumnTable(Dialect):
 
     @staticmethod
     def _metrics(names: list[str]) -> bool:
-        """At least one known quantity and one position, or two known quantities; no file listing, no table of layers."""
+        """Whether these are columns of metrics: two known quantities, or one and a position; not files or layers."""
         known = sum(role_of(_clean(n)) is not None for n in names)
         places = sum((position(_clean(n, "#" in names)) or ("", 0))[0] in ("step", "epoch") for n in names)
         return (known >= 2 and len(names) > 2) or (known >= 1 and places >= 1)

@@ -1,4 +1,4 @@
-"""Boxes and tables of one program each; tables in general are read by the miner."""
+"""Boxes and tables of one program each; for tables of any program see `column_table`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import re
 from typing import ClassVar
 
 from postmortem.readers.text.dialects import Dialect, dialect
-from postmortem.readers.text.records.miner import NONFINITE, NUMBER, number
-from postmortem.readers.text.records.record import GLOBAL, Record, Row, Value
+from postmortem.readers.text.records.record import Record, Row, Trust, Value
+from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
 
 _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
 
@@ -16,14 +16,16 @@ _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,
 class StableBaselines(Dialect):
     """Stable-Baselines3 (and rsl_rl-like boxes): ``| train/ |  |`` opens a group, ``|    loss | 46.6 |`` belongs to it.
 
-    Format: stable_baselines3/common/logger.py, HumanOutputFormat. The tag is group + name, the step `time/total_timesteps` of the same box,
-    so a box is handed over when it closes.
+    Format: stable_baselines3/common/logger.py, HumanOutputFormat. The tag is group + name, the step
+    `time/total_timesteps` of the same box, so a box becomes a record when it closes.
     """
 
     name = "stable-baselines3"
     priority = 23
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\|[^|]*+\|[^|]*+\|\s*+$|-{3,}\s*+$")
-    _line = re.compile(rf"\| (?P<indent> *+)(?P<name>[\w./@\-][\w./@\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$")
+    _line = re.compile(
+        rf"\| (?P<indent> *+)(?P<name>[\w./@\-][\w./@\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$"
+    )
 
     def __init__(self) -> None:
         self.box: dict[int, tuple[str, list[Value]]] = {}
@@ -48,16 +50,23 @@ class StableBaselines(Dialect):
     @staticmethod
     def _close(values: list[Value]) -> Record:
         steps = {v.tag.rsplit("/", 1)[-1]: v.number for v in values}
-        step = next((steps[k] for k in ("total_timesteps", "total timesteps", "timesteps", "n_updates", "iterations", "step") if k in steps), None)
+        step = next(
+            (
+                steps[k]
+                for k in ("total_timesteps", "total timesteps", "timesteps", "n_updates", "iterations", "step")
+                if k in steps
+            ),
+            None,
+        )
         record = Record([v for v in values if not v.tag.endswith("total_timesteps")])
         if step is not None:
-            record.step, record.level = step, GLOBAL
+            record.step, record.level = step, Trust.GLOBAL
         return record
 
 
 @dialect
 class Ultralytics(Dialect):
-    """YOLO: a header ``Epoch GPU_mem box_loss …``, rows ``1/100 2.61G 1.411 …: 100% ━━━``, and a validation table with a row `all`.
+    """YOLO: a header ``Epoch GPU_mem box_loss …``, rows ``1/100 2.61G 1.411 …: 100% ━━━``, and a validation table.
 
     Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts.
     """
@@ -84,7 +93,8 @@ class Ultralytics(Dialect):
         if cells[0] == "Class" and "Images" in cells:
             self.validation = [c.rstrip(":") for c in row.text.split(": ")[0].split()]
             self.validation = [
-                c[:-1] if c.endswith(")") and "(" not in c else c.replace("Box(", "").replace("Mask(", "mask ") for c in self.validation
+                c[:-1] if c.endswith(")") and "(" not in c else c.replace("Box(", "").replace("Mask(", "mask ")
+                for c in self.validation
             ]
             return Record()
         if cells[0] == "all" and self.validation:

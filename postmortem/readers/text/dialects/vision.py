@@ -6,13 +6,14 @@ import re
 from typing import ClassVar
 
 from postmortem.readers.text.dialects import Dialect, dialect
-from postmortem.readers.text.records.miner import NUMBER, mine, number
-from postmortem.readers.text.records.record import ITERATION, LOCAL, Record, Row, Value
+from postmortem.readers.text.records.miner import mine
+from postmortem.readers.text.records.record import Record, Row, Trust, Value
+from postmortem.readers.text.records.tokens import NUMBER, number
 
 
 def _position(record: Record, match: re.Match[str], base: int) -> Record:
     groups = match.groupdict()
-    record.level, record.step, record.base = LOCAL, None, base
+    record.level, record.step, record.base = Trust.LOCAL, None, base
     record.epochs = None
     record.at = {}
     if groups.get("epoch"):
@@ -29,16 +30,19 @@ def _position(record: Record, match: re.Match[str], base: int) -> Record:
 
 @dialect
 class OpenMmlab(Dialect):
-    """mmengine ``Epoch(train) [1][10/20]  lr: …``, ``Iter(train) [  100/160000]``; mmcv 1.x ``Epoch [1][50/7330]\\tlr: …``.
+    """mmengine ``Epoch(train) [1][10/20]  lr: …``, ``Iter(train) [  100/160000]``; mmcv 1.x ``Epoch [1][50/7330]``.
 
-    Format: mmengine/logging, hooks/logger_hook.py; mmcv runner/hooks/logger/text.py. Epochs count from 1; values are means of the
-    log window. Evaluations belong to the end of their epoch: what stands in their brackets counts validation data.
+    Format: mmengine/logging, hooks/logger_hook.py; mmcv runner/hooks/logger/text.py. Epochs count from 1; values are
+    means of the log window. Evaluations belong to the end of their epoch: the numbers in their brackets count
+    validation data.
     """
 
     name = "openmmlab"
     priority = 14
     needles: ClassVar[tuple[str, ...]] = ("Epoch(", "Epoch [", "Iter(", "Iter [", "Exp name")
-    _epoch = re.compile(r"Epoch ?(?:\((?P<mode>\w{1,10})\))? *+\[(?P<epoch>\d{1,9})\]\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]")
+    _epoch = re.compile(
+        r"Epoch ?(?:\((?P<mode>\w{1,10})\))? *+\[(?P<epoch>\d{1,9})\]\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]"
+    )
     _iter = re.compile(r"Iter ?(?:\((?P<mode>\w{1,10})\))? *+\[ *(?P<n>\d{1,12})(?:/(?P<total>\d{1,12}))?\]")
     _list = re.compile(r"\w{1,60}: {0,8}-?[\d.]++(?: -?[\d.]++)++")
 
@@ -58,17 +62,17 @@ class OpenMmlab(Dialect):
             record.n = record.total = None
             record.at.pop("n")
         elif match.re is self._iter:
-            record.step, record.level, record.n = record.n, ITERATION, None
+            record.step, record.level, record.n = record.n, Trust.ITERATION, None
             record.at["step"] = record.at.pop("n")
         return record
 
 
 @dialect
 class Timm(Dialect):
-    """timm: ``Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  Time: …  LR: 5.000e-04``, ``Test: [  97/97]  Loss: 4.702 ( 4.755)  Acc@1: …``.
+    """timm: ``Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  …`` and ``Test: [  97/97]  Loss: 4.702 ( 4.755)  …``.
 
-    Format: timm's train.py. The first number is the value now, the one in parentheses the mean of the epoch, both over ranks.
-    The last test line holds the totals in parentheses. Epochs and batches count from 0.
+    Format: timm's train.py. The first number is the current value, the one in parentheses the mean of the epoch, both
+    over ranks. The last test line has the totals in parentheses. Epochs and batches count from 0.
     """
 
     name = "timm"
@@ -93,10 +97,12 @@ class Timm(Dialect):
 
 @dialect
 class MetricLogger(Dialect):
-    """torchvision references, DETR, DeiT, MAE, DINO, PaddleDetection, the imagenet example: ``Epoch: [2]  [  10/1000]  eta: …  loss: 1.50 (1.49)``.
+    """torchvision references, DETR, DeiT, MAE, DINO, PaddleDetection, the imagenet example.
 
-    Format: references/detection/utils.py (median of the last 20, mean of the epoch in parentheses); examples/imagenet/main.py
-    (value, mean); ppdet/engine/callbacks.py. Epochs and batches count from 0.
+    ``Epoch: [2]  [  10/1000]  eta: …  loss: 1.50 (1.49)``.
+
+    Format: references/detection/utils.py (median of the last 20, mean of the epoch in parentheses);
+    examples/imagenet/main.py (value, mean); ppdet/engine/callbacks.py. Epochs and batches count from 0.
     """
 
     name = "metric logger"

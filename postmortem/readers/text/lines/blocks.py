@@ -1,4 +1,4 @@
-"""Bytes of a log as rows: decoding, terminal control and the states of redrawn lines undone.
+"""Bytes of a log as blocks of rows: decoded, without terminal control, redrawn lines as rows of their own.
 
 A file is read in blocks of whole lines. Within a block a row ends at a line feed or a carriage return; line
 numbers count line feeds only.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.model import Problem
+from postmortem.readers.shared.decode import LOST_IN_NULS, leading_nuls
 from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
 
 if TYPE_CHECKING:
@@ -26,18 +27,20 @@ if TYPE_CHECKING:
 
 BLOCK = 4 << 20
 _SPARE = b"\n" * 4096
-"""Behind a block, so that words of any row may be read past its end; they also end a last line that has no end."""
+"""Appended to a block: whole words are read past the end of a row, and an unterminated last line ends here."""
 _PIECE = 1 << 18
-"""Bytes looked at at a time: what is worked out for them stays in the cache."""
+"""Bytes processed at a time, so that intermediate arrays stay in the cache."""
 _HEAD = 1 << 16
-"""Bytes at the start of a file that tell its encoding, and whether its lines are wrapped."""
+"""Bytes at the start of a file from which its encoding is detected, and whether its lines are wrapped in JSON."""
 LONGEST_LINE = 64 << 20
-"""A line without any end is cut here, so that memory stays bounded."""
+"""An unterminated line is cut here, so that memory stays bounded."""
 
 _MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
-"""The cursor goes to another line, or the screen is cleared: what follows is a row of its own."""
+"""The cursor moves to another line, or the screen is cleared: a new row starts."""
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUL, _BACKSPACE, _LF, _CR, _ESC = 0, 8, 10, 13, 27
+_FOUR_NULS = b"\0" * 4
+"""Fewer at the start of a file may be half of a character in a wide encoding."""
 _HOLES = re.compile(rb"\0+")
 _BACKSPACES = re.compile(rb"\x08+")
 
@@ -46,8 +49,8 @@ _BACKSPACES = re.compile(rb"\x08+")
 class Block:
     """Whole lines of a log, as UTF-8 without control sequences.
 
-    `data` are `size` bytes and spare ones behind them; `end` int64[n] is where rows end: at a line feed, a carriage
-    return, a hole of NULs, or behind the last line of a file; `first_line` is the number of the first line.
+    `data` is `size` bytes followed by spare ones; `end` int64[n] is where rows end: at a line feed, a carriage return,
+    a hole of NULs, or after the last line of a file; `first_line` is the number of the first line.
     """
 
     data: bytes
@@ -59,23 +62,27 @@ class Block:
 
 @dataclass(slots=True)
 class Lines:
-    """Reads a log file block by block; `problems` and `notes` fill as it goes."""
+    """Reads a log file block by block; `problems` and `notes` fill meanwhile."""
 
     path: Path
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     size: int = 0
-    """Bytes read so far, of the text without its wrapping."""
+    """Bytes read so far of the unwrapped text, with those of skipped NULs."""
     line: int = 1
     """Number of the next line."""
 
     def __iter__(self) -> Iterator[Block]:
         with self.path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
-            encoding = _encoding(head, self.path)
-            file.seek(0)
-            size = os.fstat(file.fileno()).st_size  # a log that grows while it is read has an end all the same
-            chunks = _pieces(file, size)
+            size = os.fstat(file.fileno()).st_size  # what a log grows by while it is read is left out
+            if head.startswith(_FOUR_NULS) and (start := leading_nuls(self.path)) < size:
+                self._skip_nuls(start)
+                file.seek(start)
+                head = file.read(_HEAD)
+            encoding = _encoding(head)
+            file.seek(self.size)
+            chunks = _pieces(file, size - self.size)
             if encoding:
                 self.notes.append(f"read as {encoding}")
                 chunks = _utf8(chunks, encoding)
@@ -83,21 +90,37 @@ class Lines:
                 self.notes.append(f"each line is a JSON object, the log is what stands in {key!r}")
                 chunks = unwrapped(chunks, key, LONGEST_LINE)
             else:
-                yield from self._as_they_are(file, size)
+                yield from self._uncopied(file, size)
                 file.seek(self.size)
                 chunks = _pieces(file, size - self.size)
             yield from self._blocks(chunks)
 
+    def _skip_nuls(self, count: int) -> None:
+        """Starts after the NUL bytes that begin the file; they stand for no line and are no sign of a crash."""
+        self.problems.append(
+            Problem(
+                path=str(self.path),
+                offset=0,
+                what=f"{count} NUL bytes before the text, as in a log that was truncated while its writer went on",
+                kept="the text after them",
+                lost=LOST_IN_NULS,
+            )
+        )
+        self.size = count
+
     def ends_open(self) -> bool:
-        """Whether the last line has no end: the writer was cut off, or is still writing."""
+        """Whether the last line is unterminated: the writer was cut off, or is still writing."""
         with self.path.open("rb") as file:
             end = file.seek(0, 2)
             file.seek(max(0, end - 4))
             tail = file.read().rstrip(b"\0")
         return bool(tail) and not tail.endswith((b"\n", b"\r"))
 
-    def _as_they_are(self, file: BinaryIO, size: int) -> Iterator[Block]:
-        """Blocks of a file, uncopied, as long as there are lines that end well within the next `BLOCK` bytes; `self.size` of it were read."""
+    def _uncopied(self, file: BinaryIO, size: int) -> Iterator[Block]:
+        """Blocks of a file without a copy, while lines end well within the next `BLOCK` bytes.
+
+        Stops at `self.size`, the number of bytes read.
+        """
         while self.size + BLOCK <= size:
             file.seek(self.size)
             data = file.read(BLOCK)
@@ -107,7 +130,7 @@ class Lines:
             yield self._next(data, end)
 
     def _blocks(self, chunks: Iterator[bytes]) -> Iterator[Block]:
-        kept: list[bytes] = []  # pieces of a line that has not ended
+        kept: list[bytes] = []  # pieces of an unterminated line
         kept_size = 0
         for chunk in chunks:
             end = chunk.rfind(b"\n") + 1
@@ -128,16 +151,21 @@ class Lines:
             yield self._next(b"".join((*kept, _SPARE)), kept_size)
 
     def _next(self, data: bytes, size: int) -> Block:
-        """The block of the first `size` of these bytes, which follow those that were read."""
+        """The block of the first `size` of these bytes, which come next in the file."""
         block = self._block(data, size)
         self.line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
         self.size += size
         return block
 
     def _block(self, data: bytes, size: int) -> Block:
-        """The block of these bytes, of which the last are spare ones behind `size`, cleaned of what is no text."""
+        """The block of the first `size` of these bytes, cleaned of what is not text. The bytes after them are spare."""
         at, control = _controls(data, size)
-        if control[_NUL] or control[_ESC] or control[_BACKSPACE] or (self.size == 0 and data.startswith(codecs.BOM_UTF8)):
+        if (
+            control[_NUL]
+            or control[_ESC]
+            or control[_BACKSPACE]
+            or (self.size == 0 and data.startswith(codecs.BOM_UTF8))
+        ):
             data = self._cleaned(data[:size])
             size = len(data)
             data += _SPARE
@@ -153,17 +181,18 @@ class Lines:
         if b"\0" in data:
             start = data.index(b"\0")
             nuls = data.count(b"\0")
+            data, places = _HOLES.subn(b"\0", data)  # one is left of each: it ends a row, and is itself news
+            where = f" in {places} places" if places > 1 else ""
             self.problems.append(
                 Problem(
                     path=str(self.path),
                     offset=self.size + start,
                     line=self.line + data.count(b"\n", 0, start),
-                    what=f"{nuls} NUL bytes in the text, as a crash of the node or the file system leaves them",
+                    what=f"{nuls} NUL bytes in the text{where}, as a crash of the node or the file system leaves them",
                     kept="the text around them",
-                    lost="what should stand there" if nuls > 3 else "",
+                    lost=LOST_IN_NULS if nuls > 3 else "",
                 )
             )
-            data = _HOLES.sub(b"\0", data)  # one is left: it ends a row, and is itself news
         if b"\x1b" in data:
             data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
         if b"\x08" in data:
@@ -172,7 +201,7 @@ class Lines:
 
 
 def _controls(data: bytes, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Where control characters up to escape stand, tabs too, and how often each of them does."""
+    """Positions of control characters up to escape, including tabs, and the number of each."""
     buffer = np.frombuffer(data, np.uint8, size)
     pieces = range(0, max(size, 1), _PIECE)
     at = np.concatenate([np.flatnonzero(buffer[start : start + _PIECE] <= _ESC) + start for start in pieces])
@@ -180,18 +209,17 @@ def _controls(data: bytes, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp
 
 
 def _backspace(match: re.Match[bytes]) -> bytes:
-    """Many backspaces go back to the start of the line, like a carriage return (Keras); a few turn a spinner."""
+    """Many backspaces return to the start of the line, like a carriage return (Keras); a few turn a spinner."""
     return b"\r" if match.end() - match.start() > 8 else b" "
 
 
-def _encoding(head: bytes, path: Path) -> str | None:
-    """A wide encoding by its mark, or by NULs in every other byte; None for UTF-8 and its relatives."""
+def _encoding(head: bytes) -> str | None:
+    """A wide encoding, by its byte order mark or by NULs in every other byte; None for UTF-8 and its subsets."""
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
-    with path.open("rb") as file:
-        sample = file.read(512)
+    sample = head[:512]
     if len(sample) >= 16 and b"\0" in sample:
         even, odd = sample[::2].count(0), sample[1::2].count(0)
         if odd > 0.4 * len(sample[1::2]) and even < 0.05 * len(sample):
@@ -202,7 +230,7 @@ def _encoding(head: bytes, path: Path) -> str | None:
 
 
 def _pieces(file: BinaryIO, left: int) -> Iterator[bytes]:
-    """The next `left` bytes of a file."""
+    """The next `left` bytes of a file, in pieces."""
     while left and (piece := file.read(min(BLOCK, left))):
         left -= len(piece)
         yield piece
@@ -216,7 +244,7 @@ def _utf8(pieces: Iterator[bytes], encoding: str) -> Iterator[bytes]:
 
 
 def text_of(row: bytes) -> str:
-    """A row as text: UTF-8, or Latin-1 where it is not."""
+    """Decode a row as UTF-8, or as Latin-1 if it is not valid UTF-8."""
     try:
         return row.decode("utf-8")
     except UnicodeDecodeError:
@@ -224,7 +252,7 @@ def text_of(row: bytes) -> str:
 
 
 def looks_like_text(head: bytes) -> bool:
-    """Whether the first bytes of a file are text in a usual encoding: no control characters but those of terminals."""
+    """Whether the first bytes of a file are text in a usual encoding, with no control characters but terminal ones."""
     if not head:
         return False
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF8)):

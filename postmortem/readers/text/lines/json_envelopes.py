@@ -1,7 +1,7 @@
-"""Log lines inside of JSON objects, as Docker, Fluentd, cloud consoles and benchmark runners store them.
+r"""Log lines inside JSON objects, as Docker, Fluentd, cloud consoles and benchmark runners store them.
 
-``{"log":"step 10 loss 0.5\\n","stream":"stdout","time":"2026-11-20T12:00:01Z"}`` is the line ``step 10 loss 0.5``. An
-object whose other members are numbers of the training is a line of its own and stays as it is.
+``{"log":"step 10 loss 0.5\n","stream":"stdout","time":"2026-11-20T12:00:01Z"}`` is the line ``step 10 loss 0.5``. An
+object whose other members are numbers of the training is a log line itself and is left unchanged.
 """
 
 from __future__ import annotations
@@ -14,8 +14,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CONTENT = ("log", "message", "msg", "data", "line", "text", "textPayload", "MESSAGE", "content")
-_ABOUT = {"time", "ts", "timestamp", "@timestamp", "pid", "tid", "rank", "local_rank", "lineno", "line_number", "seq", "level", "severity", "offset"}
-"""Members that may be numbers: they tell of the line, not of the training."""
+_ABOUT = {
+    "time",
+    "ts",
+    "timestamp",
+    "@timestamp",
+    "pid",
+    "tid",
+    "rank",
+    "local_rank",
+    "lineno",
+    "line_number",
+    "seq",
+    "level",
+    "severity",
+    "offset",
+}
+"""Members that may be numbers: they describe the line, not the training."""
 _TIMES = ("time", "timestamp", "@timestamp", "ts")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf)", re.IGNORECASE)
@@ -23,7 +38,7 @@ _SAMPLE, _FEW = 50, 3
 
 
 def content_key(head: bytes) -> str | None:
-    """The member that holds the line, where the first lines of a file are all such objects."""
+    """The member that holds the line if the first lines of a file are all such objects, else None."""
     lines = [line for line in head.split(b"\n")[:-1][:_SAMPLE] if line.strip()]
     if len(lines) < _FEW:
         return None
@@ -35,7 +50,7 @@ def content_key(head: bytes) -> str | None:
 
 
 def unwrapped(pieces: Iterator[bytes], key: str, longest: int) -> Iterator[bytes]:
-    """The lines inside of the objects, one for each line of the file; what is no such object stays as it is.
+    """The lines inside the objects, one per line of the file. Lines that are no such object are left unchanged.
 
     `pieces` are of any size; a line of more than `longest` bytes is passed on as it comes.
     """
@@ -64,17 +79,20 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _key(found: dict[str, Any]) -> str | None:
-    """The member that holds a line; None where several could, or where numbers stand beside it."""
+    """The member that holds a line; None if several could, or if there are numbers beside it."""
     texts = [name for name in _CONTENT if isinstance(found.get(name), str)]
     if len(texts) != 1:
         return None
     beside = [value for name, value in found.items() if name not in _ABOUT and name != texts[0]]
-    numbers = any((isinstance(v, (int, float)) and not isinstance(v, bool)) or (isinstance(v, str) and _NUMBER.fullmatch(v)) for v in beside)
+    numbers = any(
+        (isinstance(v, (int, float)) and not isinstance(v, bool)) or (isinstance(v, str) and _NUMBER.fullmatch(v))
+        for v in beside
+    )
     return None if numbers else texts[0]
 
 
 def _line(line: bytes, key: str) -> bytes:
-    """The text inside, with the time and the rank that stand beside it in front, as a container runtime writes them."""
+    """The text inside, after the time and the rank from beside it, in the format of a container runtime."""
     found = _object(line)
     text = found.get(key) if found is not None else None
     if found is None or not isinstance(text, str):

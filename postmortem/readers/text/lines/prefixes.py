@@ -1,8 +1,8 @@
-"""Peels the layers that launchers, schedulers and loggers put in front of a line of training output.
+"""Strips the layers that launchers, schedulers and loggers put in front of a line of training output.
 
 They stack: ``4: [default1]:[rank1]:[E1120 20:27:21.415 ProcessGroupNCCL.cpp:629] [Rank 1] text`` has five.
 One more kind of prefix is one more entry in `_LAYERS`. Clocks without a time zone are taken as UTC: a log
-does not say where it was written.
+does not name its time zone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _LONGEST = 400
-"""Characters examined: no prefix is longer, a redrawn progress bar may have megabytes behind it."""
+"""Characters examined: no prefix is longer, but a redrawn progress bar may be megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What stood in front of a line; None where it was not said.
+    """What the prefix of a line holds; None for what it does not.
 
     `rank` is global, `local_rank` counts within a node, `task` is the number srun writes in front (the rank
     where each task has one GPU, else the node); `wall_time` seconds since the epoch; `level` one of DEBUG,
@@ -40,13 +40,16 @@ class Prefix:
 
     @property
     def best_rank(self) -> int | None:
-        """The rank by order of trust: said outright, the task number, the local rank."""
+        """The rank, in order of trust: the global rank, the task number, the local rank."""
         return next((r for r in (self.rank, self.task, self.local_rank) if r is not None), None)
 
 
 NOTHING = Prefix()
 
-_DATE = r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<clock>\d\d:\d\d:\d\d)(?P<fraction>[.,]\d{1,9})?(?P<zone>Z|[+-]\d\d:?\d\d)?"
+_DATE = (
+    r"(?P<year>\d{4})[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _](?P<clock>\d\d:\d\d:\d\d)"
+    r"(?P<fraction>[.,]\d{1,9})?(?P<zone>Z|[+-]\d\d:?\d\d)?"
+)
 _SHORT_DATE = r"(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)"
 _LEVEL = r"(?P<level>DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL|SUCCESS|TRACE)"
 _NAME = r"(?P<logger>[A-Za-z_][\w.\-/]{0,80}(?::[\w<>]{1,60}){0,2})"
@@ -67,7 +70,10 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 _LAYERS: tuple[tuple[str, str], ...] = (
     # first characters, pattern; tried in this order, again and again, until none fits
-    ("[", r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.\-]{1,60})?\]<std(?:out|err|diag)>: ?"),  # mpirun -tag-output: [job,rank]; SageMaker
+    (
+        "[",
+        r"\[\d+,(?:mpirank:)?(?P<rank>\d+)(?:,[\w.\-]{1,60})?\]<std(?:out|err|diag)>: ?",
+    ),  # mpirun -tag-output: [job,rank]; SageMaker
     (">", r"(?:> )+"),  # quoted, as in mails and chats
     ("[", r"\[[Rr]ank[ _-]?(?P<rank>\d{1,6})\](?: ?:)? ?"),  # torch's excepthook, c10d, DeepSpeed
     ("[", r"\[(?P<host>worker[ _-]?\d{1,6})\] "),  # workers of TensorFlow, of data loaders: not known to be a rank
@@ -75,12 +81,14 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     # C++ logging of torch: severity, month (one digit up to September) and day, no year
     (
         "[",
-        r"\[(?P<glog>[IWEF])(?:(?P<month>\d?\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}))? (?P<logger>[\w./\-]{1,120}:\d+)\] ?",
+        r"\[(?P<glog>[IWEF])(?:(?P<month>\d?\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}))?"
+        r" (?P<logger>[\w./\-]{1,120}:\d+)\] ?",
     ),
     # absl and torch's Python logging: I0316 10:34:38.268212 140096538502976 file.py:408]
     (
         "IWEFC",
-        r"(?P<glog>[IWEFC])(?P<month>\d\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}) +\d+ (?P<logger>[\w./\-<>]{1,120}:\d+)\] ?"
+        r"(?P<glog>[IWEFC])(?P<month>\d\d)(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,9}) +\d+ "
+        r"(?P<logger>[\w./\-<>]{1,120}:\d+)\] ?"
         r"(?:\[\d+/\d+(?:_\d+)?\] ?)?",
     ),
     # vLLM: level, day without a year, source
@@ -89,14 +97,21 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("IWEF", r"(?P<glog>[IWEF])0000 00:00:(?P<epoch>\d{9,11}\.\d{1,9}) +\d+ (?P<logger>[\w./\-]{1,120}:\d+)\] ?"),
     ("(", r"\((?:[A-Za-z_][\w.<>]{0,60} )?pid=(?P<pid>\d+)(?:, ip=(?P<host>[\w.\-:]{1,60}))?\) ?"),  # Ray
     ("0123456789", _DATE + r" (?:stdout|stderr) [FP] "),  # container runtime (CRI)
-    ("0123456789", r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}) \[(?P<task>\d{1,5})\] "),  # a pod of TPUs: address and number of the worker
+    (
+        "0123456789",
+        r"(?P<host>\d{1,3}(?:\.\d{1,3}){3}) \[(?P<task>\d{1,5})\] ",
+    ),  # a pod of TPUs: address and number of the worker
     ("(", r"\((?:worker|rank|proc|process|gpu|GPU|Rank)[ _-]?(?P<rank>\d{1,5})\)(?: ?:)? "),
     ("[", r"\[task " + _DATE + r"\] ?"),  # Taskcluster
     (
         "[",
         r"\[(?P<logger>[\w./\-]{1,120}:\d+) - \w{1,80} - " + _LEVEL + r" ?\] ?",
-    ),  # Kaldi's Python scripts, behind their date
-    ("LVW", r"(?:(?P<kaldi>LOG|WARNING)|VLOG\[-?\d{1,2}\]) \([\w.\-]{1,80}(?:\[[^\]]{1,60}\])?:(?P<logger>[^ ]{1,200}:\d+)\) "),  # Kaldi
+    ),  # Kaldi's Python scripts, after their date
+    (
+        "LVW",
+        r"(?:(?P<kaldi>LOG|WARNING)|VLOG\[-?\d{1,2}\]) "
+        r"\([\w.\-]{1,80}(?:\[[^\]]{1,60}\])?:(?P<logger>[^ ]{1,200}:\d+)\) ",
+    ),  # Kaldi
     # bracketed date, then [LEVEL] [file:line:function] or [logger][LEVEL] - (DeepSpeed, hydra, accelerate)
     (
         "[ ",
@@ -116,12 +131,14 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("[", r"\[\d\d/\d\d/\d\d (?P<clock>\d\d:\d\d:\d\d)\] " + _LEVEL + r" *"),
     (
         "[",
-        r"\[(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?: (?P<logger>[\w.\-]{1,80}))?\]:? ?(?:(?P<logger2>[\w.\-]{1,80}) )?(?:"
-        + _LEVEL
-        + r": ?)?",
+        r"\[(?P<month>\d\d)/(?P<day>\d\d) (?P<clock>\d\d:\d\d:\d\d)(?: (?P<logger>[\w.\-]{1,80}))?\]:? ?"
+        r"(?:(?P<logger2>[\w.\-]{1,80}) )?(?:" + _LEVEL + r": ?)?",
     ),
     ("[", r"\[(?P<host>[A-Za-z][\w.\-]{0,60})\] (?=\d{4}-\d\d-\d\d)"),  # a node or a program in front of a date
-    ("0123456789", _DATE + r"\t(?P<host>[\w.\-]{1,60}):(?P<local_rank>\d+)\t(?P<logger>[\w.\-:]{1,80})\t" + _LEVEL + r"\t"),  # OLMo
+    (
+        "0123456789",
+        _DATE + r"\t(?P<host>[\w.\-]{1,60}):(?P<local_rank>\d+)\t(?P<logger>[\w.\-:]{1,80})\t" + _LEVEL + r"\t",
+    ),  # OLMo
     # date, then level, logger and source in any usual order, between - | : or blanks
     (
         "0123456789",
@@ -136,11 +153,14 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("0123456789", _DATE + r" ?"),
     (
         "0123456789",
-        r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4}) (?P<clock>\d\d:\d\d:\d\d) - " + _LEVEL + r" - (?P<logger>[\w.\-]{1,80}) - +",
+        r"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>\d{4}) (?P<clock>\d\d:\d\d:\d\d) - "
+        + _LEVEL
+        + r" - (?P<logger>[\w.\-]{1,80}) - +",
     ),  # transformers' examples
     (
         "JFMASOND",
-        r"(?P<name_of_month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<day>\d{1,2}) (?P<clock>\d\d:\d\d:\d\d) "
+        r"(?P<name_of_month>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) {1,2}(?P<day>\d{1,2}) "
+        r"(?P<clock>\d\d:\d\d:\d\d) "
         r"(?P<host>[\w.\-]{1,60}) (?P<logger>[\w.\-/]{1,80})(?:\[(?P<pid>\d+)\])?: ",
     ),  # syslog, journalctl
     ("0123456789", _SHORT_DATE + r" - (?P<logger>[\w.\-]{1,80}) - " + _LEVEL + r" - "),  # mmengine
@@ -150,7 +170,9 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("[", r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning
 )
 _LABEL = re.compile(r" *(?P<task>\d{1,5}): ")
-_HOST_LABEL = re.compile(r"(?!slurmstepd|srun\b)(?P<host>[A-Za-z][\w.\-]{0,60}\d[\w.\-]{0,30}): |(?P<replica>[A-Za-z][\w.\-]{0,80}/\d{1,5}) ")
+_HOST_LABEL = re.compile(
+    r"(?!slurmstepd|srun\b)(?P<host>[A-Za-z][\w.\-]{0,60}\d[\w.\-]{0,30}): |(?P<replica>[A-Za-z][\w.\-]{0,80}/\d{1,5}) "
+)
 """A node's name (pdsh), or the name and number of a replica (torchx)."""
 
 _BY_FIRST: dict[str, tuple[re.Pattern[str], ...]] = {}
@@ -160,10 +182,10 @@ for _first, _pattern in _LAYERS:
 
 
 def peel(text: str, *, labels: bool = False, year: int | None = None) -> tuple[str, Prefix]:
-    """Takes the prefixes off a line -> (rest with its indentation, what they said).
+    """Strip the prefixes of a line; returns (rest with its indentation, their content).
 
-    `labels`: this file's lines begin with a task number or a node's name (see `labelled`); without that
-    knowledge ``1: foo`` is content. `year` completes dates that lack one; else their `wall_time` is None.
+    `labels`: the file's lines begin with a task number or a node's name (see `labelled`); otherwise ``1: foo`` is
+    content. `year` completes dates that lack one; without it their `wall_time` is None.
     """
     if not labels and text[:1] not in _BY_FIRST:
         return text, NOTHING
@@ -209,7 +231,9 @@ def labelled(lines: Iterable[str]) -> bool:
 
 
 def _prefix(found: dict[str, str], year: int | None) -> Prefix:
-    level = next((found[k] for k in ("level", "level2", "level3", "level4", "level5", "glog", "kaldi") if k in found), None)
+    level = next(
+        (found[k] for k in ("level", "level2", "level3", "level4", "level5", "glog", "kaldi") if k in found), None
+    )
     return Prefix(
         rank=_int(found.get("rank")),
         local_rank=_int(found.get("local_rank")),
@@ -244,7 +268,7 @@ def _wall_time(found: dict[str, str], year: int | None) -> float | None:
 
 @lru_cache(maxsize=4096)
 def _epoch(year: str, month: str, day: str, minute: str, zone: str) -> int | None:
-    """Seconds since the epoch at the start of that minute; None where the calendar has no such date."""
+    """Seconds since the epoch at the start of that minute; None for a date that the calendar does not have."""
     y, m, d, hours, minutes = int(year), int(month), int(day), int(minute[:2]), int(minute[3:5])
     if not (1 <= m <= 12 and 1 <= d <= 31 and hours < 24 and minutes < 60 and y >= 1970):
         return None

@@ -1,6 +1,6 @@
-"""Decimal commas: whether a log writes 0,4312 for 0.4312, and its lines with dots instead.
+"""Decimal commas: detects a log that writes 0,4312 for 0.4312, and rewrites its lines with dots.
 
-A row alone often does not tell (2,506 is two and a half, or two thousand), so the log decides.
+One row alone is often ambiguous (2,506 is two and a half, or two thousand), so the whole log decides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from postmortem.readers.text.records.names import name_of
 
 _BEFORE, _AFTER = r"(?<![\w.,:/(\[\-])[-+]?", r"(?!\d|,\d|\.\d)"
 _SURE = re.compile(rf"{_BEFORE}(?:0(?P<a>[.,])(?P<zero>\d++)|\d{{1,9}}(?P<b>[.,])(?:\d\d?|\d{{4,}}+)){_AFTER}")
-"""Numbers in which the mark cannot stand for thousands."""
+"""Numbers whose mark cannot be a thousands separator."""
 _BETWEEN = re.compile(r"\d,\d")
 _NO_DIGIT = re.compile(r"[^\d]++$")
 _COMMA = re.compile(rf"{_BEFORE}\d{{1,9}},\d++{_AFTER}")
@@ -22,9 +22,9 @@ _GROUPED = re.compile(r"(?<![\w.,])[1-9]\d{0,2}(?:\.\d{3}){1,5}+(?:,\d++)?(?![\w
 
 
 def decimal_commas(text: str) -> bool:
-    """Whether in the lines of a text more than a third of the decimals stand behind a comma.
+    """Whether more than a third of a text's decimal numbers have a comma.
 
-    Those of known quantities (loss, lr, accuracy) count, and others only from the second decimal behind a zero on:
+    Numbers of known quantities (loss, lr, accuracy) count; others only with two or more decimals after a zero, because
     ``devices=0,1`` is a list.
     """
     marks: Counter[str] = Counter()
@@ -35,14 +35,19 @@ def decimal_commas(text: str) -> bool:
         for found in _SURE.finditer(line):
             gap = _NO_DIGIT.search(line, max(end, found.start() - 100), found.start())
             named = name_of(gap[0]) if gap is not None else None
-            if named is not None and (role_of(named.name) is not None or (named.strong and len(found["zero"] or "") > 1)):
+            if named is not None and (
+                role_of(named.name) is not None or (named.strong and len(found["zero"] or "") > 1)
+            ):
                 marks[found["a"] or found["b"]] += 1
             end = found.end()
     return 2 * marks[","] > marks["."]
 
 
 def with_dots(text: str) -> str:
-    """A line of such a log with dots before decimals, as long as it was; dots between thousands go where the line has no other."""
+    """A line of such a log with decimal dots, of the same length.
+
+    Dots between thousands are removed if the line has no other dots.
+    """
     if not any("." in (found["a"], found["b"]) for found in _SURE.finditer(text)):
         text = _GROUPED.sub(_ungrouped, text)
     return _COMMA.sub(lambda m: m[0].replace(",", "."), text)

@@ -1,8 +1,8 @@
-"""The general miner: finds named numbers in print styles that nobody described.
+"""The general miner: finds named numbers in print styles that no dialect describes.
 
-One pass over the numbers of a row; the text in front of a number names it: ``key=1``, ``key: 1``, ``key 1``,
-JSON and Python dicts (nested keys joined by ``/``), ``name 1.23 (1.30)``, ``12/100``, ``[3, 100]``, tables with bars.
-Every pattern is anchored by what precedes it and uses possessive repeats, so a row costs time linear in its length.
+One pass over the numbers of a row. The text in front of a number names it: ``key=1``, ``key: 1``, ``key 1``, JSON and
+Python dicts (nested keys are joined by ``/``), ``name 1.23 (1.30)``, ``12/100``, ``[3, 100]``, tables with bars.
+Every pattern is anchored at what precedes it and uses possessive repeats, so the time is linear in the row's length.
 """
 
 from __future__ import annotations
@@ -12,56 +12,40 @@ from collections import Counter
 
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.names import Named, letters, name_of
-from postmortem.readers.text.records.record import GLOBAL, LOCAL, STEP, Record, Value
+from postmortem.readers.text.records.placing import (
+    counted_by,
+    parts,
+    place,
+    place_fraction,
+    place_in_epoch,
+    place_unnamed,
+)
+from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
-
-LONGEST_ROW = 65_536
-"""Characters of one row that are looked at; what is behind is counted by the reader."""
-
-_SUFFIX = {"K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
-_UNIT = (
-    r"%|(?:[KMGTP]i?B|GB|MB|KB|kB|ms|us|µs|ns|secs?|s|min|h|hrs?|K|k|M|B|G|T|[TGP]FLOPS|[TGP]FLOP|BPC|dB|it|steps?/s|samples?|tokens?|tok|imgs?|images?|px|x|W|C)"
-    r"(?:/(?:it|s|sec|step|iter|batch|epoch|GPU|gpu|device|sample))*+|/(?:s|sec|it)"
-)
-NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}+(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
-NONFINITE = r"[-+]?(?:[nN][aA][nN](?:\(ind\))?|[iI][nN][fF](?:inity|INITY)?|1\.#(?:INF|IND|QNAN))"
-_JUNK = (
-    r"\d{4}[-/]\d\d?[-/]\d\d?(?:[T _]\d\d?:\d\d(?::\d\d)?(?:[.,]\d++)?Z?)?+|\d\d?/\d\d?/\d{2,4}(?!\d)"  # dates
-    r"|\d++(?::\d\d)++(?:\.\d++)?|\d++\.\d++(?:\.\w++)++|0x[0-9a-fA-F]++"  # clocks, versions and addresses, hex
-    r"|\d++(?:-\d++)++(?![\w.])"
+from postmortem.readers.text.records.tokens import (
+    LONGEST_ROW,
+    NONFINITE,
+    NUMBER,
+    SUFFIX,
+    TIME_UNITS,
+    TOKEN,
+    TOKEN_CJK,
+    number,
 )
 
-
-def _tokens(word: str) -> re.Pattern[str]:
-    """Numbers that are no part of a word; `word` is a class of characters."""
-    return re.compile(
-        rf"(?<![{word}@.$\-+/\\])(?:"
-        rf"(?P<junk>{_JUNK})(?![{word}])"
-        rf"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![{word}/]|\.\d)"
-        rf"|(?P<nonfinite>{NONFINITE})(?:%|(?![{word}/\-.]))"
-        rf"|(?P<number>{NUMBER})(?:(?P<unit>(?=[%/\w])(?:{_UNIT})(?!\w)| (?=[%/A-Za-zµ])(?:{_UNIT})(?!\w)(?!\s*+[\d:=]))"
-        rf"|(?![{word}])|(?=(?:step|iter|epoch|Step|Iter|Epoch|STEP|\[)))"
-        r")"
-    )
-
-
-_TOKEN, _TOKEN_CJK = _tokens(r"\w"), _tokens("A-Za-z0-9_")
 _CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af\uff00-\uff60]")
 _NARROW = {0xFF1A: ":", 0xFF0C: ",", 0xFF1D: "=", 0xFF08: "(", 0xFF09: ")", 0xFF05: "%", 0x3000: " "}
-"""Wide punctuation of East Asian texts, sign for sign."""
+"""Full-width punctuation of East Asian texts and its ASCII equivalent."""
 _ORDINAL = re.compile(r"\s*+(?:个)?(?:(?P<epoch>轮|[Ee]poch)|(?P<step>步|次迭代|[Ss]tep))")
 _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
 _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
-_BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 _NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
 _TO_BRACKET = re.compile(r"[^()\[\]]{0,1000}+[)\]]")
 _TIMES_SIGN = re.compile(r"(?: ?[x×] ?\d++)++")
-_TIMES = {"ms", "us", "µs", "ns", "s", "sec", "secs", "min", "h", "hr", "hrs"}
 _WORDS = re.compile(r"""\b[A-Za-z_][\w.]{0,60}=(?:"[^"]{0,300}"|'[^']{0,300}'|[A-Za-z][\w./:@\-]{0,120})""")
-"""Pairs with a word for a value, as logfmt writes them."""
+"""key=word pairs, as in logfmt."""
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
-_SHORT = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
 _INERT = re.compile(
     r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
@@ -69,167 +53,264 @@ _INERT = re.compile(
 )
 
 
-def number(text: str) -> float:
-    """A printed number as float: thousands separators, ``1.#INF``, ``-nan(ind)`` and all spellings of nan and inf."""
-    try:
-        return float(text)
-    except ValueError:
-        low = text.lower().replace(",", "")
-        sign = -1.0 if low.startswith("-") else 1.0
-        if "#inf" in low:
-            return sign * float("inf")
-        if "nan" in low or "#" in low:
-            return float("nan")
-        return float(low)
-
-
 def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
-    """Values and position of the row text[start:], or None where it has no named number.
+    """Values and position of the row text[start:], or None if it has no named number.
 
-    `demand` False: a dialect knows that this is a metric row, so even text that looks like a sentence counts.
+    With `demand`, a row that looks like a sentence gives None. Dialects that know the row to be one of metrics pass
+    False.
     """
     if demand and _INERT.match(text):
         return None
-    if len(text) > LONGEST_ROW:
-        text = text[:LONGEST_ROW]
-    token = _TOKEN
-    if not text.isascii() and _CJK.search(text):
-        text, token = text.translate(_NARROW), _TOKEN_CJK
-    record = Record()
-    end = start
+    return RowMiner(text[:LONGEST_ROW], start).mine(demand=demand)
+
+
+class RowMiner:
+    """One pass over the numbers of a row: one method per kind of number, and a decision at the end.
+
+    `end` is where the text begins that no number has used yet. `covered` counts the letters of names and `leftover`
+    all others: a row of metrics has more of the former, a sentence more of the latter.
+    """
+
     covered = leftover = 0
-    weak: list[tuple[Value, bool]] = []  # blank pairs without a known role: kept if the whole row is made of pairs
-    path: list[str] = []
-    nested = "{" in text
     split = ""
-    fraction_free = True
-    opening = False
-    """Whether the position stands in brackets at the beginning of the row."""
-    for match in token.finditer(text, start):
-        begin, stop = match.span()
-        if begin < end:
-            continue  # inside a percentage that was taken already
-        kind = match.lastgroup
-        # after rejected words ("nan") the text in front may be long; no name is
-        gap = text[max(end, begin - (200 if kind == "nonfinite" else 2000)) : begin]
-        if nested and ("{" in gap or "}" in gap):
-            _walk(gap, path)
-        if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", stop) and letters(gap)):  # "output #0: accuracy = 0.9"
-            leftover += letters(gap) // 2
-            end = stop
-            continue
-        if token is not _TOKEN and gap.rstrip().endswith("第") and (ordinal := _ORDINAL.match(text, stop)):
-            _place(record, POSITIONS["epoch" if ordinal["epoch"] else "step"], match["number"] or "", match.span("number"), "")
-            end = ordinal.end()
-            continue
-        named = name_of(gap) if gap else None
-        if kind == "b":
-            bracketed = gap.strip() == "("
-            if bracketed and record.values:
-                end = stop  # "Acc: 50.0% (155/310)": what the share was made of
+    of_ranks = False
+    """The position is in parentheses, as ``(0/4)``: a rank and the number of ranks if a step follows."""
+
+    def __init__(self, text: str, start: int) -> None:
+        self.text = text
+        self.start = self.end = start
+        self.record = Record()
+        self.weak: list[int] = []
+        """Indices of values without a sign or a known role: they count if the whole row is made of pairs."""
+        self.path: list[str] = []
+        """Keys of the dicts around the current number."""
+
+    def mine(self, *, demand: bool) -> Record | None:
+        """Values and position of the row, or None if it is not a row of metrics."""
+        token, is_cjk = TOKEN, False
+        if not self.text.isascii() and _CJK.search(self.text):
+            self.text, token, is_cjk = self.text.translate(_NARROW), TOKEN_CJK, True
+        text = self.text
+        nested = "{" in text
+        for match in token.finditer(text, self.start):
+            begin, end, kind = match.start(), self.end, match.lastgroup
+            if begin < end:
+                continue  # part of a percentage or a list that was already used
+            # after rejected words ("nan") the text in front may be long, but a name is not
+            far = begin - (200 if kind == "nonfinite" else 2000)
+            gap = text[far if far > end else end : begin]
+            if nested and ("{" in gap or "}" in gap):
+                self._walk(gap)
+            if kind == "junk" or (gap[-1:] == "#" and text.startswith(":", match.end()) and letters(gap)):
+                self.leftover += letters(gap) // 2  # a date, or "output #0: accuracy = 0.9"
+                self.end = match.end()
                 continue
-            end = stop if gap.strip() == "][" and _in_epoch(record, match) else _fraction(record, match, text, named, fraction_free)
+            if is_cjk and self._ordinal(match, gap):
+                continue
+            named = name_of(gap) if gap else None
+            if kind == "b":
+                self._fraction(match, gap, named)
+            elif kind == "nonfinite":
+                if named is not None and not self._is_word(match, named):
+                    self._named(match, gap, named, match.span("nonfinite"))
+            elif named is not None:
+                self._named(match, gap, named, match.span("number"))
+            else:
+                self._unnamed(match, gap)
+        if self.of_ranks:
+            self._take_rank()
+        self.record.split = self.record.split or self.split
+        return self._decide(demand)
+
+    def _walk(self, gap: str) -> None:
+        """Keep `path` up to date with the braces of dicts."""
+        for match in _NESTED.finditer(gap[-4000:]):
+            if match[1] is not None:
+                self.path.append(match[1])
+            elif match[0] == "}" and self.path:
+                self.path.pop()
+
+    def _ordinal(self, match: re.Match[str], gap: str) -> bool:
+        """Take the 3 of ``第 3 轮`` (the third epoch), if this is one."""
+        found = _ORDINAL.match(self.text, match.end()) if gap.rstrip().endswith("第") else None
+        if found is None or match["nonfinite"]:
+            return False
+        where = POSITIONS["epoch" if found["epoch"] else "step"]
+        if match["b"]:
+            place_fraction(self.record, where, match)
+        else:
+            place(self.record, where, match["number"], match.span("number"), "")
+        self.end = found.end()
+        return True
+
+    def _fraction(self, match: re.Match[str], gap: str, named: Named | None) -> None:
+        """``12/100``: an epoch, a step of a known total, a position, or a share such as the correct answers."""
+        record, before = self.record, gap.strip()
+        self.end = match.end()
+        if before == "(" and record.values:
+            return  # "Acc: 50.0% (155/310)": the counts of the percentage
+        first = record.n is None
+        if not (before == "][" and place_in_epoch(record, match)):
+            self._take_fraction(match, named)
+        if before == "(" and first and record.n is not None and self.text.startswith(")", self.end):
+            self.of_ranks = True
+        if named is not None:
+            self.covered += len(named.name)
+            self.leftover += named.leftover
+
+    def _take_fraction(self, match: re.Match[str], named: Named | None) -> None:
+        record, text = self.record, self.text
+        percent = _PERCENT.match(text, match.end())
+        if percent:
+            self.end = percent.end()
+        if named is not None and (where := counted_by(named)) is not None:
+            place_fraction(record, where, match)
+        elif named is not None and role_of(named.name) in ("accuracy", "val_accuracy"):
+            n, total = parts(match)
+            record.once = True
+            record.values.append(Value(named.name, float(percent[1]) if percent else n / total if total else n))
+        elif record.n is None and (named is None or _is_split(named)):
+            record.n, record.total = n, total = parts(match)
+            record.at["n"], record.at["total"] = match.span("a"), match.span("b")
+            in_brackets = "[" in text[max(0, match.start() - 8) : match.start()]
+            record.samples = percent is not None and (total or 0) > 5000 and in_brackets
             if named is not None:
-                covered += len(named.name)
-                leftover += named.leftover
-            opening = opening or (bracketed and fraction_free and record.n is not None and text.startswith(")", end))
-            fraction_free = fraction_free and record.n is None
-            continue
-        span = match.span("nonfinite" if kind == "nonfinite" else "number")
-        raw = text[span[0] : span[1]]
-        if kind == "nonfinite" and (
-            named is None
-            or not (named.strong or role_of(named.name) is not None)
-            or (text[stop : stop + 2].strip()[:1].isalpha() and not named.strong and _sentence(text, stop))
-        ):
-            continue  # the word, as in "number of nan iterations"
-        if named is None:
-            if not ((record.values and gap.strip() in ("", "(")) or gap.lstrip().startswith(")")):
-                _unnamed(record, match, text, gap)
-                leftover += letters(gap)
-            end = stop
-            continue
-        if "(" in gap and record.values and gap.lstrip().startswith("(") and ")" not in gap and _same_quantity(named.name, record.values[-1].tag):
-            end = stop  # "loss 1.23 (avg 1.30)": its mean, not a value of its own
-            continue
-        unit = match["unit"].strip() if kind == "unit" else ""
+                record.split = named.name
+                record.evaluation = record.split.lower() in HELD_OUT
+
+    def _is_word(self, match: re.Match[str], named: Named) -> bool:
+        """Whether a nan or inf is a word, as in "number of nan iterations"."""
+        if named.strong:
+            return False
+        stop = match.end()
+        followed = self.text[stop : stop + 2].strip()[:1].isalpha() and _is_sentence(self.text, stop)
+        return followed or role_of(named.name) is None
+
+    def _unnamed(self, match: re.Match[str], gap: str) -> None:
+        """A number without a name: a position at the start of a row, or nothing."""
+        if not ((self.record.values and gap.strip() in ("", "(")) or gap.lstrip().startswith(")")):
+            place_unnamed(self.record, match, self.text, gap)
+            self.leftover += letters(gap)
+        self.end = match.end()
+
+    def _named(self, match: re.Match[str], gap: str, named: Named, span: tuple[int, int]) -> None:
+        """A number with a name: a position or a metric."""
+        record, stop = self.record, match.end()
+        if "(" in gap and record.values and _is_mean(named, gap, record.values[-1]):
+            self.end = stop  # "loss 1.23 (avg 1.30)"
+            return
+        raw = self.text[span[0] : span[1]]
+        unit = match["unit"].strip() if match.lastgroup == "unit" else ""
         where = position(named.name)
-        if where is None and role_of(named.name) is None and (several := _several(gap, raw, text, stop)):
-            covered += len(named.name)
-            leftover += named.leftover
-            end = several
-            continue
-        if where is not None and where[0] == "step":
+        if where is None:
+            if role_of(named.name) is None and (several := _end_of_several(gap, raw, self.text, stop)):
+                self.covered += len(named.name)
+                self.leftover += named.leftover
+                self.end = several
+                return
+        elif where[0] == "step":
             if unit in ("k", "K", "M"):  # "step 1.5k"
-                raw = f"{number(raw) * _SUFFIX[unit]:.0f}"
+                raw = f"{number(raw) * SUFFIX[unit]:.0f}"
                 record.once = True
-            elif unit in _TIMES or ("." in raw and not raw.endswith(".0") and where[1] < GLOBAL):
+            elif unit in TIME_UNITS or ("." in raw and not raw.endswith(".0") and where[1] < Trust.GLOBAL):
                 where = None  # a timer: "forward: 103.30 | step: 7.03"
-        split = named.split or split
+        self.split = named.split or self.split
         if where is not None:
-            covered += len(named.name)
-            leftover += named.leftover
-            _place(record, where, raw, span, named.name)
-            end = stop
-            continue
-        if "..." in gap and raw.isdigit():
-            continue  # a listing of settings
+            self.covered += len(named.name)
+            self.leftover += named.leftover
+            place(record, where, raw, span, named.name)
+            self.end = stop
+        elif not ("..." in gap and raw.isdigit()):  # a listing of settings
+            self.end = stop
+            self._metric(gap, named, raw, span, unit)
+
+    def _metric(self, gap: str, named: Named, raw: str, span: tuple[int, int], unit: str) -> None:
+        """A number with a name that is not a position; `end` is already after it."""
+        record = self.record
         if not named.strong and not named.clean and role_of(named.name) is None:
-            leftover += letters(gap)
-            end = stop
-            continue
-        tag = "/".join((*path, named.name)) if path and named.strong else named.name
+            self.leftover += letters(gap)
+            return
+        tag = "/".join((*self.path, named.name)) if self.path and named.strong else named.name
         if "[" in gap and (group := _GROUP.search(gap)) and any(v.tag == tag for v in record.values):
             tag = f"{group[1]}/{tag}"  # "loss[loss=1, …], tot_loss[loss=2, …]"
-        factor = _SUFFIX.get(unit, 1.0)
-        if factor != 1.0 and role_of(tag) == "memory":
-            factor = 1.0
-        value = Value(tag, number(raw) * factor if factor != 1.0 else number(raw), *(span if factor == 1.0 else (-1, -1)))
-        end = stop
-        follows = text[end : end + 1]
-        if named.strong or (role_of(tag) is not None and named.words <= 4):
+        factor = SUFFIX.get(unit) if unit else None
+        if factor is not None and role_of(tag) == "memory":
+            factor = None
+        value = Value(tag, number(raw), *span) if factor is None else Value(tag, number(raw) * factor)
+        if named.strong or (named.words <= 4 and role_of(tag) is not None):
             record.values.append(value)
-            covered += len(named.name)
-            leftover += named.leftover
-        elif named.words <= 2 and (not follows.strip() or follows in ",|;)]" or unit):
-            weak.append((value, len(text[end : end + 2].strip()) == 0 or follows in ",|;\t"))
-            covered += len(named.name)
+            self.covered += len(named.name)
+            self.leftover += named.leftover
+        elif named.words <= 2 and (unit or not self.text[self.end : self.end + 1].strip().strip(",|;)]")):
+            self.weak.append(len(record.values))
             record.values.append(value)
+            self.covered += len(named.name)
         else:
-            leftover += letters(gap)
-    if record.n is not None and opening and record.step is not None:
-        record.rank, record.n, record.total = int(record.n), None, None  # "(0/4) Epoch 1, batch 50": of so many ranks
-        record.at["rank"] = record.at.pop("n")
-        record.at.pop("total", None)
-    if record.split == "":
-        record.split = split
-    leftover += sum(map(str.isalpha, text[end : end + 400]))
-    placed = record.step is not None or record.n is not None or record.epoch is not None
-    if weak and demand:
-        loose = leftover > 0 or not (placed or any(role_of(v.tag) for v in record.values))
-        if loose:
-            drop = {id(v) for v, _ in weak}
-            covered -= sum(len(v.tag) for v, _ in weak)
-            record.values = [v for v in record.values if id(v) not in drop]
-    if len(record.values) > 8 and max(Counter(v.tag for v in record.values).values()) > 2:
-        return None  # a dump of many results, one after the other
-    known = placed or any(role_of(v.tag) is not None for v in record.values)
-    if demand and placed and leftover and "=" in text:
-        leftover -= sum(sum(map(str.isalpha, m[0])) for m in _WORDS.finditer(text, start))
-    if demand and covered * (2 if placed else 1 if known else 0.3) < leftover:
-        if (found_reversed := _reversed(text, start)) is not None:
-            return found_reversed
-        if found := _EPOCH_ANYWHERE.search(text, start):
-            return Record(epoch=float(found[1]), epochs=float(found[2]), at={"epoch": found.span(1), "epochs": found.span(2)})
+            self.leftover += letters(gap)
+
+    def _take_rank(self) -> None:
+        """Take the position of "(0/4) Epoch 1, batch 50" as the rank: it is 0 of 4 ranks."""
+        record = self.record
+        if record.n is not None and record.step is not None:
+            record.rank, record.n, record.total = int(record.n), None, None
+            record.at["rank"] = record.at.pop("n")
+            record.at.pop("total", None)
+
+    def _decide(self, demand: bool) -> Record | None:
+        """The record, if the row is one of metrics."""
+        record, text = self.record, self.text
+        self.leftover += sum(map(str.isalpha, text[self.end : self.end + 400]))
+        placed = record.step is not None or record.n is not None or record.epoch is not None
+        if self.weak and demand:
+            self._drop_weak(placed)
+        if len(record.values) > 8 and max(Counter(v.tag for v in record.values).values()) > 2:
+            return None  # a dump of many results, one after the other
+        if demand and self.leftover and self._is_prose(placed):
+            return _reversed(text, self.start) or _epoch_anywhere(text, self.start)
+        if not record.values and not placed:
+            return _reversed(text, self.start) if demand else None
+        _inherit_split(record, text)
+        return record
+
+    def _drop_weak(self, placed: bool) -> None:
+        """Drop pairs without a sign unless the whole row is made of pairs and has a known quantity or a position."""
+        values = self.record.values
+        if self.leftover > 0 or not (placed or any(role_of(v.tag) for v in values)):
+            self.covered -= sum(len(values[i].tag) for i in self.weak)
+            for i in reversed(self.weak):
+                del values[i]
+
+    def _is_prose(self, placed: bool) -> bool:
+        """Whether too little of the row's text names numbers."""
+        if placed and "=" in self.text:
+            words = _WORDS.finditer(self.text, self.start)
+            self.leftover -= sum(sum(map(str.isalpha, m[0])) for m in words)
+        known = placed or any(role_of(v.tag) is not None for v in self.record.values)
+        return self.covered * (2 if placed else 1 if known else 0.3) < self.leftover
+
+
+def _epoch_anywhere(text: str, start: int) -> Record | None:
+    """An epoch and nothing else, from a sentence that names both it and the number of epochs."""
+    found = _EPOCH_ANYWHERE.search(text, start)
+    if found is None:
         return None
-    if not record.values and not placed:
-        return _reversed(text, start) if demand else None
-    _inherit_split(record, text)
-    return record
+    at = {"epoch": found.span(1), "epochs": found.span(2)}
+    return Record(epoch=float(found[1]), epochs=float(found[2]), at=at)
 
 
-def _several(gap: str, raw: str, text: str, stop: int) -> int:
-    """Where the numbers in brackets end of which the first ends at `stop`, or a shape such as ``224 x 224``; 0 where it is one number."""
+def _reversed(text: str, start: int) -> Record | None:
+    """Rows with names after the numbers: ``100: 1.52, 1.61 avg loss, 0.001 rate, 2.3 seconds`` (darknet)."""
+    head = re.match(r"\s*+(\d{1,15})[:)]\s", text[start:])
+    pairs = [_REVERSED.match(part) for part in text[start + head.end() : 2000].split(", ")] if head else []
+    found = [pair for pair in pairs if pair is not None]
+    if head is None or len(found) < 2 or not any(role_of(pair["name"]) for pair in found):
+        return None
+    values = [Value(pair["name"], number(pair["value"])) for pair in found]
+    return Record(values, step=float(head[1]), level=Trust.STEP, once=True)
+
+
+def _end_of_several(gap: str, raw: str, text: str, stop: int) -> int:
+    """Where a list in brackets or a shape such as ``224 x 224`` ends whose first number ends at `stop`; else 0."""
     if gap.rstrip()[-1:] in ("(", "[") and ("," in raw or _NEXT.match(text, stop)):
         found = _TO_BRACKET.match(text, stop)
         return found.end() if found else stop
@@ -237,148 +318,35 @@ def _several(gap: str, raw: str, text: str, stop: int) -> int:
     return found.end() if found else 0
 
 
-def _reversed(text: str, start: int) -> Record | None:
-    """Rows with the names behind the numbers: ``100: 1.52, 1.61 avg loss, 0.001 rate, 2.3 seconds`` (darknet)."""
-    head = re.match(r"\s*+(\d{1,15})[:)]\s", text[start:])
-    pairs = [_REVERSED.match(part) for part in text[start + head.end() : 2000].split(", ")] if head else []
-    found = [pair for pair in pairs if pair is not None]
-    if head is None or len(found) < 2 or not any(role_of(pair["name"]) for pair in found):
-        return None
-    values = [Value(pair["name"], number(pair["value"])) for pair in found]
-    return Record(values, step=float(head[1]), level=STEP, once=True)
+def _is_mean(named: Named, gap: str, before: Value) -> bool:
+    """Whether a number in brackets is of the value before it: "loss 1.2 (avg 1.3)" is, "loss 1.2 (lr 0.1)" is not."""
+    if ")" in gap or not gap.lstrip().startswith("("):
+        return False
+    role = role_of(named.name)
+    return role is None or role == role_of(before.tag)
 
 
-def _same_quantity(name: str, before: str) -> bool:
-    """Whether a name in brackets means the value before it: "loss 1.2 (avg 1.3)" does, "loss 1.2 (lr 0.1)" does not."""
-    role = role_of(name)
-    return role is None or role == role_of(before)
-
-
-def _sentence(text: str, end: int) -> bool:
+def _is_sentence(text: str, end: int) -> bool:
     """Whether a plain word, not another pair, follows."""
     following = text[end : end + 40].split()
     return bool(following) and role_of(following[0]) is None and position(following[0]) is None
 
 
-def _walk(gap: str, path: list[str]) -> None:
-    for match in _NESTED.finditer(gap[-4000:]):
-        if match[1] is not None:
-            path.append(match[1])
-        elif match[0] == "}" and path:
-            path.pop()
-
-
-def _fraction(record: Record, match: re.Match[str], text: str, named: Named | None, free: bool) -> int:
-    """Takes ``12/100``: an epoch, a step of a known total, a position, or a count of hits -> where to go on."""
-    n, total = float(match["a"]), float(match["b"]) if match["b"] != "?" else None
-    percent = _PERCENT.match(text, match.end())
-    end = percent.end() if percent else match.end()
-    where = position(named.name) if named is not None else None
-    if named is not None and named.name.lower() in _SHORT and not named.strong:
-        where = (_SHORT[named.name.lower()], LOCAL)
-    if where is not None and named is not None:
-        kind, level = where
-        if kind == "epoch":
-            record.epoch, record.epochs = n, total
-            record.at["epoch"], record.at["epochs"] = match.span("a"), match.span("b")
-        elif kind == "step" and level >= record.level:
-            record.n, record.total, record.level = n, total, level
-            record.at["n"], record.at["total"] = match.span("a"), match.span("b")
-        return end
-    if named is not None and role_of(named.name) in ("accuracy", "val_accuracy"):
-        value = float(percent[1]) if percent else n / total if total else n
-        record.once = True
-        record.values.append(Value(named.name, value))
-        return end
-    if (
-        free
-        and record.n is None
-        and (named is None or named.split or named.name.lower() in SPLITS or (not named.strong and named.name.lower().rstrip(":") in SPLITS))
-    ):
-        record.n, record.total = n, total
-        record.at["n"], record.at["total"] = match.span("a"), match.span("b")
-        record.samples = percent is not None and (total or 0) > 5000 and "[" in text[max(0, match.start() - 8) : match.start()]
-        if named is not None:
-            record.split = named.name
-            record.evaluation = record.split.lower() in HELD_OUT
-    return end
-
-
-def _in_epoch(record: Record, match: re.Match[str]) -> bool:
-    """Takes the second of ``[3][50/100]`` or ``[3/25][50/100]`` for the position in the epoch that the first one names."""
-    if record.epoch is not None or (record.n is None and (record.step is None or record.level != LOCAL)):
-        return False
-    if record.n is not None:
-        record.epoch, record.epochs = record.n, record.total
-        record.at = {"epoch": record.at["n"]} | ({"epochs": record.at["total"]} if "total" in record.at else {})
-    else:
-        record.epoch, record.step, record.level = record.step, None, 0
-        record.at = {"epoch": record.at["step"]}
-    record.n, record.total = float(match["a"]), float(match["b"]) if match["b"] != "?" else None
-    record.at |= {"n": match.span("a"), "total": match.span("b")}
-    return True
-
-
-def _unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
-    """Numbers without a name at the start of a row: ``12) loss``, ``[3, 100] loss``, ``[3][100]``, ``0007: loss``."""
-    if record.values or match["nonfinite"] or not match["number"].isdigit():
-        return
-    before, after = _BRACKETED.sub("", gap.strip()), text[match.end() : match.end() + 2]
-    number_ = float(match["number"])
-    if before == "#" and match.start() < 12:
-        record.step, record.level = number_, STEP
-        record.at["step"] = match.span("number")
-    elif (before == "" and after[:1] in (")", ":")) or (before in ("", "[") and after == " |"):  # "[100 | 123.45] loss=2.3"
-        record.step, record.level = number_, LOCAL
-        record.at["step"] = match.span("number")
-    elif before == "[" and record.epoch is None and after[:1] == ",":
-        record.epoch = number_
-        record.at["epoch"] = match.span("number")
-    elif before == "," and after[:1] == "]" and record.epoch is not None and record.n is None:
-        record.n, record.level = number_, LOCAL
-        record.at["n"] = match.span("number")
-    elif before == "[" and after[:1] == "]" and record.step is None:
-        record.step, record.level = number_, LOCAL
-        record.at["step"] = match.span("number")
-    elif before == "][" and after[:1] == "]" and record.step is not None and record.level == LOCAL:
-        record.epoch, record.n, record.step = record.step, number_, None
-        record.at["epoch"], record.at["n"] = record.at.pop("step"), match.span("number")
-
-
-def _place(record: Record, where: tuple[str, int], raw: str, span: tuple[int, int], name: str) -> None:
-    kind, level = where
-    value = number(raw)
-    if value != value or abs(value) == float("inf"):
-        return
-    if kind == "epoch":
-        if record.epoch is None:
-            record.epoch = value
-            record.at["epoch"] = span
-    elif kind == "rank":
-        record.rank = int(value)
-        record.at["rank"] = span
-    elif kind == "time":
-        record.wall_time = value if value > 1e8 else None
-    elif kind == "step" and level > record.level and "e" not in raw.lower() and value == int(value):
-        record.step, record.level = value, level
-        record.at["step"] = span
-    first = name.split(" ")[0]
-    if kind in ("step", "epoch") and first.lower() in HELD_OUT:
-        record.split = first
+def _is_split(named: Named) -> bool:
+    name = named.name.lower()
+    return bool(named.split) or name in SPLITS or (not named.strong and name.rstrip(":") in SPLITS)
 
 
 def _inherit_split(record: Record, text: str) -> None:
     """``train Loss: 0.8 Acc: 0.6``: a split word in front of the first name holds for the next ones too."""
     split, seen = "", set()
     for i, value in enumerate(record.values):
-        first, _, rest = value.tag.partition(" ")
-        if first.lower() in SPLITS and rest:
+        tag = value.tag
+        first, rest = tag.split(" ", 1) if " " in tag else ("", "")
+        if rest and first.lower() in SPLITS:
             split = first
-        elif split and value.start >= 0:
-            between = text[max(0, value.start - len(value.tag) - 6) : value.start]
-            role = role_of(value.tag)
-            if role in ("loss", "accuracy", "perplexity", "reward", None) and (
-                value.tag in seen or not re.search(r"[|,;\-\t]", between.replace(value.tag, ""))
-            ):
-                record.values[i] = value._replace(tag=f"{split} {value.tag}")
-        seen.add(value.tag)
+        elif split and value.start >= 0 and role_of(tag) in ("loss", "accuracy", "perplexity", "reward", None):
+            between = text[max(0, value.start - len(tag) - 6) : value.start].replace(tag, "")
+            if tag in seen or not re.search(r"[|,;\-\t]", between):
+                record.values[i] = value._replace(tag=f"{split} {tag}")
+        seen.add(tag)

@@ -13,16 +13,21 @@ from postmortem.readers.text.records.step_words import SPLITS
 _DELIMITER = re.compile(
     r"[:=]\s?(?i:none|null|n/a|true|false|--)(?=\W)\s?"  # a value that is absent
     r"|[|,;\t\n{}\[\]<>•│┃║→]|\s{2,}|\s[-–—*]+\s|[:=]\s|[.!?]\s|^[-*>#=\s]+|(?<=\d)\)\s*|/(?=\s)|\s/|&&|=\w*+\s|[\"']\s"
-    r"|(?:±|\+/?-)\s?[\d.]++(?:[eE][-+]?\d++)?%?\s"  # a spread behind a value
+    r"|(?:±|\+/?-)\s?[\d.]++(?:[eE][-+]?\d++)?%?\s"  # a spread after a value
 )
-_DRESSING = re.compile(r"(?:device|dtype|grad_fn|requires_grad)=[^,)]{0,60}|\b[\w.]{0,20}(?:tensor|Tensor|float|int|array)\w{0,3}\(")
+_DRESSING = re.compile(
+    r"(?:device|dtype|grad_fn|requires_grad)=[^,)]{0,60}|\b[\w.]{0,20}(?:tensor|Tensor|float|int|array)\w{0,3}\("
+)
 _PLAIN = frozenset("'\"=\\")
 _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
 _ABSENT = re.compile(r"[:=]\s?['\"]?(?i:none|null|n/a|nil|true|false|--)(?=\W)")
 _KEY = re.compile(r"""(['"])([^'"]{1,120})\1\s*$""")
-_WRAPPER = re.compile(r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?\w{0,8}(?:float|int|array|Array)\w{0,3})\($")
+_WRAPPER = re.compile(
+    r"(?:(?:torch\.)?(?:tensor|Tensor)|(?:np\.|numpy\.|jnp\.)?\w{0,8}(?:float|int|array|Array)\w{0,3})\($"
+)
 _STOP_WORDS = {
-    "and", "with", "the", "at", "a", "is", "of", "for", "in", "on", "to", "has", "was", "are", "then", "now", "current", "avg:", "=>", "->", "got",
+    "and", "with", "the", "at", "a", "is", "of", "for", "in", "on", "to", "has", "was", "are", "then", "now", "current",
+    "avg:", "=>", "->", "got",
 }  # fmt: skip
 _CODE = re.compile(r"[A-Za-z]{0,2}\d++(?:[.:]\d++)++$")
 """``E1.0100``: a position in a notation of its own, not a word of a name."""
@@ -31,34 +36,28 @@ _WORD = re.compile(r"[^\W\d_]")
 
 @dataclass(slots=True)
 class Named:
+    """A name, and how well the text in front of a number fits it."""
+
     name: str
     strong: bool
-    """A sign stands between name and number, so the name is one."""
+    """A sign (``=``, ``:``) is between name and number."""
     clean: bool
-    """The name fills the text since the number before."""
+    """The name is all the text since the previous number."""
     words: int
     leftover: int
-    """Letters between the number before and the name."""
+    """Letters between the previous number and the name."""
     split: str
 
 
 @lru_cache(maxsize=65_536)
 def name_of(gap: str) -> Named | None:
-    """The name that the text in front of a number gives it; None where that ends in none."""
+    """The name that the text in front of a number gives it; None if the text does not end in a name."""
     tail = gap.rstrip(" \t'\"[(")
     while match := _WRAPPER.search(tail + "("):
         tail = tail[: match.start()].rstrip(" \t'\"[(")
-    if tail.endswith(("->", "=>")):
-        tail, strong = tail[:-2], True
-    elif tail.endswith("..."):
-        tail = tail.rstrip(". ")
-        strong = role_of(tail.rpartition("  ")[2]) is not None
-        if not strong:
-            return None
-    elif tail[-1:] in ("=", ":", "≈", "~"):
-        tail, strong = tail.rstrip("=:≈~ "), True
-    else:
-        strong = False
+    tail, strong = _without_sign(tail)
+    if tail.endswith("..."):
+        return None
     tail = tail.rstrip(" \t")
     if tail.endswith(" |") and not strong and tail.count("|") == 1:
         tail = tail.rstrip(" |")  # "Step 100: train loss |  0.5"
@@ -72,7 +71,14 @@ def name_of(gap: str) -> Named | None:
     split = ""
     for match in _DELIMITER.finditer(tail):
         if match.end() < len(tail):
-            word = tail[cut : match.start()].strip("[]({ *#=-\t").lower().removesuffix(" set").removesuffix(" error").removesuffix(" results")
+            word = (
+                tail[cut : match.start()]
+                .strip("[]({ *#=-\t")
+                .lower()
+                .removesuffix(" set")
+                .removesuffix(" error")
+                .removesuffix(" results")
+            )
             if word in SPLITS and not _ABSENT.match(match[0] + " "):
                 split = tail[cut : match.start()].strip("[]({ *#=-\t").split(" ")[0]
             cut = match.end()
@@ -94,13 +100,25 @@ def name_of(gap: str) -> Named | None:
         or name.endswith((".py", ".cpp", ".cu", ".cc", ".h"))
     ):
         return None
-    told = max((m.end() for m in _ABSENT.finditer(gap)), default=0)  # "acc: None" is a pair, too
-    leftover = letters(gap[told:]) - sum(map(str.isalpha, name))
+    start = max((m.end() for m in _ABSENT.finditer(gap)), default=0)  # "acc: None" is a pair, too
+    leftover = letters(gap[start:]) - sum(map(str.isalpha, name))
     return Named(name, strong, leftover <= len(split), len(words), max(0, leftover - len(split)), split)
 
 
+def _without_sign(tail: str) -> tuple[str, bool]:
+    """A text without the sign at its end, and whether it has one. Dots after a word that is no quantity stay."""
+    if tail.endswith(("->", "=>")):
+        return tail[:-2], True
+    if tail.endswith("..."):
+        name = tail.rstrip(". ")
+        return (name, True) if role_of(name.rpartition("  ")[2]) is not None else (tail, False)
+    if tail[-1:] in ("=", ":", "≈", "~"):
+        return tail.rstrip("=:≈~ "), True
+    return tail, False
+
+
 def _bare(name: str, unit: str) -> str:
-    """A name without the pictures and lines in front of it, and behind a bracket that is still open, or closes what was before."""
+    """The name without leading symbols, and only what follows an unbalanced bracket."""
     while name and not name[0].isascii() and unicodedata.category(name[0]) in ("So", "Sk", "Cf", "Mn"):
         name = name[1:].lstrip()
     excess = name.count("(") + unit.count("(") - name.count(")") - unit.count(")")
@@ -110,7 +128,7 @@ def _bare(name: str, unit: str) -> str:
 
 
 def letters(text: str) -> int:
-    """Letters of a text, without the words that Python puts around a tensor's number."""
+    """The number of letters of a text, without the words that Python prints around the number of a tensor."""
     if "(" in text or "=" in text:
         text = _DRESSING.sub("", text)
     return sum(map(str.isalpha, text))

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from postmortem.readers.text.lines.prefixes import Prefix
 
 
-LOCAL, STEP, ITERATION, GLOBAL = 1, 2, 3, 4
-"""How far a step word can be trusted: batch of an epoch < step < iteration < global step."""
+class Trust(IntEnum):
+    """How far the word in front of a step number can be trusted to count the steps of the whole training."""
+
+    NONE = 0
+    """The row names no step."""
+    LOCAL = 1
+    """A batch of an epoch."""
+    STEP = 2
+    ITERATION = 3
+    GLOBAL = 4
+    """A global step, which never starts again."""
 
 
 class Value(NamedTuple):
-    """One number with its tag. `start` and `end` are its place in the row's text; -1 where it is not there as such."""
+    """One number with its tag. `start` and `end`: its position in the row's text; -1 if it is not printed as such."""
 
     tag: str
     number: float
@@ -24,17 +34,17 @@ class Value(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """What one row says: values, and where the training was.
+    """What one row reports: values, and where the training was.
 
-    `step` with its `level` is a count of steps; `n` of `total` a position, within `epoch` where there is one;
-    `base` is the number of the first epoch where the dialect knows it. `at` holds the places (start, end) of
-    those numbers in the text, by field name. `evaluation`: measured on held-out data, so it belongs to the
-    last training step and `n` is no training position; `split` is the word for it.
+    `step` with its `level` counts steps; `n` of `total` is a position, within `epoch` if there is one; `base` is the
+    number of the first epoch if the dialect knows it. `at` maps the names of these fields to (start, end), the
+    position of their numbers in the text. `evaluation`: measured on held-out data, so the values belong to the last
+    training step and `n` is not a position of the training; `split` is the word for the data.
     """
 
     values: list[Value] = field(default_factory=list)
     step: float | None = None
-    level: int = 0
+    level: Trust = Trust.NONE
     n: float | None = None
     total: float | None = None
     epoch: float | None = None
@@ -47,21 +57,21 @@ class Record:
     samples: bool = False
     """`n` counts samples, not batches."""
     own_names: bool = False
-    """The names of an evaluation's values tell enough: no split word is put before a loss."""
+    """The values of the evaluation have names of their own, so a loss needs no split word in front."""
     fractional: bool = False
-    """The epoch counts fractions of epochs, even where it is whole."""
+    """The epoch counts fractions of epochs, even if it is a whole number here."""
     bar: bool = False
-    """One state of a redrawn bar: the last state of a position wins, carried-over values count once."""
+    """A state of a redrawn bar: the last state at a position counts, and values that it carries over count once."""
     once: bool = False
-    """What the row says hangs on the numbers themselves (the last batch of an epoch), so it is no pattern for others."""
+    """The record depends on the numbers themselves (the last batch of an epoch), so the row is no template."""
     absent: tuple[str, ...] = ()
-    """Tags whose absence from this row means NaN, if the family printed them before."""
+    """Tags whose absence from this row means NaN if earlier rows of the same dialect printed them."""
     at: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Row:
-    """A row to be understood: `text` without its prefix, which says rank, time and logger."""
+    """A row to parse: `text` without its prefix, which holds rank, time and logger."""
 
     text: str
     prefix: Prefix

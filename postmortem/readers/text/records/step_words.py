@@ -1,45 +1,51 @@
-"""Words that say where a training is: steps, epochs, ranks and times, and the splits of the data."""
+"""Words for the position of a training: steps, epochs, ranks and times; and words for splits of the data."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
-from postmortem.readers.text.records.record import GLOBAL, ITERATION, LOCAL, STEP
+from postmortem.readers.text.records.record import Trust
 
 SPLITS = {
-    "train", "training", "trn", "val", "valid", "validation", "validate", "validating", "eval", "evaluation", "evaluating",
-    "test", "testing", "dev", "heldout",
+    "train", "training", "trn", "val", "valid", "validation", "validate", "validating", "eval", "evaluation",
+    "evaluating", "test", "testing", "dev", "heldout",
 }  # fmt: skip
 HELD_OUT = SPLITS - {"train", "training", "trn"}
 
-POSITIONS: dict[str, tuple[str, int]] = {}
+POSITIONS: dict[str, tuple[str, Trust]] = {}
+"""What a word counts, and how far it can be trusted."""
 for _field, _level, _names in (
-    ("step", GLOBAL,
-     "global_step globalstep global_steps num_updates current_steps total_timesteps optimizer_step optimizer_steps global_iter "
-     "global_iteration nupdates opt_step gstep glob_step update_step trainer_global_step training_step env_step env_steps total_train_updates "
-     "全局步数"),
-    ("step", ITERATION, "iteration iterations iter iters itr training_iteration update updates num_iter timestep timesteps "
+    ("step", Trust.GLOBAL,
+     "global_step globalstep global_steps num_updates current_steps total_timesteps optimizer_step optimizer_steps "
+     "global_iter global_iteration nupdates opt_step gstep glob_step update_step trainer_global_step training_step "
+     "env_step env_steps total_train_updates 全局步数"),
+    ("step", Trust.ITERATION,
+     "iteration iterations iter iters itr training_iteration update updates num_iter timestep timesteps "
      "itération itérations iteración iterazione 迭代 迭代次数 イテレーション"),
-    ("step", STEP, "step steps stp train_step training_steps cur_step current_step step_num episode episodes round rounds generation game "
-     "étape étapes etape pas schritt paso passo шаг 步 步骤 步数 步數 ステップ 스텝"),
-    ("step", LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index"),
-    ("epoch", 0, "epoch epochs ep current_epoch cur_epoch epoch_num epoch_idx époque époques epoque época epoche эпоха "
+    ("step", Trust.STEP,
+     "step steps stp train_step training_steps cur_step current_step step_num episode episodes round rounds "
+     "generation game étape étapes etape pas schritt paso passo шаг 步 步骤 步数 步數 ステップ 스텝"),
+    ("step", Trust.LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index"),
+    ("epoch", Trust.NONE,
+     "epoch epochs ep current_epoch cur_epoch epoch_num epoch_idx époque époques epoque época epoche эпоха "
      "轮 轮次 轮数 训练轮次 训练轮数 周期 エポック 에폭"),
-    ("rank", 0, "rank local_rank global_rank worker_rank proc"),
-    ("time", 0, "timestamp _timestamp ts created asctime unix_time"),
-    ("", 0,
-     "eta remaining remaining_time elapsed_time percentage progress total_steps max_steps max_epochs num_epochs total_epochs v_num "
-     "version pid port seed world_size micro_step "
-            "line lineno id job_id gpu_id device num_workers node total_iters eta_seconds percent pct date"),
+    ("rank", Trust.NONE, "rank local_rank global_rank worker_rank proc"),
+    ("time", Trust.NONE, "timestamp _timestamp ts created asctime unix_time"),
+    ("", Trust.NONE,
+     "eta remaining remaining_time elapsed_time percentage progress total_steps max_steps max_epochs num_epochs "
+     "total_epochs v_num version pid port seed world_size micro_step line lineno id job_id gpu_id device num_workers "
+     "node total_iters eta_seconds percent pct date"),
 ):  # fmt: skip
     for _name in _names.split():
         POSITIONS[_name] = (_field, _level)
 _NOT_A_POSITION = {
-    "max", "total", "num", "number", "warmup", "save", "eval", "log", "logging", "per", "every", "each", "of", "n", "best", "last", "accum",
-    "accumulation", "grad", "gradient", "skipped", "inner", "time", "patience", "decay", "limit", "until",
+    "max", "total", "num", "number", "warmup", "save", "eval", "log", "logging", "per", "every", "each", "of", "n",
+    "best", "last", "accum", "accumulation", "grad", "gradient", "skipped", "inner", "time", "patience", "decay",
+    "limit", "until",
 }  # fmt: skip
-POSITIONS |= {"up.": ("step", GLOBAL), "upd.": ("step", GLOBAL)}  # Marian; a position only with the full stop
+# Marian's abbreviations are positions only with the full stop
+POSITIONS |= {"up.": ("step", Trust.GLOBAL), "upd.": ("step", Trust.GLOBAL)}
 _WITH_A_POSITION = SPLITS | {
     "learning",
     "current",
@@ -61,8 +67,11 @@ _WITH_A_POSITION = SPLITS | {
 
 
 @lru_cache(maxsize=65_536)
-def position(name: str) -> tuple[str, int] | None:
-    """What a name says about where training is: (field, trust), ("", 0) for words that are no metric, None for a metric."""
+def position(name: str) -> tuple[str, Trust] | None:
+    """The position that a name stands for: (field, trust), ("", Trust.NONE) for other words that are no metric.
+
+    None if the name is one of a metric.
+    """
     if name[-1:] == "." and (found := POSITIONS.get(name.lower())) is not None:
         return found
     key = re.sub(r"[^\w]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
@@ -70,7 +79,11 @@ def position(name: str) -> tuple[str, int] | None:
     if found is None and "_" in key:
         first, _, last = key.rpartition("_")
         words = set(first.split("_"))
-        if last in ("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode") and not words & _NOT_A_POSITION and "/" not in name:
+        if (
+            last in ("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode")
+            and not words & _NOT_A_POSITION
+            and "/" not in name
+        ):
             known = words <= _WITH_A_POSITION
             found = POSITIONS[last] if known or (" " in name and last == "epoch") else None
         elif key.endswith("num_updates"):

@@ -1,7 +1,8 @@
-"""How far a training was to go, and how far its log shows it: what tells a run that died without a word from one that ended.
+"""How long a training was to be, and how far its log shows it: tells a silent death from a regular end.
 
-The plan is a counter with its total (``iteration 10/150``, ``Epoch 3/20``, a bar), or a line near the beginning that announces
-it. A counter that starts again in every epoch says how much of an epoch is done, and an evaluation's counter says nothing.
+The plan is a counter with its total (``iteration 10/150``, ``Epoch 3/20``, a bar), or a line near the beginning that
+announces it. A counter that starts again in every epoch shows how much of an epoch is done; the counter of an
+evaluation shows nothing.
 """
 
 from __future__ import annotations
@@ -19,23 +20,25 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.steps.row_store import Table
+    from postmortem.readers.text.steps.row_store import StoredRows
 
 _TAIL = 50_000
-"""Rows at the end of a log that are looked at."""
+"""Rows at the end of a log that are searched."""
 _LATELY = 100
-"""Rows with values, from the end, within which the training's own counter was printed."""
+"""The training's own counter must be among this many last rows with values."""
 _SOON = 3_000
-"""Lines at the beginning in which a plan is looked for."""
+"""Lines at the beginning that are searched for a plan."""
 ANNOUNCED = ("workflow: [", "optimization steps", "Num Epochs", "Num epochs")
-"""Plain texts that announce a plan wherever they stand."""
+"""Texts that announce a plan anywhere in a log."""
 _WORDS = ("poch", "step", "iter", "Step", "Iter")
 _STEPS = re.compile(
-    r"(?i:(?<![\w.])(?:total (?:optimization|training|train) steps|total[ _]steps|(?:max|num|total)_?train(?:ing)?_?(?:steps|iters|iterations)"
+    r"(?i:(?<![\w.])(?:total (?:optimization|training|train) steps|total[ _]steps"
+    r"|(?:max|num|total)_?train(?:ing)?_?(?:steps|iters|iterations)"
     r"|train_iters|--max[_-]steps)['\"]?\s{0,3}[:= ]\s{0,3}|\bmax: )(?P<n>\d[\d,]{0,14})(?![\d.\w])(?P<unit> iters)?"
 )
 _EPOCHS = re.compile(
-    r"(?i:(?<![\w.])(?:num(?:ber)?[ _](?:of[ _])?(?:train[ _]|training[ _])?epochs|max[_ ]epochs?|total[ _]epochs|n_epochs|epochs|--epochs)"
+    r"(?i:(?<![\w.])(?:num(?:ber)?[ _](?:of[ _])?(?:train[ _]|training[ _])?epochs|max[_ ]epochs?|total[ _]epochs"
+    r"|n_epochs|epochs|--epochs)"
     r"['\"]?\s{0,3}[:= ]\s{0,3}"
     r"|\bmax: )(?P<n>\d{1,6})(?:\.0)?(?![\d.\w])(?P<unit> epochs)?"
 )
@@ -43,13 +46,13 @@ _EPOCHS = re.compile(
 
 @dataclass(slots=True)
 class Announcements:
-    """Reads the plan from the lines that pass through; None where none was announced."""
+    """Reads the plan from lines that pass through; None if none was announced."""
 
     steps: int | None = None
     epochs: int | None = None
 
     def watch(self, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-        """Hands the lines on as they are."""
+        """Look for a plan in the lines and pass them on unchanged."""
         for number, text in lines:
             if number <= _SOON or any(words in text for words in ANNOUNCED):
                 self._look(text[:20_000])
@@ -65,11 +68,15 @@ class Announcements:
 
 
 def planned(
-    rows: Table, step: NDArray[np.int64], epoch: NDArray[np.float64], keep: NDArray[np.bool_], announced: Announcements | None
+    rows: StoredRows,
+    step: NDArray[np.int64],
+    epoch: NDArray[np.float64],
+    keep: NDArray[np.bool_],
+    announced: Announcements | None,
 ) -> dict[str, Any]:
-    """What was planned and done by the last rows of a log: "unit" (step or epoch), "planned" and "done"; empty where no plan is known.
+    """What was planned and done, by the last rows: "unit" (step or epoch), "planned", "done"; empty if unknown.
 
-    `step` is the step of each row, made global, `epoch` the epoch in which it stands, `keep` False for states of a bar that another replaced.
+    `step` is the global step of each row, `epoch` its epoch; `keep` is False for states of a bar that were replaced.
     """
     tail = slice(-_TAIL, None)
     rows, step, epoch, keep = rows[tail], step[tail], epoch[tail], keep[tail]
@@ -84,7 +91,11 @@ def planned(
 
 
 def _by_rows(
-    rows: Table, step: NDArray[np.int64], epochs_at: NDArray[np.float64], training: NDArray[np.bool_], announced: Announcements
+    rows: StoredRows,
+    step: NDArray[np.int64],
+    epochs_at: NDArray[np.float64],
+    training: NDArray[np.bool_],
+    announced: Announcements,
 ) -> dict[str, Any]:
     epoch, base = _epochs_done(rows, epochs_at)
     epochs = _last(rows["epochs"], rows["epochs"] > 0) or announced.epochs
@@ -99,17 +110,17 @@ def _by_rows(
     if epochs and epoch is not None and starts_again:
         return {"unit": "epoch", "planned": int(epochs), "done": epoch - base + n / total}
     if starts_again or (epoch is not None and n >= total):
-        return {}  # one epoch of nobody knows how many
+        return {}  # a position in one epoch, of an unknown number
     return {"unit": "step", "planned": total, "done": n}
 
 
-def _training_counter(rows: Table, training: NDArray[np.bool_]) -> NDArray[np.intp] | None:
-    """The rows that count the steps of the training, of a known total: those with values, else a bar beside rows with values."""
+def _training_counter(rows: StoredRows, training: NDArray[np.bool_]) -> NDArray[np.intp] | None:
+    """Rows that count training steps up to a known total: rows with values, else a bar beside such rows."""
     counted = training & (rows["total"] > 1) & (rows["step"] != NO_STEP)
     filled = np.flatnonzero(rows["count"] > 0)
     with_values = filled[counted[filled]]
     if len(with_values) and with_values[-1] < filled[max(-_LATELY, -len(filled))]:
-        return None  # it counted something before the training
+        return None  # it counted something else, before the training
     if len(with_values):
         kind = rows["dialect"][with_values]
         return np.asarray(with_values[kind == kind[-1]])
@@ -121,9 +132,11 @@ def _training_counter(rows: Table, training: NDArray[np.bool_]) -> NDArray[np.in
     return np.flatnonzero(counted & ((rows["flags"] & BAR) > 0) & (rows["total"] == most))
 
 
-def _position(rows: Table, counted: NDArray[np.intp]) -> tuple[int, int]:
-    """The last position of a counter and its total. A counter that is not printed in every step is at its end where less than one of its
-    intervals is left."""
+def _position(rows: StoredRows, counted: NDArray[np.intp]) -> tuple[int, int]:
+    """The last position of a counter and its total.
+
+    A counter that is not printed in every step is at its end if less than one of its intervals is left.
+    """
     n, total = rows["step"][counted].astype(np.int64), int(rows["total"][counted[-1]])
     gaps = np.diff(n)
     gaps = gaps[gaps > 0]
@@ -131,19 +144,19 @@ def _position(rows: Table, counted: NDArray[np.intp]) -> tuple[int, int]:
     return (total if len(gaps) and left <= 1.5 * np.median(gaps) else int(n[-1])), total
 
 
-def _starts_again(rows: Table, step: NDArray[np.int64], counted: NDArray[np.intp]) -> bool:
-    """Whether the counter counts within an epoch: it was made global, it falls, or its dialect says from which epoch it counts."""
+def _starts_again(rows: StoredRows, step: NDArray[np.int64], counted: NDArray[np.intp]) -> bool:
+    """Whether the counter counts within an epoch: it was made global, falls, or its dialect knows the first epoch."""
     n = rows["step"][counted]
     return bool((step[counted] != n).any() or (np.diff(n) < 0).any() or (rows["base"][counted] >= 0).any())
 
 
-def _epochs_done(rows: Table, epoch: NDArray[np.float64]) -> tuple[float | None, float]:
-    """The last epoch that was named, and the number of the first."""
+def _epochs_done(rows: StoredRows, epoch: NDArray[np.float64]) -> tuple[float | None, float]:
+    """The last epoch that was printed, and the number of the first."""
     epoch = epoch[~np.isnan(epoch)]
     if not len(epoch):
         return None, 0.0
-    told = rows["base"][rows["base"] >= 0]
-    first = float(told[0]) if len(told) else min(float(np.floor(epoch.min())), 1.0)
+    known = rows["base"][rows["base"] >= 0]
+    first = float(known[0]) if len(known) else min(float(np.floor(epoch.min())), 1.0)
     return float(epoch[-1]), first
 
 

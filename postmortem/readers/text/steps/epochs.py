@@ -1,4 +1,4 @@
-"""Steps from positions within an epoch and from the bars around a row: what rows print, made global over the whole file."""
+"""Global steps from positions within an epoch and from the bars around a row, over the whole file."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.steps.row_store import BAR, EVALUATION, FRACTIONAL, NO_STEP, SAMPLES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.steps.row_store import Table
+    from postmortem.readers.text.steps.row_store import StoredRows
 
 
-def carried_epoch(rows: Table) -> NDArray[np.float64]:
-    """The epoch of a row, or of the header row (an epoch and nothing else) before it on its rank."""
+def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
+    """The epoch of each row, or of the header row (an epoch and nothing else) before it on its rank; float64[rows]."""
     epoch: NDArray[np.float64] = rows["epoch"]
     if np.isnan(epoch).all():
         return epoch
@@ -24,27 +25,31 @@ def carried_epoch(rows: Table) -> NDArray[np.float64]:
     if header.any():
         for rank in np.unique(rows["rank"]):
             mine = np.flatnonzero(rows["rank"] == rank)
-            said = header[mine] if header[mine].any() else None
-            if said is None:
+            if not header[mine].any():
                 continue
-            last = np.maximum.accumulate(np.where(said, np.arange(len(mine)), -1))
+            last = np.maximum.accumulate(np.where(header[mine], np.arange(len(mine)), -1))
             blank = np.isnan(epoch[mine]) & (last >= 0)
             epoch[mine[blank]] = rows["epoch"][mine[last[blank]]]
     return epoch
 
 
-def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Steps that rows name, positions within an epoch made global -> (step, whether the row names one)."""
+def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Steps that rows name, with positions within an epoch made global: (step, whether the row names one)."""
     step = rows["step"]
     flags = rows["flags"]
     held_out = (flags & EVALUATION) > 0
     exact = (step != NO_STEP) & ~held_out
     epoch = carried_epoch(rows)
-    within = exact & ~np.isnan(epoch) & (rows["level"] < 4)
+    within = exact & ~np.isnan(epoch) & (rows["level"] < Trust.GLOBAL)
     if not within.any():
         return step, exact
     step = step.copy()
-    family = rows["dialect"].astype(np.int64) * 64 + rows["level"].astype(np.int64) * 4 + (rows["total"] > 0) * 2 + ((flags & BAR) > 0)
+    family = (
+        rows["dialect"].astype(np.int64) * 64
+        + rows["level"].astype(np.int64) * 4
+        + (rows["total"] > 0) * 2
+        + ((flags & BAR) > 0)
+    )
     for kind in np.unique(family[within]):
         mine = np.flatnonzero(within & (family == kind))
         e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
@@ -55,7 +60,10 @@ def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDAr
             length = total
         else:
             length = np.full(len(mine), _learnt_length(e, n))
-            notes.append(f"the counter starts again in every epoch; an epoch was taken to have {int(length[0])} of its steps, the most seen in one")
+            notes.append(
+                f"the counter starts again in every epoch; an epoch was taken to have {int(length[0])} of its steps, "
+                "the most seen in one"
+            )
         if (flags[mine] & SAMPLES).any():
             notes.append("steps count samples, as printed")
         step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
@@ -64,42 +72,46 @@ def global_steps(rows: Table, notes: list[str]) -> tuple[NDArray[np.int64], NDAr
     return step, exact
 
 
-def _base(rows: Table, epoch: NDArray[np.float64]) -> float:
-    told = rows["base"][rows["base"] >= 0]
-    if len(told):
-        return float(told[0])
+def _base(rows: StoredRows, epoch: NDArray[np.float64]) -> float:
+    """The number of the first epoch."""
+    known = rows["base"][rows["base"] >= 0]
+    if len(known):
+        return float(known[0])
     first = float(np.floor(epoch.min()))
     if first <= 1:
         return first
     return 1.0 if (rows["epochs"] > 0).any() else 0.0
 
 
-def _starts_again(rows: Table, epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
-    """Whether the counter counts within an epoch: it falls where the epoch rises."""
+def _starts_again(rows: StoredRows, epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
+    """Whether the counter counts within an epoch: it falls when the epoch rises."""
     order = np.argsort(rows["rank"], kind="stable")
     e, k, rank = epoch[order], n[order], rows["rank"][order]
     rises = (e[1:] > e[:-1]) & (rank[1:] == rank[:-1])
     if rises.any():
         return bool((k[1:][rises] <= k[:-1][rises]).mean() > 0.5)
-    told = bool((rows["base"] >= 0).any())
+    has_base = bool((rows["base"] >= 0).any())
     total = rows["total"]
     own = not np.isnan(rows["epoch"]).any()
-    return bool(own and (total > 0).all() and (told or (rows["level"] <= 2).all()) and (k <= total[order]).all())
+    return bool(
+        own and (total > 0).all() and (has_base or (rows["level"] <= Trust.STEP).all()) and (k <= total[order]).all()
+    )
 
 
 def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:
+    """The length of an epoch whose total is not printed: the longest finished one."""
     last = epoch.max()
     done = n[epoch < last]
     longest = float(done.max() if len(done) else n.max())
     gaps = np.diff(np.unique(n))
     lowest = float(n.min())
-    if lowest == 0 and len(gaps):  # counted from 0: one interval more
+    if lowest == 0 and len(gaps):  # counted from 0, so one interval more
         longest += float(np.median(gaps))
     return max(longest, 1.0)
 
 
 def _evaluations(
-    rows: Table,
+    rows: StoredRows,
     epoch: NDArray[np.float64],
     held_out: NDArray[np.bool_],
     step: NDArray[np.int64],
@@ -108,7 +120,7 @@ def _evaluations(
     length: float,
     dialect: int,
 ) -> None:
-    """Evaluations of an epoch belong to its end, though not behind the training that follows."""
+    """Place evaluations at the end of their epoch, but not after the training that follows; in place."""
     mine = np.flatnonzero(held_out & ~np.isnan(epoch) & (rows["dialect"] == dialect))
     if not len(mine):
         return
@@ -116,16 +128,18 @@ def _evaluations(
     named = np.flatnonzero(exact)
     after = np.searchsorted(named, mine)
     following = step[named[np.minimum(after, len(named) - 1)]]
-    behind = (after < len(named)) & (following >= step[named[np.maximum(after - 1, 0)]])
-    step[mine] = np.where(behind, np.minimum(end, following), end)
+    is_followed = (after < len(named)) & (following >= step[named[np.maximum(after - 1, 0)]])
+    step[mine] = np.where(is_followed, np.minimum(end, following), end)
     exact[mine] = True
 
 
-def from_bars(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Rows with a fraction of an epoch between states of a bar (transformers' Trainer).
+def from_bars(
+    rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bool_], notes: list[str]
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Steps of rows with a fraction of an epoch between states of a bar (transformers' Trainer).
 
-    The state before may lag, the one after may belong to the next print. The epoch, rounded as printed, times
-    the steps of an epoch decides; these are the ones for which most rows agree with a neighbouring state.
+    The state before may lag and the one after may belong to the next print. The epoch, rounded as printed, times the
+    steps of an epoch decides: the length for which most rows agree with a neighbouring state.
     """
     flags = rows["flags"]
     if not (flags & BAR).any():
@@ -138,7 +152,7 @@ def from_bars(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], no
     before_any = np.searchsorted(bars, asking) - 1
     near = np.concatenate([bars[np.clip(before_any, 0, None)], bars[np.clip(before_any + 1, None, len(bars) - 1)]])
     totals, votes = np.unique(rows["total"][near], return_counts=True)
-    # an evaluation's bar stands beside its rows too: the training's bar is the one that most rows are beside, the longer one in doubt
+    # an evaluation's bar is beside its rows too: that of the training has the most rows beside it, or is longer
     total = int(totals[np.lexsort((totals, votes))[-1]])
     bars = bars[rows["total"][bars] == total]
     shown = step[bars].astype(np.float64)
@@ -169,7 +183,7 @@ def from_bars(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], no
         fits_next = (following >= low) & (following <= high)
     fits_prev = (prev >= low) & (prev <= high)
     computed = np.round(epoch * length)
-    sure = (high - low) < 2  # the epoch alone names one step
+    sure = (high - low) < 2  # the epoch alone determines the step
     found = np.where(sure, computed, np.where(fits_prev, prev, np.where(fits_next, following, computed)))
     # a summary is printed with the last step
     found = np.clip(found, 0, total)
@@ -181,7 +195,7 @@ def from_bars(rows: Table, step: NDArray[np.int64], exact: NDArray[np.bool_], no
 
 
 def _rounding(epoch: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Half a unit in the last place printed: two decimals if all of them have at most two, else four digits."""
+    """Half a unit in the last printed place: two decimals if no epoch has more, else four digits."""
     if (np.abs(epoch * 100 - np.round(epoch * 100)) < 1e-6).all():
         return np.full(len(epoch), 0.005)
     return 0.5 * 10.0 ** (np.floor(np.log10(np.maximum(epoch, 1e-9))) - 3)

@@ -1,4 +1,4 @@
-"""Numbers that stand in a log more than once: states of a redrawn bar, prints of several loggers, values that a bar carries on."""
+"""Numbers printed more than once: states of a redrawn bar, prints of several loggers, values carried by a bar."""
 
 from __future__ import annotations
 
@@ -14,38 +14,22 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.readers.text.steps.row_store import Cells, Table
+    from postmortem.readers.text.steps.draft import Draft
+    from postmortem.readers.text.steps.row_store import Cells, StoredRows
 
 _AT_ONCE = 1 << 19
-"""About so many values are sorted at once."""
+"""About how many values are sorted at once."""
 _ROWS_AT_ONCE, _SLOTS = 1 << 16, 1 << 22
 
 
-def last_states(rows: Table) -> NDArray[np.bool_]:
-    """False for states of a bar that the next state of the same bar at the same position replaces."""
-    keep = np.ones(len(rows), bool)
-    bars = np.flatnonzero(rows["flags"] & BAR)
-    if len(bars) > 1:
-        bars = bars[np.argsort(rows["rank"][bars], kind="stable")]
-        bars = bars[rows["count"][bars] > 0]
-        a, b = rows[bars[:-1]], rows[bars[1:]]
-        same = (a["rank"] == b["rank"]) & (a["step"] == b["step"]) & (a["total"] == b["total"])
-        same &= (a["epoch"] == b["epoch"]) | (np.isnan(a["epoch"]) & np.isnan(b["epoch"]))
-        keep[bars[:-1][same & (b["count"] >= a["count"])]] = False
-    return keep
+def again(draft: Draft, step: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """True for values that repeat the one before of the same tag and rank; bool[values].
 
-
-def again(
-    rows: Table,
-    cells: Cells,
-    codes: NDArray[np.uint16],
-    values: NDArray[np.float64],
-    step: NDArray[np.int64],
-    keep: NDArray[np.bool_],
-    tags: list[str],
-    skipped: dict[str, int],
-) -> NDArray[np.bool_]:
-    """True for values that repeat the one before of the same tag and rank: the same step and number, perhaps rounded, or carried over by a bar."""
+    A repeat has the same step and number, perhaps rounded, or is carried over by a bar.
+    """
+    rows, cells, codes, values, keep, tags = (
+        draft.rows, draft.cells, draft.codes, draft.values, draft.keep, draft.tags,
+    )  # fmt: skip
     found_again = np.zeros(len(codes), bool)
     flags, rank = rows["flags"], rows["rank"]
     repeated = 0
@@ -57,7 +41,7 @@ def again(
         found_again[found] = True
         repeated += len(found)
     if repeated:
-        skipped["repeated prints of the same number"] = repeated
+        draft.skipped["repeated prints of the same number"] = repeated
     if (flags & BAR).any():
         slow = np.array([_carried_over(t) for t in tags], bool)
         carried = 0
@@ -66,15 +50,17 @@ def again(
             found_again[found] = True
             carried += len(found)
         if carried:
-            skipped["carried-over values of a bar"] = carried
+            draft.skipped["carried-over values of a bar"] = carried
     return found_again
 
 
-def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int) -> NDArray[Any]:
-    """Indices of the values whose tag comes twice in rows of one rank and step that follow one another, and of a few more."""
+def _twice_at_a_step(
+    rows: StoredRows, step: NDArray[np.int64], codes: NDArray[np.uint16], cells: Cells, n_tags: int
+) -> NDArray[Any]:
+    """Indices of values whose tag occurs twice in consecutive rows of one rank and step, and of a few others."""
     rank, filled = rows["rank"], rows["count"] > 0
     found: list[NDArray[Any]] = [np.empty(0, np.intp)]
-    left = np.empty(0, np.intp)  # rows of the last step of each rank, which may go on
+    left = np.empty(0, np.intp)  # rows of the last step of each rank, which may continue
     stop = 0
     while stop < len(filled):
         start, stop = stop, min(len(filled), stop + max(_ROWS_AT_ONCE, len(left)))
@@ -100,11 +86,16 @@ def _twice_at_a_step(rows: Table, step: NDArray[np.int64], codes: NDArray[np.uin
 
 
 def _pairs_by_tag(
-    rank: NDArray[np.int16], codes: NDArray[np.uint16], cells: Cells, index: NDArray[Any], keep: NDArray[np.bool_], n_tags: int
+    rank: NDArray[np.int16],
+    codes: NDArray[np.uint16],
+    cells: Cells,
+    index: NDArray[Any],
+    keep: NDArray[np.bool_],
+    n_tags: int,
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[np.intp], NDArray[np.intp]]]:
-    """The kept ones of some values, in pairs that follow one another in their tag and rank, some tags at a time.
+    """Pairs of consecutive kept values of one tag and rank, some tags at a time. `index` selects the values.
 
-    `index` says which values. Yields (the earlier, the later, the row of either).
+    Yields (the earlier, the later, the row of the earlier, the row of the later).
     """
     code = codes[index]
     turn = (np.cumsum(np.bincount(code, minlength=n_tags)) // _AT_ONCE).astype(np.uint16)
@@ -130,7 +121,7 @@ def _equal(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether one number is the other with fewer decimals, or with six digits."""
+    """Whether one number is the other, rounded to fewer decimals or to six digits."""
     out = np.zeros(len(x), bool)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         close = np.flatnonzero((x != y) & (np.abs(x - y) <= 0.02 * np.maximum(np.abs(x), np.abs(y))))
@@ -139,11 +130,17 @@ def _rounded(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_
             half = 0.5000001 * 10.0**-digits  # a printed half may be rounded either way
             out[close] |= (np.abs(u - v) <= half) & ((np.round(u, digits) == u) | (np.round(v, digits) == v))
         scale = 10.0 ** (5 - np.floor(np.log10(np.abs(u))))
-        out[close] |= np.isclose(np.round(u * scale), np.round(v * scale), rtol=1e-12, atol=0) & np.isclose(u, v, rtol=1e-5)
+        out[close] |= np.isclose(np.round(u * scale), np.round(v * scale), rtol=1e-12, atol=0) & np.isclose(
+            u, v, rtol=1e-5
+        )
     return out
 
 
 def _carried_over(tag: str) -> bool:
-    """A bar repeats these until the next evaluation or epoch."""
+    """Whether a bar repeats this tag until the next evaluation or epoch."""
     name = tag.lower()
-    return name.endswith("_epoch") or (role_of(tag) or "").startswith("val_") or any(w in name for w in ("val_", "valid", "eval", "test_", "val/"))
+    return (
+        name.endswith("_epoch")
+        or (role_of(tag) or "").startswith("val_")
+        or any(w in name for w in ("val_", "valid", "eval", "test_", "val/"))
+    )

@@ -1,12 +1,14 @@
-"""What the rows of a log said, as columns: one entry per row that said something, and the numbers of all rows behind one another."""
+"""The records of a log as columns: one entry per row that has a record, and the numbers of all rows in order."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.step_words import HELD_OUT
 
 if TYPE_CHECKING:
@@ -16,15 +18,37 @@ if TYPE_CHECKING:
 
 NO_STEP = np.iinfo(np.int64).min
 EVALUATION, BAR, WITHIN, SAMPLES, FRACTIONAL = 1, 2, 4, 8, 16
-"""Flags of a row; WITHIN: its step is a position that may start again in every epoch."""
-MAYBE, HELD, HELD_BARE = "\x00", "\x01", "\x02"
-"""In front of a tag. MAYBE: NaN if earlier rows printed the tag, else nothing. HELD: an evaluation's value, followed
-by its split word; it is put before the tag where the value would pass for the training's (a loss, or a tag
-that training rows print, too); HELD_BARE: only where training rows print it."""
-OTHERS, MOST_TAGS = "\x03", 20_000
-"""The tag of all numbers whose names come after so many others: no training has as many, so they are no names."""
+"""Flags of a row. WITHIN: its step is a position that may start again in every epoch."""
+MOST_TAGS = 20_000
+"""Numbers under later names are counted, not read: no training has as many metrics, so these are not names."""
+
+
+class Mark(IntEnum):
+    """What is known about a tag besides its name."""
+
+    PLAIN = 0
+    ABSENT = 1
+    """Its rows left the tag out: NaN if earlier rows printed it, else nothing."""
+    HELD_OUT = 2
+    """Of an evaluation. Its split word is put before the name if the tag would pass for one of the training: if it is
+    a loss, or training rows print it too."""
+    HELD_OUT_OWN_NAME = 3
+    """Of an evaluation. Its split word is put before the name only if training rows print it too."""
+    OTHERS = 4
+    """All tags after the first `MOST_TAGS`."""
+
+
+class Tag(NamedTuple):
+    """The name of a quantity. `split` is the word for the data of an evaluation, "" if the tag is not marked as one."""
+
+    name: str
+    mark: Mark = Mark.PLAIN
+    split: str = ""
+
+
+OTHERS = Tag("", Mark.OTHERS)
 CODE = np.uint16
-"""The type of a tag's number; `MOST_TAGS` and the others fit."""
+"""The type of the index of a tag; holds `MOST_TAGS` and `OTHERS`."""
 
 ROW = np.dtype(
     [
@@ -50,9 +74,10 @@ _PIECE = 1 << 13
 
 
 class _Growing:
-    """An array that grows at its end. While all its cells are the same number it is kept as that number alone.
+    """An array that grows at its end. While all its cells hold the same number, only that number is stored.
 
-    Space is asked for ahead, which costs nothing until it is written; resize() writes what it adds, so it is hardly ever needed.
+    Space is allocated ahead, which costs nothing until it is written. resize() writes the cells that it adds, so it is
+    rarely called.
     """
 
     def __init__(self, dtype: Any) -> None:
@@ -61,7 +86,7 @@ class _Growing:
         self._same: Any = None
 
     def room(self, n: int, share: float) -> NDArray[Any]:
-        """The next n cells, to be written; valid until the next call. `share`: how much of all there will be is here with them."""
+        """The next n cells, to be written before the next call. `share`: the part of the final size with them."""
         need = self._size + n
         if need > len(self._data):
             space = max(need, min(int(need / share * 1.05), need + _AHEAD))
@@ -75,7 +100,7 @@ class _Growing:
         return self._data[need - n : need]
 
     def fill(self, n: int, value: Any, share: float) -> None:
-        """The next n cells all hold this number."""
+        """Set the next n cells to this number."""
         if self._size == 0 or (self._same is not None and same(self._same, value)):
             self._same = value
             self._size += n
@@ -83,7 +108,7 @@ class _Growing:
             self.room(n, share)[:] = value
 
     def done(self) -> NDArray[Any]:
-        """All cells; they cannot be written where they are one number."""
+        """All cells; read-only if all hold the same number."""
         if self._same is not None:
             return np.broadcast_to(np.array(self._same, self._data.dtype), self._size)
         self._data.resize(self._size, refcheck=False)
@@ -95,8 +120,8 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b or (a != a and b != b))
 
 
-class Table:
-    """n rows as columns of the types of `ROW`; `rows[name]` is a column, `rows[indices]` are some of the rows."""
+class StoredRows:
+    """N rows as columns of the types in `ROW`; `rows[name]` is a column, `rows[indices]` a selection of rows."""
 
     def __init__(self, columns: dict[str, NDArray[Any]], which: Any = None) -> None:
         self._columns = columns
@@ -105,19 +130,19 @@ class Table:
     def __len__(self) -> int:
         return len(self["line"])
 
-    def with_column(self, name: str, column: NDArray[Any]) -> Table:
-        """The same rows, one column replaced."""
-        return Table(self._columns | {name: column}, self._which)
+    def with_column(self, name: str, column: NDArray[Any]) -> StoredRows:
+        """The same rows with one column replaced."""
+        return StoredRows(self._columns | {name: column}, self._which)
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, str):
             column = self._columns[key]
             return column if self._which is None else column[self._which]
-        return Table(self._columns, key if self._which is None else self._which[key])
+        return StoredRows(self._columns, key if self._which is None else self._which[key])
 
 
 class Cells:
-    """Which values are which row's: row i has `count[i]` of them, behind those of the rows before."""
+    """Which values belong to which row: row i has `count[i]` of them, after those of the rows before it."""
 
     def __init__(self, count: NDArray[np.uint16]) -> None:
         self.count = count
@@ -128,8 +153,8 @@ class Cells:
         if not len(rows):
             return np.empty(0, np.intp)
         count = self.count[rows]
-        behind = np.cumsum(count, dtype=self.end.dtype)
-        index = np.repeat(self.end[rows] - behind, count)
+        end = np.cumsum(count, dtype=self.end.dtype)
+        index = np.repeat(self.end[rows] - end, count)
         index += np.arange(len(index), dtype=index.dtype)
         return index
 
@@ -144,7 +169,7 @@ class Cells:
 
 
 def squeeze(cells: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
-    """The cells to keep, moved to the front of the same array, which costs no fresh pages."""
+    """Move the cells to keep to the front of the array and return them. No memory is allocated."""
     at = 0
     for start in range(0, len(cells), _PIECE):
         piece = cells[start : start + _PIECE][keep[start : start + _PIECE]]
@@ -153,13 +178,14 @@ def squeeze(cells: NDArray[Any], keep: NDArray[np.bool_]) -> NDArray[Any]:
     return cells[:at]
 
 
-class Track:
-    """Everything that rows said, in order."""
+class RowStore:
+    """The records of all rows, in order."""
 
     def __init__(self) -> None:
-        self.tags: dict[str, int] = {}
+        self.tags: dict[Tag, int] = {}
+        """Code of each tag: its position in this dict."""
         self.share = 1.0
-        """How much of the file has been read, from above 0 to 1."""
+        """The part of the file that has been read; above 0, at most 1."""
         self._forget()
 
     def _forget(self) -> None:
@@ -167,40 +193,45 @@ class Track:
         self._codes = _Growing(CODE)
         self._values = _Growing(np.float64)
 
-    def code(self, tag: str) -> int:
-        """The number of a tag; beyond MOST_TAGS all new ones share that of OTHERS."""
+    def code(self, tag: Tag) -> int:
+        """The code of a tag. Beyond MOST_TAGS all new tags share that of OTHERS."""
         if len(self.tags) >= MOST_TAGS and tag not in self.tags:
             tag = OTHERS
         return self.tags.setdefault(tag, len(self.tags))
 
     def full(self) -> bool:
-        """Whether new names are no longer taken."""
+        """Whether new names are no longer stored."""
         return OTHERS in self.tags
 
     def column(self, name: str, n: int) -> NDArray[Any]:
-        """Space for n more cells of a column of `ROW`, to be written at once."""
+        """Space for n more cells of a column of `ROW`, to be written before the next call."""
         return self._columns[name].room(n, self.share)
 
     def fill(self, name: str, n: int, value: Any) -> None:
-        """The same number for n more cells of a column of `ROW`."""
+        """Append n cells of the same number to a column of `ROW`."""
         self._columns[name].fill(n, value, self.share)
 
     def room(self, n: int) -> tuple[NDArray[np.uint16], NDArray[np.float64]]:
-        """Space for n more values: codes and numbers, to be written at once."""
+        """Space for n more values, codes and numbers, to be written before the next call."""
         return self._codes.room(n, self.share), self._values.room(n, self.share)
 
-    def release(self) -> tuple[Table, NDArray[np.uint16], NDArray[np.float64]]:
-        """Hands out everything but the tags, and forgets it."""
-        found = Table({name: column.done() for name, column in self._columns.items()}), self._codes.done(), self._values.done()
+    def release(self) -> tuple[StoredRows, NDArray[np.uint16], NDArray[np.float64]]:
+        """Return rows, codes and values, and drop them; the tags stay."""
+        found = (
+            StoredRows({name: column.done() for name, column in self._columns.items()}),
+            self._codes.done(),
+            self._values.done(),
+        )
         self._forget()
         return found
 
 
-def stored(tag: str, record: Record) -> str:
-    """The tag as the track keeps it: marked where it was measured on held-out data and does not say so."""
-    if record.split.lower() in HELD_OUT and not HELD_OUT & set(re.split(r"[\W_]+", tag.lower())):
-        return f"{HELD_BARE if record.own_names else HELD}{record.split}{HELD}{tag}"
-    return tag
+def tag_of(name: str, record: Record) -> Tag:
+    """The tag of a value of `record`, marked if it was measured on held-out data and its name does not say so."""
+    is_held_out = record.split and record.split.lower() in HELD_OUT
+    if is_held_out and not HELD_OUT & set(re.split(r"[\W_]+", name.lower())):
+        return Tag(name, Mark.HELD_OUT_OWN_NAME if record.own_names else Mark.HELD_OUT, record.split)
+    return Tag(name)
 
 
 def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int, count: int) -> tuple[Any, ...]:
@@ -208,13 +239,13 @@ def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int,
     flags = EVALUATION * record.evaluation | BAR * record.bar | SAMPLES * record.samples
     flags |= FRACTIONAL * (record.fractional or (record.epoch is not None and record.epoch != record.epoch // 1))
     step, total = NO_STEP, record.total
-    if record.step is not None and (record.level > 1 or record.n is None):
+    if record.step is not None and (record.level > Trust.LOCAL or record.n is None):
         step = held(record.step)
-        if record.level == 1:
+        if record.level == Trust.LOCAL:
             flags |= WITHIN
     elif record.n is not None:
         step = held(record.n)
-        if record.level < 4:
+        if record.level < Trust.GLOBAL:
             flags |= WITHIN
     return (
         line,
@@ -233,5 +264,5 @@ def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int,
 
 
 def held(step: float) -> int:
-    """A printed step inside int64."""
+    """A printed step, clipped to int64."""
     return int(max(-(2.0**62), min(2.0**62, step)))

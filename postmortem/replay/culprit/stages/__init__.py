@@ -1,8 +1,8 @@
 """The stages of the diagnosis, cheapest first: one function each, one file per stage.
 
-A stage is asked with all that is known of the step. It returns the culprit if it can name it. Otherwise it returns None,
-perhaps after adding what it found to the `Investigation`, and the next stage is asked. A file in this package with a
-function that `stage` decorates is all that a new stage needs.
+A stage is asked with all that is known of the step. It returns the culprit if it can name it. Otherwise it returns
+None, perhaps after adding what it found to the `Investigation`, and the next stage is asked. A file in this package
+with a function that `stage` decorates is all that a new stage needs.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from postmortem.core.registry import Registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 class DiagnosisStage(Protocol):
@@ -25,7 +25,9 @@ class DiagnosisStage(Protocol):
     order: int
     """Stages are asked in this order."""
 
-    def __call__(self, case: Investigation, /) -> Culprit | None: ...
+    def __call__(self, case: Investigation, /) -> Culprit | None:
+        """The culprit, or None."""
+        ...
 
 
 F = TypeVar("F", bound="Callable[[Investigation], Culprit | None]")

@@ -1,21 +1,137 @@
-"""Weights that were driven off over several steps, before any single operator failed."""
+"""Weights that were driven off over several steps, by steps that were too large: no single operator's fault."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from postmortem.replay.culprit.divergence import diverged, far_off
+from postmortem.core.culprit import Fix
 from postmortem.replay.culprit.stages import stage
+from postmortem.replay.fixes import FIXES
+from postmortem.replay.fixes.fresh_state import FreshState
+from postmortem.replay.fixes.precision import DoublePrecision
+from postmortem.replay.roll.roll import survives
+from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
+    from postmortem.replay.roll.roll import Roll
+    from postmortem.replay.step.runner import StepRunner
+
+_FURTHER = 100  # steps after the fault that have to stay finite in double precision
+
+
+def far_off(roll: Roll) -> bool:
+    """True if the loss grew a thousandfold: without a fault and without a log that reports one, less is no
+    divergence."""
+    losses = [abs(r.loss) for r in roll.results]
+    return losses[-1] > 1000 * max(losses[0], 1e-12)
 
 
 @stage(order=10)
 def divergence(case: Investigation) -> Culprit | None:
-    """Answers if the loss left its level and smaller steps keep it there."""
-    roll = case.roll
+    """Answers if the loss left its level, and smaller steps from the start of the roll, or none at all, keep it
+    there."""
+    roll, trail = case.roll, case.trail
     if case.step is None and not (roll.last - roll.first >= 2 and (case.reported or far_off(roll))):
         return None
-    return diverged(case)
+    if roll.diverged_at is None or roll.diverged_at > case.last:
+        return None
+    rerun = _Rerun(case.runner, roll)
+    tried = rerun.smaller_steps()
+    cured = any(f.cured for f in tried)
+    if not cured and not rerun.survives(Overrides(lr=0.0)):
+        if not rerun.batches_differ():
+            return None
+        tried = rerun.smaller_steps()
+        cured = any(f.cured for f in tried)
+        if not cured:
+            return None
+    precise, double = rerun.in_double_precision()
+    tried.append(double)
+    losses = [r.loss for r in roll.results]
+    growth = f"goes from {losses[0]:.4g} to {losses[-1]:.4g}"
+    trail.append(f"the loss leaves its level at step {roll.diverged_at} and {growth}: no single operator's fault")
+    if not cured:
+        held = "smaller steps or gradients do not hold it there"
+        trail.append(f"with the weights held still it stays at its level; {held}")
+    return case.culprit(
+        cause="divergence",
+        phase="optimizer",
+        step=case.last,
+        precision_only=precise,
+        fixes=tuple(tried) if case.fixes else (),
+        fresh_state=rerun.survives_afresh() if case.fixes else None,
+        established="cured" if cured else "observed",
+    )
+
+
+class _Rerun:
+    """The steps of a roll, rerun from its start under other settings."""
+
+    def __init__(self, runner: StepRunner, roll: Roll) -> None:
+        self.runner, self.roll = runner, roll
+        count = getattr(runner.train_step.batches, "__len__", None)
+        self.known_batches: int | None = None if count is None else count()
+        self.usual = 0.0
+        """A loss that counts as the level, in addition to those of the first steps."""
+
+    def smaller_steps(self) -> list[Fix]:
+        """The outcomes of the fixes that limit the update, each applied from the first step on."""
+        limits = [kind for kind in FIXES if kind.limits_update]
+        return [
+            Fix(name=kind.name, cured=self.survives(kind.overrides), how=f"{kind.what}, from step {self.roll.first} on")
+            for kind in reversed(limits)
+        ]
+
+    def in_double_precision(self) -> tuple[bool, Fix]:
+        """(whether the divergence is gone in double precision, the outcome as a fix).
+
+        Gone means that the steps stay finite to the end of the batches or, if that is not known, at their level.
+        """
+        double, known = DoublePrecision.overrides, self.known_batches
+        end = None
+        if self.roll.fault is not None and known is not None:
+            end = min(self.roll.first + known - 1, self.roll.last + _FURTHER)
+        precise = self.survives(double, end, level=end is None)
+        cured = precise and self.survives(double)
+        return precise, Fix(name=DoublePrecision.name, cured=cured, how="all steps in double precision")
+
+    def batches_differ(self) -> bool:
+        """True if the batches leave the level of the first steps with fixed weights too, but less than a thousandth as
+        far as the roll did. The largest of these losses then counts as usual."""
+        runner, roll = self.runner, self.roll
+        runner.restore(roll.start)
+        try:
+            with runner.under(Overrides(lr=0.0)):
+                still = [abs(runner.run(runner.draw(step), step).loss) for step in range(roll.first, roll.last + 1)]
+        except Exception:  # noqa: BLE001  (user code that refuses non-finite values)
+            return False
+        largest = max(abs(r.loss) for r in roll.results if math.isfinite(r.loss))
+        if not all(map(math.isfinite, still)) or largest <= 1000 * max(still):
+            return False
+        self.usual = max(still)
+        return True
+
+    def survives(self, overrides: Overrides, until: int | None = None, *, level: bool = True) -> bool:
+        """As `rolling.survives`; False if the steps cannot be run under `overrides`."""
+        try:
+            return survives(self.runner, self.roll, overrides, until=until, level=level, usual=self.usual)
+        except Exception:  # noqa: BLE001  (user code that refuses non-finite values, or this precision)
+            follow = overrides.dtype is not None and not overrides.casts_follow
+            return follow and self.survives(replace(overrides, casts_follow=True), until, level=level)
+
+    def survives_afresh(self) -> bool | None:
+        """True if clearing the optimizer's state keeps the loss at its level for twice as many steps, so that it does
+        not only delay the divergence. None if there is no state."""
+        self.runner.restore(self.roll.start)
+        if not any(getattr(optimizer, "state", None) for optimizer in self.runner.optimizers.values()):
+            return None
+        twice = 2 * self.roll.last - self.roll.first + 1
+        if callable(self.runner.train_step.batches):
+            end = twice
+        else:
+            end = self.roll.last if self.known_batches is None else min(self.roll.first + self.known_batches - 1, twice)
+        return self.survives(FreshState.overrides, end)

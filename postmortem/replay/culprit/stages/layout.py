@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.replay.culprit.investigation import code_at, owner
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.fixes import ContiguousAtLine, contiguous_line
+from postmortem.replay.fixes import Case, try_fixes
 from postmortem.replay.trace.operators import canonical
 from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 @stage(order=20)
@@ -29,8 +30,7 @@ def layout(case: Investigation) -> Culprit | None:
     file, line = (where.file, where.line) if where.file else (None, None)
     strides = "the gradient that backward makes has other strides than the parameter (DDP copies it, and warns)"
     case.trail.append(f"everything is finite; {strides}")
-    contiguous = file is not None and line is not None and _contiguous(case, name, file, line)
-    return case.culprit(
+    found = case.culprit(
         cause="layout",
         phase="layout",
         module=owner(name),
@@ -41,16 +41,8 @@ def layout(case: Investigation) -> Culprit | None:
         param=name,
         step=case.last,
         tensor={"grad_strides": list(grad), "param_strides": list(own)},
-        established="cured" if contiguous else "observed",
-        suggestion=contiguous_line(file, where.span) if contiguous and file else None,
+        established="observed",
     )
-
-
-def _contiguous(case: Investigation, parameter: str, file: str, line: int) -> bool:
-    """True if the gradient has the parameter's strides once the tensors that this line reads are made contiguous."""
-    with ContiguousAtLine(file, line):
-        again = case.reruns.trace(Tracer(look=False))
-    cured = again.stage is None and parameter not in [name for name, *_ in again.strides]
-    result = "agree" if cured else "differ as before"
-    case.trail.append(f"with the tensors read at line {line} made contiguous, the strides {result}")
-    return cured
+    tried = Case(found, case.reruns, case.samples, None, case.trail, where=where)
+    try_fixes(tried)
+    return replace(tried.found, how=tuple(case.trail))

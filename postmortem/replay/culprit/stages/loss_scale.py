@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from postmortem.replay.culprit.stages import stage
 from postmortem.replay.rerun.candidates import candidates
-from postmortem.replay.step.runner import Overrides
+from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.operators import canonical
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 @stage(order=50)

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.confirm import Confirm
-from postmortem.replay.culprit.earlier_step import from_earlier
 from postmortem.replay.culprit.investigation import code_at, owner
 from postmortem.replay.culprit.sample_hints import SampleHints, are_outliers
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.recipe.load import describe
+from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.trace.operators import canonical
 from postmortem.replay.trace.tensors import NAN
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Cause, Culprit, Established, Phase
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Cause, Culprit, Established, Phase
     from postmortem.replay.rerun.candidates import Candidate
     from postmortem.replay.trace.records import Hit
 
@@ -31,7 +30,6 @@ _OUTSIDE: dict[str, tuple[Phase, Cause]] = {
 @stage(order=60)
 def origin(case: Investigation) -> Culprit | None:
     """Answers with the origin whose repair cures the step, else with the earliest one."""
-    from_earlier(case)
     chosen, established = Confirm(case).choose(case.traced)
     if case.traced.raised is not None and established != "cured":
         raise ReplayError(describe(f"step {case.step}", case.traced.raised)) from case.traced.raised

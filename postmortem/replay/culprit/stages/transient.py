@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from postmortem.replay.culprit.stages import stage
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 @stage(order=30)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.recipe.load import describe
+from postmortem.replay.recipe.user_errors import describe
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.model import Culprit
 
 
 @stage(order=40)

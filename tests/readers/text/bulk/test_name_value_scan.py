@@ -1,4 +1,4 @@
-"""The quick way for logs in which no two lines have the same words, against one pattern."""
+"""The name=value scan for logs in which no two lines have the same words, against one pattern."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from postmortem.readers.text.bulk.name_value_scan import Quick
-from postmortem.readers.text.bulk.rows import Ordered, Rows
+from postmortem.readers.text.bulk.collect import Ordered
+from postmortem.readers.text.bulk.name_value_scan import NameValueScan
+from postmortem.readers.text.bulk.rows import Rows
 from postmortem.readers.text.lines.blocks import Lines
 from postmortem.readers.text.records.step_words import POSITIONS
-from postmortem.readers.text.steps.row_store import NO_STEP, OTHERS, Track
+from postmortem.readers.text.steps.row_store import NO_STEP, OTHERS, RowStore
 
 _PAIR = re.compile(
     r"\b([A-Za-z_][\w/.@]*+)[\"']?(?: ?[:=] ?| )"
@@ -26,51 +27,74 @@ def read(tmp_path, text: str) -> tuple[list[tuple[str, float]], list[int]]:
     """The named numbers of a text in order, and the steps of the rows that have one."""
     path = tmp_path / "train.log"
     path.write_text(text, newline="")
-    track = Track()
-    quick = Quick(track, 0)
+    store = RowStore()
+    scan = NameValueScan(store, 0)
     for block in Lines(path):
         rows = Rows(block)
         out = Ordered(rows.line)
         for which in np.array_split(rows.filled, 2):
             if len(which):
-                quick.read(rows, which, out)
-        out.into(track)
-    table, codes, values = track.release()
-    tags = list(track.tags)
-    return [(tags[c], v) for c, v in zip(codes.tolist(), values.tolist(), strict=True)], [s for s in table["step"].tolist() if s != NO_STEP]
+                scan.read(rows, which, out)
+        out.into(store)
+    table, codes, values = store.release()
+    tags = [tag.name for tag in store.tags]
+    return [(tags[c], v) for c, v in zip(codes.tolist(), values.tolist(), strict=True)], [
+        s for s in table["step"].tolist() if s != NO_STEP
+    ]
 
 
 def test_signs_quotes_units_and_non_finite(tmp_path):
-    """What stands between a name and its number, and behind it."""
-    text = "step 12: loss=1.5 a/b: -2e-05, 'lr': 3E2 \"x_1\":+7 grad_norm = nan | scale -inf; speed=3.40it/s time: 12.5ms acc 81.25%\n"
+    """What may be between a name and its number, and after it."""
+    text = "step 12: loss=1.5 a/b: -2e-05, 'lr': 3E2 \"x_1\":+7 grad_norm = nan | scale -inf; "
+    text += "speed=3.40it/s time: 12.5ms acc 81.25%\n"
     found, steps = read(tmp_path, text)
-    expected = {"loss": 1.5, "a/b": -2e-05, "lr": 300.0, "x_1": 7.0, "grad_norm": np.nan, "scale": -np.inf, "speed": 3.4, "time": 12.5, "acc": 81.25}
+    expected = {
+        "loss": 1.5,
+        "a/b": -2e-05,
+        "lr": 300.0,
+        "x_1": 7.0,
+        "grad_norm": np.nan,
+        "scale": -np.inf,
+        "speed": 3.4,
+        "time": 12.5,
+        "acc": 81.25,
+    }
     np.testing.assert_equal(dict(found), expected)
     assert steps == [12]
 
 
 def test_what_is_no_number(tmp_path):
-    """Dates, versions, addresses, words, and numbers behind a word that is no name of a quantity."""
-    assert read(tmp_path, "day: 2026-11-21 version=1.2.3 at=0xff of 3 with nano=nanometer loss = \nabove 5 1.5=loss loss=1.5.\n") == ([], [])
+    """Dates, versions, addresses, words, and numbers after a word that is not the name of a quantity."""
+    assert read(
+        tmp_path, "day: 2026-11-21 version=1.2.3 at=0xff of 3 with nano=nanometer loss = \nabove 5 1.5=loss loss=1.5.\n"
+    ) == ([], [])
 
 
 def test_digits_of_every_length(tmp_path):
     """Numbers that differ only in how many digits they have are different numbers, up to those that no double holds."""
-    numbers = ["1" * n for n in range(1, 40)] + [f"0.{'3' * n}" for n in range(1, 40)] + [f"-7e{n}" for n in range(-330, 330, 7)]
+    numbers = (
+        ["1" * n for n in range(1, 40)]
+        + [f"0.{'3' * n}" for n in range(1, 40)]
+        + [f"-7e{n}" for n in range(-330, 330, 7)]
+    )
     found, _ = read(tmp_path, "".join(f"loss={n} or lr: {n}\n" for n in numbers))
     assert found == [(tag, float(n)) for n in numbers for tag in ("loss", "lr")]
 
 
 def test_long_names_are_told_apart(tmp_path):
-    """Names of which only the middle differs, longer than what is hashed."""
+    """Names that differ only in the middle and are longer than what is hashed."""
     names = [f"layer{'x' * 40}{i}{'y' * 40}/loss" for i in range(300)]
     found, _ = read(tmp_path, "".join(f"{name}={i}\n" for i, name in enumerate(names)))
     assert found == [(name, float(i)) for i, name in enumerate(names)]
 
 
 _WORDS = st.one_of(
-    st.sampled_from(["loss", "lr", "acc_1", "a.b", "@x", "val/loss", "x-y", "the", "nan", "NaN", "inf", "-inf", "it/s", "%", "é"]),
-    st.sampled_from(["=", ":", " ", ": ", " = ", "'", '"', ", ", "|", "(", ")", "\n", "\r\n", "\r", "\t", "  ", "-", "+", "."]),
+    st.sampled_from(
+        ["loss", "lr", "acc_1", "a.b", "@x", "val/loss", "x-y", "the", "nan", "NaN", "inf", "-inf", "it/s", "%", "é"]
+    ),
+    st.sampled_from(
+        ["=", ":", " ", ": ", " = ", "'", '"', ", ", "|", "(", ")", "\n", "\r\n", "\r", "\t", "  ", "-", "+", "."]
+    ),
     st.floats(allow_nan=False, allow_infinity=False).map(repr),
     st.integers(-(10**6), 10**20).map(str),
 )
@@ -92,7 +116,7 @@ def test_finds_what_the_pattern_finds(tmp_path_factory, words):
 
 
 def test_names_without_end_are_bounded(tmp_path, monkeypatch):
-    """Where every number has a name of its own only the first names are taken, the others are counted, and known ones go on."""
+    """If every number has a name of its own only the first names are stored; the others are counted."""
     monkeypatch.setattr("postmortem.readers.text.steps.row_store.MOST_TAGS", 50)
     monkeypatch.setattr("postmortem.readers.text.bulk.name_value_scan._LOOKED_AT", 100)
     found, steps = read(tmp_path, "".join(f"step {i}: loss={i}.5 name{i}x={i}\n" for i in range(5000)))
@@ -100,4 +124,4 @@ def test_names_without_end_are_bounded(tmp_path, monkeypatch):
     assert len(tags) == 51
     assert [v for tag, v in found if tag == "loss"] == [i + 0.5 for i in range(5000)]
     assert steps == list(range(5000))
-    assert sum(tag == OTHERS for tag, _ in found) == 5000 - 49
+    assert sum(tag == OTHERS.name for tag, _ in found) == 5000 - 49

@@ -28,7 +28,11 @@ def test_the_bar_that_lightning_resets_is_no_restart(tmp_path: Path) -> None:
 def test_a_bar_that_is_not_of_lightning_counts_its_epochs_as_it_likes(tmp_path: Path) -> None:
     """Only Lightning is known to count from 0: elsewhere the first epoch that was printed is the first."""
     for first, mark in ((1, ""), (0, ""), (1, "v_num=2, ")):
-        rows = [f"Epoch {e}:  50%|###   | {n}/40 [00:00<00:00, 9.00it/s, {mark}loss={e}.{n}]" for e in (first, first + 1) for n in range(10, 41)]
+        rows = [
+            f"Epoch {e}:  50%|###   | {n}/40 [00:00<00:00, 9.00it/s, {mark}loss={e}.{n}]"
+            for e in (first, first + 1)
+            for n in range(10, 41)
+        ]
         path = tmp_path / f"train{first}{len(mark)}.out"
         path.write_text("\r".join(rows) + "\n")
         points = read_text(path).points

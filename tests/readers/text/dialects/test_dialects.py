@@ -11,13 +11,17 @@ from postmortem.readers.text import read_text
 from postmortem.readers.text.dialects import DIALECTS
 from postmortem.readers.text.dialects.column_table import ColumnTable
 from postmortem.readers.text.lines.prefixes import NOTHING
-from postmortem.readers.text.records.miner import LONGEST_ROW, mine
+from postmortem.readers.text.records.miner import mine
 from postmortem.readers.text.records.record import Row
+from postmortem.readers.text.records.tokens import LONGEST_ROW
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MEGATRON = " iteration {i:8d}/     400 | consumed samples: {i} | {loss}loss scale: 1.0 | grad norm: 1.5 | number of nan iterations:   0 |"
+MEGATRON = (
+    " iteration {i:8d}/     400 | consumed samples: {i} | {loss}loss scale: 1.0 | grad norm: 1.5"
+    " | number of nan iterations:   0 |"
+)
 
 CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     "megatron": (
@@ -25,36 +29,47 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
             [MEGATRON.format(i=i, loss=f"lm loss: {i}.5E+00 | " if i < 40 else "") for i in (10, 20, 30, 40)]
             + [" validation loss at iteration 40 | lm loss value: 5.812345E+00 | lm loss PPL: 3.344022E+02 | "]
         ),
-        [("lm loss", 10, 10.5), ("lm loss", 40, math.nan), ("validation lm loss", 40, 5.812345), ("grad norm", 40, 1.5)],
+        [
+            ("lm loss", 10, 10.5),
+            ("lm loss", 40, math.nan),
+            ("validation lm loss", 40, 5.812345),
+            ("grad norm", 40, 1.5),
+        ],
     ),
     "deepspeed": (
-        "[2026-11-20 12:01:13,370] [INFO] [logging.py:128:log_dist] [Rank 0] step=10, skipped=2, lr=[6e-06, 1e-05], mom=[(0.9, 0.999)]\n"
+        "[2026-11-20 12:01:13,370] [INFO] [logging.py:128:log_dist] [Rank 0] "
+        "step=10, skipped=2, lr=[6e-06, 1e-05], mom=[(0.9, 0.999)]\n"
         "[2026-11-20 12:01:13,371] [INFO] [timer.py:264:stop] "
         "epoch=0/micro_step=40/global_step=10, RunningAvgSamplesPerSec=242.1, MemAllocated=13.22GB\n",
         [("skipped", 10, 2.0), ("lr", 10, 6e-6), ("RunningAvgSamplesPerSec", 10, 242.1), ("MemAllocated", 10, 13.22)],
     ),
     "transformers with a bar": (
         "".join(
-            f"\r {n}%|█         | {n}/100 [00:10<01:30,  1.02it/s]\n{{'loss': '{3 - n / 100:.3f}', 'grad_norm': 'nan', 'epoch': '{n / 50:.2f}'}}\n"
+            f"\r {n}%|█         | {n}/100 [00:10<01:30,  1.02it/s]\n"
+            f"{{'loss': '{3 - n / 100:.3f}', 'grad_norm': 'nan', 'epoch': '{n / 50:.2f}'}}\n"
             for n in range(10, 101, 10)
         ),
         [("loss", 10, 2.9), ("loss", 100, 2.0), ("grad_norm", 50, math.nan), ("epoch", 50, 1.0)],
     ),
     "lightning": (
         "\r".join(
-            f"Epoch {e}: {n * 25}%|██   | {n}/4 [00:00<00:00, 301.01it/s, v_num=3, train_loss={e * 4 + n}.5" + (f", val_loss={e}.25]" if e else "]")
+            f"Epoch {e}: {n * 25}%|██   | {n}/4 [00:00<00:00, 301.01it/s, v_num=3, train_loss={e * 4 + n}.5"
+            + (f", val_loss={e}.25]" if e else "]")
             for e in range(3)
             for n in range(1, 5)
         ),
         [("train_loss", 1, 1.5), ("train_loss", 12, 12.5), ("val_loss", 5, 1.25), ("val_loss", 9, 2.25)],
     ),
     "a bar with a counter of its own": (
-        "\n".join(f"Epoch #{e}: 801it [00:20, 480.12it/s, env_step={800 * e}, loss={e}.500, rew={e}.00]" for e in range(1, 5)),
+        "\n".join(
+            f"Epoch #{e}: 801it [00:20, 480.12it/s, env_step={800 * e}, loss={e}.500, rew={e}.00]" for e in range(1, 5)
+        ),
         [("loss", 1600, 2.5), ("rew", 3200, 4.0)],
     ),
     "kaldi": (
         "".join(
-            f"LOG (nnet3-train[5.5.2]:Print():nnet-training.cc:34) Average objective function for '{name}' for minibatches {n}-{n + 99} is "
+            f"LOG (nnet3-train[5.5.2]:Print():nnet-training.cc:34) Average objective function for '{name}' "
+            f"for minibatches {n}-{n + 99} is "
             f"{-5 - n / 100:.2f} over 6400 frames.\n"
             for n in range(0, 500, 100)
             for name in ("output", "xent")
@@ -71,7 +86,9 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     ),
     "tqdm-loggable": (
         "".join(
-            f"Progress on:train {n}.0it/40.0it rate:1.2it/s remaining:00:30 elapsed:00:{n:02d} postfix:loss={9 / n:.3f}\n" for n in range(10, 41)
+            f"Progress on:train {n}.0it/40.0it rate:1.2it/s remaining:00:30 "
+            f"elapsed:00:{n:02d} postfix:loss={9 / n:.3f}\n"
+            for n in range(10, 41)
         ),
         [("loss", 12, 0.75), ("loss", 36, 0.25)],
     ),
@@ -88,14 +105,18 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     ),
     "openmmlab": (
         "\n".join(
-            f"2026-11-20 12:06:0{e} - mmdet - INFO - Epoch [{e}][{n}/100]\tlr: 1e-05, eta: 9:39:17, loss: {e}.{n}" for e in (1, 2) for n in (50, 100)
+            f"2026-11-20 12:06:0{e} - mmdet - INFO - Epoch [{e}][{n}/100]\tlr: 1e-05, eta: 9:39:17, loss: {e}.{n}"
+            for e in (1, 2)
+            for n in (50, 100)
         )
-        + "\n2026-11-20 12:07:01 - mmdet - INFO - Epoch(val) [2][5000]\tbbox_mAP: 0.152, bbox_mAP_copypaste: 0.152 0.287\n",
+        + "\n2026-11-20 12:07:01 - mmdet - INFO - "
+        "Epoch(val) [2][5000]\tbbox_mAP: 0.152, bbox_mAP_copypaste: 0.152 0.287\n",
         [("loss", 50, 1.5), ("loss", 150, 2.5), ("bbox_mAP", 200, 0.152)],
     ),
     "timm": (
         "Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  Time: 0.412s, 1242.70/s  (0.431s, 1188.01/s)  LR: 5.000e-04\n"
-        "Test: [   0/97]  Loss:   4.812 ( 4.812)  Acc@1:  14.062 ( 14.062)\nTest: [  97/97]  Loss:   4.702 ( 4.755)  Acc@1:  15.100 ( 14.874)\n",
+        "Test: [   0/97]  Loss:   4.812 ( 4.812)  Acc@1:  14.062 ( 14.062)\n"
+        "Test: [  97/97]  Loss:   4.702 ( 4.755)  Acc@1:  15.100 ( 14.874)\n",
         [("Loss", 3803, 6.81), ("Acc@1", 3803, 14.874), ("Test Loss", 3803, 4.755)],
     ),
     "olmo": (
@@ -117,11 +138,17 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         [("rollout/ep_rew_mean", 128, 19.0)],
     ),
     "keras": (
-        "".join(f"Epoch {e}/2\n" + "".join(f"\r{n}/2 ━━━━ 1s 12ms/step - loss: {e}.{n}" for n in (1, 2)) + "\n" for e in (1, 2)),
+        "".join(
+            f"Epoch {e}/2\n" + "".join(f"\r{n}/2 ━━━━ 1s 12ms/step - loss: {e}.{n}" for n in (1, 2)) + "\n"
+            for e in (1, 2)
+        ),
         [("loss", 1, 1.2), ("loss", 2, 2.2)],
     ),
     "tutorial": (
-        "".join(f"Epoch {e}\n-----\nloss: {e}.5  [  640/60000]\nTest Error: \n Accuracy: 45.0%, Avg loss: 2.{e} \n\n" for e in (1, 2)),
+        "".join(
+            f"Epoch {e}\n-----\nloss: {e}.5  [  640/60000]\nTest Error: \n Accuracy: 45.0%, Avg loss: 2.{e} \n\n"
+            for e in (1, 2)
+        ),
         [("loss", 640, 1.5), ("Test Avg loss", 640, 2.1), ("Accuracy", 640, 45.0)],
     ),
 }
@@ -137,9 +164,9 @@ def test_dialect(name: str, fast: bool, tmp_path: Path) -> None:
     points = read_text(path, fast=fast).points
     found = [(points.tags[c], int(s), float(v)) for c, s, v in zip(points.code, points.step, points.value, strict=True)]
     for tag, step, value in expected:
-        assert any(t == tag and s == step and (v == value or (math.isnan(v) and math.isnan(value))) for t, s, v in found), (
-            f"{tag} at {step} in {found}"
-        )
+        assert any(
+            t == tag and s == step and (v == value or (math.isnan(v) and math.isnan(value))) for t, s, v in found
+        ), f"{tag} at {step} in {found}"
 
 
 def test_carried_over_values_count_once(tmp_path: Path) -> None:
@@ -155,7 +182,12 @@ def test_carried_over_values_count_once(tmp_path: Path) -> None:
 def test_last_state_of_a_position_wins(tmp_path: Path) -> None:
     """Two states of a bar at one position are one point, with the later value."""
     path = tmp_path / "train.out"
-    path.write_text("\r".join(f"Epoch 0: 50%|██   | {n}/9 [00:00<00:00, 3.0it/s, loss={v}]" for n, v in [(1, 0.5), (2, 0.5), (2, 0.4), (3, 0.3)]))
+    path.write_text(
+        "\r".join(
+            f"Epoch 0: 50%|██   | {n}/9 [00:00<00:00, 3.0it/s, loss={v}]"
+            for n, v in [(1, 0.5), (2, 0.5), (2, 0.4), (3, 0.3)]
+        )
+    )
     points = read_text(path).points
     assert list(zip(points.step.tolist(), points.value.tolist(), strict=True)) == [(1, 0.5), (2, 0.4), (3, 0.3)]
 
@@ -189,7 +221,7 @@ def test_last_state_of_a_position_wins(tmp_path: Path) -> None:
     ],
 )
 def test_no_pattern_backtracks_without_bound(unit: str) -> None:
-    """A row of 64 KiB made to confuse patterns is done with by every dialect and the miner; one that backtracks would not end."""
+    """Every dialect and the miner finish a row of 64 KiB made to confuse patterns; backtracking would not end."""
     text = (unit * (LONGEST_ROW // len(unit) + 1))[:LONGEST_ROW]
     for row in (text, text[:-11] + " loss: 0.5"):
         mine(row)

@@ -27,7 +27,7 @@ def test_a_log_that_grows_while_it_is_read_has_an_end(tmp_path, monkeypatch):
 
 @given(st.lists(st.text("ab \r\n", max_size=90), max_size=30), st.integers(17, 200))
 def test_blocks_are_the_file(tmp_path_factory, parts, size):
-    """However long lines are and wherever blocks end: the rows of all blocks are those of the file, each on its line."""
+    """However long lines are and wherever blocks end, the rows of all blocks are those of the file, with their line."""
     data = "".join(parts).encode()
     path = tmp_path_factory.mktemp("log") / "train.out"
     path.write_bytes(data)
@@ -37,6 +37,10 @@ def test_blocks_are_the_file(tmp_path_factory, parts, size):
         blocks = list(Lines(path))
     assert b"".join(block.data[: block.size] for block in blocks) == data
     assert [block.first_line for block in blocks] == [1 + data.count(b"\n", 0, block.offset) for block in blocks]
-    rows = [row for block in blocks for row in re.split(rb"[\r\n]", block.data[: block.size].removesuffix(b"\n")) if row]
+    rows = [
+        row for block in blocks for row in re.split(rb"[\r\n]", block.data[: block.size].removesuffix(b"\n")) if row
+    ]
     assert rows == [row for row in re.split(rb"[\r\n]", data) if row]
-    assert sum(len(block.end) for block in blocks) == len(re.findall(rb"[\r\n]", data)) + (data[-1:] not in (b"\n", b"\r", b""))
+    assert sum(len(block.end) for block in blocks) == len(re.findall(rb"[\r\n]", data)) + (
+        data[-1:] not in (b"\n", b"\r", b"")
+    )

@@ -12,7 +12,12 @@ from postmortem.readers.text.lines.blocks import Lines
 from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
 
 TRAINING = [f"step {n} loss {3 / n:.4f}" for n in range(1, 40)]
-CRASH = ["Traceback (most recent call last):", '  File "/home/me/train.py", line 8, in <module>', "    step()", "ValueError: bad sample at index 17"]
+CRASH = [
+    "Traceback (most recent call last):",
+    '  File "/home/me/train.py", line 8, in <module>',
+    "    step()",
+    "ValueError: bad sample at index 17",
+]
 
 
 def wrap(lines: list[str], **beside: object) -> str:

@@ -13,8 +13,16 @@ FORMS = [
     ("[rank3]: Traceback (most recent call last):", "Traceback (most recent call last):", {"rank": 3}),
     ('[rank3]:   File "x.py", line 3', '  File "x.py", line 3', {"rank": 3}),
     ("[rank3]: ", "", {"rank": 3}),
-    ("[E ProcessGroupNCCL.cpp:737] [Rank 1] text", "text", {"rank": 1, "level": "ERROR", "logger": "ProcessGroupNCCL.cpp:737"}),
-    ("[W1017 12:09:57.211698780 reducer.cpp:327] Warning: text", "Warning: text", {"level": "WARNING", "logger": "reducer.cpp:327"}),
+    (
+        "[E ProcessGroupNCCL.cpp:737] [Rank 1] text",
+        "text",
+        {"rank": 1, "level": "ERROR", "logger": "ProcessGroupNCCL.cpp:737"},
+    ),
+    (
+        "[W1017 12:09:57.211698780 reducer.cpp:327] Warning: text",
+        "Warning: text",
+        {"level": "WARNING", "logger": "reducer.cpp:327"},
+    ),
     ("W1120 20:33:57.237000 1574 torch/_dynamo/convert_frame.py:1994] [0/2] text", "text", {"level": "WARNING"}),
     ("I0316 10:34:38.268212 140096538502976 runner.py:408] text", "text", {"level": "INFO", "logger": "runner.py:408"}),
     ("(RayTrainWorker pid=4121, ip=10.0.0.3) text", "text", {"pid": 4121, "host": "10.0.0.3"}),
@@ -24,24 +32,44 @@ FORMS = [
     ("2026-11-20 12:00:01,104 - mmdet - INFO - text", "text", {"logger": "mmdet", "level": "INFO"}),
     ("2026-11-20 12:00:01 | INFO | train_inner | text", "text", {"logger": "train_inner", "level": "INFO"}),
     ("2026-11-20 12:00:00.123 | INFO     | module:func:12 - text", "text", {"logger": "module:func:12"}),
-    ("[2026-11-20 12:00:07,037] [INFO] [timer.py:264:stop] text", "text", {"logger": "timer.py:264:stop", "level": "INFO"}),
+    (
+        "[2026-11-20 12:00:07,037] [INFO] [timer.py:264:stop] text",
+        "text",
+        {"logger": "timer.py:264:stop", "level": "INFO"},
+    ),
     ("[2026-11-20 12:00:07,037] [INFO] [logging.py:128:log_dist] [Rank 2] step=1", "step=1", {"rank": 2}),
     ("[2021-08-12 19:06:36,123][train_inner][INFO] - text", "text", {"logger": "train_inner", "level": "INFO"}),
-    ("[2024-03-01 10:00:00,123] torch.distributed.run: [WARNING] text", "text", {"level": "WARNING", "logger": "torch.distributed.run"}),
+    (
+        "[2024-03-01 10:00:00,123] torch.distributed.run: [WARNING] text",
+        "text",
+        {"level": "WARNING", "logger": "torch.distributed.run"},
+    ),
     ("11/20 20:35:01 - mmengine - INFO - text", "text", {"logger": "mmengine", "wall_time": None}),
     ("[11/20 12:00:00 d2.utils.events]: text", "text", {"logger": "d2.utils.events"}),
     ("[11/20 12:00:00] ppdet.engine INFO: text", "text", {"logger": "ppdet.engine", "level": "INFO"}),
     ("[titan] 2026-11-20 12:00:07,001 - root - INFO - text", "text", {"level": "INFO", "logger": "root"}),
     ("[node01] 2026-11-20 12:06:05,001 (trainer:762) INFO: text", "text", {"host": "node01", "level": "INFO"}),
-    ("2026-11-20 12:01:13.001\tnid001234:0\tolmo.train:980\tINFO\ttext", "text", {"host": "nid001234", "local_rank": 0}),
+    (
+        "2026-11-20 12:01:13.001\tnid001234:0\tolmo.train:980\tINFO\ttext",
+        "text",
+        {"host": "nid001234", "local_rank": 0},
+    ),
     ("[INFO|2026-11-20 12:00:01] file.py:45 >> text", "text", {"level": "INFO"}),
     ("[INFO|trainer.py:1740] 2022-11-20 12:00:01,000 >> text", "text", {"logger": "trainer.py:1740"}),
-    (" [2026-11-20 12:01:13.000000] iteration       10/     150 |", "iteration       10/     150 |", {"wall_time": 1795176073.0}),
+    (
+        " [2026-11-20 12:01:13.000000] iteration       10/     150 |",
+        "iteration       10/     150 |",
+        {"wall_time": 1795176073.0},
+    ),
     ("[rank7]:[E419 10:42:28.858931807 ProcessGroupNCCL.cpp:616] [Rank 7] text", "text", {"rank": 7, "level": "ERROR"}),
     ("ERROR 06-25 15:28:30 worker_base.py:148] text", "text", {"level": "ERROR", "logger": "worker_base.py:148"}),
     ("E0000 00:00:1742121287.5      46 cuda_blas.cc:1418] text", "text", {"wall_time": 1742121287.5, "level": "ERROR"}),
     ("[13/09/24 21:48:46] INFO   text", "text", {"level": "INFO", "wall_time": None}),
-    ("10/27/2022 09:53:49 - INFO - torch.distributed - text", "text", {"wall_time": 1666864429.0, "logger": "torch.distributed"}),
+    (
+        "10/27/2022 09:53:49 - INFO - torch.distributed - text",
+        "text",
+        {"wall_time": 1666864429.0, "logger": "torch.distributed"},
+    ),
     ("Nov 20 12:00:01 node7 python[4711]: text", "text", {"host": "node7", "pid": 4711}),
     ("WARNING:root:text", "text", {"level": "WARNING", "logger": "root"}),
     ("[1,mpirank:5,algo-1]<stderr>:text", "text", {"rank": 5}),
@@ -51,18 +79,26 @@ FORMS = [
     ("2026-11-20 12:00:01 10.0.0.33 [3] text", "text", {"task": 3, "host": "10.0.0.33"}),
     ("2026-11-20 12:00:01,365 (worker_7) : text", "text", {"rank": 7, "wall_time": 1795176001.365}),
     ("[task 2026-11-20T12:00:01Z] text", "text", {"wall_time": 1795176001.0}),
-    ("2026-11-20 12:00:01,289 [steps/nnet3/train.py:493 - train - INFO ] text", "text", {"level": "INFO", "logger": "steps/nnet3/train.py:493"}),
-    ("LOG (nnet3-train[5.5.2~1-8cb]:Train():nnet-training.cc:34) text", "text", {"level": "INFO", "logger": "Train():nnet-training.cc:34"}),
+    (
+        "2026-11-20 12:00:01,289 [steps/nnet3/train.py:493 - train - INFO ] text",
+        "text",
+        {"level": "INFO", "logger": "steps/nnet3/train.py:493"},
+    ),
+    (
+        "LOG (nnet3-train[5.5.2~1-8cb]:Train():nnet-training.cc:34) text",
+        "text",
+        {"level": "INFO", "logger": "Train():nnet-training.cc:34"},
+    ),
     ("VLOG[1] (train-ctc:Report():ctc-loss.cc:226) text", "text", {"logger": "Report():ctc-loss.cc:226"}),
 ]
 
 
-@pytest.mark.parametrize(("line", "rest", "says"), FORMS, ids=[f[0][:40] for f in FORMS])
-def test_a_form_is_peeled_and_read(line: str, rest: str, says: dict[str, object]) -> None:
-    """Each usual prefix comes off whole, and what it says arrives typed."""
+@pytest.mark.parametrize(("line", "rest", "content"), FORMS, ids=[f[0][:40] for f in FORMS])
+def test_a_form_is_peeled_and_read(line: str, rest: str, content: dict[str, object]) -> None:
+    """Each usual prefix is stripped whole, and its content is typed."""
     text, prefix = peel(line)
     assert text == rest
-    assert {key: getattr(prefix, key) for key in says} == says
+    assert {key: getattr(prefix, key) for key in content} == content
 
 
 @pytest.mark.parametrize(
@@ -87,7 +123,9 @@ def test_content_stays(line: str) -> None:
 
 def test_layers_stack() -> None:
     """Task number, role, rank and C++ header come off one after the other."""
-    text, prefix = peel("4: [default1]:[rank5]:[E1120 20:27:21.415 ProcessGroupNCCL.cpp:629] [Rank 5] text", labels=True, year=2026)
+    text, prefix = peel(
+        "4: [default1]:[rank5]:[E1120 20:27:21.415 ProcessGroupNCCL.cpp:629] [Rank 5] text", labels=True, year=2026
+    )
     assert text == "text"
     assert (prefix.task, prefix.local_rank, prefix.rank, prefix.best_rank) == (4, 1, 5, 5)
     assert prefix.wall_time == 1795206441.415
@@ -95,7 +133,17 @@ def test_layers_stack() -> None:
 
 def test_labels_are_a_property_of_the_file() -> None:
     """Task numbers and node names count only where most lines have one; a numbered list has none."""
-    assert labelled([" 0: step 1", " 1: step 1", "10: step 1", " 0: step 2", " 1: step 2", "10: step 2", "srun: error: node1: task 3: Killed"])
+    assert labelled(
+        [
+            " 0: step 1",
+            " 1: step 1",
+            "10: step 1",
+            " 0: step 2",
+            " 1: step 2",
+            "10: step 2",
+            "srun: error: node1: task 3: Killed",
+        ]
+    )
     assert labelled(["node-1: a", "node-2: b", "node-1: c", "node-2: d"])
     assert not labelled(["1: first", "2: second", "3: third", "4: fourth", "5: fifth"])
     assert not labelled(["loss: 3", "loss: 2", "loss: 1", "loss: 1"])

@@ -22,7 +22,7 @@ VALUES = [
 
 
 def test_a_log_with_decimal_commas(tmp_path: Path) -> None:
-    """One number in which it is sure tells how to read the others, also in rows that have none such, and dots stand for thousands."""
+    """One unambiguous number decides how to read all others, also in other rows; dots then separate thousands."""
     log = tmp_path / "train.log"
     log.write_text("Python 3.11.7\n" + "".join(GERMAN.format(i % 60, i, *pair) + "\n" for i, pair in enumerate(VALUES)))
     frame = postmortem.load(log).frame
@@ -34,7 +34,9 @@ def test_a_log_with_decimal_commas(tmp_path: Path) -> None:
 def test_a_log_with_commas_between_thousands(tmp_path: Path) -> None:
     """A list in the settings is no evidence against the metrics."""
     log = tmp_path / "train.log"
-    log.write_text("devices=0,1\n" + "".join(f"step {i} loss: {2 / (i + 1):.3f} tokens: {i + 1},204\n" for i in range(40)))
+    log.write_text(
+        "devices=0,1\n" + "".join(f"step {i} loss: {2 / (i + 1):.3f} tokens: {i + 1},204\n" for i in range(40))
+    )
     frame = postmortem.load(log).frame
     assert frame[frame.tag == "tokens"].value.tolist() == [1000.0 * (i + 1) + 204 for i in range(40)]
 
@@ -58,6 +60,8 @@ def test_the_evidence(text: str, commas: bool) -> None:
 
 
 def test_a_line_keeps_its_length() -> None:
-    """Marks that mean something else stay; what is shorter is filled up, so that places in the line stay where they are."""
+    """Marks with another meaning stay; shortened numbers are padded, so that positions in the line do not move."""
     line = "2026-11-20 10:00:00,123 [1,2] Verlust: 0,75, Zeichen: 1.204.000, Rate 1.050,25 (3,5) v1.2.3"
-    assert with_dots(line) == "2026-11-20 10:00:00,123 [1,2] Verlust: 0.75, Zeichen:   1204000, Rate  1050.25 (3,5) v1.2.3"
+    assert (
+        with_dots(line) == "2026-11-20 10:00:00,123 [1,2] Verlust: 0.75, Zeichen:   1204000, Rate  1050.25 (3,5) v1.2.3"
+    )

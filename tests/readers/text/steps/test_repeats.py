@@ -13,13 +13,15 @@ from postmortem.readers.text import read_text
 if TYPE_CHECKING:
     from pathlib import Path
 
-LINES = st.tuples(st.integers(-1, 2), st.integers(1, 3), st.sampled_from(["loss {}", "lr {}", "loss {} lr {}", ""]), st.integers(1, 2))
+LINES = st.tuples(
+    st.integers(-1, 2), st.integers(1, 3), st.sampled_from(["loss {}", "lr {}", "loss {} lr {}", ""]), st.integers(1, 2)
+)
 
 
 @given(lines=st.lists(LINES, max_size=40).map(lambda lines: sorted(lines, key=lambda line: line[1])))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_make_no_difference(lines: list[tuple[int, int, str, int]], tmp_path: Path) -> None:
-    """One number per rank, step, tag and value that follow one another, as a dictionary of the last number of each rank and tag says."""
+    """A number is dropped if it equals the last one of its rank and tag at the same step, whatever the pieces."""
     text, expected = "", []
     last = {(-1, "loss"): (1, 3)}
     for rank, step, what, number in lines:
@@ -36,5 +38,8 @@ def test_pieces_make_no_difference(lines: list[tuple[int, int, str, int]], tmp_p
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("postmortem.readers.text.steps.repeats._ROWS_AT_ONCE", at_once)
             points = read_text(path).points
-        found = [(int(r), int(s), points.tags[c], int(v)) for r, s, c, v in zip(points.rank, points.step, points.code, points.value, strict=True)]
+        found = [
+            (int(r), int(s), points.tags[c], int(v))
+            for r, s, c, v in zip(points.rank, points.step, points.code, points.value, strict=True)
+        ]
         assert found == [(-1, 1, "loss", 3), *expected]

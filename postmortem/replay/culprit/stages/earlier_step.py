@@ -1,15 +1,17 @@
-"""A fault that an earlier step left in what the step keeps (a Python number, a tensor in an attribute, a teacher), while
-loss, gradients and parameters were still finite."""
+"""A fault that an earlier step left in what the step keeps (a Python number, a tensor in an attribute, a teacher),
+while loss, gradients and parameters were still finite."""
 
 from __future__ import annotations
 
 import copy
 from typing import TYPE_CHECKING
 
+from postmortem.replay.culprit.stages import stage
 from postmortem.replay.trace.operators import FRESH
 from postmortem.replay.trace.tensors import NAN, POS, exact_bits
 
 if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.rerun.reruns import Traced
     from postmortem.replay.trace.records import Origin
@@ -17,14 +19,17 @@ if TYPE_CHECKING:
 _REACH = (1, 8, 64)  # steps to go back, shortest first: each costs a rerun of that many steps
 
 
-def from_earlier(case: Investigation) -> None:
-    """Extends the reruns by the steps before, as many as are needed to see where the step's input became non-finite.
+@stage(order=55)
+def earlier_step(case: Investigation) -> Culprit | None:
+    """Leaves the answer to the later stages.
+
+    Extends the reruns by the steps before, as many as are needed to see where the step's input became non-finite.
 
     Changes `case.reruns` and `case.traced`; nothing if the step itself made it, or if it was there when the roll began.
     """
     alone, roll, runner = case.reruns, case.roll, case.runner
     if alone.step == roll.first or not _unseen(case, case.traced):
-        return
+        return None
     firsts = sorted({max(roll.first, alone.step - n) for n in _REACH})
     states = {}
     runner.restore(roll.start)
@@ -35,20 +40,21 @@ def from_earlier(case: Investigation) -> None:
             if step < firsts[-1]:
                 runner.run(runner.draw(step), step)
     except Exception:  # noqa: BLE001  (the step was fine before and now raises: it cannot be relied on)
-        return
+        return None
     for first in reversed(firsts):
         case.reruns = longer = copy.copy(alone)
         longer.before, longer.lead = states[first], range(first, alone.step)
         again = case.trace()
         if again.stage == case.traced.stage and not _unseen(case, again):
             case.traced = again
-            return
+            return None
     case.reruns = alone
+    return None
 
 
 def _unseen(case: Investigation, traced: Traced) -> bool:
-    """True if the non-finite values came out of something that the step keeps: a Python number, numpy, or a tensor, buffer
-    or optimizer state that was finite when the roll began. (-inf among other origins is a mask.)"""
+    """True if the non-finite values came out of something that the step keeps: a Python number, numpy, or a tensor,
+    buffer or optimizer state that was finite when the roll began. (-inf among other origins is a mask.)"""
     began, reruns = traced.origins(), case.reruns
     case.runner.restore(case.roll.start)
     kept = [("parameter", name, t) for name, t in reruns.state_tensors().items()]

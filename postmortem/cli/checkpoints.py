@@ -1,0 +1,64 @@
+"""``postmortem checkpoints``: the health of saved weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from postmortem import api
+from postmortem.checkpoints.last_good import last_good_of
+from postmortem.cli.shared import PATH, echo_json
+from postmortem.core.errors import NotFoundError
+from postmortem.core.model import SCHEMA_VERSION
+from postmortem.reporters.checkpoints_text import health_lines, one_line
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from postmortem.checkpoints.health import Health
+
+
+@click.command()
+@click.argument("path", type=PATH)
+@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+@click.option("--trust", is_flag=True, help="Unpickle whatever is in them: only for files of your own.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every tensor.")
+def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
+    """Look into the checkpoints in and below PATH, and name the last good one.
+
+    Nothing that is pickled is run, unless you --trust it. Exit code 1: one holds non-finite values or cannot be read;
+    0: all are good.
+    """
+    found = api.checkpoints(path, trust=trust)
+    if not found:
+        raise NotFoundError(
+            f"{path}: no checkpoint found (.pt, .pth, .ckpt, .safetensors, pytorch_model.bin, checkpoint folders)"
+        )
+    good = last_good_of(found)
+    if format_ == "json":
+        whole = {
+            "schema_version": SCHEMA_VERSION,
+            "path": str(path),
+            "last_good": good.path if good else None,
+            "checkpoints": [_as_json(h) for h in found],
+        }
+        echo_json(whole)
+    else:
+        for h in found:
+            click.echo("\n".join(health_lines(h, path, verbose=verbose)))
+        click.echo(one_line(f"last good: {good.path}") if good else "none of them is good")
+    return 1 if any(h.finite is not True or h.problems for h in found) else 0
+
+
+def _as_json(h: Health) -> dict[str, Any]:
+    tensors = [{**asdict(t), "nonfinite": t.nonfinite, "bad": t.bad} for t in h.tensors]
+    return {
+        "path": h.path,
+        "step": h.step,
+        "finite": h.finite,
+        "nbytes": h.nbytes,
+        "tensors": tensors,
+        "problems": [asdict(p) for p in h.problems],
+    }

@@ -1,0 +1,86 @@
+"""``postmortem replay``: rerun the step at fault and name the culprit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from postmortem import api
+from postmortem.cli.shared import PATH, echo_json, own_stdout
+from postmortem.core.printable import printable
+from postmortem.reporters.replay_text import replay_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+@click.command()
+@click.argument("target", type=PATH)
+@click.option(
+    "--recipe", metavar="FILE.py[:FUNCTION]", help="How to rebuild a step.  [default: recipe.py in or beside the run]"
+)
+@click.option("--step", type=int, help="The step to rerun, as the log counts.  [default: where the run failed]")
+@click.option(
+    "--checkpoint", type=PATH, help="The weights to start from.  [default: the last good ones before the step]"
+)
+@click.option("--device", help="cpu, cuda, cuda:1, …  [default: cuda where there is one]")
+@click.option("--fix/--no-fix", default=True, help="Try repairs on the step at fault.  [default: --fix]")
+@click.option(
+    "--repro",
+    type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
+    metavar="DIR",
+    help="Write a stand-alone script that shows the fault.",
+)
+@click.option("--trust", is_flag=True, help="Unpickle whatever is in the checkpoints: only for files of your own.")
+@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+def replay(target: Path, format_: str, **options: Any) -> int:
+    """Rerun the step at which a run failed and name what made it fail.
+
+    TARGET is a run's folder or log, or a checkpoint. Exit code 1: a culprit was found, 0: the replay follows the log
+    and nothing is wrong, 3: no culprit was found, and the replay does not follow the log. docs/replay.md says what may
+    be in a recipe; a small one:
+
+    \b
+    import train, postmortem
+    def recipe(ctx):
+        model, optimizer = train.build()  # fresh: the checkpoint is loaded later
+        return postmortem.TrainStep(
+            model.to(ctx.device),
+            optimizer,
+            lambda model, batch: model(*batch),  # returns the loss
+            batches=lambda step: [t.to(ctx.device) for t in train.batch(step)],
+        )
+    """
+    with own_stdout():
+        result = api.replay(target, progress=_progress(), **options)
+    if format_ == "json":
+        echo_json(result.as_json())
+    else:
+        click.echo(printable("\n".join(replay_lines(result, shutil.get_terminal_size((100, 24)).columns))))
+    if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):
+        return 1
+    return 0 if result.judged else 3
+
+
+def _progress() -> Callable[[int, int, Any], None] | None:
+    """A bar on stderr, where somebody is looking."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+
+    def show(done: int, total: int, result: Any) -> None:
+        wide = max(10, min(30, shutil.get_terminal_size().columns - 50))
+        filled = wide * done // max(1, total)
+        bar = "#" * filled + "." * (wide - filled)
+        end = "\n" if done >= total or result.first_nonfinite else ""
+        click.echo(
+            f"\r\x1b[Kstep {result.step} [{bar}] {done}/{total} loss {result.loss:.5g}{end}",
+            nl=False,
+            err=True,
+        )
+
+    return show

@@ -1,0 +1,117 @@
+"""What a replay answers: the culprit, the fixes that were tried, the fidelity of the rerun. Plain data, no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from postmortem.core.model import SCHEMA_VERSION, json_value
+
+Cause = Literal[
+    "bad-input",
+    "bad-parameter",
+    "forward-op",
+    "backward-singularity",
+    "dtype-overflow",
+    "loss-scale",
+    "optimizer-update",
+    "divergence",
+    "layout",
+    "transient",
+    "none",
+]
+Phase = Literal["data", "parameters", "forward", "backward", "optimizer", "scaler", "layout", "none"]
+Established = Literal["cured", "observed", "inferred"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """A fix that was tried on the failing step. `cured`: with it, loss, gradients and parameters are finite."""
+
+    name: str
+    cured: bool
+    how: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fidelity:
+    """How faithful the rerun was: replayed losses against logged ones, to the digits that the log shows."""
+
+    ok: bool
+    checkpoint: str | None = None
+    first_step: int | None = None
+    compared: int = 0
+    exact: int = 0
+    max_rel_error: float | None = None
+    first_mismatch: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """What made the step fail.
+
+    module: qualified name; "" for the root module or code outside any module, None where not established.
+    op: the operator; in the backward phase the forward operator whose derivative fails.
+    samples: sorted indices in the batch; None where all of them, or none in particular, are at fault.
+    """
+
+    cause: Cause
+    phase: Phase
+    module: str | None = None
+    op: str | None = None
+    file: str | None = None
+    line: int | None = None
+    code: str | None = None
+    param: str | None = None
+    tensor: dict[str, Any] = field(default_factory=dict)
+    samples: tuple[int, ...] | None = None
+    step: int | None = None
+    precision_only: bool | None = None
+    """The fault is gone in double precision; None where that was not tried."""
+    fixes: tuple[Fix, ...] = ()
+    fidelity: Fidelity | None = None
+    how: tuple[str, ...] = ()
+    established: Established = "inferred"
+    suggestion: str | None = None
+    """A change of `code` that cured the step, as a unified diff."""
+    fresh_state: bool | None = None
+    """Whether an empty optimizer state cures the step; None where there is no state or it was not tried."""
+
+    def as_json(self) -> dict[str, Any]:
+        """All fields as plain JSON types; NaN and the infinities are the strings "nan", "inf" and "-inf"."""
+        return dict(json_value(asdict(self)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult:
+    """The answer of a replay: what was rerun, from which checkpoint, how faithfully, and the culprit.
+
+    fitted, unfitted: parts of the checkpoint that were loaded, and parts that were not, in words.
+    judged: False where the replay does not follow the log, so that nothing can be concluded.
+    next: what to do, the best established advice first.
+    """
+
+    target: str
+    recipe: str
+    checkpoint: str
+    step: int | None
+    fidelity: Fidelity
+    culprit: Culprit
+    fitted: tuple[str, ...] = ()
+    unfitted: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
+    judged: bool = True
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit, next."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "target": self.target,
+            "step": self.step,
+            "fidelity": json_value(asdict(self.fidelity)),
+            "culprit": self.culprit.as_json(),
+            "next": list(self.next),
+        }

@@ -1,0 +1,105 @@
+"""Where a training is, as a row prints it: takes its counters into a `Record`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from postmortem.readers.text.records.record import Trust
+from postmortem.readers.text.records.step_words import HELD_OUT, position
+from postmortem.readers.text.records.tokens import number
+
+if TYPE_CHECKING:
+    from postmortem.readers.text.records.names import Named
+    from postmortem.readers.text.records.record import Record
+
+_ABBREVIATED = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
+_BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
+
+
+def counted_by(named: Named) -> tuple[str, Trust] | None:
+    """What the fraction of this name counts; None if the name is not one of a position."""
+    if not named.strong and (kind := _ABBREVIATED.get(named.name.lower())):
+        return kind, Trust.LOCAL
+    return position(named.name)
+
+
+def parts(match: re.Match[str]) -> tuple[float, float | None]:
+    """Numerator and denominator of a fraction; None for an unknown total (``12/?``)."""
+    return float(match["a"]), float(match["b"]) if match["b"] != "?" else None
+
+
+def place_fraction(record: Record, where: tuple[str, Trust], match: re.Match[str]) -> None:
+    """Take a fraction as the epoch or the step and its total; `where` is what it counts, see `position`."""
+    kind, level = where
+    n, total = parts(match)
+    if kind == "epoch":
+        record.epoch, record.epochs = n, total
+        record.at["epoch"], record.at["epochs"] = match.span("a"), match.span("b")
+    elif kind == "step" and level >= record.level:
+        record.n, record.total, record.level = n, total, level
+        record.at["n"], record.at["total"] = match.span("a"), match.span("b")
+
+
+def place_in_epoch(record: Record, match: re.Match[str]) -> bool:
+    """Take the second of ``[3][50/100]`` or ``[3/25][50/100]`` as the position in the epoch that the first names."""
+    if record.epoch is not None or (record.n is None and (record.step is None or record.level != Trust.LOCAL)):
+        return False
+    if record.n is not None:
+        record.epoch, record.epochs = record.n, record.total
+        record.at = {"epoch": record.at["n"]} | ({"epochs": record.at["total"]} if "total" in record.at else {})
+    else:
+        record.epoch, record.step, record.level = record.step, None, Trust.NONE
+        record.at = {"epoch": record.at["step"]}
+    record.n, record.total = parts(match)
+    record.at |= {"n": match.span("a"), "total": match.span("b")}
+    return True
+
+
+def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
+    """Numbers without a name at the start of a row: ``12) loss``, ``[3, 100] loss``, ``[3][100]``, ``0007: loss``."""
+    if record.values or match["nonfinite"] or not match["number"].isdigit():
+        return
+    before, after = _BRACKETED.sub("", gap.strip()), text[match.end() : match.end() + 2]
+    value, span = float(match["number"]), match.span("number")
+    if before == "#" and match.start() < 12:
+        record.step, record.level = value, Trust.STEP
+        record.at["step"] = span
+    elif (before == "" and after[:1] in (")", ":")) or (before in ("", "[") and after == " |"):  # "[100 | 123.45] loss"
+        record.step, record.level = value, Trust.LOCAL
+        record.at["step"] = span
+    elif before == "[" and record.epoch is None and after[:1] == ",":
+        record.epoch = value
+        record.at["epoch"] = span
+    elif before == "," and after[:1] == "]" and record.epoch is not None and record.n is None:
+        record.n, record.level = value, Trust.LOCAL
+        record.at["n"] = span
+    elif before == "[" and after[:1] == "]" and record.step is None:
+        record.step, record.level = value, Trust.LOCAL
+        record.at["step"] = span
+    elif before == "][" and after[:1] == "]" and record.step is not None and record.level == Trust.LOCAL:
+        record.epoch, record.n, record.step = record.step, value, None
+        record.at["epoch"], record.at["n"] = record.at.pop("step"), span
+
+
+def place(record: Record, where: tuple[str, Trust], raw: str, span: tuple[int, int], name: str) -> None:
+    """Take the number `raw`, printed at `span`, as what `where` says that it counts; `name` may begin with a split."""
+    kind, level = where
+    value = number(raw)
+    if value != value or abs(value) == float("inf"):
+        return
+    if kind == "epoch":
+        if record.epoch is None:
+            record.epoch = value
+            record.at["epoch"] = span
+    elif kind == "rank":
+        record.rank = int(value)
+        record.at["rank"] = span
+    elif kind == "time":
+        record.wall_time = value if value > 1e8 else None
+    elif kind == "step" and level > record.level and "e" not in raw.lower() and value == int(value):
+        record.step, record.level = value, level
+        record.at["step"] = span
+    first = name.split(" ")[0]
+    if kind in ("step", "epoch") and first.lower() in HELD_OUT:
+        record.split = first

@@ -1,0 +1,63 @@
+"""What in a row looks like a number: the patterns of numbers and their units, and how a printed number is read."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST_ROW = 65_536
+"""Characters of one row that are read. The reader counts the rows that are longer."""
+
+SUFFIX = {"K": 1e3, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+"""Units that multiply the number in front of them."""
+TIME_UNITS = {"ms", "us", "µs", "ns", "s", "sec", "secs", "min", "h", "hr", "hrs"}
+_UNIT = (
+    r"%|(?:[KMGTP]i?B|GB|MB|KB|kB|ms|us|µs|ns|secs?|s|min|h|hrs?|K|k|M|B|G|T|[TGP]FLOPS|[TGP]FLOP|BPC|dB"
+    r"|it|steps?/s|samples?|tokens?|tok|imgs?|images?|px|x|W|C)"
+    r"(?:/(?:it|s|sec|step|iter|batch|epoch|GPU|gpu|device|sample))*+|/(?:s|sec|it)"
+)
+NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}+(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d++)(?:[eE][-+]?\d++)?"
+NONFINITE = r"[-+]?(?:[nN][aA][nN](?:\(ind\))?|[iI][nN][fF](?:inity|INITY)?|1\.#(?:INF|IND|QNAN))"
+_JUNK = (
+    r"\d{4}[-/]\d\d?[-/]\d\d?(?:[T _]\d\d?:\d\d(?::\d\d)?(?:[.,]\d++)?Z?)?+|\d\d?/\d\d?/\d{2,4}(?!\d)"  # dates
+    r"|\d++(?::\d\d)++(?:\.\d++)?|\d++\.\d++(?:\.\w++)++|0x[0-9a-fA-F]++"  # clocks, versions, addresses, hexadecimals
+    r"|\d++(?:-\d++)++(?![\w.])"
+)
+
+
+def _tokens(word: str) -> re.Pattern[str]:
+    """Pattern of numbers that are not part of a word; `word` is the class of characters that words are made of.
+
+    The last group that matched (`re.Match.lastgroup`) names the kind: "junk" (dates, clocks, versions), "b" (a
+    fraction a/b), "nonfinite", "unit" (a number with its unit) or "number".
+    """
+    unit = rf"(?=[%/\w])(?:{_UNIT})(?!\w)| (?=[%/A-Za-zµ])(?:{_UNIT})(?!\w)(?!\s*+[\d:=])"
+    return re.compile(
+        rf"(?<![{word}@.$\-+/\\])(?:"
+        rf"(?P<junk>{_JUNK})(?![{word}])"
+        rf"|(?P<a>\d++)(?: ?of ?|\s*+/\s*+)(?P<b>\d++|\?)(?![{word}/]|\.\d)"
+        rf"|(?P<nonfinite>{NONFINITE})(?:%|(?![{word}/\-.]))"
+        rf"|(?P<number>{NUMBER})"
+        rf"(?:(?P<unit>{unit})|(?![{word}])|(?=(?:step|iter|epoch|Step|Iter|Epoch|STEP|\[)))"
+        r")"
+    )
+
+
+TOKEN, TOKEN_CJK = _tokens(r"\w"), _tokens("A-Za-z0-9_")
+"""Numbers of a row. The second is for East Asian texts, whose words touch their numbers."""
+
+
+def number(text: str) -> float:
+    """Read a printed number: thousands separators, ``1.#INF``, ``-nan(ind)`` and all spellings of nan and inf.
+
+    Raises ValueError if the text is not a number.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        low = text.lower().replace(",", "")
+        sign = -1.0 if low.startswith("-") else 1.0
+        if "#inf" in low:
+            return sign * float("inf")
+        if "nan" in low or "#" in low:
+            return float("nan")
+        return float(low)

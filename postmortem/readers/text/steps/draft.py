@@ -1,0 +1,102 @@
+"""The rows and values of a file while their steps are settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.core.roles import role_of
+from postmortem.readers.text.steps.epochs import carried_epoch
+from postmortem.readers.text.steps.row_store import BAR, MOST_TAGS, OTHERS, Cells, Mark, Tag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from postmortem.readers.text.steps.row_store import RowStore, StoredRows
+
+_FARTHEST_EPOCH = 2.0**40
+
+
+@dataclass(slots=True)
+class Draft:
+    """Rows and values of a file, and which values are kept.
+
+    `codes`, `values` and `keep` have one cell per value: the index of its tag, its number, and False once it is
+    dropped. `tags` and `marks` (uint8, see `Mark`) have one per tag. `skipped` counts dropped values by reason.
+    """
+
+    rows: StoredRows
+    cells: Cells
+    codes: NDArray[np.uint16]
+    values: NDArray[np.float64]
+    keep: NDArray[np.bool_]
+    tags: list[str]
+    marks: NDArray[np.uint8]
+    epoch: NDArray[np.float64]
+    """The epoch of each row, its own or that of the header before it; NaN if unknown."""
+    is_last_state: NDArray[np.bool_]
+    """False for rows that are a state of a bar which a later one replaces."""
+    notes: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: RowStore) -> Draft:
+        """Take everything out of `store`; drop replaced states of bars and numbers under too many names."""
+        rows, codes, values = store.release()
+        codes, tags = _with_split_words(codes, list(store.tags))
+        far = (rows["epoch"] >= _FARTHEST_EPOCH) | (rows["epoch"] <= -_FARTHEST_EPOCH)
+        if far.any():  # of a damaged line
+            rows = rows.with_column("epoch", np.where(far, np.nan, rows["epoch"]))
+        marks = np.array([t.mark for t in tags], np.uint8)
+        names, cells, keep = [t.name for t in tags], Cells(rows["count"]), np.ones(len(codes), bool)
+        draft = cls(rows, cells, codes, values, keep, names, marks, carried_epoch(rows), last_states(rows))
+        keep[cells.of(np.flatnonzero(~draft.is_last_state))] = False
+        if OTHERS in tags:
+            nameless = np.flatnonzero(codes == tags.index(OTHERS))
+            draft.drop(nameless, f"numbers under any but the first {MOST_TAGS} names")
+        return draft
+
+    def drop(self, values: NDArray[Any], why: str) -> None:
+        """Drop the values at these indices and count those that were still kept."""
+        if n := int(self.keep[values].sum()):
+            self.skipped[why] = self.skipped.get(why, 0) + n
+            self.keep[values] = False
+
+    def absent_tags(self) -> Iterator[tuple[int, str, int | None]]:
+        """Codes that stand for the absence of a tag, with its name and its own code; None if no row prints it."""
+        own = {t: i for i, t in enumerate(self.tags) if self.marks[i] == Mark.PLAIN}
+        for code in np.flatnonzero(self.marks == Mark.ABSENT).tolist():
+            yield code, self.tags[code], own.get(self.tags[code])
+
+
+def last_states(rows: StoredRows) -> NDArray[np.bool_]:
+    """False for states of a bar that the next state of the same bar at the same position replaces; bool[rows]."""
+    keep = np.ones(len(rows), bool)
+    bars = np.flatnonzero(rows["flags"] & BAR)
+    if len(bars) > 1:
+        bars = bars[np.argsort(rows["rank"][bars], kind="stable")]
+        bars = bars[rows["count"][bars] > 0]
+        a, b = rows[bars[:-1]], rows[bars[1:]]
+        same = (a["rank"] == b["rank"]) & (a["step"] == b["step"]) & (a["total"] == b["total"])
+        same &= (a["epoch"] == b["epoch"]) | (np.isnan(a["epoch"]) & np.isnan(b["epoch"]))
+        keep[bars[:-1][same & (b["count"] >= a["count"])]] = False
+    return keep
+
+
+def _with_split_words(codes: NDArray[np.uint16], tags: list[Tag]) -> tuple[NDArray[np.uint16], list[Tag]]:
+    """Put the split word before the tags of evaluations that would pass for tags of the training."""
+    if not any(t.mark in (Mark.HELD_OUT, Mark.HELD_OUT_OWN_NAME) for t in tags):
+        return codes, tags
+    plain = {t.name for t in tags if t.mark == Mark.PLAIN}
+    final: dict[Tag, int] = {}
+    new = np.empty(len(tags), codes.dtype)
+    for i, tag in enumerate(tags):
+        if tag.mark in (Mark.HELD_OUT, Mark.HELD_OUT_OWN_NAME):
+            is_loss = tag.mark == Mark.HELD_OUT and role_of(tag.name) in ("loss", "perplexity")
+            tag = Tag(f"{tag.split} {tag.name}" if is_loss or tag.name in plain else tag.name)
+        new[i] = final.setdefault(tag, len(final))
+    return new[codes], list(final)

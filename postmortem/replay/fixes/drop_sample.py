@@ -1,0 +1,74 @@
+"""Leave out the samples at fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+from postmortem.replay.step.overrides import Overrides
+from postmortem.replay.step.rng import Rng
+
+if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit, Fix
+    from postmortem.core.view import View
+
+_SHOWN = 10
+
+
+@fix
+class DropSample(BaseFix):
+    """Leaves the samples at fault out of the batch.
+
+    What it changes: the batch has fewer samples, or healthy ones in place of those at fault where the step needs its
+    size.
+
+    When it is tried: on steps for which samples of the batch were found to be at fault.
+
+    What a cure says: these samples make the step fail, and the rest of the batch is fine. Look at what is in them.
+    """
+
+    name = "drop_sample"
+    order = 60
+
+    def applies(self, case: Case) -> bool:
+        """Where samples are named."""
+        return bool(case.found.samples)
+
+    def change(self, case: Case) -> Overrides:
+        """The batch without the samples."""
+        return Overrides(batch=case.samples.drop(case.found.samples or ()))
+
+    def describe(self, case: Case) -> str:
+        """Names the samples."""
+        return f"without sample {', '.join(map(str, case.found.samples or ()))}"
+
+    def conclude(self, case: Case) -> Culprit:
+        """No samples are named where the step fails in the same way without them."""
+        found = case.found
+        failed = next((f for f in found.fixes if f.name == self.name and not f.cured), None)
+        if failed is None or found.phase == "data" or not _fails_without(case):
+            return found
+        case.how.append("samples: none in particular, as with those left out the step fails as well")
+        return replace(found, samples=None, fixes=tuple(f for f in found.fixes if f is not failed))
+
+    def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
+        """Names the samples, at most ten of them."""
+        if not culprit.samples:
+            return None
+        shown = ", ".join(map(str, culprit.samples[:_SHOWN])) + (", …" if len(culprit.samples) > _SHOWN else "")
+        what, them = ("sample", "it") if len(culprit.samples) == 1 else ("samples", "them")
+        text = f"look at {what} {shown} of the batch of step {culprit.step}: without {them} the step is fine"
+        return Advice(Scope.DATA, text)
+
+
+def _fails_without(case: Case) -> bool:
+    """Whether the step fails at the same stage without the samples, and not over other random numbers for the rest."""
+    reruns, stage = case.reruns, case.stage or "param"
+    if not reruns.fails(Overrides(batch=case.samples.drop(case.found.samples or ())), at=stage):
+        return False
+    generators = reruns.runner.outside.generators
+    reruns.runner.restore(reruns.before)
+    before = Rng.capture(generators)
+    reruns.fails(at=stage)
+    return Rng.capture(generators).same(before)

@@ -1,0 +1,166 @@
+"""Keep the operator at fault away from its singularity."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+from postmortem.replay.fixes.source_edit import suggested_line
+from postmortem.replay.step.function_mode import StepMode, calling_frame
+from postmortem.replay.step.overrides import Overrides
+from postmortem.replay.trace.places import Where
+from postmortem.replay.trace.singular import DIVISION, DOMAINS, EPS_KEYWORD, NORMS, RECIPROCAL, singular
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from postmortem.core.culprit import Culprit, Fix
+    from postmortem.core.view import View
+    from postmortem.replay.fixes.source_edit import Span
+
+    _ArgumentsChange = Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]]
+
+_SIZES = (1e-6, 1e-4)
+_SAME = {"true_divide": "div", "divide": "div", "addcdiv": "div", "linalg_vector_norm": "norm"}
+
+
+@fix
+class Epsilon(BaseFix):
+    """Keeps the operator at fault away from its singularity.
+
+    What it changes: the calls of the operator on the line named get arguments kept 1e-6, then 1e-4, away from the point
+    where the operator or its derivative is not finite: a clamp, an added epsilon, or a larger eps of a norm. A fault of
+    the optimizer's own code gets an eps of at least 1e-4 in the optimizer.
+
+    When it is tried: on steps that fail over an operator with such a point (division, logarithm, square root, power,
+    norms, ...), and on faults of the optimizer.
+
+    What a cure says: the operator is evaluated at its singularity. The changed line is the culprit's suggestion.
+    """
+
+    name = "eps"
+    order = 100
+    what = "optimizer eps at least 1e-4"
+    overrides = Overrides(eps=1e-4)
+    phases = ("forward", "backward", "optimizer")
+
+    def applies(self, case: Case) -> bool:
+        """Where the operator on the user's line is singular, or the fault is in the optimizer's own code."""
+        if case.found.line is None:
+            return case.found.phase == "optimizer"
+        return case.found.file is not None and singular(_operator(case.op))
+
+    def attempt(self, case: Case) -> Culprit:
+        """Tries each size on the line; nothing is reported where the operator is not called there."""
+        found, op = case.found, _operator(case.op)
+        if found.file is None or found.line is None:
+            return super().attempt(case)
+        for eps in _SIZES:
+            at = AtLine(found.file, found.line, op, eps)
+            fails, _ = case.fails(at)
+            if at.used == 0:
+                return found
+            if fails is False:
+                how = f"{op} at line {found.line} kept {eps:g} away from its singularity"
+                spans: list[Span | None] = [*at.spans] or [case.where.span if case.where else None]
+                line = suggested_line(found.file, spans, found.line, op, 1 if at.whole else eps, at.signed)
+                return replace(case.with_fix(self.name, cured=True, how=how), suggestion=line)
+        how = f"{op} at line {found.line} kept 1e-6 and 1e-4 away from its singularity"
+        return case.with_fix(self.name, cured=False, how=how)
+
+    def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
+        """The change in words, where it could not be written as a line."""
+        return None if culprit.suggestion else Advice(Scope.LINE, f"{cure.how} (cured the step)")
+
+
+def _operator(op: str | None) -> str:
+    """The name of `op` in the tables of singular operators."""
+    name = op.strip("_") if op else ""
+    return _SAME.get(name, name.removeprefix("native_"))
+
+
+class AtLine(StepMode):
+    """While active, the calls of operator `op` at this file and line get arguments kept `eps` away from its poles.
+
+    That is what changing the line would do; autograd sees the changed call.
+
+    used: the number of such calls. signed: a clamp will not do, as an argument takes both signs or is a plain number.
+    whole: an argument is an integer tensor.
+    """
+
+    def __init__(self, file: str, line: int, op: str, eps: float) -> None:
+        super().__init__()
+        self.file, self.line, self.eps, self.used = file, line, eps, 0
+        self.signed = self.whole = False
+        self._moved: dict[tuple[CodeType, int], None] = {}
+        self._changes: dict[str, _ArgumentsChange] = {}
+        """Name of a torch function -> the change of its arguments."""
+        if op in ("div", "norm") or op in NORMS:
+            self._changes |= dict.fromkeys(NORMS.get(op, EPS_KEYWORD), self._keyword)
+        if op in ("div", "reciprocal"):
+            self._changes |= dict.fromkeys(DIVISION, _argument(1, "other", self._away_from_zero))
+            self._changes |= dict.fromkeys(RECIPROCAL, _argument(0, "input", self._away_from_zero))
+        if op == "norm":
+            names = ("norm", "vector_norm", "linalg_norm", "linalg_vector_norm")
+            self._changes |= dict.fromkeys(names, _argument(0, "input", lambda x: x + eps))
+        if (domain := DOMAINS.get(op)) is not None:
+            clamped = _argument(domain.argument, "input", lambda x: domain.clamp(x, eps))
+            self._changes |= dict.fromkeys(domain.names, clamped)
+
+    def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+        """The call with changed arguments, where it is one of `op` at the line."""
+        change = self._changes.get(getattr(func, "__name__", ""))
+        frame = calling_frame(self.file, self.line) if change is not None else None
+        if change is None or frame is None:
+            return func, args, kwargs
+        self.used += 1
+        others, named = change(list(args), dict(kwargs))
+        if not all(_unchanged(a, b) for a, b in zip(args, others, strict=True)):
+            self._moved[frame.f_code, frame.f_lasti] = None
+        return func, others, named
+
+    @property
+    def spans(self) -> list[Span]:
+        """The expressions whose arguments were changed; a line may call the operator several times."""
+        places = (Where(code, self.line, lasti, None) for code, lasti in self._moved)
+        return [place.span for place in places if place.span is not None]
+
+    def _away_from_zero(self, x: Any) -> Any:
+        if not isinstance(x, torch.Tensor):
+            self.signed = True  # a plain number has no clamp
+            return x if x else self.eps
+        if x.is_complex():
+            return x + self.eps
+        if not x.is_floating_point():
+            self.whole = True
+            return torch.where(x == 0, 1, x)
+        self.signed = self.signed or bool((x < 0).any())
+        return torch.where(x.abs() < self.eps, torch.where(x < 0, -self.eps, self.eps).to(x.dtype), x)
+
+    def _keyword(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        if isinstance(kwargs.get("eps"), (int, float)):
+            kwargs["eps"] = max(kwargs["eps"], self.eps)
+        elif args and isinstance(args[-1], float):
+            args[-1] = max(args[-1], self.eps)
+        return args, kwargs
+
+
+def _argument(position: int, key: str, change: Callable[[Any], Any]) -> _ArgumentsChange:
+    """A change of one argument, given by position or by keyword."""
+
+    def changed(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        if position < len(args):
+            args[position] = change(args[position])
+        elif key in kwargs:
+            kwargs[key] = change(kwargs[key])
+        return args, kwargs
+
+    return changed
+
+
+def _unchanged(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, torch.Tensor) and a.layout == torch.strided and torch.equal(a, b))

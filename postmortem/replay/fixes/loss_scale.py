@@ -1,0 +1,41 @@
+"""Lower the loss scale."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.diagnoses.shared.schedule import value_at
+from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+from postmortem.replay.step.overrides import Overrides
+
+if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit, Fix
+    from postmortem.core.view import View
+
+
+@fix
+class LossScale(BaseFix):
+    """Sets the loss scale to 1.
+
+    What it changes: the GradScaler multiplies the loss by 1, so that gradients are not scaled.
+
+    When it is tried: on steps with a GradScaler.
+
+    What a cure says: the scaled gradients overflow float16, the gradients themselves do not.
+    """
+
+    name = "loss_scale"
+    order = 80
+    what = "loss scale 1"
+    overrides = Overrides(loss_scale=1.0)
+
+    def applies(self, case: Case) -> bool:
+        """Where the step uses a GradScaler."""
+        return case.reruns.runner.scaler is not None
+
+    def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice:
+        """A scale below the one in the log."""
+        at = value_at(view.main("loss_scale"), culprit.step) if view is not None else None
+        below = f"the {at:g} of that step" if at is not None else "that of the step"
+        text = f"a loss scale below {below}, backing off by half at each overflow (at 1 the step was cured)"
+        return Advice(Scope.PRECISION, text)

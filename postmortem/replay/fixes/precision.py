@@ -1,0 +1,110 @@
+"""Compute the whole step in another precision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+from postmortem.replay.step.overrides import Overrides
+
+if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit, Fix
+    from postmortem.core.view import View
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class _Precision(BaseFix):
+    """A fix that computes the whole step in one precision. `advised`: its name in the advice."""
+
+    advised: str
+
+    def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
+        """The precisions that are enough for an overflow, at most two, in one sentence: that of the first of them."""
+        cures = [kind for kind in (SinglePrecision, BFloat16, DoublePrecision) if kind().cure(culprit)]
+        if culprit.cause != "dtype-overflow" or not isinstance(self, cures[0]):
+            return None
+        where = f"{culprit.file}:{culprit.line}" if culprit.file else "the step"
+        shown = " or ".join(kind.advised for kind in cures[:2])
+        return Advice(Scope.PRECISION, f"compute {where} in {shown} (the whole step in it was cured)")
+
+
+@fix
+class SinglePrecision(_Precision):
+    """Computes the whole step in single precision.
+
+    What it changes: parameters, buffers, optimizer state and batch are cast to float32; autocast is off.
+
+    When it is tried: on steps that fail under autocast or with parameters in half precision.
+
+    What a cure says: half precision is at fault. The operator named overflows in it, or loses the digits that it needs.
+    """
+
+    name = "fp32"
+    order = 30
+    what = "the whole step in single precision"
+    overrides = Overrides(dtype="fp32")
+    advised = "fp32"
+
+    def applies(self, case: Case) -> bool:
+        """Where the step computes in half precision."""
+        runner = case.reruns.runner
+        runner.restore(case.reruns.before)  # a rerun in another precision leaves its types behind
+        half = any(p.dtype in _HALF for p in runner.named_parameters().values())
+        return half or runner.train_step.autocast is not None
+
+
+@fix
+class BFloat16(_Precision):
+    """Computes the step in bfloat16 instead of half precision.
+
+    What it changes: autocast casts to bfloat16.
+
+    When it is tried: on steps that fail under autocast to float16.
+
+    What a cure says: a number exceeds the range of float16, which ends at 65504; bfloat16 has the range of float32.
+    """
+
+    name = "bf16"
+    order = 40
+    what = "bfloat16 instead of half precision"
+    overrides = Overrides(dtype="bf16")
+    advised = "bf16 in place of fp16"
+
+    def applies(self, case: Case) -> bool:
+        """Where autocast casts to float16."""
+        return case.reruns.runner.train_step.autocast == "fp16"
+
+
+@fix
+class DoublePrecision(_Precision):
+    """Computes the whole step in double precision.
+
+    What it changes: parameters, buffers, optimizer state and batch are cast to float64; autocast is off.
+
+    When it is tried: on every step that fails, and on all steps of a training that diverged.
+
+    What a cure says: rounding or overflow is at fault. A singularity, such as the logarithm of zero, stays in every
+    precision.
+    """
+
+    name = "fp64"
+    order = 50
+    what = "the whole step in double precision"
+    overrides = Overrides(dtype="fp64")
+    advised = "fp64"
+
+
+def measure_precision(case: Case) -> None:
+    """Sets `precision_only` of the culprit: whether the fault is gone in double precision."""
+    fails, _ = case.in_precision("fp64")
+    case.found = replace(case.found, precision_only=None if fails is None else not fails)
+    if fails is None:
+        case.how.append(f"not run in double precision: {case.reruns.failure}")
+    uncast = Overrides(dtype="fp64", casts_follow=True)
+    if fails and case.found.cause == "dtype-overflow" and case.reruns.fails(uncast) is False:
+        note = "in double precision it happens as well, as the code casts to half precision"
+        case.how.append(f"{note}; without these casts it does not")

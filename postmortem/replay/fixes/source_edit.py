@@ -1,0 +1,137 @@
+"""Writes a tried change of one line as a unified diff of the user's source."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+from typing import TYPE_CHECKING
+
+from postmortem.replay.trace.singular import DIVISION, DOMAINS, RECIPROCAL
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Span = tuple[int, int, int, int]
+"""First and last line, first and last column (in UTF-8 bytes) of an expression."""
+
+
+def suggested_line(file: str, spans: Sequence[Span | None], line: int, op: str, eps: float, signed: bool) -> str | None:
+    """A unified diff that adds the epsilon or clamp to the expressions at `spans`.
+
+    op: the singular operator. signed: its argument takes both signs, so that an epsilon is added instead of a clamp.
+    None where an expression cannot be parsed or does not call `op`.
+    """
+    source = linecache.getlines(file)
+    insertions: set[_Insertion] = set()
+    for span in spans:
+        more = _insertions(source, span, line, op, eps, signed)
+        if more is None:
+            return None
+        insertions.update(more)
+    rows: dict[int, bytes] = {}
+    # from the end of a row, so that the columns before stay valid
+    for number, column, _, text in sorted(insertions, key=lambda i: (i[0], -i[1], i[2])):
+        raw = rows.get(number) or source[number - 1].rstrip("\n").encode()
+        rows[number] = raw[:column] + text.encode() + raw[column:]
+    return _diff(file, {n: (source[n - 1].rstrip("\n"), rows[n].decode()) for n in sorted(rows)})
+
+
+_Insertion = tuple[int, int, int, str]
+"""Line, column, order among insertions at the same place (nested expressions may end together), text."""
+
+
+def _insertions(
+    source: list[str], span: Span | None, line: int, op: str, eps: float, signed: bool
+) -> list[_Insertion] | None:
+    """The insertions that change the expression at `span`."""
+    operands = (_singular_part(node, op) for node in _nodes(source, span, line))
+    operand = next((found for found in operands if found is not None), None)
+    if operand is None or operand.lineno != operand.end_lineno:
+        return None
+    raw = source[operand.lineno - 1].rstrip("\n").encode()
+    row, start, end = operand.lineno, operand.col_offset, operand.end_col_offset or operand.col_offset
+    plain = isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    in_brackets = not plain and re.search(rb"(^|[^\w)\]])\($", raw[:start]) is not None and raw[end : end + 1] == b")"
+    opening, closing = (row, start, end - start, "("), (row, end, start - end)
+    if signed and op not in DOMAINS:
+        return [(*closing, f" + {eps:g}")] if in_brackets else [opening, (*closing, f" + {eps:g})")]
+    clamp = DOMAINS[op].clamp_code(eps) if op in DOMAINS else f".clamp(min={eps:g})"
+    if in_brackets:
+        return [(row, end + 1, start - end - 2, clamp)]
+    return [(*closing, clamp)] if plain else [opening, (*closing, f"){clamp}")]
+
+
+def contiguous_line(file: str, span: Span | None) -> str | None:
+    """A unified diff that makes the first argument of the call at `span` contiguous; None where there is no call."""
+    source = linecache.getlines(file)
+    nodes = _nodes(source, span, span[0]) if span else []
+    called = next((n for n in nodes if isinstance(n, ast.Call) and _span(n) == span), None)
+    if called is None or not called.args or called.args[0].lineno != called.args[0].end_lineno:
+        return None
+    given = called.args[0]
+    row = source[given.lineno - 1].rstrip("\n")
+    raw, start, end = row.encode(), given.col_offset, given.end_col_offset or given.col_offset
+    text = raw[start:end].decode()
+    kept = text if isinstance(given, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({text})"
+    return _diff(file, {given.lineno: (row, raw[:start].decode() + kept + ".contiguous()" + raw[end:].decode())})
+
+
+def _nodes(source: list[str], span: Span | None, line: int) -> list[ast.expr | ast.AugAssign]:
+    """The expression or augmented assignment at `span`; where there is none, all of them on the line."""
+    try:
+        tree = (_piece(source, span) if span is not None else None) or ast.parse("".join(source))
+    except SyntaxError:
+        return []
+    nodes = [n for n in ast.walk(tree) if isinstance(n, (ast.expr, ast.AugAssign))]
+    nodes = [n for n in nodes if n.lineno <= line <= (n.end_lineno or n.lineno)]
+    return [n for n in nodes if _span(n) == span] or nodes
+
+
+def _piece(source: list[str], span: Span) -> ast.Module | None:
+    """The source at `span`, parsed without the rest of the file; None where it does not parse alone."""
+    first, last, start, end = span
+    rows = [row.encode() for row in source[first - 1 : last]]
+    if not rows or rows[0][:start].rstrip().endswith(b"."):
+        return None  # a method call on its own line: the object stands on the line before
+    rows[-1] = rows[-1][:end]
+    rows[0] = b" " * start + rows[0][start:]
+    for head, tail in ((b"(\n", b"\n)"), (b"if 1:\n", b"")):  # an expression, an assignment
+        try:
+            tree = ast.parse(head + b"".join(rows) + tail)
+        except SyntaxError:
+            continue
+        return ast.increment_lineno(tree, first - 2)
+    return None
+
+
+def _span(node: ast.expr | ast.AugAssign) -> tuple[int, int | None, int, int | None]:
+    return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
+
+
+def _diff(file: str, lines: dict[int, tuple[str, str]]) -> str:
+    hunks = [f"@@ -{n} +{n} @@\n-{old}\n+{new}\n" for n, (old, new) in lines.items()]
+    return f"--- {file}\n+++ {file}\n{''.join(hunks)}"
+
+
+def _singular_part(node: ast.AST, op: str) -> ast.expr | None:
+    """The argument of `op` in `node` that must stay away from the pole; None where `node` does not call `op`."""
+    divides = op in ("div", "reciprocal")
+    if isinstance(node, (ast.BinOp, ast.AugAssign)) and divides and isinstance(node.op, ast.Div):
+        return node.right if isinstance(node, ast.BinOp) else node.value
+    if isinstance(node, ast.BinOp) and op in ("pow", "float_power") and isinstance(node.op, ast.Pow):
+        return node.left
+    if not isinstance(node, ast.Call):
+        return None
+    called = node.func
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    if name not in (DOMAINS[op].names if op in DOMAINS else DIVISION | RECIPROCAL if divides else ()):
+        return None
+    position = DOMAINS[op].argument if op in DOMAINS else 0 if name in RECIPROCAL else 1
+    arguments = [called.value, *node.args] if isinstance(called, ast.Attribute) and _is_method(called) else node.args
+    return arguments[position] if position < len(arguments) else None
+
+
+def _is_method(called: ast.Attribute) -> bool:
+    """Whether this is a method of a tensor and no function of torch (``F.log``)."""
+    return not (isinstance(called.value, ast.Name) and called.value.id in ("torch", "F", "special"))

@@ -1,0 +1,151 @@
+"""What a replay that was rolled forward says about the run: the culprit, or why none can be named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postmortem.checkpoints.find import shown
+from postmortem.checkpoints.health import inspect
+from postmortem.core.culprit import Culprit
+from postmortem.core.errors import ReplayError
+from postmortem.replay.culprit.localize import localize
+from postmortem.replay.recipe.user_errors import describe
+from postmortem.replay.rerun.determinism import Fault, run_again
+from postmortem.replay.roll.fidelity import compare
+from postmortem.replay.roll.level import leaps
+
+if TYPE_CHECKING:
+    from postmortem.replay.attempts import Attempt, Attempts
+    from postmortem.replay.roll.roll import Roll
+
+Judged = tuple[Culprit, bool]
+"""A culprit, and whether the run could be judged at all."""
+
+
+class Verdict:
+    """Judges an attempt of `attempts`. fix: whether repairs are tried."""
+
+    def __init__(self, attempts: Attempts, *, fix: bool) -> None:
+        self.attempts, self.aim, self.fix = attempts, attempts.aim, fix
+
+    def of(self, attempt: Attempt) -> Judged:
+        """The culprit of the attempt. Raises ReplayError if the batches end before the step that is wanted."""
+        done, fidelity = attempt.roll, attempt.fidelity
+        trail = [f"rolled forward from {shown(self.attempts.path)}, steps {done.first} to {done.last}"]
+        trail += self._other_than_asked(done)
+        if fidelity.compared:
+            trail.append(fidelity.note)
+        log_ends = self.attempts.log_ends
+        wanted = min([s for s in (self.aim.step, log_ends) if s is not None], default=done.last)
+        if done.ended and done.fault is None and done.last < wanted:
+            raise ReplayError(done.ended)
+        fault = done.fault
+        if fault is None and self.aim.failed:
+            fault = done.overflow
+        distrust = bool(fidelity.compared) and not fidelity.ok
+        if fault is not None:
+            return self._failed(attempt, fault, trail, distrust=distrust)
+        if done.diverged_at is None and self.aim.grows and not distrust:
+            leapt = leaps([r.loss for r in done.results])
+            done.diverged_at = done.first + leapt if leapt else None
+        if done.diverged_at is not None and self.aim.failed:
+            found = self._localize(attempt, Fault(done), trail)
+            at = done.diverged_at if found.cause == "divergence" else found.step
+            return replace(found, step=at), not distrust
+        if self.aim.nonfinite:
+            return self._not_reproduced(attempt, trail)
+        return self._nothing_found(attempt, trail, distrust=distrust)
+
+    def _failed(self, attempt: Attempt, fault: int, trail: list[str], *, distrust: bool) -> Judged:
+        done = attempt.roll
+        if distrust and not self._where_the_log_fails(attempt, fault):
+            raised = "" if done.raised is None else f" ({describe('it', done.raised)})"
+            other = "it is not the run that is replayed, so nothing is blamed"
+            trail.append(f"the replay fails at step {fault}{raised}, the log does not: {other}")
+            return _unknown(attempt, trail, cause="none"), False
+        again = run_again(attempt.runner, done, fault)
+        trail.append(again.message)
+        if again.transient:
+            return _unknown(attempt, trail, cause="transient", step=fault, established="observed"), True
+        found = self._localize(attempt, Fault(done, again), trail)
+        return replace(found, step=fault), not distrust
+
+    def _localize(self, attempt: Attempt, fault: Fault, trail: list[str]) -> Culprit:
+        found = localize(attempt.runner.train_step, runner=attempt.runner, rolled=fault, fixes=self.fix)
+        return replace(found, fidelity=attempt.fidelity, how=(*trail, *found.how))
+
+    def _other_than_asked(self, done: Roll) -> list[str]:
+        """A note if the step that was examined is not the one that was asked for, or is not in the log."""
+        asked, fault, log_ends = self.aim.asked, done.fault, self.attempts.log_ends
+        if asked is None:
+            return []
+        beyond = log_ends is not None and asked > log_ends
+        request = f"step {asked} was asked for"
+        if beyond:
+            request = f"step {asked} lies beyond the log, which ends at step {log_ends}"
+        if fault is not None and fault < asked:
+            return [f"{request}: step {fault} comes before it and is the first at fault"]
+        if done.last < asked:
+            why = ", where the batches end" if done.ended else ""
+            return [f"{request}: replayed up to step {done.last} instead{why}"]
+        return [f"{request}: nothing vouches for the steps after that"] if beyond else []
+
+    def _where_the_log_fails(self, attempt: Attempt, fault: int) -> bool:
+        """True if the fault lies where the log becomes non-finite. It is then the same fault, although earlier losses
+        differ (by noise whose random state was not saved)."""
+        until = self.aim.step
+        if until is None or not self.aim.nonfinite:
+            return False
+        losses = self.attempts.logged(attempt.runner, attempt.roll.results[0])
+        finite = [s for found in losses.values() for loss in found for s in loss.values if s < until]
+        return max(finite, default=attempt.first) <= fault <= until
+
+    def _nothing_found(self, attempt: Attempt, trail: list[str], *, distrust: bool) -> Judged:
+        if distrust:
+            trail.append("no fault appeared, and the replay does not follow the log: it says nothing about the run")
+            return _unknown(attempt, trail, cause="none"), False
+        trail.append(f"every loss, gradient and parameter stayed finite, up to step {attempt.roll.last}")
+        return _unknown(attempt, trail, cause="none", established="observed"), True
+
+    def _not_reproduced(self, attempt: Attempt, trail: list[str]) -> Judged:
+        """The log is non-finite, the replay is finite: the run continued from a bad checkpoint, or the fault was
+        transient, or the replay is not faithful."""
+        attempts, step = self.attempts, self.aim.step
+        trail = [line for line in trail if line != attempt.fidelity.note]
+        for bad in self._bad_on_the_way(attempt.roll):
+            finite = f"from {attempts.path.name} every step stays finite"
+            trail.append(f"{finite}; {bad.name}, on the way, does not: the run is replayed from there")
+            good, attempts.path = attempts.path, bad
+            second = attempts.best_attempt()
+            if second.roll.fault is not None:
+                found, judged = self.of(second)
+                attempt.fidelity, attempt.account = second.fidelity, second.account
+                resume = f"resume from {good.name} instead"
+                trail.append(f"the run went on from {bad.name}, which is not finite: {resume}")
+                return replace(found, how=(*trail, *found.how)), judged
+            attempts.path = good
+        before = [r for r in attempt.roll.results if r.step != step]
+        results = attempt.roll.results
+        earlier = compare(before, attempts.logged(attempt.runner, results[0]) if results else {})
+        if not earlier.ok:
+            return self._nothing_found(attempt, trail, distrust=True)
+        differs = "the log is not finite and the replay is"
+        trail.append(
+            f"up to step {step} the replay follows the log, there {differs}: the fault did not come back "
+            "(a hardware fault, a race, or something that the recipe does not rebuild)"
+        )
+        attempt.fidelity = replace(attempt.fidelity, note=f"{earlier.note}; at step {step} {differs}")
+        return _unknown(attempt, trail, cause="transient", step=step), False
+
+    def _bad_on_the_way(self, done: Roll) -> list[Path]:
+        """Non-finite checkpoints of steps that were finite when replayed, newest first."""
+        known = [c for c in self.attempts.checkpoints if c.step is not None and done.first <= c.step <= done.last]
+        newest_first = [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0))]
+        return [path for path in newest_first if inspect(self.attempts.here / path).finite is False]
+
+
+def _unknown(attempt: Attempt, trail: list[str], **fields: Any) -> Culprit:
+    """A culprit without a phase."""
+    return Culprit(phase="none", fidelity=attempt.fidelity, how=tuple(trail), **fields)

@@ -1,0 +1,220 @@
+"""The configuration of a run: what its logs say, and the settings file that the training saved beside them.
+
+This is the only place that looks for such a file; a scan and a replay use the same answer (`Run.config`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from postmortem.checkpoints.find import folders_above, home_of, names_a_checkpoint
+from postmortem.core.model import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from pathlib import Path
+
+    from postmortem.core.run import Run
+    from postmortem.runs.group import RunFiles
+
+NAMES = (
+    "config.json",
+    "hparams.json",
+    "args.json",
+    "hparams.yaml",  # Lightning's loggers
+    "config.yaml",  # W&B, detectron2, many training scripts
+    "config.yml",
+    "args.yaml",  # timm, Ultralytics
+    ".hydra/config.yaml",  # Hydra's composed configuration
+)
+"""Names of settings files, relative to a folder of the run; the first that holds settings counts."""
+MOST_BYTES = 1 << 20
+MOST_VALUES = 100_000
+"""Values of a YAML file with its aliases written out: a few lines of nested aliases stand for billions."""
+MOST_LEVELS = 50
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_SCALARS = {_TAG + kind for kind in ("null", "bool", "int", "float")}
+_TEXTS = {_TAG + kind for kind in ("str", "timestamp", "value")}
+_LISTS = {_TAG + "seq", _TAG + "python/tuple"}
+_EXPONENT = re.compile(r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)[eE][-+]?\d+")
+"""A float in YAML 1.2 (1e-3); YAML 1.1, which PyYAML reads, wants a point in it."""
+
+
+def config_of_run(
+    logged: dict[str, Any],
+    files: RunFiles,
+    roots: Sequence[Path],
+    shared: Collection[Path],
+    problems: list[Problem],
+) -> dict[str, Any]:
+    """The configuration of a run: what its logs say (`logged`), overridden by the settings file beside them.
+
+    The file is looked for in the folder of the run, in those of its logs, and in the folders above them up to one
+    of `roots`, as long as these are not `shared` with other runs. What cannot be understood is added to `problems`.
+    """
+    own = files.path if files.path.is_dir() else files.path.parent
+    of_logs = (part.path.parent for part in files.parts)
+    inside = [folder for folder in of_logs if not names_a_checkpoint(folder)]  # there it is the model's, not the run's
+    return {**logged, **find_config([own, *inside, *folders_above(own, roots, shared)], problems)}
+
+
+def config_for_replay(run: Run | None, target: Path, problems: list[Problem]) -> dict[str, Any]:
+    """The configuration for a replay of `target`: that of its run, over the settings file saved with a checkpoint."""
+    folder = target if target.is_dir() else target.parent
+    beside = find_config([folder, home_of(folder) if run is not None else folder.parent], problems)
+    return {**beside, **(run.config if run is not None else {})}
+
+
+def find_config(folders: Iterable[Path], problems: list[Problem]) -> dict[str, Any]:
+    """The settings of the first file in `folders` that has one of `NAMES` and holds any; {} where there is none."""
+    for path in (folder / name for folder in dict.fromkeys(folders) for name in NAMES):
+        if found := _settings_in(path, problems):
+            return found
+    return {}
+
+
+def _settings_in(path: Path, problems: list[Problem]) -> dict[str, Any]:
+    try:
+        status = path.stat()
+    except OSError:
+        return {}  # not there
+    if not stat.S_ISREG(status.st_mode):
+        return {}
+    try:
+        if status.st_size >= MOST_BYTES:
+            raise _NotUnderstood(f"is not read as a configuration: {status.st_size} bytes, more than {MOST_BYTES}")
+        found, left_out = (_from_json if path.suffix == ".json" else _from_yaml)(path.read_bytes())
+        if found is not None and not isinstance(found, dict):
+            raise _NotUnderstood("holds no names with values, so it is no configuration")
+    except (OSError, _NotUnderstood) as error:
+        what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+        problems.append(Problem(path=str(path), what=what, lost="the run's configuration"))
+        return {}
+    if left_out:
+        what = "values that are no plain data (Python objects)"
+        lost = f"{len(left_out)} {'setting' if len(left_out) == 1 else 'settings'}: {_listed(left_out)}"
+        problems.append(Problem(path=str(path), what=what, kept="the other settings", lost=lost))
+    return found or {}
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
+
+
+def _from_json(data: bytes) -> tuple[Any, list[str]]:
+    try:
+        return json.loads(data.decode("utf-8")), []
+    except (ValueError, RecursionError) as error:
+        raise _NotUnderstood(f"is not JSON: {error}") from error
+
+
+def _from_yaml(data: bytes) -> tuple[Any, list[str]]:
+    """The plain data of a YAML document, and the dotted names of the keys whose values are no plain data."""
+    try:
+        _check_size(data)
+        node = yaml.compose(data, Loader=_LOADER)
+        document = _PlainYaml()
+        found = None if node is None else document.value(node, ())
+    except yaml.YAMLError as error:
+        raise _NotUnderstood(f"is not YAML: {' '.join(str(error).split())}") from error
+    except _NoPlainData as error:
+        raise _NotUnderstood("is not read as a configuration: no plain data, but a Python object") from error
+    return _without_wandb_wrapping(found), document.left_out
+
+
+def _check_size(data: bytes) -> None:
+    """Raises _NotUnderstood for too many values, and for deep nesting: libyaml's composer would overflow the stack."""
+    level = 0
+    for count, event in enumerate(yaml.parse(data, Loader=_LOADER)):
+        level += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if level > MOST_LEVELS:
+            raise _NotUnderstood(f"is not read as a configuration: nested more than {MOST_LEVELS} levels deep")
+        if count > 2 * MOST_VALUES:  # a key and its value
+            raise _NotUnderstood(f"is not read as a configuration: more than {MOST_VALUES} values")
+
+
+def _without_wandb_wrapping(config: Any) -> Any:
+    """W&B's config.yaml holds ``{value: …, desc: …}`` for each key, and keys of its own."""
+    if not isinstance(config, dict) or not ({"_wandb", "wandb_version"} & config.keys()):
+        return config
+    own = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
+    return {key: value.get("value", value) if isinstance(value, dict) else value for key, value in own.items()}
+
+
+class _NotUnderstood(Exception):
+    """A file that is not used; the message says why."""
+
+
+class _NoPlainData(Exception):
+    """A value that only its own program could build."""
+
+
+class _PlainYaml:
+    """Numbers, texts, lists and mappings of a composed YAML document; nothing in it is executed.
+
+    `left_out` are the dotted names of the keys whose values are tagged as something else (``!!python/object``).
+    """
+
+    def __init__(self) -> None:
+        self.left_out: list[str] = []
+        self.values = 0
+        self.constructor = yaml.constructor.SafeConstructor()
+
+    def value(self, node: Any, where: tuple[str, ...]) -> Any:
+        """The data of a node whose keys from the top are `where`. _NoPlainData where its tag is not understood."""
+        self.values += 1
+        if self.values > MOST_VALUES:
+            raise _NotUnderstood(f"is not read as a configuration: more than {MOST_VALUES} values")
+        if len(where) > MOST_LEVELS:
+            raise _NotUnderstood(f"is not read as a configuration: nested more than {MOST_LEVELS} levels deep")
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if isinstance(node, yaml.MappingNode) and node.tag == _TAG + "map":
+            return self._mapping(node, where)
+        if isinstance(node, yaml.SequenceNode) and node.tag in _LISTS:
+            return [self.value(inner, (*where, str(i))) for i, inner in enumerate(node.value)]
+        raise _NoPlainData
+
+    def _scalar(self, node: Any) -> Any:
+        if node.tag == _TAG + "str" and not node.style and _EXPONENT.fullmatch(node.value):
+            return float(node.value)
+        if node.tag in _TEXTS:
+            return node.value
+        if node.tag not in _SCALARS:
+            raise _NoPlainData
+        try:
+            return self.constructor.construct_object(node)
+        except (ValueError, KeyError) as error:  # an explicit tag: !!int x, !!bool x
+            raise _NoPlainData from error
+
+    def _mapping(self, node: Any, where: tuple[str, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key, inner in node.value:
+            name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            try:
+                if key.tag == _TAG + "merge":
+                    for source in inner.value if isinstance(inner, yaml.SequenceNode) else [inner]:
+                        for inherited, value in self._merged(source, where).items():
+                            merged.setdefault(inherited, value)
+                elif not isinstance(key, yaml.ScalarNode):
+                    raise _NoPlainData
+                else:
+                    found[name] = self.value(inner, (*where, name))
+            except _NoPlainData:
+                self.left_out.append(".".join((*where, name)))
+        return merged | found
+
+    def _merged(self, node: Any, where: tuple[str, ...]) -> dict[str, Any]:
+        """The mapping that ``<<: *name`` merges."""
+        value = self.value(node, (*where, "<<"))
+        if not isinstance(value, dict):
+            raise _NoPlainData
+        return value

@@ -1,0 +1,70 @@
+"""What the name of a log says: the rank, the Slurm job, the process that wrote it, the run it is named after."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_EVENT_FILE = re.compile(r"tfevents\.(?P<time>\d+)\.(?P<writer>.+?)(?:\.\d+)?(?:\.v2)?$")
+_RANK = re.compile(r"[-_.]?(?:global_?)?(?:rank|worker|proc|task)[-_.]?(?P<rank>\d{1,5})(?!\d)", re.IGNORECASE)
+_RANK_FOLDER = re.compile(r"rank[-_]?(\d+)")
+_TORCHRUN = re.compile(r"attempt_\d+/(?P<rank>\d+)/std(?:out|err)\.log$")
+_JOB = re.compile(r"(?<!\d)(?P<job>\d{4,10})(?:_(?P<array>\d+))?(?!\d)")
+_ENDINGS = re.compile(r"(?:\.(?:log|out|err|txt|csv|tsv|jsonl?|o|e))+$", re.IGNORECASE)
+_STREAM = re.compile(r"(?:^|[-_.])(?:std)?(?:out|err(?:or)?|log)$", re.IGNORECASE)
+_STANDARD_TABLES = {
+    *("metrics", "results", "progress", "history", "log", "scalars"),
+    *("train", "training", "val", "valid", "validation", "test"),
+}
+
+
+def run_key(path: Path, *, table: bool = False) -> str:
+    """The part of a file name that names its run: without ending, rank and stream (``a_rank0.err`` -> ``a``).
+
+    Empty for a `table` with a usual name, such as metrics.csv: it is that of its folder.
+    """
+    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", path.name)))
+    return "" if table and stem.lower() in _STANDARD_TABLES else stem
+
+
+def rank_in_name(path: Path) -> int:
+    """The rank that a file name says, -1 where it says none."""
+    found = _RANK.search(path.stem)
+    return int(found["rank"]) if found else -1
+
+
+def rank_of_folder(folder: Path) -> int:
+    """The rank of a folder named ``rank_3``, -1 for any other."""
+    found = _RANK_FOLDER.fullmatch(folder.name)
+    return int(found[1]) if found else -1
+
+
+def torchrun_rank(path: Path) -> int:
+    """The rank of a file that ``torchrun --redirects`` wrote (``attempt_0/3/stderr.log``), -1 for any other."""
+    found = _TORCHRUN.search(path.as_posix())
+    return int(found["rank"]) if found else -1
+
+
+def slurm_job(path: Path) -> str | None:
+    """The Slurm job id in a file name, with its array index; a year or a date is none."""
+    for match in _JOB.finditer(path.name):
+        job = match["job"]
+        if not (len(job) in (4, 8) and job.startswith(("19", "20"))):
+            return match[0] if match["array"] else job
+    return None
+
+
+def event_writer(path: Path) -> str | None:
+    """Host and process that wrote an event file."""
+    found = _EVENT_FILE.search(path.name)
+    return found["writer"] if found else None
+
+
+def order_of_writing(path: Path) -> int:
+    """What sorts the files of a run as they were written: the time of an event file, else the Slurm job, else 0."""
+    found = _EVENT_FILE.search(path.name)
+    stamp = found["time"] if found else slurm_job(path) or "0"
+    return int(stamp.split("_")[0])

@@ -1,0 +1,50 @@
+"""Keeping an operator away from its singularity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from postmortem.replay.fixes.eps import Epsilon  # noqa: E402
+from tests.cases import case  # noqa: E402
+
+pytestmark = pytest.mark.torch
+cures, leaves = case("cures"), case("leaves")
+
+
+@cures(Epsilon)
+def test_cures_a_division_by_zero_and_writes_the_line(ask: Any, outcome: Any) -> None:
+    """The divisor kept away from zero cures the step; the changed line is suggested."""
+
+    def step(m: Any, b: Any) -> Any:
+        return (m(b["x"]) / b["d"]).sum()
+
+    culprit = ask(step, {"x": torch.ones(3, 4), "d": torch.tensor([[1.0], [0.0], [2.0]])})
+    assert (culprit.op, outcome(culprit, "eps")) == ("div", True)
+    assert '+        return (m(b["x"]) / b["d"].clamp(min=1e-06)).sum()' in culprit.suggestion.splitlines()
+
+
+@cures(Epsilon)
+def test_cures_an_optimizer_without_eps(ask: Any, outcome: Any) -> None:
+    """0 / 0 in the update of Adam: there is no line of the user's, so that the optimizer gets an eps."""
+    model = torch.nn.Linear(4, 4, bias=False)
+    culprit = ask(lambda m, b: m(b).sum() * 0, torch.ones(2, 4), model, torch.optim.Adam(model.parameters(), eps=0.0))
+    assert (culprit.phase, outcome(culprit, "eps"), culprit.suggestion) == ("optimizer", True, None)
+
+
+@leaves(Epsilon)
+def test_does_not_cure_a_quotient_that_overflows_far_from_zero(ask: Any, outcome: Any) -> None:
+    """1e38 / 1e-3 is too large, and 1e-3 is farther from zero than any epsilon."""
+    batch = {"x": torch.full((3, 4), 1e38), "d": torch.full((3, 1), 1e-3)}
+    culprit = ask(lambda m, b: ((b["x"] + m.weight[0]) / b["d"]).sum(), batch)
+    assert (culprit.op, outcome(culprit, "eps"), culprit.suggestion) == ("div", False, None)
+
+
+@leaves(Epsilon)
+def test_is_not_tried_on_an_operator_without_a_singularity(ask: Any, outcome: Any) -> None:
+    """An exponential that overflows has no argument to be kept away from anything."""
+    culprit = ask(lambda m, b: (m(b) * 0 + 100).exp().sum(), torch.ones(2, 4))
+    assert (culprit.op, outcome(culprit, "eps")) == ("exp", None)

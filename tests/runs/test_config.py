@@ -1,0 +1,161 @@
+"""The configuration of a run: one answer for a scan and a replay."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import postmortem
+from postmortem.core.view import View
+
+TABLE = "epoch,step,train_loss\n" + "".join(f"{step // 50},{step},{2 - 0.01 * step}\n" for step in range(100))
+
+
+RECIPE = """
+from pathlib import Path
+
+def recipe(ctx):
+    Path({asked!r}).write_text(repr(ctx.config))
+    raise ValueError("enough")
+"""
+
+
+def lightning(folder: Path, hparams: str) -> Path:
+    """A folder as Lightning's CSVLogger leaves it."""
+    version = folder / "lightning_logs" / "version_0"
+    version.mkdir(parents=True)
+    (version / "metrics.csv").write_text(TABLE)
+    (version / "hparams.yaml").write_text(hparams)
+    return folder
+
+
+def config(folder: Path, name: str, text: str | bytes) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """The configuration of a run with this settings file, and (what, lost) of its problems."""
+    (folder / "metrics.csv").write_text(TABLE)
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    run = postmortem.load(folder)
+    assert all(p.path == str(path) for p in run.problems)
+    return run.config, [(p.what, p.lost) for p in run.problems]
+
+
+def test_a_lightning_run_that_stops_early_is_a_silent_death(tmp_path: Path) -> None:
+    """The hyperparameters of a Lightning folder are the run's configuration, so its planned length is known."""
+    report = postmortem.scan(lightning(tmp_path / "exp", "lr: 0.1\nmax_epochs: 10\n")).runs[0]
+    assert report.run is not None
+    assert report.run.config == {"lr": 0.1, "max_epochs": 10}
+    (silent,) = (f for f in report.findings if f.name == "silent-death")
+    assert silent.evidence == {"done": 2.0, "planned": 10.0, "unit": "epoch"}
+
+
+def test_a_replay_gets_the_configuration_of_the_scan(tmp_path: Path) -> None:
+    """`ctx.config` of a recipe is `Run.config`."""
+    torch = pytest.importorskip("torch")
+    folder = lightning(tmp_path / "exp", "lr: 0.1\noptim:\n  name: sgd\n")
+    torch.save({"model": {"w": torch.ones(1)}, "step": 10}, folder / "step_10.pt")
+    asked = tmp_path / "config.txt"
+    (folder / "recipe.py").write_text(RECIPE.format(asked=str(asked)))
+    with pytest.raises(postmortem.PostmortemError, match="enough"):
+        postmortem.api.replay(folder)
+    assert asked.read_text() == repr(postmortem.load(folder).config) == "{'lr': 0.1, 'optim': {'name': 'sgd'}}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [
+        ("config.json", '{"lr": 0.1, "optim": {"name": "sgd"}}', {"lr": 0.1, "optim": {"name": "sgd"}}),
+        ("hparams.yaml", "lr: 1e-3\nbetas: !!python/tuple [0.9, 0.999]\n", {"lr": 0.001, "betas": [0.9, 0.999]}),
+        ("config.yaml", "wandb_version: 1\n_wandb:\n  value: {a: 1}\nlr:\n  desc: null\n  value: 0.1\n", {"lr": 0.1}),
+        (
+            "config.yml",
+            "base: &base {lr: 0.1, size: 3}\nown: {<<: *base, lr: 2}\n",
+            {"base": {"lr": 0.1, "size": 3}, "own": {"lr": 2, "size": 3}},
+        ),
+        (
+            "args.yaml",
+            "# timm\nlr: 0.1\nsched: 'a b'\namp: true\nclip: null\ndate: 2026-01-01\n",
+            {"lr": 0.1, "sched": "a b", "amp": True, "clip": None, "date": "2026-01-01"},
+        ),
+        (".hydra/config.yaml", "trainer:\n  max_epochs: 10\n", {"trainer": {"max_epochs": 10}}),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 20 else "",
+)
+def test_settings_files(tmp_path: Path, name: str, text: str, found: dict[str, Any]) -> None:
+    """Each usual name and style of a settings file is read, nested keys included."""
+    assert config(tmp_path, name, text) == (found, [])
+
+
+def test_nested_settings_count(tmp_path: Path) -> None:
+    """Detectors find a setting by the last part of its key at any level, outer levels first."""
+    (tmp_path / "metrics.csv").write_text(TABLE)
+    text = "generator: {optim: {lr: 0.1}}\noptim: {lr: 0.3}\nmodel.lr: 0.5\nsteps: {value: 7}\n"
+    (tmp_path / "config.yaml").write_text(text)
+    view = View(postmortem.load(tmp_path))
+    rates = [("model.lr", 0.5), ("optim.lr", 0.3), ("generator.optim.lr", 0.1)]
+    assert list(view.settings("steps", "lr")) == [("steps", 7.0), *rates]
+
+
+def test_python_objects_are_left_out_and_never_built(tmp_path: Path) -> None:
+    """Lightning dumps whatever it is given: keys with Python objects are reported by name, the others are kept."""
+    made = tmp_path / "made"
+    optim = "optim:\n  kind: adam\n  dtype: !!python/name:torch.float32 ''\n"
+    text = f"lr: 0.1\nroot: !!python/object/apply:os.mkdir [{made}]\n{optim}"
+    found, problems = config(tmp_path, "hparams.yaml", text)
+    assert found == {"lr": 0.1, "optim": {"kind": "adam"}}
+    assert problems == [("values that are no plain data (Python objects)", "2 settings: root, optim.dtype")]
+    assert not made.exists()
+
+
+PAIRS = zip("abcdefgh", "bcdefghi", strict=True)
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(f"{b}: &{b} [{', '.join(9 * ['*' + a])}]\n" for a, b in PAIRS)
+MERGES = LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{x: 1}").replace(" [", " {<<: [").replace("]\n", "]}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("config.yaml", LAUGHS, "more than 100000 values"),
+        ("config.yaml", MERGES, "more than 100000 values"),
+        ("config.yaml", "a: " + "[" * 200_000, "nested more than 50 levels deep"),
+        ("config.yaml", "a: &a [*a]", "nested more than 50 levels deep"),
+        ("config.yaml", "a: [1, 2\nb: 3\n", "is not YAML"),
+        ("config.yaml", b"a: \xff\xfe", "is not YAML"),
+        ("config.yaml", "!!python/object:a.B {x: 1}", "a Python object"),
+        ("config.yaml", "a: 1\n" * 300_000, "more than 1048576"),
+        ("config.yaml", "just words", "no configuration"),
+        ("config.json", "[1, 2]", "no configuration"),
+        ("config.json", '{"a": 1', "is not JSON"),
+        ("config.json", '{"a":' * 100_000, "is not JSON"),
+    ],
+    ids=["laughs", "merges", "deep", "itself", "open", "bytes", "object", "large", "words", "list", "cut", "deep-json"],
+)
+def test_a_file_that_is_not_understood(tmp_path: Path, name: str, text: str | bytes, what: str) -> None:
+    """Broken, absurd and hostile files are a Problem that says why, at once; the next name is tried."""
+    (tmp_path / "args.yaml").write_text("lr: 0.1\n")
+    started = time.monotonic()
+    found, problems = config(tmp_path, name, text)
+    assert time.monotonic() - started < 10
+    assert found == {"lr": 0.1}
+    assert [lost for _, lost in problems] == ["the run's configuration"]
+    assert what in problems[0][0]
+
+
+def test_where_it_is_looked_for(tmp_path: Path) -> None:
+    """Above the logs up to the path asked for, but neither in a folder of several runs nor in that of a checkpoint."""
+    for name in ("one/a", "two/a", "two/b"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "metrics.csv").write_text(TABLE)
+        (tmp_path / name).with_name("config.json").write_text('{"lr": 0.1}')
+    assert postmortem.load(tmp_path / "one").config == {"lr": 0.1}
+    assert postmortem.load(tmp_path / "one" / "a").config == {}
+    assert [r.run.config for r in postmortem.scan(tmp_path / "two").runs if r.run] == [{}, {}]
+    checkpoint = tmp_path / "hf" / "checkpoint-10"
+    checkpoint.mkdir(parents=True)
+    state = '{"max_steps": 10, "log_history": [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]}'
+    (checkpoint / "trainer_state.json").write_text(state)
+    (checkpoint / "config.json").write_text('{"vocab_size": 100}')
+    assert postmortem.load(tmp_path / "hf").config == {"max_steps": 10}

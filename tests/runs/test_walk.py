@@ -1,0 +1,71 @@
+"""Which files are logs, by their first bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import postmortem
+
+ROWS = [(step, 2 - 0.001 * step) for step in range(2000)]
+TEXT = "".join(f"step {step} loss {loss:.3f} lr 1.0e-04\n" for step, loss in ROWS).encode()
+LOGS = {
+    "train.log": TEXT,
+    "train.txt": TEXT,
+    "metrics.csv": b"step,loss\n" + "".join(f"{step},{loss:.3f}\n" for step, loss in ROWS).encode(),
+    "metrics.jsonl": "".join(f'{{"step": {step}, "loss": {loss:.3f}}}\n' for step, loss in ROWS).encode(),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+@pytest.mark.parametrize("nuls", [4096, 100_000])
+def test_a_log_that_was_truncated_under_its_writer(tmp_path: Path, name: str, nuls: int) -> None:
+    """NUL bytes where the truncated part was: what follows is read, and only what stood there is reported as lost."""
+    (tmp_path / name).write_bytes(bytes(nuls) + LOGS[name])
+    run = postmortem.load(tmp_path)
+    frame = run.frame.query("tag == 'loss'")
+    assert list(frame["step"]) == [step for step, _ in ROWS]
+    assert list(frame["value"]) == pytest.approx([loss for _, loss in ROWS])
+    (problem,) = run.problems
+    assert (problem.offset, problem.lost) == (0, "what was written there, if anything")
+    assert problem.what.startswith(f"{nuls} ")
+    assert run.event_list == []
+
+
+def test_a_sparse_log(tmp_path: Path) -> None:
+    """The hole that a truncated log begins with may be larger than any memory; it is not read."""
+    with (tmp_path / "train.log").open("wb") as file:
+        file.seek(1 << 32)
+        file.write(TEXT)
+    run = postmortem.load(tmp_path)
+    assert len(run.frame.query("tag == 'loss'")) == len(ROWS)
+    assert run.problems[0].what.startswith(f"{1 << 32} NUL bytes")
+
+
+def test_holes_in_a_text(tmp_path: Path) -> None:
+    """All NUL bytes count, in as many places as there are, and the text on both sides is read."""
+    (tmp_path / "train.log").write_bytes(TEXT + bytes(5000) + b"\nstep 2000 loss 0.1\n" + bytes(300) + b"\n")
+    run = postmortem.load(tmp_path)
+    assert run.frame["step"].max() == 2000
+    (problem,) = run.problems
+    assert (problem.offset, problem.line) == (len(TEXT), 2001)
+    assert problem.what.startswith("5300 NUL bytes in the text in 2 places")
+    assert problem.lost == "what was written there, if anything"
+
+
+def test_zeros_alone(tmp_path: Path) -> None:
+    """A log that holds nothing but zeros is said to, whatever its size."""
+    for name in ("short.log", "long.log"):
+        (tmp_path / name).write_bytes(bytes(5000 if name == "short.log" else 3 << 20))
+    problems = postmortem.load(tmp_path).problems
+    assert {p.what for p in problems} == {"nothing but zero bytes, as a crashed machine leaves them"}
+    assert len(problems) == 2
+
+
+@pytest.mark.parametrize(("data", "offset"), [("step,loss\n1,2\0\n".encode("utf-16"), 28), (b"step,loss\n1,2\0\n", 13)])
+def test_the_offset_of_a_nul_in_a_table(tmp_path: Path, data: bytes, offset: int) -> None:
+    """A NUL is told by its place in the file; the zero bytes of UTF-16 are none."""
+    (tmp_path / "metrics.csv").write_bytes(data)
+    (problem,) = postmortem.load(tmp_path).problems
+    assert (problem.offset, problem.what[:12]) == (offset, "1 zero bytes")
