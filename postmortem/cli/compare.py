@@ -47,7 +47,8 @@ def _comparison_text(found: Comparison) -> str:
         lines.append("no metric has a step in common: nothing to compare")
     elif first is None:
         n = len(found.partings)
-        lines.append(f"identical in {'the only common metric' if n == 1 else f'all {n} common metrics'} at every common step")
+        metrics = "the only common metric" if n == 1 else f"all {n} common metrics"
+        lines.append(f"identical in {metrics} at every common step")
     else:
         lines.append(f"the runs first differ at step {first.exact_step}: {_values(first)}")
         beyond = [p for p in found.partings if p.beyond_noise_step is not None and p.role is not None]
@@ -58,7 +59,8 @@ def _comparison_text(found: Comparison) -> str:
     if parted:
         lines += ["", "metrics, in the order in which they first differ:"]
         for p in parted[:_SHOWN]:
-            noise = "within noise" if p.beyond_noise_step is None else f"by more than the noise from step {p.beyond_noise_step} on"
+            start = p.beyond_noise_step
+            noise = "within noise" if start is None else f"by more than the noise from step {start} on"
             lines.append(f"  step {p.exact_step}: {_values(p)}; {noise}")
         if len(parted) > _SHOWN:
             lines.append(f"  … and {len(parted) - _SHOWN} more")

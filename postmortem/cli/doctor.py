@@ -21,7 +21,10 @@ _EXTRAS = {"torch": "replay", "safetensors": "replay"}
 
 @click.command()
 def doctor() -> int:
-    """Show versions, devices, readers and plugins, what is missing and how to install it. Exit code 2 if something is broken."""
+    """Show versions, devices, readers and plugins, what is missing and how to install it.
+
+    Exit code 2 if something is broken.
+    """
     click.echo(f"postmortem {__version__}, Python {platform.python_version()}, {platform.platform()}")
     missing = [name for name in _NEEDED if not _show(name, needed=True)]
     for name in _EXTRAS:

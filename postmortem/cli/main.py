@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check saved weights for non-finite values; name the last good checkpoint.",
     ),
     "replay": ("postmortem.cli.replay:replay", "Rerun the failing step and name the culprit."),
-    "compare": ("postmortem.cli.compare:compare", "Find the first step at which two runs differ, and what else differs."),
+    "compare": ("postmortem.cli.compare:compare", "Find the first step at which two runs differ."),
     "report": ("postmortem.cli.scan:report", "Write a self-contained HTML report of the runs below PATHS."),
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
 }

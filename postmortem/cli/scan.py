@@ -67,7 +67,9 @@ _replay = click.option(
 @_ignore
 @_role
 @click.option(
-    "--fail-on", type=click.Choice(FAIL_ON), help="Exit with code 1 if there are findings of this severity or above.  [default: error]"
+    "--fail-on",
+    type=click.Choice(FAIL_ON),
+    help="Exit with code 1 for findings of at least this severity.  [default: error]",
 )
 @_checkpoints
 @_replay

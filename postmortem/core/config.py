@@ -85,7 +85,8 @@ def make_config(table: Mapping[str, Any], *, where: str) -> Config:
     for key in ("select", "ignore"):
         given = values.get(key, [])
         values[key] = tuple(
-            _checked(one, str, f"{where}: {key}") for one in _checked([given] if isinstance(given, str) else given, list, f"{where}: {key}")
+            _checked(one, str, f"{where}: {key}")
+            for one in _checked([given] if isinstance(given, str) else given, list, f"{where}: {key}")
         )
     if (fail_on := values.get("fail_on", "error")) not in FAIL_ON:
         raise UsageError(f"{where}: fail-on is {fail_on!r}, not one of {', '.join(FAIL_ON)}")
@@ -99,7 +100,8 @@ def check_roles(roles: Mapping[str, str], *, where: str) -> None:
     """UsageError where a tag is given a role that does not exist."""
     for tag, role in roles.items():
         if _checked(role, str, f"{where}: role of {tag!r}") not in ROLES:
-            raise UsageError(f"{where}: unknown role {role!r} (of tag {tag!r}){did_you_mean(role, ROLES)}; the roles are {', '.join(ROLES)}")
+            hint = f"{did_you_mean(role, ROLES)}; the roles are {', '.join(ROLES)}"
+            raise UsageError(f"{where}: unknown role {role!r} (of tag {tag!r}){hint}")
 
 
 def parse_roles(items: Iterable[str]) -> dict[str, str]:
@@ -119,7 +121,8 @@ def check_selectors(selectors: Iterable[str], known: Iterable[tuple[str, str]], 
     pairs = list(known)
     for selector in selectors:
         if not any(_fits(selector, code, name) for code, name in pairs):
-            raise UsageError(f"{where}: unknown finding {selector!r}{did_you_mean(selector, [x for p in pairs for x in p])}; see `postmortem rules`")
+            hint = did_you_mean(selector, [x for pair in pairs for x in pair])
+            raise UsageError(f"{where}: unknown finding {selector!r}{hint}; see `postmortem rules`")
 
 
 def make_options(options: type[Any], table: Mapping[str, Any], *, where: str) -> Any:
@@ -130,7 +133,9 @@ def make_options(options: type[Any], table: Mapping[str, Any], *, where: str) ->
         if name not in fields:
             raise UsageError(f"{where}: unknown option {key!r}{did_you_mean(key, fields)}")
         default = fields[name].default
-        if isinstance(default, (int, float)) and (not isinstance(value, (int, float)) or isinstance(value, bool) != isinstance(default, bool)):
+        if isinstance(default, (int, float)) and (
+            not isinstance(value, (int, float)) or isinstance(value, bool) != isinstance(default, bool)
+        ):
             raise UsageError(f"{where}: {key} = {value!r} is not a {type(default).__name__}")
         if isinstance(value, float) and not math.isfinite(value):
             raise UsageError(f"{where}: {key} = {value!r} is not a finite number")

@@ -89,7 +89,8 @@ class Registry(Generic[T]):
     def __getitem__(self, key: str) -> T:
         self._load()
         if key not in self._items:
-            raise UsageError(f"unknown {self.noun} {key!r}{did_you_mean(key, self._items)}; available: {', '.join(sorted(self._items))}")
+            hint = f"{did_you_mean(key, self._items)}; available: {', '.join(sorted(self._items))}"
+            raise UsageError(f"unknown {self.noun} {key!r}{hint}")
         return self._items[key]
 
     @property

@@ -78,7 +78,8 @@ class ChanceLevelLoss(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} stays at {number(level)}, which is ln({k}), the loss of guessing among {k} classes ({how})",
+                f"{series.tag} stays at {number(level)}, which is ln({k}), "
+                f"the loss of guessing among {k} classes ({how})",
                 end=len(series) - 1,
                 evidence={"level": level, "classes": k, "ln_classes": chance},
             )

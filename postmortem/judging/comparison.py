@@ -68,7 +68,8 @@ class Comparison:
         if self.first is None or self.first.values is None:
             return f"is identical to {self.a} at every common step"
         x, y = self.first.values
-        text = f"first differs from {self.a} at step {self.first.exact_step} ({self.first.tag} {y:.6g} instead of {x:.6g})"
+        text = f"first differs from {self.a} at step {self.first.exact_step}"
+        text += f" ({self.first.tag} {y:.6g} instead of {x:.6g})"
         changed = [f"{key} {b!r} instead of {a!r}" for key, (a, b) in self.settings.items()]
         return text + (
             f"; settings that differ: {', '.join(changed[:5])}{', …' if len(changed) > 5 else ''}" if changed else ""

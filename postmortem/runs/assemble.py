@@ -37,7 +37,7 @@ _STILL_RUNNING_ROWS = 20
 _NEWEST = 100_000
 """Points whose times tell how often a stream logs, and when it did last."""
 _NO_STEPS = ("epoch", "row")
-_COARSER = "numbers printed without a step, which another source has with one"
+_COARSER = "numbers without a step that another source has with a step"
 
 
 def read_run(

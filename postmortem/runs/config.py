@@ -92,13 +92,13 @@ def _settings_in(path: Path, problems: list[Problem]) -> dict[str, Any]:
             raise _NotUnderstood(f"is not read as a configuration: {status.st_size} bytes, more than {MOST_BYTES}")
         found, left_out = (_from_json if path.suffix == ".json" else _from_yaml)(path.read_bytes())
         if found is not None and not isinstance(found, dict):
-            raise _NotUnderstood("holds no names with values, so it is no configuration")
+            raise _NotUnderstood("is not a configuration: it contains no names with values")
     except (OSError, _NotUnderstood) as error:
         what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         problems.append(Problem(path=str(path), what=what, lost="the run's configuration"))
         return {}
     if left_out:
-        what = "values that are no plain data (Python objects)"
+        what = "values that are not plain data (Python objects)"
         lost = f"{len(left_out)} {'setting' if len(left_out) == 1 else 'settings'}: {_listed(left_out)}"
         problems.append(Problem(path=str(path), what=what, kept="the other settings", lost=lost))
     return found or {}
@@ -125,7 +125,7 @@ def _from_yaml(data: bytes) -> tuple[Any, list[str]]:
     except yaml.YAMLError as error:
         raise _NotUnderstood(f"is not YAML: {' '.join(str(error).split())}") from error
     except _NoPlainData as error:
-        raise _NotUnderstood("is not read as a configuration: no plain data, but a Python object") from error
+        raise _NotUnderstood("is not read as a configuration: a Python object, not plain data") from error
     return _without_wandb_wrapping(found), document.left_out
 
 

@@ -52,7 +52,7 @@ def resolve(path: Path) -> Target:
         folder = path.parent if mine else path
     if len(mine) > 1:
         raise UsageError(
-            f"{folder} holds {len(mine)} runs, replay one of them: {', '.join(str(r.path) for r in mine[:10])}"
+            f"{folder} contains {len(mine)} runs, replay one of them: {', '.join(str(r.path) for r in mine[:10])}"
         )
     return Target(folder, root, mine[0] if mine else None, shared=shared_folders(found))
 

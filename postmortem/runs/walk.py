@@ -121,11 +121,11 @@ def _why_unknown(path: Path, head: bytes) -> str:
     if not head:
         return "the file is empty"
     if not head.strip(b"\0"):
-        return "nothing but zero bytes, as a crashed machine leaves them"
+        return "contains only NUL bytes, as left by a system crash"
     if is_checkpoint(path):
-        return "a checkpoint, not a log: `postmortem checkpoints` looks into it"
+        return "a checkpoint, not a log: use `postmortem checkpoints`"
     packed = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)
-    return f"packed with {packed}: unpack it first" if packed else "no reader knows this kind of file"
+    return f"compressed with {packed}: decompress it first" if packed else "no reader knows this kind of file"
 
 
 def of_wandb_itself(path: Path) -> bool:

@@ -106,7 +106,7 @@ def test_python_objects_are_left_out_and_never_built(tmp_path: Path) -> None:
     text = f"lr: 0.1\nroot: !!python/object/apply:os.mkdir [{made}]\n{optim}"
     found, problems = config(tmp_path, "hparams.yaml", text)
     assert found == {"lr": 0.1, "optim": {"kind": "adam"}}
-    assert problems == [("values that are no plain data (Python objects)", "2 settings: root, optim.dtype")]
+    assert problems == [("values that are not plain data (Python objects)", "2 settings: root, optim.dtype")]
     assert not made.exists()
 
 
@@ -126,8 +126,8 @@ MERGES = LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{x: 1}").replace(" [", "
         ("config.yaml", b"a: \xff\xfe", "is not YAML"),
         ("config.yaml", "!!python/object:a.B {x: 1}", "a Python object"),
         ("config.yaml", "a: 1\n" * 300_000, "more than 1048576"),
-        ("config.yaml", "just words", "no configuration"),
-        ("config.json", "[1, 2]", "no configuration"),
+        ("config.yaml", "just words", "not a configuration"),
+        ("config.json", "[1, 2]", "not a configuration"),
         ("config.json", '{"a": 1', "is not JSON"),
         ("config.json", '{"a":' * 100_000, "is not JSON"),
     ],

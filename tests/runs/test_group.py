@@ -102,8 +102,8 @@ def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
         "job.out": "is a named pipe, not a file",
         "gone.log": "cannot be opened: No such file or directory",
         "circle.log": f"cannot be opened: {os.strerror(errno.ELOOP)}",
-        "old.log": "packed with gzip: unpack it first",
-        "crashed.log": "nothing but zero bytes, as a crashed machine leaves them",
+        "old.log": "compressed with gzip: decompress it first",
+        "crashed.log": "contains only NUL bytes, as left by a system crash",
     }
     assert all(p.lost for p in problems)
 

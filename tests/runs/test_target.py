@@ -59,7 +59,7 @@ def test_a_checkpoint_without_a_log_of_its_own(runs: Path, tmp_path: Path) -> No
 
 def test_several_runs_are_listed(runs: Path) -> None:
     """A folder of several runs is no target: the message lists them."""
-    with pytest.raises(UsageError, match=r"holds 2 runs, replay one of them: .*/a, .*/b"):
+    with pytest.raises(UsageError, match=r"contains 2 runs, replay one of them: .*/a, .*/b"):
         resolve(runs)
 
 

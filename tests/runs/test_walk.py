@@ -59,7 +59,7 @@ def test_zeros_alone(tmp_path: Path) -> None:
     for name in ("short.log", "long.log"):
         (tmp_path / name).write_bytes(bytes(5000 if name == "short.log" else 3 << 20))
     problems = postmortem.load(tmp_path).problems
-    assert {p.what for p in problems} == {"nothing but zero bytes, as a crashed machine leaves them"}
+    assert {p.what for p in problems} == {"contains only NUL bytes, as left by a system crash"}
     assert len(problems) == 2
 
 
@@ -68,4 +68,4 @@ def test_the_offset_of_a_nul_in_a_table(tmp_path: Path, data: bytes, offset: int
     """A NUL is told by its place in the file; the zero bytes of UTF-16 are none."""
     (tmp_path / "metrics.csv").write_bytes(data)
     (problem,) = postmortem.load(tmp_path).problems
-    assert (problem.offset, problem.what[:12]) == (offset, "1 zero bytes")
+    assert (problem.offset, problem.what[:11]) == (offset, "1 NUL bytes")
