@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from postmortem.cli.main import COMMANDS, cli
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
+from postmortem.replay.fixes import FIXES
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 WRITTEN = "<!-- Written by docs/generate.py (`make docs`): change the code, not this page. -->"
-SECTION = re.compile(r"^(What it looks for|Why it matters|How|Typical causes|What to try|Known false positives?):", re.M)
+SECTIONS = (
+    *("What it looks for", "Why it matters", "How", "Typical causes", "What to try", "Known false positives", "Known false positive"),
+    *("What it changes", "When it is tried", "What a cure says"),
+)
+SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):", re.M)
 WIDTH = 100
 
 
 def rules() -> str:
-    """Every finding with its page and options, then every diagnosis."""
-    lines = ["# Findings and diagnoses", "", WRITTEN, ""]
+    """Every finding with its page and options, then every diagnosis and every fix."""
+    lines = ["# Findings, diagnoses and fixes", "", WRITTEN, ""]
     lines += ["`postmortem explain CODE` shows the same text. Codes and names are stable. Options are set in", ""]
     lines += ["```toml", "[tool.postmortem.detectors.NAME]", "option = value", "```", "", "## Findings", ""]
     lines += ["| code | name | severity | what it is |", "|---|---|---|---|"]
@@ -40,6 +45,9 @@ def rules() -> str:
     lines += ["", "## Diagnoses", "", "Asked in this order; the first that fits tells the story of the run."]
     for cause in CAUSES:
         lines += ["", f"### {cause.name}", "", _page(cause)]
+    lines += ["", "## Fixes", "", "A replay tries them on the failing step, in this order."]
+    for fix in FIXES:
+        lines += ["", f"### {fix.name}", "", _page(fix)]
     return "\n".join(lines) + "\n"
 
 

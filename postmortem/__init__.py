@@ -1,64 +1,120 @@
 """postmortem tells people why a training run died.
 
-The public names are loaded on first use: importing the package costs next to nothing.
+    import postmortem
+
+    report = postmortem.scan("runs/")             # every run below: a Report
+    run = postmortem.load("runs/exp7")            # one run: its numbers and events
+    postmortem.judge(run)                         # findings, diagnosis and verdict of a run that was loaded
+    postmortem.compare(baseline, run)             # where two runs part
+    postmortem.checkpoints("runs/exp7")           # health of saved weights (needs torch)
+    postmortem.replay("runs/exp7")                # reruns the failing step, names the culprit (needs torch)
+    postmortem.localize(train_step)               # the same for a step of your own program (needs torch)
+
+The public names are loaded on first use: importing the package costs next to nothing. `postmortem.replay` and
+`postmortem.checkpoints` are packages as well (``from postmortem.replay.model import TrainStep``): their modules can
+be called.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from postmortem import display as _display  # noqa: F401 - before anything can be shown
+from postmortem._lazy import lazy
 from postmortem._version import __version__
 
 if TYPE_CHECKING:
-    from postmortem.api import load, localize, scan
-    from postmortem.core.culprit import Culprit
-    from postmortem.core.errors import PostmortemError
+    from postmortem.api import checkpoints, compare, judge, load, localize, replay, scan
+    from postmortem.checkpoints.health import Health
+    from postmortem.core.config import Config
+    from postmortem.core.culprit import Culprit, Fix, ReplayResult
+    from postmortem.core.errors import (
+        MissingExtra,
+        NotFoundError,
+        PostmortemError,
+        ReplayError,
+        UnreadableCheckpoint,
+        UsageError,
+    )
     from postmortem.core.model import Diagnosis, Event, Finding, Problem
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
+    from postmortem.judging.comparison import Comparison
     from postmortem.replay.model import TrainStep
+else:
+    from postmortem import checkpoints, replay
 
-_WHERE = {
+__all__ = [
+    "Comparison",
+    "Config",
+    "Culprit",
+    "Diagnosis",
+    "Event",
+    "Finding",
+    "Fix",
+    "Health",
+    "MissingExtra",
+    "NotFoundError",
+    "PostmortemError",
+    "Problem",
+    "ReplayError",
+    "ReplayResult",
+    "Report",
+    "Run",
+    "RunReport",
+    "TrainStep",
+    "UnreadableCheckpoint",
+    "UsageError",
+    "__version__",
+    "checkpoints",
+    "compare",
+    "judge",
+    "load",
+    "localize",
+    "replay",
+    "scan",
+]
+
+_WHERE: dict[str, str | None] = {
+    "Comparison": "postmortem.judging.comparison",
+    "Config": "postmortem.core.config",
     "Culprit": "postmortem.core.culprit",
     "Diagnosis": "postmortem.core.model",
     "Event": "postmortem.core.model",
     "Finding": "postmortem.core.model",
+    "Fix": "postmortem.core.culprit",
+    "Health": "postmortem.checkpoints.health",
+    "MissingExtra": "postmortem.core.errors",
+    "NotFoundError": "postmortem.core.errors",
     "PostmortemError": "postmortem.core.errors",
     "Problem": "postmortem.core.model",
+    "ReplayError": "postmortem.core.errors",
+    "ReplayResult": "postmortem.core.culprit",
     "Report": "postmortem.core.report",
     "Run": "postmortem.core.run",
     "RunReport": "postmortem.core.report",
     "TrainStep": "postmortem.replay.model",
+    "UnreadableCheckpoint": "postmortem.core.errors",
+    "UsageError": "postmortem.core.errors",
+    "compare": "postmortem.api",
+    "judge": "postmortem.api",
     "load": "postmortem.api",
     "localize": "postmortem.api",
     "scan": "postmortem.api",
 }
 
-__all__ = [
-    "Culprit",
-    "Diagnosis",
-    "Event",
-    "Finding",
-    "PostmortemError",
-    "Problem",
-    "Report",
-    "Run",
-    "RunReport",
-    "TrainStep",
-    "__version__",
-    "load",
-    "localize",
-    "scan",
-]
+__getattr__, __dir__ = lazy(__name__, _WHERE)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'postmortem' has no attribute {name!r}")
-    from importlib import import_module
+class _Verb(ModuleType):
+    """A package that can be called as the function of its name in `postmortem.api`."""
 
-    return getattr(import_module(_WHERE[name]), name)
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        from postmortem import api
+
+        return getattr(api, self.__name__.rpartition(".")[2])(*args, **options)
 
 
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+if not TYPE_CHECKING:
+    replay.__class__ = checkpoints.__class__ = _Verb

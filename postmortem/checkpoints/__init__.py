@@ -1,1 +1,30 @@
-"""Saved weights: finds, maps, checks and reads saved state; knows nothing of training steps."""
+"""Saved weights: finds, maps, checks and reads saved state; knows nothing of training steps.
+
+`find` tells checkpoints by their names and needs no torch; `health` reads their tensors; `of_run` is what a scan asks
+of a run's checkpoints; `read` gives the content of one; `FORMATS` are the file formats. The package can be called:
+``postmortem.checkpoints("runs/exp7")`` is `postmortem.api.checkpoints`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem._lazy import lazy
+
+if TYPE_CHECKING:
+    from postmortem.checkpoints import find, health, of_run
+    from postmortem.checkpoints.content import read_saved as read
+    from postmortem.checkpoints.formats import FORMATS
+
+__all__ = ["FORMATS", "find", "health", "of_run", "read"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        "FORMATS": "postmortem.checkpoints.formats",
+        "find": None,
+        "health": None,
+        "of_run": None,
+        "read": "postmortem.checkpoints.content:read_saved",
+    },
+)

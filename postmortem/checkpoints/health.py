@@ -14,6 +14,7 @@ from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -21,12 +22,12 @@ import torch
 
 from postmortem.checkpoints.chunks import CHUNK, Buffers, Files, Sums, compare, look, look_at_bytes
 from postmortem.checkpoints.file_map import FileMap, map_files
+from postmortem.checkpoints.formats.shared.pieces import Stamp, stamp_of
 from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
     from postmortem.checkpoints.formats.shared.pieces import Piece
 
@@ -99,9 +100,17 @@ class Health:
         return [t for t in self.tensors if t.bad]
 
 
-@functools.lru_cache(maxsize=64)
 def inspect(path: Path) -> Health:
-    """The health of a checkpoint, file or folder, remembered. Damage is in `problems`; nothing is raised for content."""
+    """The health of a checkpoint, file or folder, remembered until a file of it changes.
+
+    Damage is in `problems`; nothing is raised for content.
+    """
+    files = [Path(where, name) for where, _, names in os.walk(path) for name in names] or [path]
+    return _inspect(path, tuple(sorted((str(file), stamp_of(file)) for file in files)))
+
+
+@functools.lru_cache(maxsize=64)
+def _inspect(path: Path, stamps: tuple[tuple[str, Stamp], ...]) -> Health:
     return health(path)
 
 

@@ -1,94 +1,142 @@
-"""Saved weights that a scan looks into: which hold non-finite values, and what step those say whose names do not. Needs torch; without
-it nothing is opened."""
+"""What a scan asks of a run's saved weights: which hold non-finite values, and their steps where names tell none.
+
+Needs torch; without it nothing is opened.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import named_step
+from postmortem.checkpoints.last_good import looked_at, not_looked_into
 from postmortem.core.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from postmortem.core.run import Run
+    from collections.abc import Sequence
 
-_LOOK_BACK = 8
-"""Checkpoints that a scan of a failed run opens unasked: as far back as this, and none larger than _LOOK_BYTES."""
-_LOOK_BYTES = 4 * 2**30
+    from postmortem.core.model import Checkpoint, Event
+
+_LARGEST = 4 * 2**30
+"""Bytes of the largest checkpoint that a scan opens unasked, and of all that it opens unasked for one run."""
+_IN_ALL = 8 * _LARGEST
 _OPTIMIZER_STATE = re.compile(r"optim|exp_avg|momentum_buffer|(^|[./])state[./]", re.IGNORECASE)
 
 
-def look_into(run: Run, onset: int | None, last: int | None, *, every: bool) -> bool:
-    """Opens saved weights from the newest back to the first good one from before `onset`, all of them where `every`.
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """The checkpoints of a run after some were looked into.
 
-    False where none was opened: torch is not installed, or they are larger than what a scan opens unasked.
+    `opened` counts the bytes of those; `notes` are for the report.
     """
-    if importlib.util.find_spec("torch") is None:
+
+    checkpoints: tuple[Checkpoint, ...]
+    notes: tuple[str, ...] = ()
+    opened: int = 0
+
+
+def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int | None, *, every: bool) -> Inspected:
+    """Opens checkpoints from the newest back to the first good one from before step `onset`; all of them where `every`.
+
+    `last` is the last step of the log. Nothing is opened where torch is not installed; of large checkpoints a note
+    says that they were left out. MissingExtra where `every` was asked for and torch is not installed.
+    """
+    if not _has_torch():
         if every:
             raise MissingExtra("--checkpoints", "replay")
-        return False
+        return Inspected(tuple(checkpoints))
+    found = Inspected(tuple(_with_steps(checkpoints, last)))
+    good = None
+    for checkpoint in sorted(found.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True):
+        if good is not None and checkpoint.step != good.step:
+            break  # the other parts of a step (G_60.pth, D_60.pth) are looked into as well
+        if not every and not _affordable(found, checkpoint):
+            what = f"{checkpoint.path} and older checkpoints were not looked into; --checkpoints does"
+            return replace(found, notes=(*found.notes, what))
+        found, seen = _look(found, checkpoint)
+        if not every and seen.finite and (onset is None or (seen.step is not None and seen.step < onset)):
+            good = seen
+            if seen.step is None:
+                break
+    return found
+
+
+def inspect_named(found: Inspected, path: str | None) -> Inspected | None:
+    """Looks into the checkpoint `path` and the other parts of its step; None where there is nothing more to look into.
+
+    That is so where all were looked into, torch is not installed, or they are larger than what a scan opens unasked.
+    """
+    named = next((c for c in found.checkpoints if c.path == path), None)
+    unseen = not_looked_into(named, found.checkpoints) if named is not None and _has_torch() else []
+    if not unseen:
+        return None
+    for checkpoint in unseen:
+        if not _affordable(found, checkpoint):
+            return None
+        found, _ = _look(found, checkpoint)
+    return found
+
+
+def name_parameters(events: Sequence[Event], checkpoints: Sequence[Checkpoint]) -> list[Event]:
+    """The events; in each DDP stride warning, `fields["parameters"]` names the saved parameters of that shape."""
+    strided = [e for e in events if e.kind == "ddp-stride" and e.fields.get("grad_sizes")]
+    if not strided or not checkpoints or not _has_torch():
+        return list(events)
+    from postmortem.checkpoints.file_map import map_files
+
+    newest = max(checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path))
+    pieces = [p for p in map_files(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
+
+    def named(event: Event) -> Event:
+        names = [p.name for p in pieces if list(p.shape) == list(event.fields["grad_sizes"])]
+        return replace(event, fields={**event.fields, "parameters": names})
+
+    return [named(e) if e in strided else e for e in events]
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _affordable(found: Inspected, checkpoint: Checkpoint) -> bool:
+    """Whether a scan opens `checkpoint` unasked, after what it has opened already."""
+    size = _size(checkpoint.path)
+    return size <= _LARGEST and found.opened + size <= _IN_ALL
+
+
+def _look(found: Inspected, checkpoint: Checkpoint) -> tuple[Inspected, Checkpoint]:
     from postmortem.checkpoints.health import inspect
 
-    _ask_for_steps(run, last)
-    looked, good = 0, None
-    newest_first = sorted(run.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True)
-    for checkpoint in newest_first:
-        if good is not None and checkpoint.step != good:
-            break  # the other parts of a step (G_60.pth, D_60.pth) are looked into as well
-        if not every and (looked >= _LOOK_BACK or _size(checkpoint.path) > _LOOK_BYTES):
-            run.notes.append(f"{checkpoint.path} and older checkpoints were not looked into; --checkpoints does")
-            break
-        health = inspect(Path(checkpoint.path))
-        looked += 1
-        step = checkpoint.step if checkpoint.step is not None else health.step
-        problem = next((p.what for p in health.problems), None) if health.finite is None else None
-        bad = tuple(t.name for t in health.bad)
-        run.checkpoints[run.checkpoints.index(checkpoint)] = replace(checkpoint, step=step, finite=health.finite, nonfinite=bad, problem=problem)
-        if not every and health.finite and (onset is None or (step is not None and step < onset)):
-            good = step
-            if step is None:
-                break
-    return looked > 0
+    seen = looked_at(checkpoint, inspect(Path(checkpoint.path)))
+    known = tuple(seen if c is checkpoint else c for c in found.checkpoints)
+    return replace(found, checkpoints=known, opened=found.opened + _size(checkpoint.path)), seen
 
 
-def _ask_for_steps(run: Run, last: int | None) -> None:
-    """Lets checkpoints whose names tell no step for sure (``last.pt``, ``model_3.pt``) say theirs; no weights are read.
+def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Checkpoint]:
+    """The checkpoints by step: that of the content where the name gives none for sure (``last.pt``, ``model_3.pt``).
 
-    One far beyond the log's `last` step counts something else than the log: the name's is kept. Where nothing says a step
-    (``epoch_3.pt``), the optimizer's count does, if the newest is about as far as the log.
+    No weights are read. A step far beyond the log's `last` counts something else than the log: the name's is kept.
+    Where nothing says a step (``epoch_3.pt``), the optimizer's own count is taken, if the newest is about as far as
+    the log.
     """
     from postmortem.checkpoints.file_map import map_files, optimizer_count
 
+    placed = list(checkpoints)
     counted: dict[int, int] = {}
-    for i, c in enumerate(run.checkpoints):
-        if named_step(Path(c.path)) is None and _size(c.path) <= _LOOK_BYTES:
+    for i, c in enumerate(placed):
+        if named_step(Path(c.path)) is None and _size(c.path) <= _LARGEST:
             seen = map_files(Path(c.path))
             alike = seen.step is not None and (c.step is None or last is None or seen.step <= 2 * last)
-            run.checkpoints[i] = replace(c, step=seen.step if alike else c.step)
+            placed[i] = replace(c, step=seen.step if alike else c.step)
             if seen.step is None and c.step is None and (count := optimizer_count(seen)) is not None:
                 counted[i] = count
     if last is not None and last <= 2 * max(counted.values(), default=0) <= 4 * last:
         for i, count in counted.items():
-            run.checkpoints[i] = replace(run.checkpoints[i], step=count)
-    run.checkpoints.sort(key=lambda c: (c.step is None, c.step or 0, c.path))
-
-
-def name_parameters(run: Run) -> None:
-    """Adds to each DDP stride warning the saved parameters that have the gradient's shape and could be meant (`fields["parameters"]`)."""
-    strided = [i for i, e in enumerate(run.event_list) if e.kind == "ddp-stride" and e.fields.get("grad_sizes")]
-    if not strided or not run.checkpoints or importlib.util.find_spec("torch") is None:
-        return
-    from postmortem.checkpoints.file_map import map_files
-
-    newest = max(run.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path))
-    pieces = [p for p in map_files(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
-    for i in strided:
-        event = run.event_list[i]
-        names = [p.name for p in pieces if list(p.shape) == list(event.fields["grad_sizes"])]
-        run.event_list[i] = replace(event, fields={**event.fields, "parameters": names})
+            placed[i] = replace(placed[i], step=count)
+    return sorted(placed, key=lambda c: (c.step is None, c.step or 0, c.path))
 
 
 def _size(path: str) -> int:

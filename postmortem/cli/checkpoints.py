@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
+from postmortem.checkpoints.last_good import last_good_of
 from postmortem.cli.shared import PATH, echo_json
 from postmortem.core.errors import NotFoundError
 from postmortem.core.model import SCHEMA_VERSION
@@ -35,19 +36,19 @@ def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
         raise NotFoundError(
             f"{path}: no checkpoint found (.pt, .pth, .ckpt, .safetensors, pytorch_model.bin, checkpoint folders)"
         )
-    good = sorted((h for h in found if h.finite), key=lambda h: (h.step is not None, h.step or 0))
+    good = last_good_of(found)
     if format_ == "json":
         whole = {
             "schema_version": SCHEMA_VERSION,
             "path": str(path),
-            "last_good": good[-1].path if good else None,
+            "last_good": good.path if good else None,
             "checkpoints": [_as_json(h) for h in found],
         }
         echo_json(whole)
     else:
         for h in found:
             click.echo("\n".join(health_lines(h, path, verbose=verbose)))
-        click.echo(one_line(f"last good: {good[-1].path}") if good else "none of them is good")
+        click.echo(one_line(f"last good: {good.path}") if good else "none of them is good")
     return 1 if any(h.finite is not True or h.problems for h in found) else 0
 
 

@@ -1,16 +1,30 @@
-"""How core types show themselves: renderings that a layer above installs."""
+"""How core types show themselves: renderings that a layer above installs in `HOOKS`; without them, their `repr`."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-HOOKS: dict[str, Any] = {}
-"""Renderings of core types; `postmortem.api` installs them, so that core knows no layer above it."""
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HOOKS: dict[str, Callable[..., Any]] = {}
+"""Renderings by name, filled by `postmortem.display`: ``text(thing)``, ``html(thing)``, ``plot(thing, ax)``."""
 
 
-def _hook(name: str) -> Any:
-    if name not in HOOKS:
-        import importlib
+def as_text(thing: object) -> str:
+    """What `print` shows of a report."""
+    return str(HOOKS["text"](thing)) if "text" in HOOKS else repr(thing)
 
-        importlib.import_module("postmortem.api")
-    return HOOKS[name]
+
+def as_html(thing: object) -> str:
+    """What a notebook shows."""
+    if "html" in HOOKS:
+        return str(HOOKS["html"](thing))
+    from html import escape
+
+    return f"<pre>{escape(repr(thing))}</pre>"
+
+
+def plot(thing: object, ax: Any = None) -> Any:
+    """Draws into the matplotlib Axes `ax`, or into new ones; returns them. Without a hook: the `repr`."""
+    return HOOKS["plot"](thing, ax) if "plot" in HOOKS else repr(thing)

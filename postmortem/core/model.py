@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from postmortem.core.display import _hook
+from postmortem.core.display import as_html
 
 SCHEMA_VERSION = 1
 
@@ -90,7 +90,7 @@ class Finding:
     because_of: str | None = None
 
     def _repr_html_(self) -> str:
-        return str(_hook("html")(self))
+        return as_html(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,8 @@ class Diagnosis:
 class Checkpoint:
     """Saved weights of a run. `step` is what its name or content says.
 
-    `finite` None: not looked into, or it could not be told. `nonfinite` names the tensors that hold NaN or
-    infinities; `problem` says why it could not be read, None where it could or nobody tried.
+    `looked_into`: its tensors were read. `finite` None: not looked into, or not known because a part cannot be read.
+    `nonfinite` names the tensors that hold NaN or infinities; `problem` says why it could not be read.
     """
 
     path: str
@@ -124,6 +124,7 @@ class Checkpoint:
     finite: bool | None = None
     nonfinite: tuple[str, ...] = ()
     problem: str | None = None
+    looked_into: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

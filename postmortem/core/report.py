@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.display import _hook
+from postmortem.core.display import as_html, as_text, plot
 from postmortem.core.model import VERDICTS, Checkpoint, Diagnosis, Ended, Event, Finding, Problem, Source, Verdict
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Around:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class RunReport:
-    """All that is said about one run. `run` holds the timeline where it was kept (not in large scans)."""
+    """All that is reported about one run. `run` holds its numbers where they were kept (not in large scans)."""
 
     name: str
     path: str
@@ -56,14 +56,14 @@ class RunReport:
         return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
 
     def __str__(self) -> str:
-        return str(_hook("text")(self))
+        return as_text(self)
 
     def plot(self, ax: Any = None) -> Any:
         """The run's loss, gradient norm and learning rate with the findings marked; returns the Axes."""
-        return _hook("plot_run")(self, ax)
+        return plot(self, ax)
 
     def _repr_html_(self) -> str:
-        return str(_hook("html")(self))
+        return as_html(self)
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -82,7 +82,7 @@ class Report:
         return f"<Report of {len(self.runs)} runs{': ' if counted else ''}{counted}>"
 
     def __str__(self) -> str:
-        return str(_hook("text")(self))
+        return as_text(self)
 
     def __getitem__(self, name: str) -> RunReport:
         """The run of that name. KeyError lists the names there are."""
@@ -93,7 +93,24 @@ class Report:
 
     def findings_frame(self) -> Any:
         """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""
-        return _hook("findings_frame")(self)
+        import pandas as pd
+
+        columns = [
+            "id",
+            "code",
+            "name",
+            "severity",
+            "tag",
+            "rank",
+            "step",
+            "end_step",
+            "message",
+            "because_of",
+            "evidence",
+        ]
+        rows = [[r.name, r.verdict, *(getattr(f, c) for c in columns)] for r in self.runs for f in r.findings]
+        frame = pd.DataFrame(rows, columns=["run", "verdict", *columns])
+        return frame.astype({"rank": "Int16", "step": "Int64", "end_step": "Int64"})
 
     def _repr_html_(self) -> str:
-        return str(_hook("html")(self))
+        return as_html(self)

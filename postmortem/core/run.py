@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.display import as_html, plot
 from postmortem.core.roles import role_of
 
 if TYPE_CHECKING:
@@ -96,12 +97,11 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
     return segment, tuple(restarts)
 
 
-@dataclass(kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Run:
-    """One training run: its timeline and what is known about it.
+    """One training run as it was read: its numbers and what is known about it. Made by `postmortem.load`.
 
-    `frame` and `events` are pandas DataFrames as documented in the README; `problems` says what could not
-    be read. Made by `postmortem.load`.
+    `frame` and `events` are pandas DataFrames as documented in the README; `problems` lists what could not be read.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Run:
     checkpoints: list[Checkpoint] = field(default_factory=list)
     role_overrides: dict[str, str] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
-    """What each file said, without its points."""
+    """What each file holds, without its points."""
 
     def __repr__(self) -> str:
         """One line: what it is made of; the numbers are in `frame`."""
@@ -177,11 +177,7 @@ class Run:
 
     def plot(self, ax: Any = None) -> Any:
         """Loss, gradient norm and learning rate over the step; returns the matplotlib Axes."""
-        from postmortem.core.display import _hook
-
-        return _hook("plot_run")(self, ax)
+        return plot(self, ax)
 
     def _repr_html_(self) -> str:
-        from postmortem.core.display import _hook
-
-        return str(_hook("html")(self))
+        return as_html(self)

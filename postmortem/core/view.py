@@ -6,6 +6,7 @@ sources counts once. The frame keeps everything.
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections import defaultdict
@@ -16,24 +17,35 @@ from typing import TYPE_CHECKING, Any
 from postmortem.core.merge import _merged, _surviving
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator
+    from collections.abc import Hashable, Iterator, Sequence
 
-    from postmortem.core.model import Event
+    from postmortem.core.model import Checkpoint, Event
     from postmortem.core.run import Restart, Run
     from postmortem.core.series import Series
 
 
 @dataclass
 class View:
-    """A run as detectors see it. `series` are in order of first appearance of their tag."""
+    """A run as detectors see it. `series` are in order of first appearance of their tag.
+
+    `checkpoints` are the run's, with what is known of them once they were looked into.
+    """
 
     run: Run
     events: list[Event] = field(default_factory=list)
     cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     """What several detectors need of the same series, worked out once."""
+    checkpoints: Sequence[Checkpoint] = ()
 
     def __post_init__(self) -> None:
         self.events = self.events or self.run.event_list
+        self.checkpoints = self.checkpoints or self.run.checkpoints
+
+    def with_checkpoints(self, checkpoints: Sequence[Checkpoint]) -> View:
+        """The same view of the same numbers, with more known of the checkpoints."""
+        view = copy.copy(self)  # keeps the series that were worked out
+        view.checkpoints = checkpoints
+        return view
 
     @cached_property
     def series(self) -> list[Series]:

@@ -32,6 +32,8 @@ class BaseDetector:
     name: str
     severity: Severity
     Options: type[Any] = NoOptions
+    reads_checkpoints: bool = False
+    """Whether it judges `view.checkpoints`: it then runs after saved weights were looked into, the others before."""
 
     def __init_subclass__(cls) -> None:
         """Logs hold numbers up to 1e308: where a comparison overflows to infinity, it is the right answer and no warning."""

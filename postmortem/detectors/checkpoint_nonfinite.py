@@ -36,11 +36,12 @@ class CheckpointNonfinite(BaseDetector):
     code = "CKP001"
     name = "checkpoint-nonfinite"
     severity = "error"
+    reads_checkpoints = True
 
     def detect(self, view: View) -> Iterator[Finding]:
-        looked = [c for c in view.run.checkpoints if c.finite is not None]
+        looked = [c for c in view.checkpoints if c.finite is not None]
         if not looked:
-            raise NotChecked("no checkpoint was looked into" if view.run.checkpoints else "no checkpoint found")
+            raise NotChecked("no checkpoint was looked into" if view.checkpoints else "no checkpoint found")
         bad = sorted((c for c in looked if not c.finite), key=lambda c: (c.step is None, c.step or 0))
         if not bad:
             return

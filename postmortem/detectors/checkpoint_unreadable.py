@@ -34,11 +34,12 @@ class CheckpointUnreadable(BaseDetector):
     code = "CKP002"
     name = "checkpoint-unreadable"
     severity = "error"
+    reads_checkpoints = True
 
     def detect(self, view: View) -> Iterator[Finding]:
-        if not any(c.finite is not None or c.problem for c in view.run.checkpoints):
-            raise NotChecked("no checkpoint was looked into" if view.run.checkpoints else "no checkpoint found")
-        for c in view.run.checkpoints:
+        if not any(c.finite is not None or c.problem for c in view.checkpoints):
+            raise NotChecked("no checkpoint was looked into" if view.checkpoints else "no checkpoint found")
+        for c in view.checkpoints:
             if c.problem:
                 message = f"{Path(c.path).name}: {c.problem}"
                 evidence = {"path": c.path}

@@ -1,1 +1,168 @@
-"""From a run to its report: detectors, then causes, then the verdict. No paths, no replay."""
+"""From a run to its report: detectors, then causes, then the verdict. No paths, no replay.
+
+A finding's severity becomes the verdict in `verdict_of`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from postmortem.checkpoints.find import by_epochs
+from postmortem.core.config import Config, check_selectors, make_options
+from postmortem.core.errors import described
+from postmortem.core.model import SEVERITIES, Finding, Problem, Verdict
+from postmortem.core.report import RunReport
+from postmortem.core.view import View
+from postmortem.detectors import DETECTORS, NotChecked
+from postmortem.judging.around import around
+from postmortem.judging.causes import diagnose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from postmortem.checkpoints.of_run import Inspected
+    from postmortem.core.run import Run
+    from postmortem.detectors import Detector
+
+_ENDINGS = ("crash", "hang", "silent-death")  # their step is the last one that the log has, which was still fine
+
+
+def judge(
+    run: Run,
+    config: Config | None = None,
+    *,
+    detectors: Sequence[Detector] | None = None,
+    inspected: Inspected | None = None,
+) -> RunReport:
+    """The report of a run that was read: findings, root cause, verdict. Opens no file, changes nothing in `run`.
+
+    `config` selects and tunes detectors (or `detectors` are given ready made); `inspected` are the run's checkpoints
+    after they were looked into. UsageError where the configuration names something unknown.
+    """
+    detectors = chosen_detectors(config or Config()) if detectors is None else detectors
+    return Examination(run, detectors).report(inspected)
+
+
+def chosen_detectors(config: Config) -> list[Detector]:
+    """The detectors that `config` selects, with its options. UsageError where it names something unknown."""
+    known = [(d.code, d.name) for d in DETECTORS]
+    for where, selectors in (("select", config.select), ("ignore", config.ignore)):
+        check_selectors(selectors, known, where=where)
+    check_selectors(config.detectors, known, where="detectors")
+    return [
+        d(make_options(d.Options, config.detectors.get(d.name, {}), where=f"detectors.{d.name}"))
+        for d in DETECTORS
+        if config.selects(d.code, d.name)
+    ]
+
+
+class Examination:
+    """A run while it is judged, in two steps: which checkpoints are worth opening depends on where the run failed.
+
+    Making one runs the detectors that read the log. `report` runs those that read checkpoints and draws the
+    conclusions.
+    """
+
+    def __init__(self, run: Run, detectors: Sequence[Detector]) -> None:
+        self.run = run
+        self.detectors = detectors
+        self.view = View(run)
+        self._of_log = _detect(self.view, [d for d in detectors if not _reads_checkpoints(d)])
+        self.checkpoints = tuple(by_epochs(run.checkpoints, self.view.last_step) if run.checkpoints else ())
+        """The run's checkpoints, those named by their epoch with a step where the log counts epochs."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the log alone shows an error."""
+        return any(f.severity == "error" for f in self._findings_of_log())
+
+    @property
+    def onset(self) -> int | None:
+        """The first step at which the log shows an error; None where it shows none, or only how the run ended."""
+        errors = [f for f in self._findings_of_log() if f.severity == "error" and f.name not in _ENDINGS]
+        return min((f.step for f in errors if f.step is not None), default=None)
+
+    def _findings_of_log(self) -> Iterable[Finding]:
+        return (f for answer in self._of_log.values() for f in answer.findings)
+
+    def report(self, inspected: Inspected | None = None) -> RunReport:
+        """The report, with what is known of the checkpoints that were looked into."""
+        run = self.run
+        view = self.view.with_checkpoints(inspected.checkpoints if inspected is not None else self.checkpoints)
+        answers = self._of_log | _detect(view, [d for d in self.detectors if _reads_checkpoints(d)])
+        in_order = [answers[d.code] for d in self.detectors]
+        findings = sorted((f for a in in_order for f in a.findings), key=lambda f: _gravest_first(f, run))
+        numbered = tuple(replace(f, id=f"f{i}") for i, f in enumerate(findings, 1))
+        story, linked, problems = diagnose(view, numbered)
+        by_id = {f.id: f for f in linked}
+        root = by_id.get(story.findings[0]) if story and story.findings else next(iter(linked), None)
+        return RunReport(
+            name=run.name,
+            path=str(run.path),
+            verdict=verdict_of(view, linked),
+            ended=run.ended,
+            sources=tuple(run.sources),
+            first_step=view.first_step,
+            last_step=view.last_step,
+            diagnosis=story,
+            findings=linked,
+            events=tuple(run.event_list),
+            problems=(*run.problems, *(a.problem for a in in_order if a.problem is not None), *problems),
+            checked=tuple(a.code for a in in_order if a.why_not is None),
+            not_checked=tuple((a.code, a.why_not) for a in in_order if a.why_not is not None),
+            around=around(view, root),
+            notes=(*run.notes, *(inspected.notes if inspected is not None else ())),
+            checkpoints=tuple(view.checkpoints),
+            run=run,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one detector says: its findings, or why it could not judge the run (`why_not`)."""
+
+    code: str
+    findings: tuple[Finding, ...] = ()
+    why_not: str | None = None
+    problem: Problem | None = None
+
+
+def _reads_checkpoints(detector: Detector) -> bool:
+    return getattr(detector, "reads_checkpoints", False)  # a plugin need not inherit from BaseDetector
+
+
+def _detect(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
+    """The answer of each detector, by its code."""
+    answers = {}
+    for detector in detectors:
+        code = detector.code
+        try:
+            answers[code] = _Answer(code, tuple(detector.detect(view)))
+        except NotChecked as why:
+            answers[code] = _Answer(code, why_not=str(why))
+        except Exception as error:  # noqa: BLE001 - a fault of one detector costs what it finds, not the scan
+            fault = f"the detector failed: {described(error)}"
+            problem = Problem(path=str(view.run.path), what=f"{code}: {fault}", lost="what it would have found")
+            answers[code] = _Answer(code, why_not=fault, problem=problem)
+    return answers
+
+
+def _gravest_first(finding: Finding, run: Run) -> tuple[Any, ...]:
+    """At the same step the loss comes before its gradient norm: it is what people know and what a replay compares."""
+    of_the_loss = run.roles.get(finding.tag or "") == "loss"
+    where = (finding.step is None, finding.step or 0, finding.code, not of_the_loss, finding.tag or "")
+    return SEVERITIES.index(finding.severity), *where
+
+
+def verdict_of(view: View, findings: Iterable[Finding]) -> Verdict:
+    """By the gravest finding: an error is "failed", a warning "suspect".
+
+    Without either, a run is "healthy" if some quantity was logged at two steps or more, else "not-judged".
+    """
+    severities = {f.severity for f in findings}
+    if "error" in severities:
+        return "failed"
+    if "warning" in severities:
+        return "suspect"
+    return "healthy" if any(len(s) and s.step[0] != s.step[-1] for s in view.series) else "not-judged"

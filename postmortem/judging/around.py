@@ -1,4 +1,4 @@
-"""What the main series did around the root finding: the few numbers and the small curve that a person looks at first."""
+"""What the main series did around the root finding: the few numbers and the small curve to look at first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _one(series: Series, step: int | None) -> Around:
 
 
 def _curve(series: Series) -> tuple[float, ...]:
-    """At most CURVE_POINTS values over the whole run: per bucket the value farthest from the median, NaN where one is."""
+    """At most CURVE_POINTS values over the whole run: per bucket a non-finite one, or the farthest from its median."""
     value = series.value
     if len(value) <= CURVE_POINTS:
         return tuple(value.tolist())

@@ -14,22 +14,25 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 
-def diagnose(view: View, findings: tuple[Finding, ...]) -> tuple[Diagnosis | None, tuple[Finding, ...]]:
-    """The story of the run, or None where no cause fits, and the findings with `because_of` filled in, root first.
+def diagnose(
+    view: View, findings: tuple[Finding, ...]
+) -> tuple[Diagnosis | None, tuple[Finding, ...], tuple[Problem, ...]]:
+    """The story of the run (None: no cause fits), the findings with `because_of` filled in, root first, and problems.
 
     Causes are asked by priority, lowest number first. What a story names after its first finding is a
-    consequence of that one. A cause that raises is a problem of the run, and the next one is asked.
+    consequence of that one. A cause that raises is a problem, and the next one is asked.
     """
+    problems: list[Problem] = []
     for cause in CAUSES:
         try:
             story = cause.diagnose(view, findings)
         except Exception as error:  # noqa: BLE001 - a fault of one diagnosis costs its story, not the scan
             what = f"{cause.name}: the diagnosis failed: {described(error)}"
-            view.run.problems.append(Problem(path=str(view.run.path), what=what, lost="what it would have said"))
+            problems.append(Problem(path=str(view.run.path), what=what, lost="what it would have said"))
             continue
         if story is not None:
-            return story, _under_root(findings, story)
-    return None, findings
+            return story, _under_root(findings, story), tuple(problems)
+    return None, findings, tuple(problems)
 
 
 def _under_root(findings: tuple[Finding, ...], story: Diagnosis) -> tuple[Finding, ...]:
@@ -37,7 +40,13 @@ def _under_root(findings: tuple[Finding, ...], story: Diagnosis) -> tuple[Findin
         return findings
     root, *consequences = story.findings
     onset = next((f.step for f in findings if f.id == root), None)
-    saved_later = {f.id for f in findings if f.name == "checkpoint-nonfinite" and onset is not None and f.step is not None and onset <= f.step}
+    saved_later = {
+        f.id
+        for f in findings
+        if f.name == "checkpoint-nonfinite" and onset is not None and f.step is not None and onset <= f.step
+    }
     place = {id_: i for i, id_ in enumerate(story.findings)}
-    linked = [replace(f, because_of=root) if f.id in consequences or f.id in saved_later - {root} else f for f in findings]
+    linked = [
+        replace(f, because_of=root) if f.id in consequences or f.id in saved_later - {root} else f for f in findings
+    ]
     return tuple(sorted(linked, key=lambda f: place.get(f.id, len(place))))

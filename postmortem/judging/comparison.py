@@ -70,7 +70,9 @@ class Comparison:
         x, y = self.first.values
         text = f"parts from {self.a} at step {self.first.exact_step} ({self.first.tag} {y:.6g}, there {x:.6g})"
         changed = [f"{key} {b!r}, there {a!r}" for key, (a, b) in self.settings.items()]
-        return text + (f"; settings that differ: {', '.join(changed[:5])}{', …' if len(changed) > 5 else ''}" if changed else "")
+        return text + (
+            f"; settings that differ: {', '.join(changed[:5])}{', …' if len(changed) > 5 else ''}" if changed else ""
+        )
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -87,8 +89,16 @@ def compare(a: Run, b: Run) -> Comparison:
             matched.add(id(other))
             partings.append(_part(series, other))
     facts_a, facts_b = _settings(a), _settings(b)
-    settings = {key: (facts_a.get(key), facts_b.get(key)) for key in sorted({*facts_a, *facts_b}) if facts_a.get(key) != facts_b.get(key)}
-    unknown = [] if a.config and b.config else ["configuration: not in the logs of " + " and ".join(r.name for r in (a, b) if not r.config)]
+    settings = {
+        key: (facts_a.get(key), facts_b.get(key))
+        for key in sorted({*facts_a, *facts_b})
+        if facts_a.get(key) != facts_b.get(key)
+    }
+    unknown = (
+        []
+        if a.config and b.config
+        else ["configuration: not in the logs of " + " and ".join(r.name for r in (a, b) if not r.config)]
+    )
     if not any(word in key.lower() for key in {*facts_a, *facts_b} for word in ("git", "commit")):
         unknown.append("code version: no log says it")
     unknown.append("data order: logs do not say it; equal losses up to the parting speak for the same order")

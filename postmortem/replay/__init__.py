@@ -1,8 +1,33 @@
-"""Replay: rerun the step at fault and name the culprit. The only part that needs torch."""
+"""Replay: rerun the step at fault and name the culprit. Needs torch.
+
+The package can be called: ``postmortem.replay("runs/exp7")`` is `postmortem.api.replay`, which finds the run, its
+checkpoint and its recipe. `replay` here takes what was found; `localize` takes one step of your own program.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+from typing import TYPE_CHECKING
+
+from postmortem._lazy import lazy
+
+if TYPE_CHECKING:
+    from postmortem.core.culprit import Culprit, Fidelity, Fix
+    from postmortem.replay.culprit.localize import localize
+    from postmortem.replay.driver import replay
+    from postmortem.replay.model import Context, TrainStep
+
+__all__ = ["Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"]
+
+__getattr__, __dir__ = lazy(
+    __name__,
+    {
+        **dict.fromkeys(("Culprit", "Fidelity", "Fix"), "postmortem.core.culprit"),
+        **dict.fromkeys(("Context", "TrainStep"), "postmortem.replay.model"),
+        "localize": "postmortem.replay.culprit.localize",
+        "replay": "postmortem.replay.driver",
+    },
+)
 
 
 def device_summary() -> str:

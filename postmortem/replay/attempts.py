@@ -74,7 +74,7 @@ class Attempts:
         self.here = Path.cwd()  # the recipe may go elsewhere
         self.skipped_first = False
         self.log_ends = view.last_step if view is not None else None
-        self.checkpoints = list(view.run.checkpoints) if view is not None else []
+        self.checkpoints = list(view.checkpoints) if view is not None else []
 
     # ---- rolling
 
@@ -150,6 +150,9 @@ class Attempts:
         return possible if self.view is not None else possible[:1]
 
     def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool) -> Attempt:
+        """Rolls forward from the loaded checkpoint, whose next step is `first`. Unless `final`, the roll is abandoned
+        once its losses clearly differ from the log. Raises ReplayError if a batch cannot be drawn or memory runs
+        out."""
         until = self.aim.step
         single = runner.train_step.batches is None
         last = first + _UNLOGGED_LIMIT - 1

@@ -23,7 +23,7 @@ from postmortem.replay.recipe.load import Recipe
 from postmortem.replay.recipe.user_errors import as_one_line
 from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
-from postmortem.replay.roll.start import choose_checkpoint
+from postmortem.replay.roll.start import choose_checkpoint, known_checkpoints
 from postmortem.replay.step.process_state import preserved
 from postmortem.replay.verdict import Verdict
 
@@ -65,7 +65,7 @@ def replay(
     if found is None:
         write = "write one (`postmortem replay --help` shows how), or give --recipe FILE.py[:function]"
         raise ReplayError(f"no recipe.py in or beside {target}: {write}")
-    view = View(run) if run is not None else None
+    view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
     settings = dict(config if config is not None else run.config if run is not None else {})
     path = choose_checkpoint(target, run, report, aim, checkpoint)

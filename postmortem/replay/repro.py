@@ -1,8 +1,8 @@
 """Writes a stand-alone script that shows the fault of one operator with torch alone.
 
-The step is run once more, and what the operator at the culprit's line (or in torch's own optimizer) was given is copied. The script
-calls that operator on the copy; for a fault of the backward pass it also runs the operator's backward, unless the line is in
-Python code of the user that runs there.
+The step is run once more, and the arguments of the operator at the culprit's line (or in torch's own optimizer) are
+copied. The script calls that operator on the copies. For a fault of the backward pass it also runs the operator's
+backward, unless the line is in the user's Python code that runs in that pass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from postmortem.replay.step.runner import StepRunner
 
 _Call = tuple[str, Any, Any, bool]
-"""An operator, what it was given by position and by name, and whether it made a NaN or an infinity of what had none."""
+"""(operator, positional arguments, keyword arguments, whether it made new non-finite values)."""
 
 SCRIPT = '''"""{what}
 
@@ -52,7 +52,8 @@ bad = [t for t in results if not torch.isfinite(t).all()]
 print("reproduced: not finite" if bad else "not reproduced: all finite")
 for t in bad:
     first = (~torch.isfinite(t)).nonzero()[0].tolist()
-    print(f"{{tuple(t.shape)}} {{t.dtype}}: {{int((~torch.isfinite(t)).sum())}} values are not finite, the first at {{first}}")
+    print(f"{{tuple(t.shape)}} {{t.dtype}}: {{int((~torch.isfinite(t)).sum())}} values are not finite, \
+the first at {{first}}")
 '''
 FORWARD = """out = torch.ops.aten.{op}(*args, **kwargs)
 results = tensors(out)"""
@@ -60,12 +61,15 @@ IN_PLACE = """torch.ops.aten.{op}(*args, **kwargs)
 results = tensors(args)"""
 BACKWARD = """inputs = [t.requires_grad_() for t in tensors(args)]
 made = [t for t in tensors(torch.ops.aten.{op}(*args, **kwargs)) if t.requires_grad]
-results = [g for g in torch.autograd.grad(made, inputs, [torch.ones_like(t) for t in made], allow_unused=True) if g is not None]"""
+results = [g for g in torch.autograd.grad(made, inputs, [torch.ones_like(t) for t in made], \
+allow_unused=True) if g is not None]"""
 
 
 class _Capture(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps the arguments of every call of the operator `op` from the line `line` of `file` (None: from anywhere), with whether it
-    made a NaN of what had none, or an infinity of what was finite."""
+    """Keeps the arguments of every call of the operator `op` from the line `line` of `file` (None: from anywhere).
+
+    New non-finite values are a NaN if the arguments have none, or an infinity if they are finite.
+    """
 
     def __init__(self, op: str, file: str | None, line: int | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -116,43 +120,43 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
 
 
 def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) -> str:
-    """Writes repro.py and tensors.pt into `folder` and says so, or says in one sentence why that cannot be done."""
+    """Writes repro.py and tensors.pt into `folder`. Returns one sentence that says so, or why it cannot be done."""
     if found.op is None or found.step is None or (found.file is None and found.phase != "optimizer"):
         return f"no stand-alone script was written: a fault of phase {found.phase} has no single operator with a line"
-    here = False
+    here = False  # the step at fault itself made the non-finite values
     for backward in {"backward": (True, False), "forward": (False, True)}.get(found.phase, (False,)):
-        until: Any = (
-            "step" if found.phase == "optimizer" else "grad" if found.phase == "backward" and not backward else "loss"
-        )
+        until: Any = "step" if found.phase == "optimizer" else "loss"
+        if found.phase == "backward" and not backward:
+            until = "grad"
         calls = _calls(runner, done, found, until)
         here = here or any(made for *_, made in calls)
-        said = _first_that_shows(folder, found, calls if backward else [c for c in calls if c[3]], backward=backward)
-        if said is not None:
-            return said
+        shown = _first_that_shows(folder, found, calls if backward else [c for c in calls if c[3]], backward=backward)
+        if shown is not None:
+            return shown
     if not here:
-        step, calls = _left_behind(runner, done, found)
-        said = _first_that_shows(folder, replace(found, step=step), calls, backward=False)
-        if said is not None:
-            return said
+        step, calls = _in_an_earlier_step(runner, done, found)
+        shown = _first_that_shows(folder, replace(found, step=step), calls, backward=False)
+        if shown is not None:
+            return shown
     return f"no stand-alone script was written: {found.op} alone does not show the fault"
 
 
 def _first_that_shows(folder: Path, found: Culprit, calls: list[_Call], *, backward: bool) -> str | None:
+    """The result of writing the first call that shows the fault; None if no call does."""
     for op, args, kwargs, _ in calls:
-        run = (BACKWARD if backward else IN_PLACE if _in_place(op) else FORWARD).format(op=op)
+        forward = IN_PLACE if _in_place(op) else FORWARD
+        run = (BACKWARD if backward else forward).format(op=op)
         if _shows(run, args, kwargs):
             try:
                 return _written(folder, found, run, args, kwargs)
-            except (
-                OSError,
-                RuntimeError,
-            ) as error:  # torch's own for a folder it cannot write to; the answer stands without it
-                return f"no stand-alone script was written to {folder}: {getattr(error, 'strerror', None) or str(error).splitlines()[0]}"
+            except (OSError, RuntimeError) as error:  # torch raises RuntimeError for a folder that it cannot write to
+                why = getattr(error, "strerror", None) or str(error).splitlines()[0]
+                return f"no stand-alone script was written to {folder}: {why}"
     return None
 
 
-def _left_behind(runner: StepRunner, done: Roll, found: Culprit) -> tuple[int, list[_Call]]:
-    """The last of the steps before in which the operator made what is not finite, and its calls there."""
+def _in_an_earlier_step(runner: StepRunner, done: Roll, found: Culprit) -> tuple[int, list[_Call]]:
+    """The last earlier step in which the operator made non-finite values, and its calls there."""
     assert found.op is not None
     assert found.step is not None
     last: tuple[int, list[_Call]] = (found.step, [])
@@ -170,7 +174,7 @@ def _calls(runner: StepRunner, done: Roll, found: Culprit, until: Literal["loss"
     assert found.op is not None
     assert found.step is not None
     runner.restore(done.before)
-    refused = () if done.raised is None else (type(done.raised),)  # the step raises over what the operator made
+    refused = () if done.raised is None else (type(done.raised),)  # the step raises because of what the operator made
     seen = _Capture(found.op, found.file, found.line)
     with suppress(*refused), seen:
         runner.run(runner.again(found.step), found.step, until=until)
@@ -190,17 +194,17 @@ def _written(folder: Path, found: Culprit, run: str, args: Any, kwargs: Any) -> 
         if found.file
         else f"{found.op} at step {found.step}: {place}"
     )
-    said = what.replace("\\", "\\\\").replace('"', "'")  # it becomes a docstring
-    (folder / "repro.py").write_text(SCRIPT.format(what=said, run=run), encoding="utf-8")
+    docstring = what.replace("\\", "\\\\").replace('"', "'")
+    (folder / "repro.py").write_text(SCRIPT.format(what=docstring, run=run), encoding="utf-8")
     return f"a stand-alone script that shows the fault: {folder / 'repro.py'}"
 
 
 def _shows(run: str, args: Any, kwargs: Any) -> bool:
-    """Whether the lines of the script, run on the copied arguments, give something non-finite."""
+    """True if the lines of the script, run on the copied arguments, give non-finite values."""
     scope: dict[str, Any] = {"torch": torch, "tensors": _numbers, "args": tensor_map(_copy, args), "kwargs": kwargs}
     try:
         with torch.enable_grad():
             exec(run, scope)
-    except (RuntimeError, TypeError, AttributeError):  # an operator that cannot be called so: the next one is tried
+    except (RuntimeError, TypeError, AttributeError):  # it cannot be called in this way: the next call is tried
         return False
     return _odd(scope["results"])

@@ -74,10 +74,12 @@ def read_run(
             skipped[what] += count
         if console := reading.facts.pop("console", None):
             events += _console_events(reading, console)
-    run = Run(
+    streams = _streams(readings)
+    return Run(
         name=files.name,
         path=files.path,
-        streams=_streams(readings),
+        streams=streams,
+        ended=_ended(readings, streams),
         event_list=_without_repeats(events),
         problems=problems,
         sources=_sources(readings),
@@ -88,8 +90,6 @@ def read_run(
         role_overrides=dict(roles or {}),
         readings=[replace(reading, points=Points.empty()) for _, reading in readings],
     )
-    run.ended = _ended(readings, run.streams)
-    return run
 
 
 def _without_copies(parts: list[Part]) -> tuple[list[Part], list[str]]:

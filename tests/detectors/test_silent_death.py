@@ -30,9 +30,7 @@ def wandb_run(exit_code: int | None, ended: str) -> Run:
     points = builder.build()
     reading = Reading(source="wandb", path="run-a.wandb", facts={"exit_code": exit_code})
     streams = [Stream("wandb", "a", points, *segments(points))]
-    run = Run(name="a", path=Path("a"), streams=streams, event_list=[], problems=[], sources=[], readings=[reading])
-    run.ended = ended
-    return run
+    return Run(name="a", path=Path("a"), streams=streams, event_list=[], problems=[], sources=[], readings=[reading], ended=ended)
 
 
 @pytest.mark.parametrize(("exit_code", "ended", "steps"), [(None, "unknown", [49]), (0, "completed", []), (None, "running", [])])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
-from typing import Any
 
 import pytest
 
-from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem, Source, json_value
+from postmortem.core.culprit import Culprit, Fidelity, Fix
+from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem, Source
 from postmortem.core.report import Around, Report, RunReport
-from postmortem.replay.model import Culprit, Fidelity, Fix
 from postmortem.reporters import RenderOptions
 
 HOSTILE = "<script>alert(1)</script>[bold]x[/bold]\x1b[31m]]>\u202e|`@all`\udc80"
@@ -108,9 +106,9 @@ def nan_run() -> RunReport:
     )
 
 
-def culprit() -> dict[str, Any]:
+def culprit() -> Culprit:
     """What a replay of `nan_run` answers."""
-    found = Culprit(
+    return Culprit(
         cause="forward-op",
         phase="forward",
         module="encoder.norm",
@@ -128,8 +126,6 @@ def culprit() -> dict[str, Any]:
         suggestion="-        return x / torch.sqrt(var)\n+        return x / torch.sqrt(var + 1e-8)",
         fresh_state=False,
     )
-    plain: dict[str, Any] = json_value(asdict(found))
-    return plain
 
 
 def oom_run(name: str = "oom-1") -> RunReport:

@@ -46,9 +46,7 @@ def test_the_short_form_has_place_samples_and_cures():
 def test_the_short_form_without_a_culprit():
     """Nothing where nothing was replayed; else why there is no culprit."""
     assert culprit_lines(None) == []
-    assert culprit_lines(Culprit(cause="transient", phase="none", how=("ran", "did not come back"))) == [
-        "none: did not come back"
-    ]
+    assert culprit_lines(Culprit(cause="transient", phase="none", how=("ran", "did not come back"))) == ["none: did not come back"]
     assert culprit_lines(Culprit(cause="transient", phase="none")) == ["none: transient"]
 
 

@@ -11,7 +11,21 @@ from typing import TYPE_CHECKING, assert_type
 import pytest
 
 import postmortem
-from postmortem import Diagnosis, Event, Finding, PostmortemError, Problem, Report, Run, RunReport
+from postmortem import (
+    Comparison,
+    Culprit,
+    Diagnosis,
+    Event,
+    Finding,
+    Health,
+    PostmortemError,
+    Problem,
+    ReplayResult,
+    Report,
+    Run,
+    RunReport,
+    TrainStep,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +56,24 @@ def test_load_gives_frames() -> None:
         assert_type(run.events, pd.DataFrame)
     assert len(run.frame) == assert_type(run.n_points, int)
     assert assert_type(run.roles, dict[str, str | None])["train/loss"] == "loss"
+
+
+def test_a_run_is_judged_and_compared() -> None:
+    """`judge` and `compare` take runs that were loaded."""
+    run = postmortem.load(SAMPLE)
+    assert assert_type(postmortem.judge(run), RunReport).verdict == "failed"
+    assert assert_type(postmortem.compare(run, run), Comparison).first is None
+
+
+def test_verbs_that_are_packages_have_their_types() -> None:
+    """`replay` and `checkpoints` are functions to a type checker, and their modules can be imported from."""
+    if TYPE_CHECKING:
+        assert_type(postmortem.checkpoints(SAMPLE), list[Health])
+        assert_type(postmortem.replay(SAMPLE, step=3).culprit, Culprit)
+        assert_type(postmortem.replay(SAMPLE), ReplayResult)
+        assert_type(postmortem.localize(TrainStep(None, None, None)), Culprit)
+    assert callable(postmortem.replay)
+    assert callable(postmortem.checkpoints)
 
 
 def test_errors_have_one_base() -> None:

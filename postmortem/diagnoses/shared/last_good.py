@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.checkpoints.find import step_of
+from postmortem.checkpoints.last_good import last_good
 from postmortem.core.stats import SIGMA, trailing_median
 
 if TYPE_CHECKING:
@@ -37,11 +35,15 @@ def calm(series: Series) -> NDArray[np.bool_]:
 def watched(view: View) -> list[Series]:
     """The loss and the gradient norm; where neither is logged, what else tells of the training."""
     main = [s for s in (view.main("loss"), view.main("grad_norm")) if s is not None and np.isfinite(s.value).any()]
-    return main or [s for s in view.series if s.role in ("val_loss", "perplexity")] or [s for s in view.series if s.role not in (None, "epoch")][:1]
+    return (
+        main
+        or [s for s in view.series if s.role in ("val_loss", "perplexity")]
+        or [s for s in view.series if s.role not in (None, "epoch")][:1]
+    )
 
 
 def last_good_step(view: View, onset: int | None) -> int | None:
-    """The last logged step before `onset` at which loss and gradient norm are finite and calm; None where there is none."""
+    """The last logged step before `onset` with loss and gradient norm finite and calm; None where there is none."""
     series = watched(view)
     if not series:
         return None
@@ -53,7 +55,7 @@ def last_good_step(view: View, onset: int | None) -> int | None:
 
 
 def calm_before(view: View, step: int | None, points: int = 10) -> bool:
-    """Whether loss and gradient norm were finite and calm in the last `points` rows before `step`, and did not climb."""
+    """Whether loss and gradient norm were finite and calm in the last `points` rows before `step`, without a climb."""
     if step is None:
         return False
     for series in watched(view):
@@ -71,23 +73,23 @@ def calm_before(view: View, step: int | None, points: int = 10) -> bool:
 def last_good_checkpoint(view: View, good: int | None, onset: int | None = None) -> Checkpoint | None:
     """The newest checkpoint at or before `good` that is not known to hold non-finite values.
 
-    With `onset`, also one from between the two that was looked into and is finite: a log with every tenth step only does not say
-    when in between a value turned non-finite, the weights do. One that says the very step at which the log went on after a restart
-    is from before that step.
+    With `onset`, also one from between the two that was looked into and is finite: a log with every tenth step only
+    does not show when in between a value turned non-finite, the weights do. One of the very step at which the log
+    went on after a restart is from before that step.
     """
     if good is None:
         return None
     until = good if onset is None else onset - 1
-    steps = {c.step for c in view.run.checkpoints}
+    steps = {c.step for c in view.checkpoints}
     went_on = {r.after for r in view.restarts if r.after - 1 not in steps}
-    spoiled = {(os.path.dirname(c.path), c.step) for c in view.run.checkpoints if c.finite is False}  # one part of several files
-    known = [
-        (c.step - (c.step in went_on), c)
-        for c in view.run.checkpoints
-        if c.step is not None and c.problem is None and (os.path.dirname(c.path), c.step) not in spoiled
-    ]
-    fit = [c for step, c in known if (step <= good and c.finite is not False) or (step <= until and c.finite)]
-    return max(fit, key=lambda c: (c.step or 0, step_of(Path(c.path)) is not None, c.path), default=None)  # latest.pt may be written again
+
+    def in_time(c: Checkpoint) -> bool:
+        if c.step is None:
+            return False
+        done = c.step - (c.step in went_on)
+        return done <= good or (done <= until and c.finite is True)
+
+    return last_good(view.checkpoints, in_time)
 
 
 def _logged_between(view: View, good: int | None, onset: int) -> bool:

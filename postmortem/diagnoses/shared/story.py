@@ -133,7 +133,7 @@ def tell(
     steps = list(advice)
     if replay and root.step is not None:
         step = None if unlogged else root.step if rerun is None else rerun
-        if checkpoint is not None or any(c.step is None and c.finite is None for c in view.run.checkpoints):
+        if checkpoint is not None or any(c.step is None and c.finite is None for c in view.checkpoints):
             steps.insert(0, replay_command(view, step, checkpoint))  # it asks those that were not looked into for their steps
         else:
             where = f"from step {good} or before" if good is not None else "from before it"

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from postmortem.readers.text.steps.announced_length import Announcements
     from postmortem.readers.text.steps.resolve import Resolved
 
+__all__ = ["DIALECTS", "read_text"]
+
 _ENDINGS = {".out", ".log", ".err", ".txt", ""}
 _JOB = re.compile(r"(?:SLURM_JOB_?ID|slurm job id|Job ID|job_id)\s*[=:]\s*(\d{3,12})", re.IGNORECASE)
 _JOB_IN_NAME = re.compile(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from postmortem.checkpoints.file_map import map_files
 from postmortem.checkpoints.find import find_checkpoints, step_of
 from postmortem.checkpoints.health import inspect
+from postmortem.checkpoints.last_good import look_for_last_good, looked_at
 from postmortem.core.errors import ReplayError
 
 if TYPE_CHECKING:
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
 
 
 def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, aim: Aim, given: Path | None) -> Path:
-    """The checkpoint to start from: the one given, the diagnosis' last good one, else the newest finite one before the step.
+    """The checkpoint to start from: the one given, else the diagnosis' last good one, else the newest good one.
 
-    ReplayError where there is none, or where the one given lies after the step.
+    Every one but the one given is looked into before it is chosen. Where none is finite, the newest before the step
+    is taken: the replay reports that the run started from it. ReplayError where there is none, or where the one given
+    lies after the step.
     """
-    known = list(run.checkpoints) if run is not None and run.checkpoints else find_checkpoints(target)
+    known = known_checkpoints(run, report) or find_checkpoints(target)
     good = report.diagnosis.last_good_checkpoint if report is not None and report.diagnosis is not None else None
     steps = {Path(c.path).resolve(): c.step for c in known}
     if given is not None:
@@ -32,9 +35,9 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
         return target
     if not known:
         raise ReplayError(f"no checkpoint in {target}: give --checkpoint PATH")
-    step = _step(Path(good), steps) if good is not None else None
-    if good is not None and _before(step, aim) and (step is None or step != aim.step):
-        return Path(good)
+    known = [_unless_changed(c) for c in known]
+    if good is not None and (chosen := _diagnosed(good, known, aim, steps)) is not None:
+        return chosen
     known = [c if c.step is not None else _with_step(c) for c in known]
     candidates = [c for c in known if _before(c.step, aim)]
     if not candidates:
@@ -43,8 +46,32 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
     return Path(_newest_finite(candidates, aim).path)
 
 
+def known_checkpoints(run: Run | None, report: RunReport | None) -> list[Checkpoint]:
+    """The checkpoints of a run, with what its report knows of them where there is one."""
+    if report is not None and report.checkpoints:
+        return list(report.checkpoints)
+    return list(run.checkpoints) if run is not None else []
+
+
+def _unless_changed(c: Checkpoint) -> Checkpoint:
+    """The checkpoint as not looked into: its file may have been replaced since. To look again is free if it was not."""
+    return replace(c, finite=None, nonfinite=(), problem=None, looked_into=False)
+
+
+def _diagnosed(good: str, known: list[Checkpoint], aim: Aim, steps: dict[Path, int | None]) -> Path | None:
+    """The diagnosis' last good checkpoint, if it leads to the step aimed at and is still good."""
+    step = _step(Path(good), steps)
+    if not _before(step, aim) or (step is not None and step == aim.step):
+        return None
+    return Path(good) if look_for_last_good(known, _look, lambda c: c.path == good) is not None else None
+
+
+def _look(c: Checkpoint) -> Checkpoint:
+    return looked_at(c, inspect(Path(c.path)))
+
+
 def _with_step(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint whose name tells no step (``last.pt``, ``epoch_3.pt``), with the one that its content says."""
+    """A checkpoint whose name tells no step (``last.pt``, ``epoch_3.pt``), with the step of its content."""
     return replace(checkpoint, step=map_files(Path(checkpoint.path)).step)
 
 
@@ -60,24 +87,23 @@ def _given(path: Path, aim: Aim, good: str | None, known: dict[Path, int | None]
     step = _step(path, known)
     if not _before(step, aim):
         tail = f"; the last good one is {good}" if good and _step(Path(good), known) != step else ""
-        raise ReplayError(
-            f"the checkpoint {path.name} is of step {step}, not before step {aim.step}, where the replay is to end{tail}"
-        )
+        where = f"not before step {aim.step}, where the replay is to end"
+        raise ReplayError(f"the checkpoint {path.name} is of step {step}, {where}{tail}")
     return path
 
 
 def _before(step: int | None, aim: Aim) -> bool:
-    """Whether a checkpoint of `step` can lead to the step aimed at: one that saves the step to come may be of that step."""
+    """Whether a checkpoint of `step` can lead to the step aimed at, or be of that step: some save the step to come."""
     return step is None or aim.step is None or step <= aim.step
 
 
 def _newest_finite(candidates: list[Checkpoint], aim: Aim) -> Checkpoint:
-    """The newest that is finite; where none is, the newest of all: a run that started from it is told so by the replay.
+    """The newest that is finite; where none is, the newest of all.
 
     One saved at the very step aimed at comes last: whether it is from before or after that step only the log tells.
     """
-    ordered = sorted(candidates, key=lambda c: (c.step != aim.step, c.step is not None, c.step or 0), reverse=True)
-    for c in ordered:
-        if c.finite or (c.finite is None and inspect(Path(c.path)).finite):
-            return c
-    return ordered[0]
+    earlier = [c for c in candidates if c.step != aim.step]
+    for some in (earlier, candidates):
+        if (found := look_for_last_good(some, _look)) is not None:
+            return found
+    return max(earlier or candidates, key=lambda c: (c.step is not None, c.step or 0))

@@ -47,6 +47,6 @@ def _backward(outputs: Any, gradients: Any = None) -> None:
 
 
 def calling_frame(file: str, line: int) -> FrameType | None:
-    """Called by `StepMode.change`: the frame of the user's code that makes the call; None where it is at another line."""
+    """For `StepMode.change`: the frame of the user's code that makes the call, None if it is at another line."""
     frame = user_frame(sys._getframe(2))
     return frame if frame is not None and frame.f_lineno == line and frame.f_code.co_filename == file else None

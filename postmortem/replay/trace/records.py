@@ -50,6 +50,7 @@ class Hit:
 
     @property
     def out_bits(self) -> int:
+        """Kinds of non-finite values in any of its outputs."""
         bits = 0
         for t in self.outputs:
             bits |= t.bits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,14 +65,15 @@ def test_masked_losses_and_a_divergence_asked_for(tmp_path: Path) -> None:
 
 def test_newest_finite_before_the_step(tmp_path: Path) -> None:
     """The newest finite one before the step; none finite: the newest; none before it, or none at all: one line."""
-    run = api.load(tmp_path)
+    empty = api.load(tmp_path)
     for step in (10, 20, 30, 40):
         value = float("nan") if step in (30, 40) else 1.0
         torch.save({"model": {"w": torch.full((2,), value)}}, tmp_path / f"step_{step}.pt")
-    run.checkpoints = [Checkpoint(path=str(tmp_path / f"step_{s}.pt"), step=s) for s in (10, 20, 30, 40)]
+    run = replace(empty, checkpoints=[Checkpoint(path=str(tmp_path / f"step_{s}.pt"), step=s) for s in (10, 20, 30, 40)])
 
     def chosen(step: int, given: Path | None = None, good: int | None = None) -> str:
-        report: Any = good and SimpleNamespace(diagnosis=SimpleNamespace(last_good_checkpoint=str(tmp_path / f"step_{good}.pt")))
+        diagnosis = SimpleNamespace(last_good_checkpoint=str(tmp_path / f"step_{good}.pt"))
+        report: Any = good and SimpleNamespace(diagnosis=diagnosis, checkpoints=())
         return choose_checkpoint(tmp_path, run, report, Aim(step), given).name
 
     assert chosen(35) == "step_20.pt"
@@ -82,5 +84,5 @@ def test_newest_finite_before_the_step(tmp_path: Path) -> None:
         chosen(5)
     with pytest.raises(ReplayError, match="is of step 40, not before step 35"):
         chosen(35, tmp_path / "step_40.pt")
-    run.checkpoints = run.checkpoints[2:]
+    run = replace(run, checkpoints=run.checkpoints[2:])
     assert chosen(35) == "step_30.pt"

@@ -25,7 +25,9 @@ class DiagnosisStage(Protocol):
     order: int
     """Stages are asked in this order."""
 
-    def __call__(self, case: Investigation, /) -> Culprit | None: ...
+    def __call__(self, case: Investigation, /) -> Culprit | None:
+        """The culprit, or None."""
+        ...
 
 
 F = TypeVar("F", bound="Callable[[Investigation], Culprit | None]")

@@ -1,0 +1,32 @@
+"""Names of a package that are imported on first use (PEP 562), so that importing the package costs next to nothing."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def lazy(package: str, where: Mapping[str, str | None]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of the module `package`.
+
+    `where` maps a name to the module that defines it, to ``module:name`` where it is called otherwise there, or to
+    None where it is a module of `package`.
+    """
+
+    def get(name: str) -> Any:
+        if name not in where:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        place = where[name]
+        if place is None:
+            return import_module(f"{package}.{name}")
+        module, _, other = place.partition(":")
+        return getattr(import_module(module), other or name)
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *where})
+
+    return get, names

@@ -1,0 +1,88 @@
+"""Which checkpoint is the last good one: one rule for scan, replay and ``postmortem checkpoints``. Needs no torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from postmortem.checkpoints.find import step_of
+from postmortem.core.model import Checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from postmortem.checkpoints.health import Health
+
+
+def anything(checkpoint: Checkpoint) -> bool:
+    """Every checkpoint may be chosen."""
+    return True
+
+
+def last_good(checkpoints: Sequence[Checkpoint], may_be: Callable[[Checkpoint], bool] = anything) -> Checkpoint | None:
+    """The newest checkpoint that `may_be` chosen and that is finite or was not looked into; None where there is none.
+
+    A step saved in several files of one folder (``G_60.pth``, ``D_60.pth``) is good only if none of them is
+    non-finite. Of two files of one step, the one that names the step is taken: ``latest.pt`` may be written again.
+    """
+    spoiled = {_part_of(c) for c in checkpoints if c.finite is False and c.step is not None}
+    good = [c for c in checkpoints if _may_be_good(c) and _part_of(c) not in spoiled and may_be(c)]
+    return max(good, key=_age, default=None)
+
+
+def look_for_last_good(
+    checkpoints: Sequence[Checkpoint],
+    look: Callable[[Checkpoint], Checkpoint],
+    may_be: Callable[[Checkpoint], bool] = anything,
+) -> Checkpoint | None:
+    """The same, with every candidate looked into before it is chosen, newest first; `look` opens one (`looked_at`)."""
+    known = list(checkpoints)
+    while (found := last_good(known, may_be)) is not None:
+        unseen = not_looked_into(found, known)
+        if not unseen:
+            return found
+        known = [look(c) if c in unseen else c for c in known]
+    return None
+
+
+def last_good_of(found: Iterable[Health]) -> Health | None:
+    """The newest of checkpoints whose tensors were read that is finite, by the same rule; None where none is."""
+    by_path = {h.path: h for h in found}
+    good = last_good([looked_at(Checkpoint(path=h.path, step=None), h) for h in by_path.values()])
+    return by_path[good.path] if good is not None else None
+
+
+def not_looked_into(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Those of `checkpoint` and the other parts of its step that nobody has opened yet."""
+    alike = [
+        c
+        for c in checkpoints
+        if c.path == checkpoint.path or (c.step is not None and _part_of(c) == _part_of(checkpoint))
+    ]
+    return [c for c in alike if not c.looked_into]
+
+
+def looked_at(checkpoint: Checkpoint, health: Health) -> Checkpoint:
+    """The checkpoint with what `health` says of its tensors, and with its step where the name says none."""
+    return replace(
+        checkpoint,
+        step=checkpoint.step if checkpoint.step is not None else health.step,
+        finite=health.finite,
+        nonfinite=tuple(t.name for t in health.bad),
+        problem=next((p.what for p in health.problems), None) if health.finite is None else None,
+        looked_into=True,
+    )
+
+
+def _may_be_good(c: Checkpoint) -> bool:
+    return c.finite is True or (c.finite is None and c.problem is None and not c.looked_into)
+
+
+def _part_of(c: Checkpoint) -> tuple[str, int | None]:
+    return os.path.dirname(c.path), c.step
+
+
+def _age(c: Checkpoint) -> tuple[bool, int, bool, str]:
+    return c.step is not None, c.step or 0, step_of(Path(c.path)) is not None, c.path

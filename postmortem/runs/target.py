@@ -1,0 +1,71 @@
+"""What a person means by the path that a replay is given: a run, one log of it, or a checkpoint."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from postmortem.checkpoints.find import is_checkpoint
+from postmortem.core.errors import NotFoundError, UsageError
+from postmortem.runs.group import discover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from postmortem.runs.group import RunFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`files` are the run's (None: no log found), `checkpoint` the path where it is a checkpoint itself.
+
+    `folder` is where checkpoints and a recipe are looked for; `root` was searched for logs; `shared` are the folders
+    in and above which several runs lie.
+    """
+
+    folder: Path
+    root: Path
+    files: RunFiles | None = None
+    checkpoint: Path | None = None
+    shared: frozenset[Path] = field(default=frozenset())
+
+
+def resolve(path: Path) -> Target:
+    """The one run that `path` is, lies in or was saved by. Nothing is read but the beginnings of files.
+
+    The log of a checkpoint is looked for in its folder and the one above. NotFoundError where there is no such path,
+    UsageError where it holds several runs.
+    """
+    if not path.exists():
+        raise NotFoundError(f"no such run or checkpoint: {path}")
+    if is_checkpoint(path):
+        above = path.absolute().parent
+        root, found = _first_with_runs([above, above.parent])
+        only = found[0] if len(found) == 1 else None  # of several runs none is known to be the one that saved it
+        return Target(path, root, only, path, shared_folders(found))
+    root, found = _first_with_runs([path.parent if path.is_file() else path])
+    mine, folder = found, path
+    if path.is_file():
+        mine = [run for run in found if any(part.path.resolve() == path.resolve() for part in run.parts)]
+        folder = path.parent if mine else path
+    if len(mine) > 1:
+        raise UsageError(
+            f"{folder} holds {len(mine)} runs, replay one of them: {', '.join(str(r.path) for r in mine[:10])}"
+        )
+    return Target(folder, root, mine[0] if mine else None, shared=shared_folders(found))
+
+
+def shared_folders(runs: Iterable[RunFiles]) -> frozenset[Path]:
+    """The folders in and above which more than one of `runs` lies: a checkpoint there belongs to none of them."""
+    lying_in = Counter(folder for files in runs for folder in (files.path, *files.path.parents))
+    return frozenset(folder for folder, count in lying_in.items() if count > 1)
+
+
+def _first_with_runs(folders: list[Path]) -> tuple[Path, list[RunFiles]]:
+    for folder in folders:
+        found, _ = discover([folder])
+        if found:
+            return folder, found
+    return folders[-1], []

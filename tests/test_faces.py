@@ -1,0 +1,107 @@
+"""The public faces of the package and its rooms: what they export, and that importing them costs next to nothing."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import postmortem
+from postmortem.core.display import HOOKS
+
+FACES = {
+    "postmortem": [
+        "Comparison", "Config", "Culprit", "Diagnosis", "Event", "Finding", "Fix", "Health", "MissingExtra",
+        "NotFoundError", "PostmortemError", "Problem", "ReplayError", "ReplayResult", "Report", "Run", "RunReport",
+        "TrainStep", "UnreadableCheckpoint", "UsageError", "__version__", "checkpoints", "compare", "judge", "load",
+        "localize", "replay", "scan",
+    ],
+    "postmortem.checkpoints": ["FORMATS", "find", "health", "of_run", "read"],
+    "postmortem.plugins": [
+        "BaseDetector", "Checkpoint", "CheckpointFormat", "Diagnosis", "Dialect", "Event", "Finding", "NotChecked",
+        "Piece", "Pieces", "Points", "PointsBuilder", "Problem", "Reading", "Record", "RenderOptions", "Report",
+        "Row", "RowTable", "Run", "RunReport", "Series", "View", "checkpoint_format", "detector", "diagnosis",
+        "dialect", "finish_table", "reader", "reporter",
+    ],
+    "postmortem.readers.text": ["DIALECTS", "read_text"],
+    "postmortem.runs": ["discover", "read_run"],
+    "postmortem.replay": ["Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"],
+    "postmortem.replay.trace": ["Tracer", "origins"],
+}  # fmt: skip
+LIGHT = [
+    "postmortem",
+    "postmortem.checkpoints",
+    "postmortem.runs",
+    "postmortem.replay",
+    "postmortem.replay.trace",
+    "postmortem.plugins",
+]
+HEAVY = ["pandas", "torch", "matplotlib", "numpy", "rich"]
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_exports(name: str) -> None:
+    """Each face exports its list, no more and no less, and every name is there."""
+    pytest.importorskip("torch")
+    module = importlib.import_module(name)
+    assert sorted(module.__all__) == sorted(FACES[name])
+    assert [n for n in module.__all__ if getattr(module, n, None) is None] == []
+    assert set(module.__all__) <= set(dir(module))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = module.nothing
+
+
+def test_faces_import_nothing_heavy(python) -> None:
+    """Importing the faces loads none of pandas, torch, matplotlib, numpy, rich, nor anything that renders or reads."""
+    code = f"import sys, {', '.join(LIGHT)}\nprint([m for m in {[*HEAVY, 'postmortem.api']!r} if m in sys.modules])"
+    result = python("-c", code)
+    assert (result.stdout.strip(), result.stderr) == ("[]", "")
+
+
+@pytest.mark.parametrize(
+    "first", ["", "import postmortem.replay.model", "from postmortem import api", "import postmortem.checkpoints.find"]
+)
+def test_packages_that_are_verbs(python, first: str) -> None:
+    """``postmortem.replay(...)`` and ``postmortem.checkpoints(...)`` work whatever was imported before."""
+    code = (
+        f"import postmortem\n{first}\n"
+        "for verb in (postmortem.replay, postmortem.checkpoints):\n"
+        "    try:\n        verb('nowhere')\n    except postmortem.NotFoundError as error:\n        print(error)\n"
+        "from postmortem.replay.model import TrainStep\n"
+        "print(postmortem.replay.model.TrainStep is postmortem.TrainStep)\n"
+    )
+    pytest.importorskip("torch")
+    result = python("-c", code)
+    assert result.stdout.splitlines() == [
+        "no such run or checkpoint: nowhere",
+        "no such file or folder: nowhere",
+        "True",
+    ], result.stderr
+
+
+def test_verbs_are_packages() -> None:
+    """What can be called stays a package: its modules can be imported and patched."""
+    for verb in (postmortem.replay, postmortem.checkpoints):
+        assert isinstance(verb, ModuleType)
+        assert callable(verb)
+        assert importlib.import_module(verb.__name__) is verb
+
+
+def test_core_imports_no_layer_above() -> None:
+    """No module of core imports by name, but the registry, which discovers plugins."""
+    core = Path(postmortem.__file__).parent / "core"
+    by_name = [p.name for p in sorted(core.glob("*.py")) if re.search(r"importlib|__import__", p.read_text())]
+    assert by_name == ["registry.py"]
+
+
+def test_without_renderings_types_show_their_repr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is installed that renders, a report prints as its repr, and a notebook shows that, escaped."""
+    report = postmortem.Report(runs=(), version="0")
+    assert str(report) != repr(report)
+    monkeypatch.delitem(HOOKS, "text")
+    monkeypatch.delitem(HOOKS, "html")
+    assert str(report) == repr(report)
+    assert report._repr_html_() == "<pre>&lt;Report of 0 runs&gt;</pre>"
