@@ -42,7 +42,6 @@ def written(graph: Any, tmp_path: Path) -> Any:
     return write
 
 
-@pytest.mark.xfail(strict=True, reason="some circles are left: python docs/import_graph.py lists them")
 def test_no_circle_between_parts(graph: Any) -> None:
     """In no package do two parts import one another: not inside functions, not for types, not by string."""
     known = graph.modules(ROOT / "postmortem")
@@ -91,7 +90,6 @@ def test_parts_on_floors(graph: Any, written: Any) -> None:
     assert "n_c[c] --> n_a[a]" not in text
 
 
-@pytest.mark.xfail(strict=True, reason="core.display still imports the api by name")
 def test_core_imports_nothing_by_name() -> None:
     """No file of core calls importlib or __import__, but the registry, which looks for plug-ins."""
     for path in sorted((ROOT / "postmortem" / "core").rglob("*.py")):

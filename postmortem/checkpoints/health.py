@@ -93,7 +93,7 @@ class Health:
     def __post_init__(self) -> None:
         bad = any(t.bad for t in self.tensors)
         lost = not self.tensors or any("refused" not in p.what for p in self.problems)
-        self.finite = False if bad else None if lost else True
+        self.finite = False if bad else (None if lost else True)
 
     @property
     def bad(self) -> list[TensorHealth]:
@@ -118,7 +118,7 @@ def health(path: Path, previous: Path | None = None, *, trust: bool = False) -> 
     """The health of a checkpoint; with `previous`, how much each tensor changed since that one. `trust` unpickles whatever is in them."""
     found = map_files(path, trust=trust)
     before = map_files(previous, trust=trust) if previous is not None else FileMap()
-    tensors = _scan(found, before)
+    tensors = tensors_of(found, before)
     return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces))
 
 
@@ -141,7 +141,8 @@ class _Span:
     stop: int
 
 
-def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
+def tensors_of(found: FileMap, previous: FileMap) -> list[TensorHealth]:
+    """The health of every tensor of `found`, compared with the same of `previous`. Adds to `found.problems`."""
     before = {(p.name, p.start): p for p in previous.pieces}
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in found.pieces:
@@ -150,11 +151,12 @@ def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
             groups[p.path, p.offset, p.nbytes].append(p)
     places = [_Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()]
     _look_at(places)
-    told = {place.problem.path: place.problem for place in reversed(places) if place.problem}
+    problems = {place.problem.path: place.problem for place in reversed(places) if place.problem}
     changed, outdated = found.changed(), previous.changed()
     for path in sorted({place.pieces[0].path for place in places} & changed):
-        told.setdefault(str(path), Problem(path=str(path), what="written anew while it was read: look again", lost="its tensors"))
-    found.problems += told.values()
+        what = "written anew while it was read: look again"
+        problems.setdefault(str(path), Problem(path=str(path), what=what, lost="its tensors"))
+    found.problems += problems.values()
     for place in places:
         if place.before is not None and place.before.path in outdated:
             place.before = None
@@ -180,7 +182,7 @@ def _look_at(places: list[_Place]) -> None:
             try:
                 work = [pool.submit(_work, spans) for _ in range(workers)]
                 seen = chain.from_iterable(worker.result() for worker in work)
-                for span, what in sorted(seen, key=lambda one: one[0].start):  # the first problem is told, sums do not vary
+                for span, what in sorted(seen, key=lambda one: one[0].start):  # the first problem is reported, sums do not vary
                     if isinstance(what, Problem):
                         span.place.problem = span.place.problem or what
                     else:
