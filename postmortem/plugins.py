@@ -12,6 +12,7 @@ group                               decorator               what is registered
 ``postmortem.detectors``            ``@detector``           a subclass of `BaseDetector`
 ``postmortem.diagnoses``            ``@diagnosis``          a class with `name`, `priority`, `diagnose`
 ``postmortem.reporters``            ``@reporter(name)``     a function of a `Report` and `RenderOptions` that gives a str
+``postmortem.fixes``                ``@fix``                a subclass of `BaseFix`, tried on a failing step (needs torch)
 ==================================  ======================  ==========================================================
 """
 
@@ -24,6 +25,7 @@ from postmortem._lazy import lazy
 if TYPE_CHECKING:
     from postmortem.checkpoints.formats import CheckpointFormat, checkpoint_format
     from postmortem.checkpoints.formats.shared.pieces import Piece, Pieces
+    from postmortem.core.culprit import Culprit, Fix
     from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem
     from postmortem.core.points import Points, PointsBuilder
     from postmortem.core.reading import Reading
@@ -39,17 +41,25 @@ if TYPE_CHECKING:
     from postmortem.readers.shared.row_table import finish as finish_table
     from postmortem.readers.text.dialects import Dialect, dialect
     from postmortem.readers.text.records.record import Record, Row
+    from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+    from postmortem.replay.step.overrides import Overrides
     from postmortem.reporters import RenderOptions, reporter
 
 __all__ = [
+    "Advice",
     "BaseDetector",
+    "BaseFix",
+    "Case",
     "Checkpoint",
     "CheckpointFormat",
+    "Culprit",
     "Diagnosis",
     "Dialect",
     "Event",
     "Finding",
+    "Fix",
     "NotChecked",
+    "Overrides",
     "Piece",
     "Pieces",
     "Points",
@@ -63,6 +73,7 @@ __all__ = [
     "RowTable",
     "Run",
     "RunReport",
+    "Scope",
     "Series",
     "View",
     "checkpoint_format",
@@ -70,6 +81,7 @@ __all__ = [
     "diagnosis",
     "dialect",
     "finish_table",
+    "fix",
     "reader",
     "reporter",
 ]
@@ -78,6 +90,8 @@ __getattr__, __dir__ = lazy(
     __name__,
     {
         **dict.fromkeys(("Checkpoint", "Diagnosis", "Event", "Finding", "Problem"), "postmortem.core.model"),
+        **dict.fromkeys(("Culprit", "Fix"), "postmortem.core.culprit"),
+        **dict.fromkeys(("Advice", "BaseFix", "Case", "Scope", "fix"), "postmortem.replay.fixes"),
         **dict.fromkeys(("Points", "PointsBuilder"), "postmortem.core.points"),
         **dict.fromkeys(("Report", "RunReport"), "postmortem.core.report"),
         **dict.fromkeys(("NotChecked", "detector"), "postmortem.detectors"),
@@ -87,6 +101,7 @@ __getattr__, __dir__ = lazy(
         **dict.fromkeys(("CheckpointFormat", "checkpoint_format"), "postmortem.checkpoints.formats"),
         **dict.fromkeys(("Piece", "Pieces"), "postmortem.checkpoints.formats.shared.pieces"),
         "BaseDetector": "postmortem.detectors.base",
+        "Overrides": "postmortem.replay.step.overrides",
         "Reading": "postmortem.core.reading",
         "RowTable": "postmortem.readers.shared.row_table",
         "Run": "postmortem.core.run",

@@ -84,6 +84,16 @@ def test_pages_of_plugins(call: Callable[..., subprocess.CompletedProcess[str]])
     assert "a curriculum" in call("explain", "RWD001").stdout
 
 
+def test_a_replay_tries_its_fix(call: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    """The example's fix is tried in its order and reported; ``postmortem explain`` has its page."""
+    pytest.importorskip("torch")
+    called = call("replay", ROOT / "sample_runs" / "nan-log-of-zero", "--format", "json")
+    fixes = json.loads(called.stdout)["culprit"]["fixes"]
+    assert [f["name"] for f in fixes][:3] == ["clip_grad", "lower_lr", "half_lr"]
+    assert next(f["cured"] for f in fixes if f["name"] == "half_lr") is False
+    assert "too large, but not by much" in call("explain", "half_lr").stdout
+
+
 def test_damage_in_its_log_is_a_problem(call: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
     """A line that is no row costs that line."""
     (tmp_path / "a.tally").write_text((EXAMPLE / "run" / "rewards.tally").read_text() + "torn;rew")

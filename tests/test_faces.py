@@ -21,14 +21,14 @@ FACES = {
     ],
     "postmortem.checkpoints": ["FORMATS", "find", "health", "of_run", "read"],
     "postmortem.plugins": [
-        "BaseDetector", "Checkpoint", "CheckpointFormat", "Diagnosis", "Dialect", "Event", "Finding", "NotChecked",
-        "Piece", "Pieces", "Points", "PointsBuilder", "Problem", "Reading", "Record", "RenderOptions", "Report",
-        "Row", "RowTable", "Run", "RunReport", "Series", "View", "checkpoint_format", "detector", "diagnosis",
-        "dialect", "finish_table", "reader", "reporter",
+        "Advice", "BaseDetector", "BaseFix", "Case", "Checkpoint", "CheckpointFormat", "Culprit", "Diagnosis", "Dialect",
+        "Event", "Finding", "Fix", "NotChecked", "Overrides", "Piece", "Pieces", "Points", "PointsBuilder", "Problem",
+        "Reading", "Record", "RenderOptions", "Report", "Row", "RowTable", "Run", "RunReport", "Scope", "Series", "View",
+        "checkpoint_format", "detector", "diagnosis", "dialect", "finish_table", "fix", "reader", "reporter",
     ],
     "postmortem.readers.text": ["DIALECTS", "read_text"],
     "postmortem.runs": ["discover", "read_run"],
-    "postmortem.replay": ["Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"],
+    "postmortem.replay": ["FIXES", "Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"],
     "postmortem.replay.trace": ["Tracer", "origins"],
 }  # fmt: skip
 LIGHT = [

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fidelity, Fix
     from postmortem.replay.culprit.localize import localize
     from postmortem.replay.driver import replay
+    from postmortem.replay.fixes import FIXES
     from postmortem.replay.model import Context, TrainStep
 
-__all__ = ["Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"]
+__all__ = ["FIXES", "Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"]
 
 __getattr__, __dir__ = lazy(
     __name__,
     {
         **dict.fromkeys(("Culprit", "Fidelity", "Fix"), "postmortem.core.culprit"),
         **dict.fromkeys(("Context", "TrainStep"), "postmortem.replay.model"),
+        "FIXES": "postmortem.replay.fixes",
         "localize": "postmortem.replay.culprit.localize",
         "replay": "postmortem.replay.driver",
     },
