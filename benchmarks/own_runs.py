@@ -2,9 +2,9 @@
 
     python benchmarks/own_runs.py [--seeds 3]
 
-Small real trainings in numpy (softmax regression, matrix factorisation, a tanh autoencoder),
-logged every step, every fifth step or as means of ten, in which one fault is switched on at a known step or none. Loss,
-gradient norm and validation loss come from the training; times and memory from a modelled machine.
+Small real trainings in numpy (softmax regression, matrix factorisation, a tanh autoencoder), logged every step, every
+fifth step or as means of ten, in which one fault is switched on at a known step or none. Loss, gradient norm and
+validation loss come from the training; times and memory from a modelled machine.
 """
 
 from __future__ import annotations
