@@ -1,9 +1,8 @@
 """Finds the checkpoints of a run by names and small JSON files alone: no torch, no weights are opened.
 
-A checkpoint is a file (``.pt``, ``.pth``, ``.ckpt``, ``.safetensors``, ``pytorch_model.bin``) or a folder:
-transformers' ``checkpoint-N/``, shards with their ``*.index.json``, torch.distributed.checkpoint (``.metadata`` beside
-``*.distcp``), DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder with a model beside its
-optimizer.
+A checkpoint is a file (``.pt``, ``.pth``, ``.ckpt``, ``.safetensors``, ``pytorch_model.bin``) or a folder: transformers'
+``checkpoint-N/``, shards with their ``*.index.json``, torch.distributed.checkpoint (``.metadata`` beside ``*.distcp``),
+DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder with a model beside its optimizer.
 """
 
 from __future__ import annotations
@@ -39,47 +38,26 @@ STEP_KEYS = (
 )
 """Where a checkpoint says how far the training was, in the order they are believed."""
 
-STATE_FILES = (
-    "trainer_state.json",
-    "state.json",
-    "train_state.json",
-    "training_state.json",
-    "meta.json",
-    "metadata.json",
-    "progress.json",
-)
+STATE_FILES = ("trainer_state.json", "state.json", "train_state.json", "training_state.json", "meta.json", "metadata.json", "progress.json")
 _BIN = re.compile(r"(pytorch_model|model|adapter_model|consolidated|checkpoint|ckpt|weights).*\.bin$", re.I)
 _COMPANION = re.compile(
-    r"^(optim\w*|opt|sched\w*|lr_sched\w*|scaler|rng\w*|random_states?|training_args|zero_pp_rank|dataloader|sampler)([._\-\d]|$)",
-    re.I,
+    r"^(optim\w*|opt|sched\w*|lr_sched\w*|scaler|rng\w*|random_states?|training_args|zero_pp_rank|dataloader|sampler)([._\-\d]|$)", re.I
 )
-_MODEL = re.compile(
-    r"^(model|pytorch_model|adapter_model|consolidated|mp_rank|weights|diffusion_pytorch_model|unet|ema|module|net)",
-    re.I,
-)
+_MODEL = re.compile(r"^(model|pytorch_model|adapter_model|consolidated|mp_rank|weights|diffusion_pytorch_model|unet|ema|module|net)", re.I)
 _NOT_WEIGHTS = re.compile(
-    r"(^|[_\-.])(data(set)?|batch(es)?|tokens?|cache|vocab|train|val|test|embeddings?|features?|samples?|labels?|scripted|traced)([_\-.\d]|$)",
-    re.I,
+    r"(^|[_\-.])(data(set)?|batch(es)?|tokens?|cache|vocab|train|val|test|embeddings?|features?|samples?|labels?|scripted|traced)([_\-.\d]|$)", re.I
 )
-_CKPT_FOLDER = re.compile(
-    r"(^|[_\-.=])(checkpoint|ckpt|step|global_?step|iter(ation)?|epoch|last|latest|best|final|update)s?([_\-.=]|\d|$)",
-    re.I,
-)
-_OF_A_STEP = re.compile(
-    r"(checkpoint|ckpt|(global_?)?step|iter(ation)?|epoch|update)s?[_\-=]?\d+|checkpoint[_\-](last|latest|best|final)",
-    re.I,
-)
+_CKPT_FOLDER = re.compile(r"(^|[_\-.=])(checkpoint|ckpt|step|global_?step|iter(ation)?|epoch|last|latest|best|final|update)s?([_\-.=]|\d|$)", re.I)
+_OF_A_STEP = re.compile(r"(checkpoint|ckpt|(global_?)?step|iter(ation)?|epoch|update)s?[_\-=]?\d+|checkpoint[_\-](last|latest|best|final)", re.I)
 _CKPT_FOLDERS = re.compile(r"(model_?)?(checkpoint|ckpt|snapshot|weight|model|state|save|saved_model)s?", re.I)
 _NAMED_STEP = re.compile(
-    r"(?:^|[_\-.\s]|(?<=[a-z]))(?:global_?step|steps?|iter(?:ation)?s?|updates?|checkpoint|ckpt|it)[_\-=.]{0,2}(\d{1,12})(k?)(?![a-z\d])",
-    re.I,
+    r"(?:^|[_\-.\s]|(?<=[a-z]))(?:global_?step|steps?|iter(?:ation)?s?|updates?|checkpoint|ckpt|it)[_\-=.]{0,2}(\d{1,12})(k?)(?![a-z\d])", re.I
 )
 _LAST_NUMBER = re.compile(r"(?:^|[_\-=])(\d{1,12})(k?)(?![a-z\d.=])", re.I)
 _EPOCH = re.compile(r"epochs?[_\-=]?\d+|(?:^|[_\-])ep?\d+|v\d+(?:\.\d+)*$", re.I)
 _EPOCH_NUMBER = re.compile(r"(?:epochs?|(?:^|[_\-])ep)[_\-=]?(\d{1,9})", re.I)
 _LOGS = re.compile(r"(tb|tf)?[_-]?(tensorboard|events|logs?|summary|summaries|metrics|csv)([_-]?logs?)?|tb", re.I)
-_NOT_OF_A_RUN = ("__pycache__", "site-packages", "dist-packages", "node_modules")
-"""Folders in which a .pth is a list of paths for Python."""
+_NOT_OF_A_RUN = ("__pycache__", "site-packages", "dist-packages", "node_modules")  # a .pth there is a list of Python's own paths
 _MAX_ENTRIES, _MAX_DEPTH, _MAX_JSON = 20_000, 4, 64 * 2**20
 
 
@@ -99,18 +77,16 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def home_of(folder: Path) -> Path:
-    """The folder of the run whose log is in `folder`: the parent if `folder` holds only logs (``exp7/tb``)."""
+    """The folder of a run whose log lies in `folder`: the one above, where that is a folder for logs alone (``exp7/tb``)."""
     return folder.parent if _LOGS.fullmatch(folder.name) else folder
 
 
 def checkpoints_of(folder: Path, roots: Sequence[Path], shared: Collection[Path]) -> list[Checkpoint]:
     """The checkpoints of the run with its log in `folder`: below it, else below the folders above it.
 
-    Folders above are searched up to one of `roots` (or the run's home), and only while no other run shares them.
+    Those are looked into up to one of `roots` (or the run's home), and as long as they are not `shared` with other runs.
     """
-    return next(
-        (found for place in (folder, *folders_above(folder, roots, shared)) if (found := find_checkpoints(place))), []
-    )
+    return next((found for place in (folder, *folders_above(folder, roots, shared)) if (found := find_checkpoints(place))), [])
 
 
 def folders_above(folder: Path, roots: Sequence[Path], shared: Collection[Path]) -> Iterator[Path]:
@@ -145,9 +121,7 @@ def _walk(folder: Path, depth: int, budget: list[int]) -> list[Path]:
     if budget[0] < 0:
         return []
     files = [e.name for e in entries if _is(e, file=True)]
-    folders = [
-        e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name not in _NOT_OF_A_RUN
-    ]
+    folders = [e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name not in _NOT_OF_A_RUN]
     weights = [n for n in files if is_weights(n)]
     if is_checkpoint_folder(folder, files, root=depth == 0):
         nested = [] if depth else [p for n in folders for p in _walk(folder / n, 1, budget)]
@@ -190,9 +164,7 @@ def is_checkpoint_folder(folder: Path, files: list[str], *, root: bool = False) 
     companions = [n for n in files if _COMPANION.match(n)] + [n for n in files if n in STATE_FILES[:4]]
     alone = len({step_in_name(_stem(n)) for n in models}) <= 1  # model_10.pt, model_20.pt are two checkpoints
     if root:
-        return (
-            bool(models) and bool(companions) and alone and not any(step_in_name(_stem(n)) is not None for n in models)
-        )
+        return bool(models) and bool(companions) and alone and not any(step_in_name(_stem(n)) is not None for n in models)
     return (
         bool(weights)
         and alone
@@ -236,18 +208,14 @@ def companions_of(path: Path) -> list[Path]:
     step = step_in_name(_stem(path.name))
     if step is None or path.is_dir():
         return []
-    beside = [
-        p for p in sorted(path.parent.iterdir()) if p.name != path.name and p.suffix == path.suffix and p.is_file()
-    ]
-    return [
-        p for p in beside if (is_weights(p.name) or _COMPANION.match(p.name)) and step_in_name(_stem(p.name)) == step
-    ]
+    beside = [p for p in sorted(path.parent.iterdir()) if p.name != path.name and p.suffix == path.suffix and p.is_file()]
+    return [p for p in beside if (is_weights(p.name) or _COMPANION.match(p.name)) and step_in_name(_stem(p.name)) == step]
 
 
 def step_in_name(stem: str) -> int | None:
-    """The step in a name such as ``step_000099``, ``epoch=3-step=400``, ``ckpt-90``, ``model_100`` or ``100``.
+    """The step that a name like ``step_000099``, ``epoch=3-step=400``, ``ckpt-90``, ``model_100`` or ``100`` says, or None.
 
-    None if there is none; the number of an epoch is no step.
+    The number of an epoch is no step.
     """
     named = list(_NAMED_STEP.finditer(stem))
     match = named[-1] if named else None
@@ -260,10 +228,8 @@ def step_in_name(stem: str) -> int | None:
 
 
 def named_step(path: Path) -> int | None:
-    """The step of a checkpoint, if its name or JSON file calls it a step; else None.
-
-    ``model_3.pt`` may count epochs, and the name of Lightning's ``.ckpt`` may count the steps of two optimizers.
-    """
+    """The step of a checkpoint whose name or JSON file says that it is one: not of ``model_3.pt``, which may count epochs, nor of
+    Lightning's ``.ckpt``, whose name may count the steps of two optimizers."""
     if path.suffix == ".ckpt" and path.is_file():
         return None
     stem = path.name if path.is_dir() else _stem(path.name)
@@ -275,11 +241,7 @@ def by_epochs(checkpoints: list[Checkpoint], last_step: int | None) -> list[Chec
 
     It does where the newest epoch saved is the log's `last_step`, give or take what lies between two savings.
     """
-    epochs = {
-        c.path: int(m.group(1))
-        for c in checkpoints
-        if c.step is None and (m := _EPOCH_NUMBER.search(os.path.basename(c.path)))
-    }
+    epochs = {c.path: int(m.group(1)) for c in checkpoints if c.step is None and (m := _EPOCH_NUMBER.search(os.path.basename(c.path)))}
     counts = sorted(set(epochs.values()))
     if last_step is None or not counts:
         return checkpoints
@@ -296,12 +258,12 @@ def _step_in_json(path: Path) -> int | None:
             return None
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError):
-        return None  # a damaged state file only costs the step that it names
+        return None  # a damaged state file only costs the step that it would have told
     return step_in(content)
 
 
 def plain_number(value: Any) -> Any:
-    """The number in a tensor or numpy scalar; anything else unchanged."""
+    """A tensor or numpy scalar as the number in it; anything else as it is."""
     if getattr(value, "is_meta", False):  # a tensor whose bytes were not read
         return None
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
@@ -315,27 +277,16 @@ def step_in(content: object, depth: int = 3) -> int | None:
         return lightning
     for key in STEP_KEYS:
         value = plain_number(content.get(key))
-        if (isinstance(value, int) and not isinstance(value, bool)) or (
-            isinstance(value, float) and value.is_integer()
-        ):
+        if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer()):
             return int(value)
-    for key in (
-        "state",
-        "trainer_state",
-        "train_state",
-        "training_state",
-        "meta",
-        "metadata",
-        "progress",
-        "client_state",
-    ):
+    for key in ("state", "trainer_state", "train_state", "training_state", "meta", "metadata", "progress", "client_state"):
         if isinstance(content.get(key), dict) and (nested := step_in(content[key], depth - 1)) is not None:
             return nested
     return None
 
 
 def _lightning_step(content: dict[Any, Any]) -> int | None:
-    """The step of a Lightning checkpoint as its loggers count it; its `global_step` adds up all optimizers."""
+    """The step of a Lightning checkpoint as its loggers count; its `global_step` counts the steps of all optimizers together."""
     inner: Any = content if "pytorch-lightning_version" in content else None
     for key in ("loops", "fit_loop", "epoch_loop.state_dict", "_batches_that_stepped"):
         inner = inner.get(key) if isinstance(inner, dict) else None

@@ -91,9 +91,10 @@ class Health:
     finite: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
-        bad = any(t.bad for t in self.tensors)
         lost = not self.tensors or any("refused" not in p.what for p in self.problems)
-        self.finite = False if bad else (None if lost else True)
+        self.finite = None if lost else True
+        if self.bad:
+            self.finite = False
 
     @property
     def bad(self) -> list[TensorHealth]:
@@ -151,12 +152,11 @@ def tensors_of(found: FileMap, previous: FileMap) -> list[TensorHealth]:
             groups[p.path, p.offset, p.nbytes].append(p)
     places = [_Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()]
     _look_at(places)
-    problems = {place.problem.path: place.problem for place in reversed(places) if place.problem}
+    told = {place.problem.path: place.problem for place in reversed(places) if place.problem}
     changed, outdated = found.changed(), previous.changed()
     for path in sorted({place.pieces[0].path for place in places} & changed):
-        what = "written anew while it was read: look again"
-        problems.setdefault(str(path), Problem(path=str(path), what=what, lost="its tensors"))
-    found.problems += problems.values()
+        told.setdefault(str(path), Problem(path=str(path), what="written anew while it was read: look again", lost="its tensors"))
+    found.problems += told.values()
     for place in places:
         if place.before is not None and place.before.path in outdated:
             place.before = None
@@ -182,7 +182,7 @@ def _look_at(places: list[_Place]) -> None:
             try:
                 work = [pool.submit(_work, spans) for _ in range(workers)]
                 seen = chain.from_iterable(worker.result() for worker in work)
-                for span, what in sorted(seen, key=lambda one: one[0].start):  # the first problem is reported, sums do not vary
+                for span, what in sorted(seen, key=lambda one: one[0].start):  # the first problem is told, sums do not vary
                     if isinstance(what, Problem):
                         span.place.problem = span.place.problem or what
                     else:

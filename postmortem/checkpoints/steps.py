@@ -14,7 +14,7 @@ RANDOM_STATES = "random_states"  # accelerate's, as random_states_0.pkl
 
 
 def step_in_content(content: Any, path: Path) -> int | None:
-    """The step in the content (of a folder: in one of its files), else in the name, else as the optimizer counts."""
+    """The step that the content says, one file of a folder at a time; else the one of the name; else the optimizer's own count."""
     step = step_in(content)
     if step is None and path.is_dir() and isinstance(content, dict):
         parts = [v for k, v in content.items() if not k.startswith(RANDOM_STATES)]  # accelerate's count micro-batches
@@ -26,6 +26,4 @@ def shards_named(index: Any) -> list[str]:
     """The files that an index of shards names. Names that lead out of the folder are none, nor is what is no name."""
     weights = index.get("weight_map") if isinstance(index, dict) else None
     names = {name for name in weights.values() if isinstance(name, str)} if isinstance(weights, dict) else set()
-    return sorted(
-        name for name in names if name and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts
-    )
+    return sorted(name for name in names if name and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts)

@@ -22,13 +22,10 @@ _FAR = 1000  # steps to follow a divergence that never turns non-finite
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a replay is to reach.
-
-    step: the last step to run (None: as far as the batches go). asked: the step that the user named. failed: the log
-    says that the run failed. nonfinite: the logged value at `step` is not finite. beyond: steps to go on after `step`,
-    for a run that crashed before it could log the step at fault. masked: from this step on the log may show numbers in
-    place of non-finite losses. grows: what failed is a loss or gradient that grew.
-    """
+    """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
+    named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite. `beyond`: steps to go on
+    after it, where a run crashed before it could log the step at fault. `masked`: from this step on the log may show
+    numbers in place of losses that were not finite. `grows`: what failed is a loss or gradient that grew."""
 
     step: int | None
     asked: int | None = None
@@ -40,10 +37,9 @@ class Aim:
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
-    """The step to roll to: the one asked for, else the first with a non-finite loss in the log, else that of a
-    divergence, else the end.
+    """The step to roll to: the one asked for, else the first non-finite loss by the log, else what diverged, else the end.
 
-    If a divergence begins in the log at the step asked for, the divergence is meant, which shows only some steps later.
+    Where the log has a divergence begin at the step asked for, that is what is meant: it shows only some steps later.
     """
     findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
     roles = view.run.roles if view is not None else {}
