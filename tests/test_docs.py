@@ -86,6 +86,16 @@ def test_links_lead_somewhere(path):
     assert [t for t in targets if not (path.parent / t).exists()] == []
 
 
+def test_linked_names_are_in_their_files():
+    """A link such as [`resolve`](…/resolve.py) leads to a file that defines that name."""
+    page = ROOT / "docs" / "architecture.md"
+    links = re.findall(r"\[`(\w+)`\]\(([^)#]+\.py)\)", page.read_text())
+    assert links
+    defined = r"^ *(?:async )?(?:def|class) {0}\b|^ *{0}\b[^\n]* = "
+    files = {target: (page.parent / target).read_text() for _, target in links}
+    assert [link for link in links if not re.search(defined.format(link[0]), files[link[1]], re.M)] == []
+
+
 def test_every_format_and_exit_code_is_documented():
     """The README names every output format and the four exit codes."""
     from postmortem.reporters import REPORTERS

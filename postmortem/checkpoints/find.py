@@ -222,7 +222,9 @@ def step_in_name(stem: str) -> int | None:
     if match is None:
         numbers = list(_LAST_NUMBER.finditer(_EPOCH.sub("", stem)))
         match = numbers[-1] if numbers and len(numbers[-1].group(1)) < 10 else None
-    return None if match is None else int(match.group(1)) * (1000 if match.group(2) else 1)
+    if match is None:
+        return None
+    return int(match.group(1)) * (1000 if match.group(2) else 1)
 
 
 def named_step(path: Path) -> int | None:

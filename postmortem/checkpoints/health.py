@@ -91,9 +91,10 @@ class Health:
     finite: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
-        bad = any(t.bad for t in self.tensors)
         lost = not self.tensors or any("refused" not in p.what for p in self.problems)
-        self.finite = False if bad else None if lost else True
+        self.finite = None if lost else True
+        if self.bad:
+            self.finite = False
 
     @property
     def bad(self) -> list[TensorHealth]:
@@ -118,7 +119,7 @@ def health(path: Path, previous: Path | None = None, *, trust: bool = False) -> 
     """The health of a checkpoint; with `previous`, how much each tensor changed since that one. `trust` unpickles whatever is in them."""
     found = map_files(path, trust=trust)
     before = map_files(previous, trust=trust) if previous is not None else FileMap()
-    tensors = _scan(found, before)
+    tensors = tensors_of(found, before)
     return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces))
 
 
@@ -141,7 +142,8 @@ class _Span:
     stop: int
 
 
-def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
+def tensors_of(found: FileMap, previous: FileMap) -> list[TensorHealth]:
+    """The health of every tensor of `found`, compared with the same of `previous`. Adds to `found.problems`."""
     before = {(p.name, p.start): p for p in previous.pieces}
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in found.pieces:

@@ -67,11 +67,12 @@ def replay(
         raise ReplayError(f"no recipe.py in or beside {target}: {write}")
     view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
-    settings = dict(config if config is not None else run.config if run is not None else {})
+    if config is None:
+        config = run.config if run is not None else {}
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     where = _device(device)
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
-        made = Attempts(found, path, where, view, aim, settings, trust, progress)
+        made = Attempts(found, path, where, view, aim, dict(config), trust, progress)
         attempt = made.best_attempt()
         with (
             open(os.devnull, "w") as nowhere,

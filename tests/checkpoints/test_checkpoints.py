@@ -321,7 +321,7 @@ def test_chunks_of_a_sharded_tensor_are_compared_with_their_own(tmp_path: Path) 
     """A chunk is compared with the chunk at the same place in the tensor, in whatever order the files name them."""
     from postmortem.checkpoints.file_map import FileMap
     from postmortem.checkpoints.formats.shared.pieces import Piece
-    from postmortem.checkpoints.health import _scan
+    from postmortem.checkpoints.health import tensors_of
 
     values = np.concatenate([np.full(4, 1.0), np.full(4, 2.0)]).astype(np.float32)
     pieces = []
@@ -329,7 +329,7 @@ def test_chunks_of_a_sharded_tensor_are_compared_with_their_own(tmp_path: Path) 
         (tmp_path / name).write_bytes(data.tobytes())
         pieces.append([Piece("w", (4,), torch.float32, tmp_path / name, 16 * i, 16, (4 * i,)) for i in range(2)])
     new, old = pieces
-    (seen,) = _scan(FileMap(new), FileMap(old[::-1]))
+    (seen,) = tensors_of(FileMap(new), FileMap(old[::-1]))
     assert (seen.change, seen.numel, seen.norm) == (0.0, 8, pytest.approx(float(np.linalg.norm(values))))
 
 

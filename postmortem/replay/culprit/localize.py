@@ -94,11 +94,7 @@ def _eager(runner: StepRunner) -> Any:
 
 @contextmanager
 def _without_compiling(known: bool) -> Iterator[bool]:
-    if hasattr(torch.compiler, "set_stance"):
-        stance = torch.compiler.set_stance("force_eager")
-    else:  # torch < 2.6
-        stance = torch._dynamo.config.patch(disable=True)
-    with stance:
+    with torch.compiler.set_stance("force_eager"):
         yield known
 
 

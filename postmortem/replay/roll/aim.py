@@ -76,20 +76,18 @@ def _by_log(
     growing = [f for f in findings if f.name in _GROWING]
     last = view.last_step if view is not None else None
     if growing:
-        ends = [
-            s
-            for f in growing
-            if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None
-        ]
-        far = max(f.step for f in growing if f.step is not None) + _FAR
-        return Aim(
-            max(ends) if len(ends) == len(growing) else min(far, last if last is not None else far),
-            None,
-            failed,
-            grows=True,
-        )
+        ends = [_end(f) for f in growing if f.name != "divergence"]
+        known = [end for end in ends if end is not None]
+        if len(known) == len(growing):
+            return Aim(max(known), None, failed, grows=True)
+        far = max(_steps(growing)) + _FAR
+        return Aim(far if last is None else min(far, last), None, failed, grows=True)
     crashed = report is not None and report.ended in ("crashed", "cut") and last is not None
     return Aim(last, None, failed, False, _interval(view) if crashed and view is not None else 0)
+
+
+def _end(finding: Finding) -> int | None:
+    return finding.end_step if finding.end_step is not None else finding.step
 
 
 def _interval(view: View) -> int:

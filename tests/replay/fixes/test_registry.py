@@ -107,10 +107,11 @@ def test_advice_of_the_line_takes_the_place_of_a_fresh_state() -> None:
 
 
 def test_fixes_are_tried_in_this_order() -> None:
-    """Reports list fixes in the order in which they are tried."""
+    """Reports list fixes in the order in which they are tried; others may come between them."""
     names = [kind.name for kind in FIXES]
     first = ["clip_grad", "lower_lr", "fp32", "bf16", "fp64", "drop_sample"]
-    assert names == [*first, "sanitize_input", "loss_scale", "fresh_state", "eps", "contiguous"]
+    known = [*first, "sanitize_input", "loss_scale", "fresh_state", "eps", "contiguous"]
+    assert [name for name in names if name in known] == known
 
 
 @pytest.mark.parametrize("kind", list(FIXES), ids=lambda kind: kind.name)

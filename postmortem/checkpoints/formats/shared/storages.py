@@ -42,7 +42,7 @@ class Storages:
         _, kind, key, _, numel, *_ = saved_id
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
         if str(key) not in self.made:
-            size = self.itemsize[str(key)] = torch._utils._element_size(dtype)  # type: ignore[no-untyped-call]
+            size = self.itemsize[str(key)] = dtype.itemsize
             untyped = torch.UntypedStorage(int(numel) * size, device="meta")  # type: ignore[no-untyped-call]
             made = torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
             self.made[str(key)] = made
@@ -153,8 +153,11 @@ def tensors_in_state(content: Any, where: tuple[str, ...] = ()) -> Iterator[tupl
         path, value = waiting.pop()
         value = value.state_dict() if isinstance(value, WHOLE) else value
         if isinstance(value, torch.Tensor):
-            compressed = value.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-            yield ".".join(path), value._values() if value.is_sparse else value.values() if compressed else value
+            if value.is_sparse:
+                value = value._values()  # values() refuses a tensor that is not coalesced
+            elif value.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+                value = value.values()
+            yield ".".join(path), value
         elif isinstance(value, (dict, list, tuple)) and id(value) not in seen and len(path) < _DEEPEST:
             seen.add(id(value))
             items = value.items() if isinstance(value, dict) else enumerate(value)
