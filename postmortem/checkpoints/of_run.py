@@ -52,9 +52,9 @@ def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int 
     good = None
     for checkpoint in sorted(found.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True):
         if good is not None and checkpoint.step != good.step:
-            break  # the other parts of a step (G_60.pth, D_60.pth) are looked into as well
+            break  # the other parts of a step (G_60.pth, D_60.pth) are checked as well
         if not every and not _affordable(found, checkpoint):
-            what = f"{checkpoint.path} and older checkpoints were not looked into; --checkpoints does"
+            what = f"{checkpoint.path} and older checkpoints were not checked; --checkpoints checks all"
             return replace(found, notes=(*found.notes, what))
         found, seen = _look(found, checkpoint)
         if not every and seen.finite and (onset is None or (seen.step is not None and seen.step < onset)):
@@ -140,7 +140,7 @@ def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Che
 
 
 def _size(path: str) -> int:
-    """Bytes of a file, or of the files in a folder; 0 where it vanished in the meantime."""
+    """Bytes of a file, or of the files in a folder; 0 if it was deleted meanwhile."""
     p = Path(path)
     files = [f for f in p.rglob("*") if f.is_file()] if p.is_dir() else [p]
     return sum(f.stat().st_size for f in files if f.exists())

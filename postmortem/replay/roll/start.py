@@ -76,7 +76,7 @@ def _with_step(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _step(path: Path, known: dict[Path, int | None]) -> int | None:
-    """The step of a checkpoint as the scan of its run understood it, else as its name says."""
+    """The step of a checkpoint as the scan of its run found it, else from its name."""
     step = known.get(path.resolve())
     return step_of(path) if step is None else step
 
@@ -86,7 +86,7 @@ def _given(path: Path, aim: Aim, good: str | None, known: dict[Path, int | None]
         raise ReplayError(f"no such checkpoint: {path}")
     step = _step(path, known)
     if not _before(step, aim):
-        tail = f"; the last good one is {good}" if good and _step(Path(good), known) != step else ""
+        tail = f"; the last good checkpoint is {good}" if good and _step(Path(good), known) != step else ""
         where = f"not before step {aim.step}, where the replay is to end"
         raise ReplayError(f"the checkpoint {path.name} is of step {step}, {where}{tail}")
     return path
@@ -100,7 +100,7 @@ def _before(step: int | None, aim: Aim) -> bool:
 def _newest_finite(candidates: list[Checkpoint], aim: Aim) -> Checkpoint:
     """The newest that is finite; where none is, the newest of all.
 
-    One saved at the very step aimed at comes last: whether it is from before or after that step only the log tells.
+    One of the target step itself comes last: only the log shows whether it was saved before or after that step.
     """
     earlier = [c for c in candidates if c.step != aim.step]
     for some in (earlier, candidates):
