@@ -113,7 +113,8 @@ def _read_shards(folder: Path, files: list[str], trust: bool, problems: list[Pro
         if isinstance(shard, dict):
             joined.update(shard)
         else:
-            problems.append(Problem(path=str(folder / name), what=f"not a shard: it contains a {type(shard).__name__}, not named tensors", lost="the file"))
+            what = f"not a shard: it contains a {type(shard).__name__}, not named tensors"
+            problems.append(Problem(path=str(folder / name), what=what, lost="the file"))
     return joined
 
 

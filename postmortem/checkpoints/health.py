@@ -182,7 +182,8 @@ def _look_at(places: list[_Place]) -> None:
             try:
                 work = [pool.submit(_work, spans) for _ in range(workers)]
                 seen = chain.from_iterable(worker.result() for worker in work)
-                for span, what in sorted(seen, key=lambda one: one[0].start):  # in order, so that the first problem is reported and the sums do not vary
+                # in order, so that the first problem is reported and the sums do not vary
+                for span, what in sorted(seen, key=lambda one: one[0].start):
                     if isinstance(what, Problem):
                         span.place.problem = span.place.problem or what
                     else:

@@ -1,7 +1,7 @@
-"""Writes a stand-alone script that shows the fault of one operator with torch alone.
+"""Writes a stand-alone script that reproduces the failure of one operator with torch alone.
 
 The step is run once more, and the arguments of the operator at the culprit's line (or in torch's own optimizer) are
-copied. The script calls that operator on the copies. For a fault of the backward pass it also runs the operator's
+copied. The script calls that operator on the copies. For a failure in the backward pass it also runs the operator's
 backward, unless the line is in the user's Python code that runs in that pass.
 """
 
@@ -142,7 +142,7 @@ def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) ->
 
 
 def _first_that_shows(folder: Path, found: Culprit, calls: list[_Call], *, backward: bool) -> str | None:
-    """The result of writing the first call that shows the fault; None if no call does."""
+    """The result of writing the first call that reproduces the failure; None if no call does."""
     for op, args, kwargs, _ in calls:
         forward = IN_PLACE if _in_place(op) else FORWARD
         run = (BACKWARD if backward else forward).format(op=op)

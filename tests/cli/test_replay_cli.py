@@ -123,7 +123,7 @@ def test_prose_fits_a_narrow_terminal(run: Path, tmp_path: Path, capsys: pytest.
     monkeypatch.setenv("COLUMNS", "60")
     _, out, _ = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--no-fix")
     prose = out.splitlines()
-    established = prose[prose.index("How this was established:") : prose.index("What the checkpoint gave:")]
+    established = prose[prose.index("How this was established:") : prose.index("Loaded from the checkpoint:")]
     assert max(map(len, established)) <= 60
     assert any(line.startswith("    ") for line in established)
     assert "loss_of" in out
@@ -169,13 +169,13 @@ def test_repro(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     script = tmp_path / "shown" / "repro.py"
     assert "postmortem" not in script.read_text()
     said = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True, timeout=120).stdout
-    assert said.startswith("reproduced: not finite")
+    assert said.startswith("reproduced: non-finite values")
 
 
 ASKED = [
     (11, 0, 11, "stayed finite, up to step 11"),
-    (15, 1, 12, "step 15 was asked for: step 12 comes before it and is the first at fault"),
-    (4000, 1, 12, "step 4000 lies beyond the log, which ends at step 15: step 12 comes before it and is the first at fault"),
+    (15, 1, 12, "step 15 was requested; step 12, before it, is the first that fails"),
+    (4000, 1, 12, "step 4000 was requested, but the log ends at step 15; step 12, before it, is the first that fails"),
 ]
 
 
@@ -209,7 +209,7 @@ def test_step_far_beyond_a_finite_log(run: Path, tmp_path: Path, capsys: pytest.
     code, out, _ = call(capsys, "replay", short, "--recipe", tmp_path / "recipe.py", "--step", 5000, "--format", "json")
     answer = json.loads(out)
     assert (code, answer["fidelity"]["compared"], answer["fidelity"]["ok"]) == (0, 4, True)
-    assert f"step 5000 lies beyond the log, which ends at step 8: {said}" in answer["culprit"]["how"]
+    assert f"step 5000 was requested, but the log ends at step 8; {said}" in answer["culprit"]["how"]
 
 
 BAD = {
@@ -233,39 +233,39 @@ BAD = {
         "step 10 of the replay ran out of memory",
     ),
     "no batch": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']))", [], "the step has no batch: give TrainStep batches=…"),
-    "batches of None": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']), batches=lambda s: None)", [], "batches gave None"),
+    "batches of None": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']), batches=lambda s: None)", [], "batches returned None"),
     "batches fail in torch": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.zeros(3).__getitem__)",
         [],
-        "the batch of step 10 raised IndexError: index 10 is out of bounds",
+        "loading the batch of step 10 raised IndexError: index 10 is out of bounds",
     ),
     "a worker fails": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Samples(), batch_size=None, num_workers=1))",
         [],
-        "the batch of step 10 raised ValueError: a corrupt sample in a worker at recipe.py:4",
+        "loading the batch of step 10 raised ValueError: a corrupt sample in a DataLoader worker at recipe.py:4",
     ),
     "a worker dies": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Dies(), batch_size=None, num_workers=1))",
         [],
-        "the batch of step 10 raised RuntimeError: DataLoader worker (pid(s)",
+        "loading the batch of step 10 raised RuntimeError: DataLoader worker (pid(s)",
     ),
     "batches exit": (
         "import sys; return TrainStep(model, optimizer, train.loss_of, batches=sys.exit)",
         [],
-        "the batch of step 10 ended by sys.exit(10)",
+        "loading the batch of step 10 was ended by sys.exit(10)",
     ),
     "what comes before a step exits": (
         "import sys; return TrainStep(model, optimizer, train.loss_of, batches=train.batch, before_step=lambda step: sys.exit(0))",
         [],
-        "the batch of step 10 ended by sys.exit(0) at recipe.py:13",
+        "loading the batch of step 10 was ended by sys.exit(0) at recipe.py:13",
     ),
     "memory of the recipe": ("train.torch.empty(10**15)", [], "the recipe recipe.py ran out of memory at recipe.py:13"),
     "no train step": ("return None", [], "must return a postmortem.TrainStep, not NoneType"),
     "checkpoint after the onset": ("pass", ["--checkpoint", "step_14.pt"], "is of step 14, not before step 12"),
     "step before the checkpoint": ("pass", ["--checkpoint", "step_9.pt", "--step", "7"], "is of step 9, not before step 7"),
     "step before all checkpoints": ("pass", ["--step", "2"], "no checkpoint before step 2: the earliest is"),
-    "no such device": ("pass", ["--device", "cuda:99"], "no device 'cuda:99' here"),
-    "no device at all": ("pass", ["--device", "abacus"], "no device 'abacus'"),
+    "no such device": ("pass", ["--device", "cuda:99"], "no such device: 'cuda:99'"),
+    "no device at all": ("pass", ["--device", "abacus"], "no such device: 'abacus'"),
     "no file at all": ("pass", ["--checkpoint", "/dev/null"], "/dev/null: no file, but a device or a pipe"),
     "no such checkpoint": ("pass", ["--checkpoint", "nothing.pt"], "no such checkpoint"),
 }
@@ -320,7 +320,7 @@ def test_checkpoints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1
     lines = out.splitlines()
     assert lines[0].startswith("step_4.pt  step 4  good")
-    assert any(line.startswith("step_14.pt  step 14  NOT FINITE") for line in lines)
+    assert any(line.startswith("step_14.pt  step 14  NON-FINITE") for line in lines)
     assert any("model.weight" in line and "NaN" in line for line in lines)
     assert any("changed most since the one before" in line for line in lines)
     assert lines[-1] == f"last good: {run / 'step_9.pt'}"
@@ -365,7 +365,7 @@ def test_names_that_would_spoil_the_page(tmp_path: Path, capsys: pytest.CaptureF
     code, out, _ = call(capsys, "checkpoints", tmp_path)
     lines = out.splitlines()
     assert (code, len(lines), max(map(len, lines)) < 200, "\x1b" in out) == (1, 7, True, False)
-    assert lines[4:] == ["step_2.pt  step 2  NO WEIGHTS", "    none of its tensors holds floating-point numbers", "none of them is good"]
+    assert lines[4:] == ["step_2.pt  step 2  NO WEIGHTS", "    no floating-point tensors", "last good: none"]
 
 
 def test_checkpoints_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -274,7 +274,7 @@ def test_checkpoint_of_the_last_step(trained: Any, tmp_path: Path) -> None:
         (run / other).unlink()
     lines = (run / "progress.csv").read_text().splitlines(keepends=True)
     (run / "progress.csv").write_text("".join(lines[:22]))  # up to step 20
-    with pytest.raises(PostmortemError, match="is of the last step there is"):
+    with pytest.raises(PostmortemError, match="is a checkpoint of the last step"):
         api.replay(run, recipe=str(RUNS / "healthy.py"))
 
 

@@ -78,12 +78,12 @@ def run_again(runner: StepRunner, done: Roll, step: int, *, just_run: bool = Fal
     if step > done.first and _once(runner, done, done.first)[0] != _numbers(done.results[0], None):
         return Again(_differs(f"step {done.first}", runner, done, done.first), False, False)
     if hidden and step == done.first:
-        return Again("rerun from the same state, the step fails in the same way", True, False)
-    return Again("rerun from the same state, the step gives bitwise identical results: deterministic", True, False)
+        return Again("run twice from the same state, the step fails in the same way", True, False)
+    return Again("run twice from the same state, the step gives bitwise identical results: deterministic", True, False)
 
 
 def _differs(which: str, runner: StepRunner, done: Roll, step: int) -> str:
-    message = f"rerun from the same state, {which} does not give bitwise identical results"
+    message = f"run twice from the same state, {which} gives bitwise different results"
     ops = _nondeterministic_ops(runner, done, step)
     if ops:
         have = "has" if len(ops) == 1 else "have"

@@ -51,7 +51,7 @@ def divergence(case: Investigation) -> Culprit | None:
     precise, double = rerun.in_double_precision()
     tried.append(double)
     losses = [r.loss for r in roll.results]
-    growth = f"grows from {losses[0]:.4g} to {losses[-1]:.4g}"
+    growth = f"goes from {losses[0]:.4g} to {losses[-1]:.4g}"
     trail.append(f"the loss is unstable from step {roll.diverged_at} on and {growth}: not caused by a single operator")
     if not cured:
         held = "a lower learning rate or clipped gradients do not keep it stable"
