@@ -93,7 +93,7 @@ def _verdict(c: Culprit) -> Iterator[str]:
     if c.phase == "none" and c.cause == "none":
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
-    yield f"Culprit: {_CAUSES[c.cause]} ({c.cause}, phase {c.phase}, established: {c.established})"
+    yield f"Culprit: {_CAUSES[c.cause]} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
     if place := _place(c):
         yield f"  {place}"
 

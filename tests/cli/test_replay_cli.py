@@ -111,7 +111,7 @@ def test_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """People see the source line in its context, the samples, the fixes, and how faithful the replay was."""
     code, out, _ = call(capsys, "replay", run)
     assert code == 1
-    for part in ("step 12", ">    13 |", "torch.log(x)", "samples of the batch: 1", "cures    drop_sample", "Fidelity: good", "zeros 3"):
+    for part in ("step 12", ">    13 |", "torch.log(x)", "samples at fault (batch indices): 1", "cures    drop_sample", "Fidelity: good", "zeros 3"):
         assert part in out, part
 
 
@@ -173,7 +173,7 @@ def test_repro(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 ASKED = [
-    (11, 0, 11, "stayed finite, up to step 11"),
+    (11, 0, 11, "is finite up to step 11"),
     (15, 1, 12, "step 15 was requested; step 12, before it, is the first that fails"),
     (4000, 1, 12, "step 4000 was requested, but the log ends at step 15; step 12, before it, is the first that fails"),
 ]
@@ -189,10 +189,10 @@ def test_step_other_than_the_one_at_fault(run: Path, capsys: pytest.CaptureFixtu
 
 
 BEYOND = [
-    ("train.batch", "replayed up to step 1008 instead"),
+    ("train.batch", "replayed only up to step 1008"),
     (
         "[train.batch(s) for s in range(5, 11)]",
-        "replayed up to step 10 instead, where the batches end",
+        "replayed only up to step 10, the end of the batches",
     ),
 ]
 
@@ -232,7 +232,7 @@ BAD = {
         [],
         "step 10 of the replay ran out of memory",
     ),
-    "no batch": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']))", [], "the step has no batch: give TrainStep batches=…"),
+    "no batch": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']))", [], "the step has no batch: set batches=… in the TrainStep"),
     "batches of None": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']), batches=lambda s: None)", [], "batches returned None"),
     "batches fail in torch": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.zeros(3).__getitem__)",
@@ -266,7 +266,7 @@ BAD = {
     "step before all checkpoints": ("pass", ["--step", "2"], "no checkpoint before step 2: the earliest is"),
     "no such device": ("pass", ["--device", "cuda:99"], "no such device: 'cuda:99'"),
     "no device at all": ("pass", ["--device", "abacus"], "no such device: 'abacus'"),
-    "no file at all": ("pass", ["--checkpoint", "/dev/null"], "/dev/null: no file, but a device or a pipe"),
+    "no file at all": ("pass", ["--checkpoint", "/dev/null"], "/dev/null: not a regular file, but a device or a pipe"),
     "no such checkpoint": ("pass", ["--checkpoint", "nothing.pt"], "no such checkpoint"),
 }
 
@@ -322,7 +322,7 @@ def test_checkpoints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[0].startswith("step_4.pt  step 4  good")
     assert any(line.startswith("step_14.pt  step 14  NON-FINITE") for line in lines)
     assert any("model.weight" in line and "NaN" in line for line in lines)
-    assert any("changed most since the one before" in line for line in lines)
+    assert any("largest relative changes since the previous checkpoint" in line for line in lines)
     assert lines[-1] == f"last good: {run / 'step_9.pt'}"
 
 
@@ -344,7 +344,7 @@ def test_what_changed_is_told_of_the_weights(tmp_path: Path, capsys: pytest.Capt
         torch.save(saved, tmp_path / f"step_{step}.pt")
     _, out, _ = call(capsys, "checkpoints", tmp_path)
     assert [line.split("norm ")[1] for line in out.splitlines() if "norm " in line] == ["4", "6", "8"]
-    changed = [line.split(": ")[1] for line in out.splitlines() if "changed most" in line]
+    changed = [line.split(": ")[1] for line in out.splitlines() if "largest relative changes" in line]
     assert changed == ["model.w 0.5", "model.w 0.33, optimizer.state.0.exp_avg_sq 3.3e+05"]
 
 

@@ -31,7 +31,7 @@ def test_overflow_names_the_precisions_that_cured() -> None:
     """An overflow of half precision is computed in what was tried and is enough, not in double where single does."""
     fixes = tuple(Fix(name=n, cured=True) for n in ("fp64", "bf16", "fp32"))
     said = advice(culprit(cause="dtype-overflow", op="mul", fixes=fixes), None, "x.pt")
-    assert said[0] == "compute train.py:7 in fp32 or bf16 in place of fp16 (the whole step in it was cured)"
+    assert said[0] == "compute train.py:7 in fp32 or bf16 instead of fp16 (tried on the whole step: cures it)"
 
 
 def test_nothing_cured_points_at_the_input() -> None:

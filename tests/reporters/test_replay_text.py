@@ -68,7 +68,7 @@ def test_a_replay_that_does_not_follow_the_log_is_a_lead():
     fidelity = Fidelity(ok=False, compared=3, note="0 of 3 losses equal")
     lines = answer(Culprit(**FOUND), fidelity=fidelity)
     assert "The replayed losses do not match the log (see Fidelity below): this culprit is a lead, not established." in lines
-    assert "Fidelity: NOT GOOD. 0 of 3 losses equal" in lines
+    assert "Fidelity: POOR. 0 of 3 losses equal" in lines
 
 
 @pytest.mark.parametrize("name", ["text", "markdown", "html"])

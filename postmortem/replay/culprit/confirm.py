@@ -176,11 +176,14 @@ def _places(wanted: list[Candidate]) -> str:
 
 def _which(best: Candidate, wanted: list[Candidate]) -> str:
     """`best` among the candidates, and what was done to it, as the beginning of a sentence."""
-    masked = "with its output masked" if best.outside is None else "with its non-finite values masked"
+    masked = "with its output masked" if best.outside is None else "with these values masked"
     if len(wanted) > 1:
         return f"1 of {len(wanted)} {_places(wanted)}; {masked}"
-    noun = "operation that first produces" if best.outside is None else "tensor that holds"
-    return f"the only {noun} non-finite values; {masked}"
+    if best.outside is None:
+        return f"the only operation that first produces non-finite values; {masked}"
+    kind, name = best.outside
+    where = {"batch": "the batch", "optimizer": f"the optimizer state of {name}"}.get(kind, name)
+    return f"non-finite values first appear in {where} only; {masked}"
 
 
 def _zero(t: torch.Tensor) -> None:

@@ -29,7 +29,7 @@ class _Precision(BaseFix):
             return None
         where = f"{culprit.file}:{culprit.line}" if culprit.file else "the step"
         shown = " or ".join(kind.advised for kind in cures[:2])
-        return Advice(Scope.PRECISION, f"compute {where} in {shown} (computing the whole step so cures it)")
+        return Advice(Scope.PRECISION, f"compute {where} in {shown} (tried on the whole step: cures it)")
 
 
 @fix
