@@ -152,11 +152,11 @@ def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
             groups[p.path, p.offset, p.nbytes].append(p)
     places = [_Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()]
     _look_at(places)
-    told = {place.problem.path: place.problem for place in reversed(places) if place.problem}
+    unreadable = {place.problem.path: place.problem for place in reversed(places) if place.problem}
     changed, outdated = found.changed(), previous.changed()
     for path in sorted({place.pieces[0].path for place in places} & changed):
-        told.setdefault(str(path), Problem(path=str(path), what="rewritten while it was read: check it again", lost="its tensors"))
-    found.problems += told.values()
+        unreadable.setdefault(str(path), Problem(path=str(path), what="rewritten while it was read: check it again", lost="its tensors"))
+    found.problems += unreadable.values()
     for place in places:
         if place.before is not None and place.before.path in outdated:
             place.before = None

@@ -52,8 +52,8 @@ bad = [t for t in results if not torch.isfinite(t).all()]
 print("reproduced: non-finite values" if bad else "not reproduced: all values are finite")
 for t in bad:
     first = (~torch.isfinite(t)).nonzero()[0].tolist()
-    print(f"{{tuple(t.shape)}} {{t.dtype}}: {{int((~torch.isfinite(t)).sum())}} values are not finite, \
-the first at {{first}}")
+    print(f"{{tuple(t.shape)}} {{t.dtype}}: {{int((~torch.isfinite(t)).sum())}} non-finite values, \
+the first at index {{first}}")
 '''
 FORWARD = """out = torch.ops.aten.{op}(*args, **kwargs)
 results = tensors(out)"""
@@ -120,7 +120,7 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
 
 
 def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) -> str:
-    """Writes repro.py and tensors.pt into `folder`. Returns one sentence that says so, or why it cannot be done."""
+    """Writes repro.py and tensors.pt into `folder`. Returns one sentence: the path, or why nothing was written."""
     if found.op is None or found.step is None or (found.file is None and found.phase != "optimizer"):
         return f"no stand-alone script was written: phase {found.phase} has no single operator with a source line"
     here = False  # the step at fault itself made the non-finite values

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointFormat:
-    """Base of all formats. The class docstring describes the format and says where that is documented."""
+    """Base of all formats. The class docstring describes the format and names its source."""
 
     name: ClassVar[str]
     priority: ClassVar[int] = 50

@@ -231,7 +231,7 @@ class _Search:
             else:
                 parts = min(len(kept), 2 * parts)
         if len(kept) < self.size and self.left > -2 and without(kept) is False:
-            # it also fails with the others in their place, or there are so many that it depends on their number
+            # it also fails with the others in their place, or it depends on how many there are
             if len(kept) > 3 and (len(kept) > self.size // 2 or without(kept[len(kept) // 2 :])):
                 return None, "no particular sample: the step fails if enough of them are in the batch"
             needed = (

@@ -98,7 +98,7 @@ class BaseFix:
     order: int
     """Fixes are tried, and reported, in this order."""
     what: str = ""
-    """The change in words, as the report shows it."""
+    """A description of the change, as the report shows it."""
     overrides: Overrides = NOTHING
     """The change, where it is the same for every step."""
     phases: Sequence[Phase] = NUMERIC
@@ -116,7 +116,7 @@ class BaseFix:
         return self.overrides
 
     def describe(self, case: Case) -> str:
-        """The change in words, where it depends on the case."""
+        """A description of the change; overridden if it depends on the case."""
         return self.what
 
     def attempt(self, case: Case) -> Culprit:

@@ -65,20 +65,20 @@ class Epsilon(BaseFix):
             if at.used == 0:
                 return found
             if fails is False:
-                how = _in_words(op, found.line, f"{eps:g}")
+                how = _description(op, found.line, f"{eps:g}")
                 spans: list[Span | None] = [*at.spans] or [case.where.span if case.where else None]
                 line = suggested_line(found.file, spans, found.line, op, 1 if at.whole else eps, at.signed)
                 return replace(case.with_fix(self.name, cured=True, how=how), suggestion=line)
-        how = _in_words(op, found.line, " and ".join(f"{eps:g}" for eps in _SIZES))
+        how = _description(op, found.line, " and ".join(f"{eps:g}" for eps in _SIZES))
         return case.with_fix(self.name, cured=False, how=how)
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
-        """The change in words, where it could not be written as a line."""
+        """The change, if it could not be written as a line of code."""
         return None if culprit.suggestion else Advice(Scope.LINE, f"{cure.how} (cures the step)")
 
 
-def _in_words(op: str, line: int, eps: str) -> str:
-    """The change of the calls of `op`, in words."""
+def _description(op: str, line: int, eps: str) -> str:
+    """A description of the change, for the report."""
     if op in NORMS:
         return f"eps of {op} at line {line} at least {eps}"
     if op == "norm":
