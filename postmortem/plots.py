@@ -17,7 +17,7 @@ from postmortem.core.report import RunReport
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from matplotlib.axes import Axes
     from matplotlib.gridspec import GridSpecBase
@@ -36,7 +36,7 @@ _PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _COLORS = {"error": "#dd3333", "warning": "#d98200", "info": "#767676"}
 _MOST_LINES = 6  # series in one panel
 _MOST_MARKS = 6  # findings marked; more would hide the curves
-_HUGE = 1e100  # what lies beyond is drawn at it: the arithmetic of the axes overflows there
+_HUGE = 1e100  # larger values are drawn here: the arithmetic of the axes would overflow
 _POINTS = 4000  # drawn per series: four for each pixel of a wide figure
 
 
@@ -52,7 +52,9 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
     report = run if isinstance(run, RunReport) else None
     numbers = run.run if isinstance(run, RunReport) else run
     if numbers is None:
-        raise ValueError(f"the report does not hold the numbers of {run.name!r}; plot postmortem.load({str(run.path)!r})")
+        raise ValueError(
+            f"the report does not hold the numbers of {run.name!r}; plot postmortem.load({str(run.path)!r})"
+        )
     panels = _chosen(View(numbers), tags)
     findings = report.findings if report else ()
     top = _axes(ax)
@@ -76,20 +78,8 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
     return top
 
 
-def plot_series(series: Series, ax: Axes | None = None, *, findings: Iterable[Finding] = (), label: str | None = None) -> Axes:
-    """One quantity over the step: a line where it is finite, shaded where it is not, `findings` as vertical lines.
-
-    Gradient norms and loss scales that span more than a decade above zero, and whatever else but a learning rate
-    spans more than two, get a logarithmic axis.
-    """
-    target = _axes(ax)
-    _draw(series, target, label or _label(series), shade=0.2)
-    _mark(target, tuple(findings), {series.tag}, labels=True)
-    return target
-
-
 def _draw(series: Series, ax: Axes, label: str, *, shade: float) -> None:
-    """The curve and, `shade` opaque, its stretches that are not finite."""
+    """Draws the curve and, with opacity `shade`, a band over its non-finite stretches."""
     step, value = _thinned(series)
     finite = np.isfinite(value)
     logarithmic = _logarithmic(series.role, value[finite])
@@ -106,7 +96,7 @@ def _draw(series: Series, ax: Axes, label: str, *, shade: float) -> None:
 
 
 def _no_rounding(ax: Axes) -> None:
-    """Keeps what differs by no more than the precision of float32, in which most loggers write, from filling a panel."""
+    """Widens the axis if all values are equal to the precision of float32, in which most loggers write."""
     low, high = ax.get_ylim()
     middle = (low + high) / 2
     if high - low < 1e-5 * abs(middle):
@@ -114,7 +104,7 @@ def _no_rounding(ax: Axes) -> None:
 
 
 def _axes(ax: Axes | None) -> Axes:
-    """`ax`, or the only Axes of a new figure that no window manager knows."""
+    """`ax`, or the only Axes of a new figure without a window."""
     return ax if ax is not None else Figure(figsize=(9, 5), layout="constrained").add_subplot()
 
 
@@ -129,7 +119,9 @@ def _stack(top: Axes, n: int) -> list[Axes]:
         cells: GridSpecBase = spec.subgridspec(n, 1, height_ratios=heights, hspace=0.08)
     else:
         place = top.get_position()
-        cells = GridSpec(n, 1, left=place.x0, right=place.x1, bottom=place.y0, top=place.y1, height_ratios=heights, hspace=0.08)
+        cells = GridSpec(
+            n, 1, left=place.x0, right=place.x1, bottom=place.y0, top=place.y1, height_ratios=heights, hspace=0.08
+        )
     top.set_subplotspec(cells[0])
     stack = [top, *(figure.add_subplot(cells[i], sharex=top) for i in range(1, n))]
     figure.align_ylabels(stack)
@@ -151,7 +143,7 @@ def _chosen(view: View, tags: Sequence[str] | None) -> list[tuple[str, list[Seri
 
 
 def _thinned(series: Series) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """At most about `_POINTS` points with the same outline: of each bucket its lowest, highest and first non-finite point."""
+    """At most about `_POINTS` points with the same outline: the lowest, highest and first non-finite of each bucket."""
     n = len(series)
     if n <= _POINTS:
         return series.step, series.value
@@ -183,7 +175,9 @@ def _mark(ax: Axes, findings: Sequence[Finding], tags: set[str], *, labels: bool
     for finding in findings:
         if finding.step is not None and (labels or finding.tag in tags):
             placed.setdefault(finding.step, finding)
-    roots = sorted(placed.values(), key=lambda f: (f.because_of is not None, f.severity != "error", f.step))[:_MOST_MARKS]
+    roots = sorted(placed.values(), key=lambda f: (f.because_of is not None, f.severity != "error", f.step))[
+        :_MOST_MARKS
+    ]
     left, right = ax.get_xlim()
     labelled: list[float] = []
     for finding in roots:
@@ -200,6 +194,6 @@ def _label(series: Series) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib shows as it is: no mathematics between dollar signs, no control characters, not endless."""
+    """Text that matplotlib shows unchanged: no mathematics between dollar signs, no control characters, cut at 120."""
     shown = "".join(c if c.isprintable() else "�" for c in text[:120]).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown  # a label with a leading underscore is hidden

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from postmortem.detectors import NotChecked, detector
     from postmortem.detectors.base import BaseDetector
     from postmortem.diagnoses import diagnosis
+    from postmortem.diagnoses.shared.story import Story
     from postmortem.readers import reader
     from postmortem.readers.shared.row_table import RowTable
     from postmortem.readers.shared.row_table import finish as finish_table
@@ -75,6 +76,7 @@ __all__ = [
     "RunReport",
     "Scope",
     "Series",
+    "Story",
     "View",
     "checkpoint_format",
     "detector",
@@ -106,6 +108,7 @@ __getattr__, __dir__ = lazy(
         "RowTable": "postmortem.readers.shared.row_table",
         "Run": "postmortem.core.run",
         "Series": "postmortem.core.series",
+        "Story": "postmortem.diagnoses.shared.story",
         "View": "postmortem.core.view",
         "diagnosis": "postmortem.diagnoses",
         "finish_table": "postmortem.readers.shared.row_table:finish",

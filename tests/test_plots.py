@@ -14,8 +14,7 @@ from postmortem.core.model import Finding
 from postmortem.core.points import PointsBuilder
 from postmortem.core.report import RunReport
 from postmortem.core.run import Run, Stream, segments
-from postmortem.core.view import View
-from postmortem.plots import plot_run, plot_series
+from postmortem.plots import plot_run
 
 
 def make_run(n: int = 1000, **series: np.ndarray) -> Run:
@@ -71,8 +70,7 @@ def test_labels_of_neighbouring_findings_do_not_cover_each_other():
 
 def test_stretches_that_are_not_finite_are_shaded():
     """From the first NaN to the last, and no curve is drawn there."""
-    series = View(make_run()).main("loss")
-    ax = plot_series(series)
+    ax = plot_run(make_run(), tags=["train/loss"])
     (band,) = ax.collections
     corners = band.get_paths()[0].get_extents()
     assert (corners.x0, corners.x1) == (800, 999)
@@ -155,7 +153,7 @@ def test_a_million_points_are_thinned_but_keep_their_spike_and_first_nan():
     """Drawn points stay few; the highest, the lowest and the first non-finite point are among them."""
     value = np.ones(1_000_000)
     value[123_456], value[654_321], value[900_001] = 7.0, -7.0, np.nan
-    ax = plot_series(View(make_run(1_000_000, **{"train/loss": value})).main("loss"))
+    ax = plot_run(make_run(1_000_000, **{"train/loss": value}), tags=["train/loss"])
     drawn(ax)
     line = ax.lines[0]
     assert len(line.get_xdata()) < 6000
@@ -166,7 +164,7 @@ def test_a_million_points_are_thinned_but_keep_their_spike_and_first_nan():
 def test_a_value_missing_every_other_step_is_few_artists():
     """A stretch costs no artist of its own."""
     value = np.where(np.arange(200_000) % 2, np.nan, 1.0)
-    ax = plot_series(View(make_run(200_000, **{"train/loss": value})).main("loss"))
+    ax = plot_run(make_run(200_000, **{"train/loss": value}), tags=["train/loss"])
     drawn(ax)
     assert len(ax.lines) + len(ax.collections) == 3
 

@@ -10,7 +10,7 @@ import click
 from postmortem import api
 from postmortem.cli.shared import PATH, echo_json, loaded
 from postmortem.core.model import SCHEMA_VERSION
-from postmortem.core.printable import printable
+from postmortem.core.printable import number, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,13 +34,13 @@ def compare(a: Path, b: Path, format_: str) -> int:
         first = dataclasses.asdict(found.first) if found.first else None
         echo_json({"schema_version": SCHEMA_VERSION, **dataclasses.asdict(found), "first": first})
     else:
-        click.echo(printable(_text(found)))
+        click.echo(printable(_comparison_text(found)))
     if not any(p.common_steps for p in found.partings):
         return 3
     return 1 if found.first else 0
 
 
-def _text(found: Comparison) -> str:
+def _comparison_text(found: Comparison) -> str:
     lines = [f"{found.a}  against  {found.b}", ""]
     first = found.first
     if not any(p.common_steps for p in found.partings):
@@ -72,4 +72,4 @@ def _text(found: Comparison) -> str:
 
 def _values(p: Parting) -> str:
     assert p.values is not None
-    return f"{p.tag} {p.values[0]:.8g} against {p.values[1]:.8g}"
+    return f"{p.tag} {number(p.values[0], 8)} against {number(p.values[1], 8)}"

@@ -21,13 +21,19 @@ _EXTRAS = {"torch": "replay", "safetensors": "replay"}
 
 @click.command()
 def doctor() -> int:
-    """Show versions, devices, readers and plugins, and what is missing and how to get it. Exit code 2 where something is broken."""
+    """Show versions, devices, readers and plugins, and what is missing and how to get it.
+    Exit code 2 where something is broken."""
     click.echo(f"postmortem {__version__}, Python {platform.python_version()}, {platform.platform()}")
     missing = [name for name in _NEEDED if not _show(name, needed=True)]
     for name in _EXTRAS:
         _show(name, needed=False)
     click.echo(f"device: {_device()}")
-    registries: dict[str, Any] = {"readers": READERS, "detectors": DETECTORS, "diagnoses": CAUSES, "reporters": REPORTERS}
+    registries: dict[str, Any] = {
+        "readers": READERS,
+        "detectors": DETECTORS,
+        "diagnoses": CAUSES,
+        "reporters": REPORTERS,
+    }
     if importlib.util.find_spec("torch") is not None:
         from postmortem.replay.fixes import FIXES
 

@@ -1,4 +1,4 @@
-"""``postmortem explain`` and ``postmortem rules``: docstrings of detectors, diagnoses and fixes, pages of signatures."""
+"""``postmortem explain`` and ``postmortem rules``: docstrings of detectors, diagnoses, fixes; pages of signatures."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def explain(what: str, format_: str) -> int:
     if format_ == "json":
         echo_json(chosen)
     else:
-        click.echo("\n\n".join(map(_text, chosen)))
+        click.echo("\n\n".join(map(_page_text, chosen)))
     return 0
 
 
@@ -62,7 +62,7 @@ def _named(what: str, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [p for p in pages if what and what.lower() in (p["code"].lower(), p["name"].lower())]
 
 
-def _text(page: dict[str, Any]) -> str:
+def _page_text(page: dict[str, Any]) -> str:
     about = f"{page['kind']}, {page['severity']}" if page["severity"] else page["kind"]
     return f"{page['code']} {page['name']} ({about})\n\n{page['text']}".lstrip()
 
@@ -75,7 +75,8 @@ def rules(format_: str) -> int:
     if format_ == "json":
         echo_json([{k: v for k, v in p.items() if k != "text"} for p in pages])
         return 0
-    for kind, title in (("finding", "Findings"), ("diagnosis", "Diagnoses"), ("signature", "Signatures of failures in logs")):
+    titles = {"finding": "Findings", "diagnosis": "Diagnoses", "signature": "Signatures of failures in logs"}
+    for kind, title in titles.items():
         click.echo(f"{title}:")
         for p in (p for p in pages if p["kind"] == kind):
             click.echo(f"  {p['code']:<7}{p['name']:<28} {p['severity']:<8} {p['summary']}"[:160].rstrip())

@@ -28,7 +28,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("postmortem.cli.show:show", "Show how a run was understood: sources, tags, roles, steps, problems."),
     "explain": ("postmortem.cli.explain:explain", "Explain a finding, a diagnosis or a log signature."),
     "rules": ("postmortem.cli.explain:rules", "List everything that can be found."),
-    "checkpoints": ("postmortem.cli.checkpoints:checkpoints", "Check the health of saved weights; name the last good one."),
+    "checkpoints": (
+        "postmortem.cli.checkpoints:checkpoints",
+        "Check the health of saved weights; name the last good one.",
+    ),
     "replay": ("postmortem.cli.replay:replay", "Rerun the step at fault and name the culprit."),
     "compare": ("postmortem.cli.compare:compare", "Name the first step at which two runs part, and what differs."),
     "report": ("postmortem.cli.scan:report", "Write one self-contained HTML page about the runs below PATHS."),
@@ -52,9 +55,15 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            hint = f"; to scan a folder: postmortem scan {args[0]}" if os.path.exists(args[0]) else did_you_mean(args[0], COMMANDS)
+            hint = (
+                f"; to scan a folder: postmortem scan {args[0]}"
+                if os.path.exists(args[0])
+                else did_you_mean(args[0], COMMANDS)
+            )
             raise click.UsageError(f"no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -118,12 +127,14 @@ def _run(args: Sequence[str] | None) -> NoReturn:
             raise
         if _interrupted(error):
             _fail("interrupted", 130)
-        _fail(f"a fault of postmortem, please report it (POSTMORTEM_TRACEBACK=1 shows all of it): {described(error)}", 2)
+        _fail(
+            f"a fault of postmortem, please report it (POSTMORTEM_TRACEBACK=1 shows all of it): {described(error)}", 2
+        )
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _interrupted(error: BaseException) -> bool:
-    """Whether `error` came of a Ctrl-C: one that hits an import leaves modules half made, over which what tidies up stumbles."""
+    """True if `error` came of a Ctrl-C: one during an import leaves a module half made, and cleaning up fails."""
     seen: list[BaseException] = []
     last: BaseException | None = error
     while last is not None and last not in seen:  # one that was raised from itself has no end

@@ -27,38 +27,68 @@ if TYPE_CHECKING:
 
 _paths = click.argument("paths", nargs=-1, required=True, type=PATH)
 _select = click.option(
-    "--select", multiple=True, metavar="CODE|NAME", help="Only these findings: a code (NAN001), a prefix (NAN) or a name; may be repeated."
+    "--select",
+    multiple=True,
+    metavar="CODE|NAME",
+    help="Only these findings: a code (NAN001), a prefix (NAN) or a name; may be repeated.",
 )
 _ignore = click.option("--ignore", multiple=True, metavar="CODE|NAME", help="All but these findings.")
 _role = click.option(
-    "--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell, e.g. --role my/objective=loss."
+    "--role",
+    multiple=True,
+    metavar="TAG=ROLE",
+    help="What a tag means where its name does not tell, e.g. --role my/objective=loss.",
 )
-_checkpoints = click.option("--checkpoints", is_flag=True, help="Look into the saved weights of every run (needs torch), not only of failed ones.")
+_checkpoints = click.option(
+    "--checkpoints",
+    is_flag=True,
+    help="Look into the saved weights of every run (needs torch), not only of failed ones.",
+)
 _replay = click.option(
-    "--replay", is_flag=True, help="Rerun the step at fault of failed runs that have a recipe.py and a checkpoint; name the culprit."
+    "--replay",
+    is_flag=True,
+    help="Rerun the step at fault of failed runs that have a recipe.py and a checkpoint; name the culprit.",
 )
 
 
 @click.command()
 @_paths
-@click.option("--format", "format_", default="text", metavar="FORMAT", help=f"One of {', '.join(r.name for r in REPORTERS)}.  [default: text]")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout.")
+@click.option(
+    "--format",
+    "format_",
+    default="text",
+    metavar="FORMAT",
+    help=f"One of {', '.join(r.name for r in REPORTERS)}.  [default: text]",
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file instead of stdout."
+)
 @_select
 @_ignore
 @_role
-@click.option("--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at findings of this severity or above.  [default: error]")
+@click.option(
+    "--fail-on", type=click.Choice(FAIL_ON), help="Exit with 1 at findings of this severity or above.  [default: error]"
+)
 @_checkpoints
 @_replay
 @click.option("--baseline", type=PATH, metavar="RUN", help="Say for each run where it parts from this one.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem, unfolded.")
 def scan(
-    paths: tuple[Path, ...], format_: str, output: Path | None, fail_on: str | None, verbose: bool, baseline: Path | None, **options: Any
+    paths: tuple[Path, ...],
+    format_: str,
+    output: Path | None,
+    fail_on: str | None,
+    verbose: bool,
+    baseline: Path | None,
+    **options: Any,
 ) -> int:
     """Find every run below PATHS and say what happened to each, worst first."""
     render = REPORTERS[format_]
     config = _config(fail_on=fail_on, **options)
     report = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], baseline=baseline)
-    shown = RenderOptions(width=shutil.get_terminal_size((100, 24)).columns, color=output is None and _wants_color(), verbose=verbose)
+    shown = RenderOptions(
+        width=shutil.get_terminal_size((100, 24)).columns, color=output is None and _wants_color(), verbose=verbose
+    )
     _write(render(report, shown), output)
     if not report.runs:
         raise PostmortemError("; ".join(f"{p.path}: {p.what}" for p in report.problems[:5]))
@@ -68,7 +98,12 @@ def scan(
 @click.command()
 @_paths
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=Path("report.html"), show_default=True, help="The page to write."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="The page to write.",
 )
 @_select
 @_ignore
@@ -84,19 +119,31 @@ def report(paths: tuple[Path, ...], output: Path, **options: Any) -> int:
     return api.exit_code(found, "never")
 
 
-def _config(*, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str, ...], fail_on: str | None, **_: Any) -> Config:
+def _config(
+    *, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str, ...], fail_on: str | None, **_: Any
+) -> Config:
     config = load_config()
     roles = {**config.roles, **parse_roles(role)}
     ignored = (*config.ignore, *ignore)
-    return replace(config, select=select or config.select, ignore=ignored, roles=roles, fail_on=fail_on or config.fail_on)
+    return replace(
+        config, select=select or config.select, ignore=ignored, roles=roles, fail_on=fail_on or config.fail_on
+    )
 
 
-def _scanned(paths: tuple[Path, ...], config: Config, *, checkpoints: bool, replay: bool, baseline: Path | None = None) -> Report:
+def _scanned(
+    paths: tuple[Path, ...], config: Config, *, checkpoints: bool, replay: bool, baseline: Path | None = None
+) -> Report:
     for plugin in api.broken_plugins():
         click.echo(f"postmortem: not used, it did not load: {plugin.where}: {plugin.why}", err=True)
     with own_stdout() if replay else nullcontext():
         return api.scan(
-            paths, config=config, keep=False, look_into_checkpoints=checkpoints, baseline=baseline, replay_failed=replay, progress=_progress()
+            paths,
+            config=config,
+            keep=False,
+            look_into_checkpoints=checkpoints,
+            baseline=baseline,
+            replay_failed=replay,
+            progress=_progress(),
         )
 
 
@@ -108,7 +155,9 @@ def _progress() -> Callable[[int, int, str], None] | None:
 
     def show(done: int, total: int, name: str) -> None:
         if time.monotonic() - started > 1.0:
-            line = printable(f"[{done}/{total}] {name}")[: shutil.get_terminal_size().columns - 1] if done < total else ""
+            line = (
+                printable(f"[{done}/{total}] {name}")[: shutil.get_terminal_size().columns - 1] if done < total else ""
+            )
             click.echo(f"\r\x1b[K{line}", nl=False, err=True)
 
     return show

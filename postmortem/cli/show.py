@@ -9,7 +9,7 @@ import numpy as np
 
 from postmortem.cli.shared import PATH, echo_json, loaded
 from postmortem.core.config import parse_roles
-from postmortem.core.printable import printable
+from postmortem.core.printable import number, printable
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
@@ -27,13 +27,14 @@ _LONGEST_TAG = 200  # the longest names of layers are not as long
 @click.option("--role", multiple=True, metavar="TAG=ROLE", help="What a tag means where its name does not tell.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def show(run: Path, role: tuple[str, ...], format_: str) -> int:
-    """Show how RUN (a folder or a file) was understood: sources, tags and the role each got, steps, restarts, ranks, problems."""
+    """Show how RUN (a folder or a file) was understood: sources, tags and the role each got, steps, restarts, ranks,
+    problems."""
     found = loaded(run, parse_roles(role))
     facts = _facts(found)
     if format_ == "json":
         echo_json(facts)
     else:
-        click.echo(_text(facts))
+        click.echo(_facts_text(facts))
     return 3 if any(p.lost for p in found.problems) or not found.n_points else 0
 
 
@@ -68,28 +69,43 @@ def _cut(tag: str) -> str:
 
 def _tag(s: Series) -> dict[str, Any]:
     ends = {"first_step": int(s.step[0]), "last_step": int(s.step[-1]), "last": float(s.value[-1])}
-    return {"tag": s.tag, "role": s.role, "rank": None if s.rank < 0 else s.rank, "source": s.source, "points": len(s), **ends}
+    return {
+        "tag": s.tag,
+        "role": s.role,
+        "rank": None if s.rank < 0 else s.rank,
+        "source": s.source,
+        "points": len(s),
+        **ends,
+    }
 
 
-def _text(facts: dict[str, Any]) -> str:
+def _facts_text(facts: dict[str, Any]) -> str:
     lines = [f"{facts['run']}  ({facts['path']})", f"ended: {facts['ended']}"]
     steps = facts["steps"]
     lines.append(f"steps: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
     if facts["ranks"]:
         lines.append(f"ranks: {', '.join(map(str, facts['ranks']))}")
-    lines += ["", "sources:"] + [f"  {s['kind']}: {s['points']} points from {_files(s['files'])}" for s in facts["sources"]]
+    lines += ["", "sources:"] + [
+        f"  {s['kind']}: {s['points']} points from {_files(s['files'])}" for s in facts["sources"]
+    ]
     if facts["tags"]:
         width = min(60, max(len(t["tag"]) for t in facts["tags"]))
         shown = [t | {"tag": _cut(t["tag"])} for t in facts["tags"]]
         lines += ["", "tags:"]
         for t in shown:
             rank = "" if t["rank"] is None else f" rank {t['rank']}"
+            span = f"steps {t['first_step']} to {t['last_step']}"
             lines.append(
-                f"  {t['tag']:<{width}}  {t['role'] or '-':<16} {t['points']:>8} points, steps {t['first_step']} to {t['last_step']}, "
-                f"last {t['last']:.6g} ({t['source']}{rank})"
+                f"  {t['tag']:<{width}}  {t['role'] or '-':<16} {t['points']:>8} points, {span}, "
+                f"last {number(t['last'], 6)} ({t['source']}{rank})"
             )
-    lines += _section("restarts", [f"{_cut(r['tag'])}: step {r['before']} back to {r['after']}" for r in facts["restarts"]])
-    lines += _section("events", [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]])
+    lines += _section(
+        "restarts", [f"{_cut(r['tag'])}: step {r['before']} back to {r['after']}" for r in facts["restarts"]]
+    )
+    lines += _section(
+        "events",
+        [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]],
+    )
     lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
     lines += _section("notes", facts["notes"])
     lines += _section("skipped on purpose", [f"{count} {what}" for what, count in facts["skipped"].items()])
@@ -106,6 +122,8 @@ def _section(title: str, rows: list[str]) -> list[str]:
 
 
 def _problem(p: dict[str, Any]) -> str:
-    where = f" at byte {p['offset']}" if p["offset"] is not None else f" at line {p['line']}" if p["line"] is not None else ""
-    told = "; ".join(f"{word} {p[word]}" for word in ("kept", "lost") if p[word])
-    return f"{p['path']}{where}: {p['what']}{' (' + told + ')' if told else ''}"
+    where = "" if p["line"] is None else f" at line {p['line']}"
+    if p["offset"] is not None:
+        where = f" at byte {p['offset']}"
+    rest = "; ".join(f"{word} {p[word]}" for word in ("kept", "lost") if p[word])
+    return f"{p['path']}{where}: {p['what']}{' (' + rest + ')' if rest else ''}"

@@ -41,9 +41,9 @@ class Problem:
     """
 
     path: str
-    what: str
     offset: int | None = None
     line: int | None = None
+    what: str
     kept: str = ""
     lost: str = ""
 
@@ -58,14 +58,14 @@ class Event:
 
     kind: str
     severity: Severity
-    message: str
-    source: str = "text"
     file: str = ""
     line: int | None = None
     step: int | None = None
     rank: int | None = None
-    wall_time: float = math.nan
+    message: str
     fields: dict[str, Any] = field(default_factory=dict)
+    source: str = "text"
+    wall_time: float = math.nan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,17 +76,17 @@ class Finding:
     one is a consequence of; `evidence` holds plain JSON types only.
     """
 
+    id: str = ""
     code: str
     name: str
     severity: Severity
-    message: str
     tag: str | None = None
     rank: int | None = None
     step: int | None = None
     end_step: int | None = None
     wall_time: float | None = None
+    message: str
     evidence: dict[str, Any] = field(default_factory=dict)
-    id: str = ""
     because_of: str | None = None
 
     def _repr_html_(self) -> str:

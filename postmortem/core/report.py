@@ -33,10 +33,10 @@ class RunReport:
     name: str
     path: str
     verdict: Verdict
-    ended: Ended
     sources: tuple[Source, ...] = ()
     first_step: int | None = None
     last_step: int | None = None
+    ended: Ended
     diagnosis: Diagnosis | None = None
     findings: tuple[Finding, ...] = ()
     events: tuple[Event, ...] = ()
@@ -70,9 +70,9 @@ class RunReport:
 class Report:
     """The result of a scan; every output format is a rendering of one Report."""
 
-    runs: tuple[RunReport, ...]
     version: str
     options: dict[str, Any] = field(default_factory=dict)
+    runs: tuple[RunReport, ...]
     problems: tuple[Problem, ...] = ()
     """Paths that belong to no run: unreadable, empty or of no known kind."""
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from postmortem.core.points import Points
     from postmortem.core.reading import Reading
 
-FRAME_COLUMNS = ("run", "source", "rank", "segment", "tag", "step", "wall_time", "value")
 EVENT_COLUMNS = ("run", "source", "rank", "step", "wall_time", "file", "line", "kind", "severity", "message", "fields")
 
 

@@ -26,7 +26,7 @@ class NoOptions:
 
 
 class BaseDetector:
-    """Keeps the options and writes findings under the detector's own code, name and severity."""
+    """Keeps the options and makes findings with the detector's code, name and severity."""
 
     code: str
     name: str
@@ -36,7 +36,7 @@ class BaseDetector:
     """Whether it judges `view.checkpoints`: it then runs after saved weights were looked into, the others before."""
 
     def __init_subclass__(cls) -> None:
-        """Logs hold numbers up to 1e308: where a comparison overflows to infinity, it is the right answer and no warning."""
+        """Silences overflow warnings in `detect`: logs hold values up to 1e308, and infinity compares correctly."""
         judge = cls.detect
 
         @wraps(judge)
@@ -80,7 +80,7 @@ class BaseDetector:
         )
 
     def reported(self, event: Event) -> Finding:
-        """A finding that a line of the log states itself."""
+        """A finding made from an event of the log."""
         return Finding(
             code=self.code,
             name=self.name,
@@ -91,15 +91,6 @@ class BaseDetector:
             wall_time=event.wall_time if math.isfinite(event.wall_time) else None,
             evidence={"kind": event.kind, "file": event.file, "line": event.line},
         )
-
-
-def number(value: float) -> str:
-    """A number as people write it: four significant digits.
-
-    >>> number(0.00031234567), number(1234567.0)
-    ('0.0003123', '1.235e+06')
-    """
-    return f"{value:.4g}"
 
 
 def _json(value: Any) -> Any:

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.frozen import flat
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class ChanceLevelLoss(BaseDetector):
 
     How: the median of the second half of the run within `tolerance` of ln(k). Without a known k nothing is claimed.
 
-    Typical causes: inputs and labels that do not belong together (shuffled apart), dead units, a learning rate that blew the
-    weights up early, inputs that are all zero.
+    Typical causes: inputs and labels that do not belong together (shuffled apart), dead units, a learning rate that
+    blew the weights up early, inputs that are all zero.
 
     What to try: overfit one batch; show inputs with their labels; look at the histogram of the predictions.
 
@@ -62,9 +63,13 @@ class ChanceLevelLoss(BaseDetector):
             return
         for k, how in known:
             chance = math.log(k)
-            if abs(level - chance) > max(self.options.tolerance * chance, min(0.02 * chance, 2 * noise(rest) / len(rest) ** 0.5)):
+            if abs(level - chance) > max(
+                self.options.tolerance * chance, min(0.02 * chance, 2 * noise(rest) / len(rest) ** 0.5)
+            ):
                 continue
-            away = np.flatnonzero(np.abs(centred_median(series.value, 5) - chance) > max(0.05 * chance, 4 * noise(rest)))
+            away = np.flatnonzero(
+                np.abs(centred_median(series.value, 5) - chance) > max(0.05 * chance, 4 * noise(rest))
+            )
             at = min(int(away[-1]) + 1, len(series) - 1) if len(away) else 0
             if at > len(series) // 2:
                 continue

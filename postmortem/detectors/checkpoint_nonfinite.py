@@ -47,8 +47,18 @@ class CheckpointNonfinite(BaseDetector):
             return
         first = bad[0]
         names = ", ".join(first.nonfinite[:3]) + (", …" if len(first.nonfinite) > 3 else "")
-        more = f"; so do {len(bad) - 1} later ones" if len(bad) > 2 else "; so does a later one" if len(bad) > 1 else ""
+        more = "; so does a later one" if len(bad) == 2 else ""
+        if len(bad) > 2:
+            more = f"; so do {len(bad) - 1} later ones"
         evidence = {"checkpoints": [{"path": c.path, "step": c.step, "tensors": list(c.nonfinite[:20])} for c in bad]}
         message = f"{Path(first.path).name} holds non-finite values{f' in {names}' if names else ''}{more}"
         end = bad[-1].step if len(bad) > 1 else None
-        yield Finding(code=self.code, name=self.name, severity=self.severity, message=message, step=first.step, end_step=end, evidence=evidence)
+        yield Finding(
+            code=self.code,
+            name=self.name,
+            severity=self.severity,
+            message=message,
+            step=first.step,
+            end_step=end,
+            evidence=evidence,
+        )

@@ -43,4 +43,11 @@ class CheckpointUnreadable(BaseDetector):
             if c.problem:
                 message = f"{Path(c.path).name}: {c.problem}"
                 evidence = {"path": c.path}
-                yield Finding(code=self.code, name=self.name, severity=self.severity, message=message, step=c.step, evidence=evidence)
+                yield Finding(
+                    code=self.code,
+                    name=self.name,
+                    severity=self.severity,
+                    message=message,
+                    step=c.step,
+                    evidence=evidence,
+                )

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.frozen import constant_from, digits
 
 if TYPE_CHECKING:
@@ -26,19 +27,19 @@ class ConstantMetric(BaseDetector):
 
     What it looks for: a loss, gradient norm, score or reward that repeats exactly the same number to the end.
 
-    Why it matters: either the number is not computed anew (a stale variable, a cached evaluation), or nothing changes in
-    the model.
+    Why it matters: either the number is not computed anew (a stale variable, a cached evaluation), or nothing
+    changes in the model.
 
-    How: exact equality of the logged values over the last `share` of the points, at least `points` of them; values with so few
-    printed digits that rounding explains the repetition are left out.
+    How: exact equality of the logged values over the last `share` of the points, at least `points` of them; values
+    with so few printed digits that rounding explains the repetition are left out.
 
-    Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions of one class
-    only, all parameters frozen, an optimizer over the wrong parameters.
+    Typical causes: a metric that is never reset or updated, an evaluation on an old copy of the model, predictions
+    of one class only, all parameters frozen, an optimizer over the wrong parameters.
 
     What to try: print the metric's inputs at two steps; compare the weights of two checkpoints.
 
-    Known false positives: scores that are saturated (1, 100 %) are not reported; a norm logged after clipping is constant
-    at the limit, which has few digits.
+    Known false positives: scores that are saturated (1, 100 %) are not reported; a norm logged after clipping is
+    constant at the limit, which has few digits.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -52,13 +52,12 @@ class Crash(BaseDetector):
         for event in view.events:
             if event.severity == "error":
                 same[event.file, event.kind, re.sub(r"0x[0-9a-f]+|\d+", "#", event.message)].append(event)
-        crashes = _told_once(list(same.values()))[: self.options.most]
+        crashes = _unique(list(same.values()))[: self.options.most]
         caused = any(not _is_consequence(kind) for kind, _ in crashes)
         for kind, events in crashes:
             first = events[0]
-            ranks = sorted({rank for e in events for rank in e.fields.get("ranks") or [e.rank] if rank is not None})
+            ranks = _ranks(events)
             where = f", line {first.line} of {first.file.rsplit('/', 1)[-1]}" if first.line is not None else ""
-            who = "" if not ranks else f" on rank {ranks[0]}" if len(ranks) == 1 else f" on {len(ranks)} ranks, {first.rank} first"
             exception = first.fields.get("exception") or first.fields.get("class") or kind
             survived = view.run.ended == "completed"
             follows = caused and _is_consequence(kind)
@@ -69,7 +68,8 @@ class Crash(BaseDetector):
                 code=self.code,
                 name=self.name,
                 severity="info" if survived or follows else "error",
-                message=f"{kind}{who}{where}: {text}" + (" (the run went on and completed)" if survived else ""),
+                message=f"{kind}{_who(ranks, first)}{where}: {text}"
+                + (" (the run went on and completed)" if survived else ""),
                 rank=first.rank,
                 step=first.step,
                 wall_time=first.wall_time if math.isfinite(first.wall_time) else None,
@@ -79,7 +79,7 @@ class Crash(BaseDetector):
                     "file": first.file,
                     "line": first.line,
                     "count": len(events),
-                    "ranks": list(ranks),
+                    "ranks": ranks,
                     "lines": [e.line for e in events[:16] if e.line is not None],
                     "causes": causes,
                     "frame": first.fields.get("frame"),
@@ -88,22 +88,36 @@ class Crash(BaseDetector):
             )
 
 
+def _ranks(events: list[Event]) -> list[int]:
+    """The ranks that reported a crash, sorted."""
+    return sorted({rank for e in events for rank in e.fields.get("ranks") or [e.rank] if rank is not None})
+
+
+def _who(ranks: list[int], first: Event) -> str:
+    if not ranks:
+        return ""
+    return f" on rank {ranks[0]}" if len(ranks) == 1 else f" on {len(ranks)} ranks, {first.rank} first"
+
+
 def _is_consequence(kind: str) -> bool:
-    """Whether a signature speaks of the failure of another process: `info` beside a crash that does not."""
+    """True for signatures of another process's failure: severity `info` beside the crash itself."""
     return kind in CATALOGUE and CATALOGUE[kind].role in ("victim", "wrapper")
 
 
-def _told_once(groups: list[list[Event]]) -> list[tuple[str, list[Event]]]:
-    """The crashes, each with its events. What a logger said of an exception, and a copy of it in another file of the run,
-    is the crash whose traceback knows the line of the user's code."""
-    told: list[list[Event]] = []
-    for group in sorted(groups, key=lambda events: "frame" not in events[0].fields):  # stable: the order of the log otherwise
-        if not any(_same_crash(group[0], known[0]) for known in told):
-            told.append(group)
+def _unique(groups: list[list[Event]]) -> list[tuple[str, list[Event]]]:
+    """The crashes as (kind, events), in the order of the log.
+
+    A logger's line about an exception, and a copy of it in another file, are dropped for the traceback that has the
+    line of the user's code.
+    """
+    kept: list[list[Event]] = []
+    for group in sorted(groups, key=lambda events: "frame" not in events[0].fields):
+        if not any(_same_crash(group[0], known[0]) for known in kept):
+            kept.append(group)
     place = {id(group): i for i, group in enumerate(groups)}
-    return [(group[0].kind, group) for group in sorted(told, key=lambda group: place[id(group)])]
+    return [(group[0].kind, group) for group in sorted(kept, key=lambda group: place[id(group)])]
 
 
 def _same_crash(event: Event, known: Event) -> bool:
-    said = (str(known.fields.get("exception_message") or known.message).splitlines() or [""])[0]
-    return event.kind == known.kind and event.step == known.step and event.rank == known.rank and said in event.message
+    text = (str(known.fields.get("exception_message") or known.message).splitlines() or [""])[0]
+    return event.kind == known.kind and event.step == known.step and event.rank == known.rank and text in event.message

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import median, trailing_median
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.timing import timings
 
 if TYPE_CHECKING:
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 class DataloaderStall(BaseDetector):
     """Steps that wait for data, many times longer than a usual step.
 
-    What it looks for: single steps, or all steps from some point on, in which the data loading time (or the step time, where
-    nothing tells loading apart) is many times the usual one and matters against a step.
+    What it looks for: single steps, or all steps from some point on, in which the data loading time (or the step
+    time, where nothing tells loading apart) is many times the usual one and matters against a step.
 
-    Why it matters: the GPUs wait. A single long stall points at storage or a dying worker; a lasting one at a loader that
-    cannot keep up.
+    Why it matters: the GPUs wait. A single long stall points at storage or a dying worker; a lasting one at a
+    loader that cannot keep up.
 
     How: time over the median before it above `factor`, and longer than half a usual step; stalls at even distances
     (checkpoints, evaluations, epochs) are left out.
@@ -43,7 +44,8 @@ class DataloaderStall(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Times the usual, the same for a single stall, share of the run left out at the start, least number of points."""
+        """Times the usual, the same for a single stall, share of the run left out at the start, least number of
+        points."""
 
         factor: float = 4.0
         single: float = 8.0
@@ -78,7 +80,9 @@ class DataloaderStall(BaseDetector):
         slow[: max(3, int(self.options.guard * len(cost)))] = False
         return slow
 
-    def _judge(self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool) -> Finding | None:
+    def _judge(
+        self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool
+    ) -> Finding | None:
         rows = np.flatnonzero(slow)
         if not len(rows):
             return None
@@ -98,15 +102,21 @@ class DataloaderStall(BaseDetector):
             at,
             f"{series.tag} is up to {number(worst)} times the usual {what}, first at step {series.step[at]}",
             end=int(rows[-1]),
-            evidence={"usual": median(series.value[:at]), "first": series.value[at], "rows": len(rows), "worst_factor": worst},
+            evidence={
+                "usual": median(series.value[:at]),
+                "first": series.value[at],
+                "rows": len(rows),
+                "worst_factor": worst,
+            },
         )
 
 
 def _even(rows: NDArray[np.intp]) -> bool:
-    """Whether most distances between rows are (multiples of) one distance: a checkpoint or an evaluation, not a stall."""
+    """True if most distances between rows are multiples of one: checkpoints or evaluations, not stalls."""
     gaps = np.diff(rows)
     if len(gaps) < 2:
         return False
     shortest = float(gaps.min())
     multiple = gaps / shortest
-    return bool(shortest > 2 and (np.abs(multiple - np.round(multiple)) < 0.05).mean() >= 0.8 and (np.round(multiple) <= 3).mean() >= 0.8)
+    whole = np.round(multiple)
+    return bool(shortest > 2 and (np.abs(multiple - whole) < 0.05).mean() >= 0.8 and (whole <= 3).mean() >= 0.8)

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, sigma
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import residuals
 from postmortem.detectors.shared.losses import judged_losses
 
@@ -47,8 +48,8 @@ class Divergence(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Rise over the best as a share, and in standard deviations (2.7 are four MADs); what loss-spike takes for one; least points;
-        how many times its first value a loss must be that rose from the start."""
+        """Rise over the best as a share, and in standard deviations (2.7 are four MADs); what loss-spike takes for one;
+        least points; how many times its first value a loss must be that rose from the start."""
 
         rise: float = 0.25
         z: float = 2.7
@@ -79,18 +80,19 @@ class Divergence(BaseDetector):
             return self.found(
                 series,
                 left,
-                f"{series.tag} climbs from its first value, {number(np.exp(level))}, to {number(np.exp(end))} and never comes near it again",
+                f"{series.tag} climbs from its first value, {number(np.exp(level))}, to {number(np.exp(end))} "
+                "and never comes near it again",
                 end=n - 1,
                 evidence={"best": np.exp(level), "best_step": series.step[0], "end": np.exp(end), "noise": 0.0},
             )
         smooth = centred_median(x, 2 * min(max(2, n // 40), 12) + 1)
-        wide = centred_median(x, 2 * max(4, n // 16) + 1)  # the least of many short windows would be a lucky one
+        wide = centred_median(x, 2 * max(4, n // 16) + 1)  # the minimum over short windows would be biased low
         best = int(np.argmin(wide[: n - max(2, n // 20)]))
         level = float(wide[best])
         end = float(np.median(x[-max(3, n // 12) :]))
         rise = end - level
         spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
-        unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # logarithms of a small loss may grow noisier with time
+        unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # the log of a small loss may grow noisier
         need = max(np.log(1 + self.options.rise), self.options.z * unrest) * (3 if contest else 1)
         if not rise > need:
             return None
@@ -101,15 +103,16 @@ class Divergence(BaseDetector):
         return self.found(
             series,
             at,
-            f"{series.tag} turns at step {series.step[at]}: from {number(np.exp(level))} it climbs to {number(np.exp(end))} and stays there",
+            f"{series.tag} turns at step {series.step[at]}: "
+            f"from {number(np.exp(level))} it climbs to {number(np.exp(end))} and stays there",
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
         )
 
     def _left_the_start(self, x: NDArray[np.float64]) -> int:
-        """The first of the points that stay above twice the first value, where they do so from early on and are far above it; else 0.
+        """The first point after which the loss stays above twice its first value; 0 if it does not, or only later.
 
-        An untrained model is about as bad as a model can honestly be, so no noise has to be known.
+        An untrained model's loss is about as high as a loss gets without divergence, so no noise has to be known.
         """
         left = int(np.flatnonzero(x <= x[0] + np.log(2))[-1]) + 1
         early = left <= max(3, len(x) // 10)
@@ -117,7 +120,7 @@ class Divergence(BaseDetector):
 
     @staticmethod
     def _onset(smooth: NDArray[np.float64], best: int, level: float, rise: float, spread: float) -> int:
-        """The foot of the last climb: back from half of the rise to the trough before it, and up again out of its noise."""
+        """Where the last climb begins: back from half of the rise to the trough, then forward out of its noise."""
         half = best + int(np.flatnonzero(smooth[best:] <= level + 0.5 * rise)[-1])
         back = smooth[best : half + 1][::-1]
         least = np.minimum.accumulate(back)
@@ -128,7 +131,7 @@ class Divergence(BaseDetector):
 
     @staticmethod
     def _in_one_jump(after: NDArray[np.float64], level: float, rise: float, spread: float) -> bool:
-        """Whether more than half of the rise falls into three points, straight from the level before."""
+        """True if more than half of the rise happens within three points, straight from the level before."""
         if len(after) < 4:
             return False
         three = after[3:] - after[:-3]

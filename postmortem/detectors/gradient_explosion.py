@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.lr_phase import new_phase
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class GradientExplosion(BaseDetector):
     What to try: clip the gradient norm, lower the learning rate, warm up longer, normalise activations.
 
     Known false positives: norms that start very small (zero-initialised output layers) and grow to their normal
-    size in the first part of the run; that part is left out, and so is a new phase, where the learning rate was set anew.
+    size in the first part of the run; that part is left out, and so is a new phase, where the learning rate was set
+    anew.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -72,6 +74,7 @@ class GradientExplosion(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} climbs from {number(np.exp(held))} to {number(np.exp(end))} and stays high, from step {series.step[at]} on",
+                f"{series.tag} climbs from {number(np.exp(held))} to {number(np.exp(end))} and stays high, "
+                f"from step {series.step[at]} on",
                 evidence={"before": np.exp(held), "end": np.exp(end), "ratio": np.exp(min(end - held, 700))},
             )

@@ -4,8 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
 from postmortem.detectors.shared.lr_phase import new_phase, warm_restart
 
@@ -66,22 +67,15 @@ class GradientSpike(BaseDetector):
             start = max(5, int(self.options.guard * n))
             found = excursions(res, self.options.z, math.log(self.options.ratio), start)
             for spike in sorted(outstanding(res, found, self.options.gap, start), key=lambda e: e.first):
-                if (
-                    spike.last - spike.first + 1 > max(5, self.options.longest * n)
-                    or spike.last == n - 1
-                    or self._meant(view, int(res.series.step[spike.first]))
-                ):
+                lasting = spike.last - spike.first + 1 > max(5, self.options.longest * n) or spike.last == n - 1
+                step = int(res.series.step[spike.first])
+                if lasting or new_phase(view, step) or warm_restart(view, step):
                     continue
                 before, peak = math.exp(res.base[spike.first]), res.series.value[spike.peak]
                 yield self.found(
                     res.series,
                     spike.first,
-                    f"{series.tag} jumps from {number(before)} to {number(peak)} at step {res.series.step[spike.first]} and comes back",
+                    f"{series.tag} jumps from {number(before)} to {number(peak)} at step {step} and comes back",
                     end=spike.last,
                     evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z},
                 )
-
-    @staticmethod
-    def _meant(view: View, step: int) -> bool:
-        """Whether the schedule explains a jump of the gradient norm."""
-        return new_phase(view, step) or warm_restart(view, step)

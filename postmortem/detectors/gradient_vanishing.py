@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,21 +22,22 @@ if TYPE_CHECKING:
 class GradientVanishing(BaseDetector):
     """The gradient fades to nothing while there is still something to learn.
 
-    What it looks for: a gradient norm that falls to a small part of its level although the loss did not; and layers whose
-    gradient is a tiny part of that of the others from the start.
+    What it looks for: a gradient norm that falls to a small part of its level although the loss did not; and layers
+    whose gradient is a tiny part of that of the others from the start.
 
     Why it matters: weights without gradient do not learn; the loss stands still at a level that is no optimum.
 
-    How: medians over windows: the end below 1/`ratio` of the level held, with the loss at more than `loss_left` of its first
-    level. Per layer: the median norm of the first layer below `layers` times that of the last (Glorot and Bengio,
-    AISTATS 2010, show the pattern).
+    How: medians over windows: the end below 1/`ratio` of the level held, with the loss at more than `loss_left` of
+    its first level. Per layer: the median norm of the first layer below `layers` times that of the last (Glorot and
+    Bengio, AISTATS 2010, show the pattern).
 
     Typical causes: saturated sigmoids or softmax, dead ReLUs, deep stacks without normalisation or residuals,
     fp16 gradients that underflow, a loss multiplied by a factor that goes to zero, frozen parameters.
 
     What to try: look at the per-layer norms; residual connections or normalisation; other initialisation; loss scaling.
 
-    Known false positives: a model that has solved its task, where the loss falls along with the gradient, is not reported.
+    Known false positives: a model that has solved its task, where the loss falls along with the gradient, is not
+    reported.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ class GradientVanishing(BaseDetector):
         held = float(np.quantile(smooth[: max(3, n // 2)], 0.75))
         if held - end < np.log(self.options.ratio):
             return None
-        smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero is no depth
+        smooth = np.maximum(smooth, held - np.log(1e4))  # a printed zero has no depth
         end = max(end, float(smooth[-1]))
         above = np.flatnonzero(smooth > end + 0.1 * (held - end))
         if not len(above):
@@ -91,13 +93,15 @@ class GradientVanishing(BaseDetector):
         return self.found(
             series,
             at,
-            f"{series.tag} fades from {number(np.exp(held))} to {number(last)} from step {series.step[at]} on, with the loss still high",
+            f"{series.tag} fades from {number(np.exp(held))} to {number(last)} from step {series.step[at]} on, "
+            "with the loss still high",
             end=n - 1,
             evidence={"before": np.exp(held), "end": np.exp(end)},
         )
 
     def _starved(self, view: View, layers: list[Series]) -> Finding | None:
-        ordered = [s for s in view.series if s.role == "layer_grad_norm" and any(s.tag == layer.tag and s.rank == layer.rank for layer in layers)]
+        judged = {(layer.tag, layer.rank) for layer in layers}
+        ordered = [s for s in view.series if s.role == "layer_grad_norm" and (s.tag, s.rank) in judged]
         level = np.array([float(np.median(s.finite.value)) for s in ordered])
         top = float(level.max())
         low = int(np.argmin(level))

@@ -25,10 +25,11 @@ class Hang(BaseDetector):
     Why it matters: the machines were held and nothing was computed; the rank that is missing in the collective is
     the one to look at.
 
-    How: the events; else wall times: silence of more than `silence` seconds and `factor` times the longest pause before.
+    How: the events; else wall times: silence of more than `silence` seconds and `factor` times the longest pause
+    before.
 
-    Typical causes: one rank took another branch, left the loop early or crashed; a slow or dead network; a worker of the
-    data loader that waits; a lock in a forked process.
+    Typical causes: one rank took another branch, left the loop early or crashed; a slow or dead network; a worker
+    of the data loader that waits; a lock in a forked process.
 
     What to try: TORCH_NCCL_TRACE_BUFFER_SIZE with the flight recorder, py-spy dump on every rank, NCCL_DEBUG=INFO.
 
@@ -47,17 +48,21 @@ class Hang(BaseDetector):
     severity = "error"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        said = [e for e in view.events if e.kind in ("hang", "hung") or (view.run.ended == "hung" and e.severity == "error")]
-        if said or view.run.ended == "hung":
-            first = said[0] if said else None
+        hung = view.run.ended == "hung"
+        first = next((e for e in view.events if e.kind in ("hang", "hung") or (hung and e.severity == "error")), None)
+        if first is not None:
             yield Finding(
                 code=self.code,
                 name=self.name,
                 severity=self.severity,
-                message="the run hung" + (f": {first.message.splitlines()[0]}" if first is not None and first.message else ""),
-                rank=first.rank if first is not None else None,
-                step=first.step if first is not None and first.step is not None else view.last_step,
-                evidence={"kind": first.kind, "line": first.line, "file": first.file} if first is not None else {},
+                message="the run hung" + (f": {first.message.splitlines()[0]}" if first.message else ""),
+                rank=first.rank,
+                step=first.step if first.step is not None else view.last_step,
+                evidence={"kind": first.kind, "line": first.line, "file": first.file},
+            )
+        elif hung:
+            yield Finding(
+                code=self.code, name=self.name, severity=self.severity, message="the run hung", step=view.last_step
             )
         elif finding := self._silence(view):
             yield finding
@@ -77,7 +82,8 @@ class Hang(BaseDetector):
             code=self.code,
             name=self.name,
             severity=self.severity,
-            message=f"nothing was logged in the last {silence / 60:.0f} minutes; the longest pause before was {pause / 60:.1f}",
+            message=f"nothing was logged in the last {silence / 60:.0f} minutes; "
+            f"the longest pause before was {pause / 60:.1f}",
             tag=longest.tag,
             step=view.last_step,
             evidence={"silence_seconds": silence, "longest_pause_seconds": pause},

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.lr_zero import dead_from
 from postmortem.detectors.shared.frozen import constant_from, digits, flat
 from postmortem.detectors.shared.losses import judged_losses
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class LossPlateau(BaseDetector):
     """The loss stands still although the training is not done.
 
-    What it looks for: a training loss that never falls, or that stops falling from one point to the next, as converging runs
-    do not.
+    What it looks for: a training loss that never falls, or that stops falling from one point to the next, as
+    converging runs do not.
 
     Why it matters: the steps after the onset were for nothing.
 
@@ -41,8 +42,8 @@ class LossPlateau(BaseDetector):
     Typical causes: frozen or forgotten parameters, a dead schedule, dead ReLUs, a learning rate too low or far too
     high, labels that do not belong to the inputs, a detached graph.
 
-    What to try: the gradient norm per layer, the number of parameters that require gradients, one batch that the model must be
-    able to overfit.
+    What to try: the gradient norm per layer, the number of parameters that require gradients, one batch that the
+    model must be able to overfit.
 
     Known false positives: a run that starts from converged weights; adversarial and reinforcement losses are not
     judged.
@@ -78,7 +79,13 @@ class LossPlateau(BaseDetector):
                 at,
                 f"{series.tag} stands still at {number(float(np.median(rest)))} from step {series.step[at]} on: {why}",
                 end=len(series) - 1,
-                evidence={"level": np.median(rest), "noise": noise(rest), "rows": len(rest), "points": len(series), "why": why},
+                evidence={
+                    "level": np.median(rest),
+                    "noise": noise(rest),
+                    "rows": len(rest),
+                    "points": len(series),
+                    "why": why,
+                },
             )
 
     def _weights_stand_still(self, view: View, series: Series) -> tuple[int, str] | None:
@@ -93,12 +100,17 @@ class LossPlateau(BaseDetector):
                 continue  # stale from the first evaluation on, while the training went on: constant-metric
             if len(rest) >= 8 and flat(rest) and noise(rest) > 0:
                 start = int(series.step[0]) if at == 0 else step
-                return start, f"{evaluation.tag} is bit-identical in its last {same} evaluations, so the weights do not change"
+                return (
+                    start,
+                    f"{evaluation.tag} is bit-identical in its last {same} evaluations, so the weights do not change",
+                )
         return None
 
     def _dead_schedule(self, view: View, series: Series) -> tuple[int, str] | None:
         rates = [s.finite for s in view.of("lr") if len(s.finite) >= 5]
-        dead = [(s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)]
+        dead = [
+            (s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)
+        ]
         if not rates or len(dead) < len(rates):
             return None
         rate, at = dead[0]
@@ -142,7 +154,12 @@ class LossPlateau(BaseDetector):
         pace = [float(y[a : a + w].mean() - y[a + w : a + 2 * w].mean()) for a in (k - 3 * w, k - 2 * w)]
         if pace[1] < 0.6 * pace[0]:
             return None  # it was slowing down
-        if gain < self.options.evidence or not falling or not flat(after) or np.median(after) < np.log(0.05) + np.median(before[:5]):
+        if (
+            gain < self.options.evidence
+            or not falling
+            or not flat(after)
+            or np.median(after) < np.log(0.05) + np.median(before[:5])
+        ):
             return None
         step = int(series.step[rows[k]])
         return (

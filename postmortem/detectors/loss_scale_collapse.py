@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,11 +25,11 @@ class LossScaleCollapse(BaseDetector):
 
     What it looks for: a loss scale that ends far below its highest value after halving in a row.
 
-    Why it matters: a scaler halves after each step with a non-finite gradient and skips the update. Halving again and again
-    means that no scale helps: the gradients themselves are not finite, and nothing is learned.
+    Why it matters: a scaler halves after each step with a non-finite gradient and skips the update. Halving again
+    and again means that no scale helps: the gradients themselves are not finite, and nothing is learned.
 
-    How: the highest value over the last one is at least `ratio`, most of the fall happens within a tenth of the run, and
-    the scale stays down. Micikevicius et al. (ICLR 2018) describe the scaling.
+    How: the highest value over the last one is at least `ratio`, most of the fall happens within a tenth of the
+    run, and the scale stays down. Micikevicius et al. (ICLR 2018) describe the scaling.
 
     Typical causes: a NaN or infinity in the forward pass or in the weights, an activation above 65504 in fp16, a loss
     computed in fp16, a learning rate too high.
@@ -62,7 +63,8 @@ class LossScaleCollapse(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} falls from {number(high)} to {number(low)} and does not come back, from step {series.step[at]} on",
+                f"{series.tag} falls from {number(high)} to {number(low)} and does not come back, "
+                f"from step {series.step[at]} on",
                 end=len(series) - 1,
                 evidence={"before": high, "end": low, "lowest": series.value.min()},
             )
@@ -89,7 +91,7 @@ class LossScaleCollapse(BaseDetector):
 
     @staticmethod
     def _search(x: NDArray[np.float64]) -> bool:
-        """Whether the fall is the search for the first scale: halving from the first row on, then a level that holds, and is of use."""
+        """True if the fall is the search for the first scale: halving from the first row on, then a usable level."""
         early = x[: max(3, len(x) // 4)]
         low = int(early.argmin())
         return bool(early[low] >= 4 and (np.diff(early[: low + 1]) <= 0).all() and x[low:].min() >= early[low] - 2)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
 from postmortem.detectors.shared.losses import judged_losses, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Finding
     from postmortem.core.series import Series
     from postmortem.core.view import View
+    from postmortem.detectors.shared.excursions import Excursion, Residuals
 
 
 @detector
@@ -29,10 +31,10 @@ class LossSpike(BaseDetector):
     Why it matters: a spike is a bad batch or an update that was too large. Where the loss does not come back the
     weights are damaged (error); where it does, time was lost and the next spike may not recover (warning).
 
-    How: residuals of log(loss) to the median of the 25 points before, in units of their median absolute
-    deviation (Hampel's identifier, JASA 69, 1974), taken from neighbouring points. A spike is above `z` of them, at least `ratio` times the
-    level before, and at least `gap` times as high (in log) as the run's next independent excursion: on
-    heavy-tailed noise only the gap tells. The first part of the run (`guard`) is left out.
+    How: residuals of log(loss) to the median of the 25 points before, in units of their median absolute deviation
+    (Hampel's identifier, JASA 69, 1974), taken from neighbouring points. A spike is above `z` of them, at least
+    `ratio` times the level before, and at least `gap` times as high (in log) as the run's next independent
+    excursion: on heavy-tailed noise only the gap tells. The first part of the run (`guard`) is left out.
 
     Typical causes: a corrupt or unusual batch, a learning rate near the edge of stability, Adam's second moment
     lagging behind (beta2 too high), no gradient clipping, wrong labels in one shard.
@@ -75,49 +77,65 @@ class LossSpike(BaseDetector):
 
     def _spikes(self, view: View, series: Series, ratio: float, contest: bool = False) -> Iterator[Finding]:
         res = residuals(view, series)
-        n = len(res.rise)
-        start = max(5, int(self.options.guard * n))
+        start = max(5, int(self.options.guard * len(res.rise)))
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
-        if contest and not res.log:  # a critic's loss swings about zero: there is no ratio to the level, but one to all that was before
+        if contest and not res.log:
+            # a critic's loss swings about zero: its ratio is taken to all values before, not to the level
             so_far = np.maximum.accumulate(np.abs(res.series.value))
             found = [e for e in found if res.series.value[e.peak] > ratio * so_far[e.first - 1]]
-        for spike in sorted(outstanding(res, found, self.options.gap, start, sure=self.options.sure), key=lambda e: e.first):
-            if warm_restart(view, int(res.series.step[spike.first])):
-                continue
-            level, peak = res.base[spike.first], res.series.value[spike.peak]
-            before = math.exp(level) if res.log else float(np.median(res.series.value[max(0, spike.first - 25) : spike.first]))
-            back = np.flatnonzero(res.series.value[spike.last + 1 :] <= before + 0.25 * (peak - before))
-            lately = float(np.median(res.series.value[max(0, spike.first - 5) : spike.first]))  # a loss that fell fast was below the median
-            recovered = (
-                len(back) > 0
-                and self._calm_after(res.series, spike.last, before, peak)
-                and not (res.log and self._stays_up(res.series, spike.last, min(before, lately)))
-            )
-            last = spike.last >= n - 2
-            step = res.series.step
-            how = (
-                f"and is back by step {step[spike.last + 1 + back[0]]}" if recovered else "at the end of the log" if last else "and does not recover"
-            )
-            yield self.found(
-                res.series,
-                spike.first,
-                f"{series.tag} jumps from {number(before)} to {number(peak)} ({number(spike.z)} times its noise) at step {step[spike.first]} {how}",
-                severity="warning" if recovered or last or series.role == "val_loss" else "error",
-                end=spike.last,
-                evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z, "recovered": recovered},
-            )
+        standing = outstanding(res, found, self.options.gap, start, sure=self.options.sure)
+        for spike in sorted(standing, key=lambda e: e.first):
+            if not warm_restart(view, int(res.series.step[spike.first])):
+                yield self._spike(res, spike)
+
+    def _spike(self, res: Residuals, spike: Excursion) -> Finding:
+        series = res.series
+        value, step, peak = series.value, series.step, series.value[spike.peak]
+        before = float(np.median(value[max(0, spike.first - 25) : spike.first]))
+        if res.log:
+            before = math.exp(res.base[spike.first])
+        lately = float(
+            np.median(value[max(0, spike.first - 5) : spike.first])
+        )  # below the median if the loss fell fast
+        back = np.flatnonzero(value[spike.last + 1 :] <= before + 0.25 * (peak - before))
+        recovered = (
+            len(back) > 0
+            and self._calm_after(series, spike.last, before, peak)
+            and not (res.log and self._stays_up(series, spike.last, min(before, lately)))
+        )
+        at_end = spike.last >= len(value) - 2
+        how = "at the end of the log" if at_end else "and does not recover"
+        if recovered:
+            how = f"and is back by step {step[spike.last + 1 + back[0]]}"
+        return self.found(
+            series,
+            spike.first,
+            f"{series.tag} jumps from {number(before)} to {number(peak)} ({number(spike.z)} times its noise) "
+            f"at step {step[spike.first]} {how}",
+            severity="warning" if recovered or at_end or series.role == "val_loss" else "error",
+            end=spike.last,
+            evidence={
+                "before": before,
+                "peak": peak,
+                "peak_step": step[spike.peak],
+                "z": spike.z,
+                "recovered": recovered,
+            },
+        )
 
     @staticmethod
     def _calm_after(series: Series, last: int, before: float, peak: float) -> bool:
-        """Whether what follows the spike lies nearer to the level before than to the peak."""
+        """True if the values after the spike lie nearer to the level before than to the peak."""
         after = series.value[last + 1 : last + 1 + max(10, len(series) // 20)]
         return bool(np.median(after) < before + 0.25 * (peak - before)) if len(after) else False
 
     @staticmethod
     def _stays_up(series: Series, last: int, before: float) -> bool:
-        """Whether no ten points after the spike come down to twice the level before, where there are 25 or more: a peak may be so high
-        that what was lost for good looks small beside it."""
+        """True if no ten of at least 25 points after the spike come down to twice the level before.
+
+        A peak may be so high that a lasting loss in quality looks small beside it.
+        """
         after = series.value[last + 1 :]
         if len(after) < 25:
             return False

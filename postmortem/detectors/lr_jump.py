@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.series import Series
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,24 +29,25 @@ class LrJump(BaseDetector):
     Why it matters: the usual cause is a resume that did not restore the scheduler; the learning rate of the start
     on trained weights undoes progress or makes the loss diverge.
 
-    How: the ratio of neighbouring rows is above `ratio` and the new value at least `share` of the largest before. One such
-    rise is a jump; two or more are a schedule with warm restarts (Loshchilov and Hutter, 2017). No noise is involved.
-    A schedule gives a step one learning rate: after a restart, one that is `apart` from all that were logged around
-    the same steps before is another schedule. A restart at the first step is another training and is not compared.
+    How: the ratio of neighbouring rows is above `ratio` and the new value at least `share` of the largest before.
+    One such rise is a jump; two or more are a schedule with warm restarts (Loshchilov and Hutter, 2017). No noise
+    is involved. A schedule gives a step one learning rate: after a restart, one that is `apart` from all that were
+    logged around the same steps before is another schedule. A restart at the first step is another training and is
+    not compared.
 
     Typical causes: scheduler.state_dict() not saved or not loaded, a last_epoch of -1 after resuming, a learning
     rate set by hand, a changed configuration.
 
-    What to try: save and load the scheduler with the optimizer; compare the learning rate of the first step after a resume
-    with the last one before it.
+    What to try: save and load the scheduler with the optimizer; compare the learning rate of the first step after a
+    resume with the last one before it.
 
     Known false positives: a run with exactly one warm restart; a second phase that is meant to start again.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Ratio of neighbouring rows, share of the peak that is reached again, rows of warm-up that are left out at most;
-        ratio of the same step before and after a restart."""
+        """Ratio of neighbouring rows, share of the peak that is reached again, rows of warm-up that are left out at
+        most; ratio of the same step before and after a restart."""
 
         ratio: float = 1.8
         share: float = 0.6
@@ -66,37 +68,49 @@ class LrJump(BaseDetector):
                 reported.add(int(series.step[at]))
                 now = f"{series.tag} is {number(series.value[at])} at step {series.step[at]} after the restart"
                 yield self.found(
-                    series, at, f"{now}, and was {number(before)} there before it", evidence={"before": before, "after": series.value[at]}
+                    series,
+                    at,
+                    f"{now}, and was {number(before)} there before it",
+                    evidence={"before": before, "after": series.value[at]},
                 )
         for raw in rates:
             series = raw.finite
-            x = series.value
-            peak = np.maximum.accumulate(x)[:-1]
-            rises = np.flatnonzero((x[1:] > self.options.ratio * x[:-1]) & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)) + 1
-            rises = rises[np.diff(rises, prepend=-9) > 1]  # the mean over a jump makes two rows of it
-            rises = rises[[not self._warming_up(x, int(i)) for i in rises]] if len(rises) else rises
-            if len(rises) != 1 or int(series.step[rises[0]]) in reported:
-                continue
-            at = int(rises[0])
-            reported.add(int(series.step[at]))
-            lasts = bool((x[at : at + 5] > 0.5 * x[at]).all())
-            back = "back near its peak" if x[at] <= 1.2 * peak[at - 1] else "above all values before"
-            back += "" if lasts else ", for a moment"
-            yield self.found(
-                series,
-                at,
-                f"{series.tag} jumps from {number(x[at - 1])} to {number(x[at])} between steps {series.step[at - 1]} and {series.step[at]}, {back}",
-                severity="warning" if lasts else "info",
-                evidence={"before": x[at - 1], "after": x[at], "peak_before": peak[at - 1], "step_before": series.step[at - 1]},
-            )
+            jump = self._only_jump(series.value)
+            if jump is not None and int(series.step[jump]) not in reported:
+                reported.add(int(series.step[jump]))
+                yield self._jump(series, jump)
 
-    def _warming_up(self, x: np.ndarray[tuple[int], np.dtype[np.float64]], i: int) -> bool:
-        """Whether the learning rate has done nothing but rise up to row i, by about the same amounts."""
+    def _only_jump(self, x: NDArray[np.float64]) -> int | None:
+        """The row at which the learning rate jumps; None for no jump or several, as in a cyclic schedule."""
+        peak = np.maximum.accumulate(x)[:-1]
+        jumps = (x[1:] > self.options.ratio * x[:-1]) & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)
+        rises = np.flatnonzero(jumps) + 1
+        rises = rises[np.diff(rises, prepend=-9) > 1]  # a logged mean over a jump makes two rows of it
+        rises = rises[[not self._warming_up(x, int(i)) for i in rises]] if len(rises) else rises
+        return int(rises[0]) if len(rises) == 1 else None
+
+    def _jump(self, series: Series, at: int) -> Finding:
+        x, step = series.value, series.step
+        peak = x[:at].max()
+        lasts = bool((x[at : at + 5] > 0.5 * x[at]).all())
+        back = "back near its peak" if x[at] <= 1.2 * peak else "above all values before"
+        back += "" if lasts else ", for a moment"
+        return self.found(
+            series,
+            at,
+            f"{series.tag} jumps from {number(x[at - 1])} to {number(x[at])} "
+            f"between steps {step[at - 1]} and {step[at]}, {back}",
+            severity="warning" if lasts else "info",
+            evidence={"before": x[at - 1], "after": x[at], "peak_before": peak, "step_before": step[at - 1]},
+        )
+
+    def _warming_up(self, x: NDArray[np.float64], i: int) -> bool:
+        """True if the learning rate has only risen before row i."""
         before = x[:i]
         return bool(len(before) < self.options.warmup or ((np.diff(before) >= 0).all() and before[-1] > before[0]))
 
     def _resumed(self, view: View) -> Iterator[tuple[Series, int, float]]:
-        """(learning rate since a restart, the first row of it that differs, the one logged at that step before)."""
+        """Yields (learning rate since a restart, its first row that differs, the rate at that step before)."""
         for stream in view.run.streams:
             points = stream.points
             order, borders = points.by_tag_and_rank()
@@ -117,17 +131,19 @@ class LrJump(BaseDetector):
                         points.value[new],
                         points.take("wall_time", new),
                     )
-                    at = self._first_apart(points.take("step", old), points.value[old], series) if len(old) else None
+                    step, value = points.take("step", old), points.value[old]
+                    at = self._first_apart(step, value, series) if len(old) else None
                     if at is not None:
-                        yield series, at, float(points.value[old][np.searchsorted(points.take("step", old), series.step[at], side="right") - 1])
+                        yield series, at, float(value[np.searchsorted(step, series.step[at], side="right") - 1])
 
     def _first_apart(self, step: NDArray[np.int64], value: NDArray[np.float64], new: Series) -> int | None:
-        """The first row of `new` that is apart from what was logged at its step before; None where most rows are not."""
+        """The first row of `new` that differs from the rate at its step before; None unless most repeated rows do."""
         if new.step[0] <= step[0] or (np.diff(step) < 0).any():
             return None
         again = np.flatnonzero(new.step <= step[-1])
         left = np.searchsorted(step, new.step[again], side="right") - 1
-        right = np.minimum(np.searchsorted(step, new.step[again], side="left"), len(step) - 1)  # the same row, where the step was logged
+        right = np.searchsorted(step, new.step[again], side="left")  # the same row as left if the step was logged
+        right = np.minimum(right, len(step) - 1)
         low, high = np.minimum(value[left], value[right]), np.maximum(value[left], value[right])
         apart = (new.value[again] > self.options.apart * high) | (new.value[again] * self.options.apart < low)
         return int(again[np.argmax(apart)]) if len(again) and 2 * np.count_nonzero(apart) > len(again) else None

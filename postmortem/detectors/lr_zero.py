@@ -30,7 +30,8 @@ def dead_from(series: Series, share: float = 1e-4) -> int | None:
 class LrZero(BaseDetector):
     """The learning rate is zero long before the training ends.
 
-    What it looks for: a learning rate that stays at zero (below 1e-4 of its peak) over the last third of the run or more.
+    What it looks for: a learning rate that stays at zero (below 1e-4 of its peak) over the last third of the run or
+    more.
 
     Why it matters: nothing is learned in that time; the machines run for nothing.
 
@@ -60,7 +61,9 @@ class LrZero(BaseDetector):
         rates = [s.finite for s in view.of("lr") if len(s.finite) >= self.options.points]
         if not rates:
             raise NotChecked("no learning rate found")
-        dead = [(s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)]
+        dead = [
+            (s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)
+        ]
         if len(dead) < len(rates):
             return  # another parameter group still learns
         series, at = dead[0]

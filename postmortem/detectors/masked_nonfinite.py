@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,6 +67,7 @@ class MaskedNonfinite(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} is exactly 0 from step {series.step[at]} on ({zeros} points) after {number(recent[-1])}; {how}: a NaN was replaced",
+                f"{series.tag} is exactly 0 from step {series.step[at]} on ({zeros} points) "
+                f"after {number(recent[-1])}; {how}: a NaN was replaced",
                 evidence={"before": recent[-1], "zeros": zeros, "gradient_norm_not_finite": certain},
             )

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,18 +22,19 @@ if TYPE_CHECKING:
 class MemoryGrowth(BaseDetector):
     """Memory that grows all the time.
 
-    What it looks for: memory that is higher at the end than after the first tenth of the run, and still growing in the last
-    quarter.
+    What it looks for: memory that is higher at the end than after the first tenth of the run, and still growing in
+    the last quarter.
 
     Why it matters: it ends in an out-of-memory, hours later, at a place that has nothing to do with the cause.
 
     How: medians over windows: the growth after the first tenth is above `growth`, and the last quarter still takes its
     share. The onset is the last point within the noise of the level that was held.
 
-    Typical causes: losses or outputs kept with their graph (`total += loss`), lists of tensors for metrics, caches in the
-    data loader's workers, retain_graph, a fragmenting allocator with growing sequence lengths.
+    Typical causes: losses or outputs kept with their graph (`total += loss`), lists of tensors for metrics, caches
+    in the data loader's workers, retain_graph, a fragmenting allocator with growing sequence lengths.
 
-    What to try: .item() or .detach() on what is kept, torch.cuda.memory._record_memory_history, tracemalloc for host memory.
+    What to try: .item() or .detach() on what is kept, torch.cuda.memory._record_memory_history, tracemalloc for
+    host memory.
 
     Known false positives: buffers that fill slowly by design (replay buffers) until they are full.
     """
@@ -62,7 +64,11 @@ class MemoryGrowth(BaseDetector):
         n = len(x)
         smooth = centred_median(x, 2 * max(2, n // 20) + 1)
         first = n // 10
-        held, end, then = float(np.median(x[first : first + max(3, n // 10)])), float(np.median(x[-max(3, n // 20) :])), float(smooth[n - 1 - n // 4])
+        held, end, then = (
+            float(np.median(x[first : first + max(3, n // 10)])),
+            float(np.median(x[-max(3, n // 20) :])),
+            float(smooth[n - 1 - n // 4]),
+        )
         if held <= 0 or end < (1 + self.options.growth) * held:
             return None
         if end - then < self.options.last_quarter * (end - held) * 0.25:

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.losses import totals
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 class Overfitting(BaseDetector):
     """The validation loss turns and rises while the training loss goes on falling.
 
-    What it looks for: a validation loss that ends well above its best, with the training loss lower than it was at that best.
+    What it looks for: a validation loss that ends well above its best, with the training loss lower than it was at
+    that best.
 
     Why it matters: the best weights are those of the best step, not the last ones; everything after it was time lost.
 

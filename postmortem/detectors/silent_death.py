@@ -23,9 +23,10 @@ class SilentDeath(BaseDetector):
 
     Why it matters: a process killed from outside (host memory, node failure, scancel, power) leaves no traceback.
 
-    How: the number of steps or epochs that the log, the progress bar or the configuration announces, against the last one
-    logged; W&B files that end without an exit record. Less than `share` of the plan done is a silent death. A counter that starts
-    again in every epoch is a share of an epoch; one that is printed every 50 steps is at its end when fewer than that are left.
+    How: the number of steps or epochs that the log, the progress bar or the configuration announces, against the
+    last one logged; W&B files that end without an exit record. Less than `share` of the plan done is a silent
+    death. A counter that starts again in every epoch is a share of an epoch; one that is printed every 50 steps is
+    at its end when fewer than that are left.
 
     Typical causes: the kernel's out-of-memory killer, a preempted or failed node, a lost connection to the terminal,
     a full disk.
@@ -33,8 +34,8 @@ class SilentDeath(BaseDetector):
     What to try: dmesg and the job's accounting (sacct -j JOB --format=State,MaxRSS,ExitCode); the .err file of the job;
     run with nohup or under the scheduler.
 
-    Known false positives: early stopping that prints nothing; a run that is still going on or was not synced to its end; an excerpt of
-    a log.
+    Known false positives: early stopping that prints nothing; a run that is still going on or was not synced to its
+    end; an excerpt of a log.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,8 @@ class SilentDeath(BaseDetector):
     severity = "warning"
 
     def detect(self, view: View) -> Iterator[Finding]:
-        if view.run.ended not in ("unknown", "cut") or view.last_step is None or any(e.severity == "error" for e in view.events):
+        explained = view.run.ended not in ("unknown", "cut") or any(e.severity == "error" for e in view.events)
+        if explained or view.last_step is None:
             return
         plan = plan_of(view)
         if plan is None or plan.done >= self.options.share * plan.planned:
@@ -71,7 +73,8 @@ class SilentDeath(BaseDetector):
                     code=self.code,
                     name=self.name,
                     severity=self.severity,
-                    message=f"the W&B file stops at step {view.last_step} without an exit record: the process was killed, or the file is not whole",
+                    message=f"the W&B file stops at step {view.last_step} without an exit record: "
+                    "the process was killed, or the file is not whole",
                     step=view.last_step,
                     evidence={"file": reading.path, "exit_code": None},
                 )

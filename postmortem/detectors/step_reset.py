@@ -38,26 +38,24 @@ class StepReset(BaseDetector):
 
     @staticmethod
     def _tag(view: View, tag: str) -> str:
-        """The loss, where one is logged: it is what people look at, and all tags of a writer go back together."""
+        """The loss if one is logged: it is what people look at, and all tags of a writer go back together."""
         loss = view.main("loss")
         return tag if loss is None else loss.tag
 
     def detect(self, view: View) -> Iterator[Finding]:
         seen: set[tuple[int, int]] = set()
         start = (view.first_step or 0) + 10
-        counted = len({r.after for r in view.restarts}) > 1 and all(r.after <= start and r.before > 2 * start for r in view.restarts)
+        to_start = all(r.after <= start and r.before > 2 * start for r in view.restarts)
+        counted = to_start and len({r.after for r in view.restarts}) > 1
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue
             seen.add((restart.before, restart.after))
-            zero = restart.after <= (view.first_step or 0)
-            how = (
-                "as a counter of each epoch does"
-                if counted
-                else "the counter starts again"
-                if zero
-                else f"{restart.before - restart.after + 1} steps exist twice"
-            )
+            how = f"{restart.before - restart.after + 1} steps exist twice"
+            if restart.after <= (view.first_step or 0):
+                how = "the counter starts again"
+            if counted:
+                how = "as a counter of each epoch does"
             yield Finding(
                 code=self.code,
                 name=self.name,

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import median
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,15 +22,16 @@ if TYPE_CHECKING:
 class StragglerRank(BaseDetector):
     """One rank is slower than the others, and all wait for it.
 
-    What it looks for: a rank whose time (per step, or for loading data) is well above that of the other ranks over most of
-    the run.
+    What it looks for: a rank whose time (per step, or for loading data) is well above that of the other ranks over
+    most of the run.
 
     Why it matters: in synchronous training the slowest rank sets the pace of all.
 
     How: each rank's median against the median of the ranks, above `ratio`, and slower than the middle rank in at least
     `share` of the common steps (a sign test). Three ranks or more.
 
-    Typical causes: a throttled GPU, a node with other jobs, uneven shards, a rank that also writes logs and checkpoints.
+    Typical causes: a throttled GPU, a node with other jobs, uneven shards, a rank that also writes logs and
+    checkpoints.
 
     What to try: look at that node; swap ranks between nodes and see whether it moves along.
 
@@ -84,6 +86,7 @@ class StragglerRank(BaseDetector):
             yield self.found(
                 series,
                 int(np.searchsorted(series.step, steps[at])),
-                f"rank {series.rank} is {number(float(ratio))} times as slow as the other {len(ranks) - 1} in {series.tag}",
+                f"rank {series.rank} is {number(float(ratio))} times as slow "
+                f"as the other {len(ranks) - 1} in {series.tag}",
                 evidence={"ratio": ratio, "share_of_steps": slower, "ranks": len(ranks)},
             )

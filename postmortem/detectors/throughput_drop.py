@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, median, sigma, step_change
 from postmortem.detectors import NotChecked, detector
-from postmortem.detectors.base import BaseDetector, number
+from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.timing import timings
 
 if TYPE_CHECKING:
@@ -26,8 +27,9 @@ class ThroughputDrop(BaseDetector):
 
     Why it matters: the run costs more than planned, often because of one sick machine.
 
-    How: the best split of log(time per step) into two levels (Scott and Knott, 1974); the later level at least `ratio` times
-    and `z` noises slower and lasting to the end. Without step times or throughput the times of the rows are used.
+    How: the best split of log(time per step) into two levels (Scott and Knott, 1974); the later level at least
+    `ratio` times and `z` noises slower and lasting to the end. Without step times or throughput the times of the
+    rows are used.
 
     Typical causes: a throttled or shared GPU, a slow disk or network, a growing data structure, longer samples, other
     jobs on the node, debugging left switched on.
@@ -69,7 +71,9 @@ class ThroughputDrop(BaseDetector):
         smooth = centred_median(x, 5)
         split, _ = step_change(smooth, margin=max(3, int(self.options.lasting * len(x))))
         before, after = smooth[:split], smooth[split:]
-        if not split or median(after) - median(before) < max(np.log(self.options.ratio), self.options.z * sigma(before)):
+        if not split or median(after) - median(before) < max(
+            np.log(self.options.ratio), self.options.z * sigma(before)
+        ):
             return None
         base, shift = median(before), median(after) - median(before)
         if np.quantile(after, 0.25) - base < 0.5 * shift or np.median(x[-max(3, len(x) // 20) :]) - base < 0.5 * shift:
@@ -82,5 +86,9 @@ class ThroughputDrop(BaseDetector):
             i,
             f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})",
             end=len(series) - 1,
-            evidence={"before": median(series.value[skip : skip + split]), "after": median(series.value[skip + split :]), "slower": np.exp(shift)},
+            evidence={
+                "before": median(series.value[skip : skip + split]),
+                "after": median(series.value[skip + split :]),
+                "slower": np.exp(shift),
+            },
         )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.last_good import calm_before
 from postmortem.diagnoses.shared.schedule import clip, rate_at
-from postmortem.diagnoses.shared.story import NONFINITE, consequences, faults, named, role, tell
+from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class BadBatch:
     """One batch broke a training that was calm: nothing in loss, gradient norm or learning rate announced it.
 
-    A single jump at a quiet learning rate with a flat gradient norm points at the sample rather than at the optimisation.
+    A single jump at a quiet learning rate with a flat gradient norm points at the sample rather than at the
+    optimisation.
     """
 
     name = "bad-batch"
@@ -24,7 +25,8 @@ class BadBatch:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        found = faults(view, findings) or [f for f in named(findings, "loss-spike", "gradient-spike") if f.severity == "warning"]
+        spikes = [f for f in named(findings, "loss-spike", "gradient-spike") if f.severity == "warning"]
+        found = faults(view, findings) or spikes
         if not found:
             return None
         root = found[0]
@@ -44,27 +46,32 @@ class BadBatch:
             others = [f for f in others if f.step == root.step and f.name.endswith("spike")]
         batch = _batch(root)
         rest = f"; {rate.tag} did not rise" if rate is not None and not rate.rising else ""
-        return tell(
-            view,
-            "bad-batch",
-            root,
-            others,
-            summary=f"Out of a calm training, {batch} {'stood out' if back else 'broke it'}: {root.message}.",
-            evidence_for=[
-                f"loss and gradient norm were calm up to the {'step' if batch.startswith('the') else 'row'} before{rest}",
+        row = "step" if batch.startswith("the") else "row"
+        samples = f"look at the samples of {batch.partition(' of ')[2]}"
+        return (
+            Story(view, root, others)
+            .because(
+                f"loss and gradient norm were calm up to the {row} before{rest}",
                 *(f.message for f in others[:2]),
-            ],
-            against=["an operation at the edge of its range, on weights that were near it anyway, looks the same in a log"],
-            disprove=["the replay of the step with the batch before is broken too"],
-            advice=[
-                f"look at the samples of {batch.partition(' of ')[2]}: non-finite or extreme values, empty or very long samples, labels out of range",
-                *filter(None, [clip(view, root.step)] if back else []),
-            ],
+            )
+            .against(
+                "an operation at the edge of its range, on weights that were near it anyway, looks the same in a log"
+            )
+            .disproved_by("the replay of the step with the batch before is broken too")
+            .advise(
+                f"{samples}: non-finite or extreme values, empty or very long samples, labels out of range",
+                clip(view, root.step) if back else None,
+            )
+            .replay()
+            .diagnosis(
+                "bad-batch",
+                f"Out of a calm training, {batch} {'stood out' if back else 'broke it'}: {root.message}.",
+            )
         )
 
 
 def _batch(root: Finding) -> str:
-    """Which batch: of the step, or where only every k-th step is logged, one of those since the last good row."""
+    """The batch of the root's step; where not every step is logged, one of the steps since the last finite row."""
     before = root.evidence.get("last_finite_step")
     if isinstance(before, int) and root.step is not None and root.step - before > 1:
         return f"a batch of steps {before + 1} to {root.step}"

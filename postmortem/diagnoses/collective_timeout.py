@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.crash import Reason, because, crash_of
+from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -32,27 +32,37 @@ class CollectiveTimeout:
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
         found = crash_of(view, findings, *_KINDS)
-        return because(*found, list(_reasons(view))) if found is not None else None
+        return with_reasons(*found, list(_reasons(view))) if found is not None else None
 
 
 def _reasons(view: View) -> Iterator[Reason]:
     timeouts = [e for e in view.events if e.kind in _KINDS]  # several where each rank has a log of its own
     waited = {rank for e in timeouts for rank in _printed_by(e)}
     missing = {rank for e in timeouts for rank in e.fields.get("missing_ranks") or ()}
-    silent = {s.rank for s in view.series if s.rank >= 0}.union(*(e.fields.get("suspects") or () for e in timeouts)) - waited
+    silent = {s.rank for s in view.series if s.rank >= 0}.union(
+        *(e.fields.get("suspects") or () for e in timeouts)
+    ) - waited
     if missing:
         yield Reason(f"{_ranks(missing)} did not come to the barrier", _look_at(missing))
     elif 0 < len(silent) <= len(waited):
         collectives = {(e.fields.get("op"), e.fields.get("seq")) for e in timeouts}
         op, number = collectives.pop() if len(collectives) == 1 else (None, None)
         which = f"collective {op} number {number}" if op is not None and number is not None else "collective"
-        yield Reason(f"{_ranks(waited)} waited for the {which}; {_ranks(silent)}, silent about it, likely did not come", _look_at(silent))
+        yield Reason(
+            f"{_ranks(waited)} waited for the {which}; {_ranks(silent)}, silent about it, likely did not come",
+            _look_at(silent),
+        )
     queued = _queued(timeouts)
     if last := _least(queued):
-        yield Reason(f"{_ranks(last)} had queued {queued[last[0]]} collectives, the others up to {max(queued.values())}", _look_at(last))
+        yield Reason(
+            f"{_ranks(last)} had queued {queued[last[0]]} collectives, the others up to {max(queued.values())}",
+            _look_at(last),
+        )
     steps = _last_steps(view)
     if last := _least(steps):
-        yield Reason(f"the last row of {_ranks(last)} is of step {steps[last[0]]}, of the others up to step {max(steps.values())}", _look_at(last))
+        furthest = max(steps.values())
+        evidence = f"the last row of {_ranks(last)} is of step {steps[last[0]]}, of the others up to step {furthest}"
+        yield Reason(evidence, _look_at(last))
 
 
 def _printed_by(event: Event) -> list[int]:
@@ -60,7 +70,7 @@ def _printed_by(event: Event) -> list[int]:
 
 
 def _queued(timeouts: list[Event]) -> dict[int, int]:
-    """Collectives that each rank had queued, where it says so."""
+    """The number of collectives that each rank had queued, where its message holds it."""
     found: dict[int, int] = {}
     for event in timeouts:
         found |= {int(rank): n for rank, n in event.fields.get("enqueued_by_rank", {}).items()}
@@ -70,7 +80,7 @@ def _queued(timeouts: list[Event]) -> dict[int, int]:
 
 
 def _last_steps(view: View) -> dict[int, int]:
-    """The last step of each rank, of the tag that most ranks log: one that only some log says nothing about the others."""
+    """The last step of each rank, in the tag that most ranks log."""
     by_tag: dict[str, dict[int, int]] = defaultdict(dict)
     for series in view.series:
         if series.rank >= 0 and len(series):
@@ -80,7 +90,7 @@ def _last_steps(view: View) -> dict[int, int]:
 
 
 def _least(progress: dict[int, int]) -> list[int]:
-    """The ranks that came least far; none where they are more than half."""
+    """The ranks with the least progress; none if they are more than half."""
     least = min(progress.values(), default=0)
     behind = [rank for rank, count in progress.items() if count == least]
     return behind if len(behind) <= len(progress) // 2 else []

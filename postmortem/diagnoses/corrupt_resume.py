@@ -2,14 +2,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.last_good import last_good_step
-from postmortem.diagnoses.shared.schedule import number, value_at
-from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, consequences, has_errors, named, tell
+from postmortem.diagnoses.shared.schedule import value_at
+from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, has_errors, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
+
+_SAVE_ALL = (
+    "save and load model, optimizer, scheduler and scaler together; compare the first lr and loss with the last ones"
+)
 
 
 @diagnosis
@@ -25,59 +30,110 @@ class CorruptResume:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        jumps, resets = named(findings, "lr-jump"), named(findings, "step-reset")
-        hurt = named(findings, *BLOW_UP, *NONFINITE)
-        at_reset = [
-            (r, h)
-            for r in resets
-            for h in named(findings, *BLOW_UP)
-            if r.step is not None and h.step is not None and 0 <= h.step - r.step <= _near(view)
-        ]
-        rate = view.main("lr")
-        highest = 0.0 if rate is None else float(rate.finite.value.max(initial=0.0))
-        # a jump that is told from the steps done twice has no peak: it is another rate, not the beginning of the schedule
-        back = [j for j in jumps if highest <= 1.2 * j.evidence.get("peak_before", 0.0)]
-        starts = [f.step for f in findings if f.name == "step-reset" and f.step is not None]  # a clean resume is one too
-        at_start = [j for j in jumps if any(0 <= (j.step or 0) - start <= _near(view) for start in starts)]
-        if back or at_start:
-            root = (back or at_start)[0]
-            went_on = "went on without all of its state: the scheduler was not restored" if back else "was resumed with another learning rate"
-            harmed = [h for h in hurt if h.step is not None and root.step is not None and h.step >= root.step]
-            if has_errors(findings) and not any(h.severity == "error" for h in harmed):
-                return None  # something else ended the run
-        elif at_reset:
-            root = at_reset[0][0]
-            went_on = "went on without all of its state: weights or optimizer state were not restored"
-            went_on += "" if rate is not None else ", or the learning rate, which is not logged, is another"
-        else:
-            return None
-        grave = [h for h in hurt if h.severity == "error" and h.step is not None and root.step is not None and h.step >= root.step]
-        for_ = [root.message]
-        good = last_good_step(view, root.step)
-        loss = view.main("loss")
-        before, after = value_at(loss, good), value_at(loss, root.step)
-        if before is not None and after is not None and loss is not None:
-            for_.append(f"{loss.tag} was {number(before)} at step {good} and is {number(after)} at step {root.step}")
-        for_ += [r.message for r in resets if r is not root]
-        against = [] if resets or starts else ["the log shows no restart: steps do not go back; a schedule with one restart looks the same"]
-        advice = ["save and load model, optimizer, scheduler and scaler together; compare the first lr and loss with the last ones"]
-        if root.name == "lr-jump":
-            values = root.evidence
-            jump = f"{number(values['before'])}, not {number(values['after'])}"
-            advice.insert(0, f"{root.tag}: {'restore the scheduler, so that it goes' if back else 'go'} on at {jump}")
-        return tell(
-            view,
-            "corrupt-resume",
-            root,
-            consequences(findings, root),
-            summary=f"At step {root.step} the run {went_on}: {root.message}.",
-            evidence_for=for_,
-            against=against,
-            disprove=["the jump is in the configured schedule" if back or not at_start else "the learning rate was raised on purpose"],
-            advice=advice,
-            replay=bool(grave),
-            rerun=grave[0].step if grave else None,
+        jumps = named(findings, "lr-jump")
+        if back := [j for j in jumps if _back_to_peak(view, j)]:
+            return _scheduler_lost(view, findings, back[0])
+        if at_restart := [j for j in jumps if _at_restart(view, findings, j)]:
+            return _another_rate(view, findings, at_restart[0])
+        if harmful := [r for r in named(findings, "step-reset") if _blew_up_at(view, findings, r)]:
+            return _weights_lost(view, findings, harmful[0])
+        return None
+
+
+def _scheduler_lost(view: View, findings: tuple[Finding, ...], jump: Finding) -> Diagnosis | None:
+    if _ended_otherwise(findings, jump):
+        return None
+    before, after = (number(jump.evidence[side], 3) for side in ("before", "after"))
+    restarted = any(f.name == "step-reset" for f in findings)
+    unseen = "the log shows no restart: steps do not go back; a schedule with one restart looks the same"
+    return (
+        _restart_story(view, findings, jump)
+        .against(None if restarted else unseen)
+        .disproved_by("the jump is in the configured schedule")
+        .advise(f"{jump.tag}: restore the scheduler, so that it goes on at {before}, not {after}", _SAVE_ALL)
+        .diagnosis(
+            CorruptResume.name,
+            f"At step {jump.step} the run went on without all of its state: the scheduler was not restored: "
+            f"{jump.message}.",
         )
+    )
+
+
+def _another_rate(view: View, findings: tuple[Finding, ...], jump: Finding) -> Diagnosis | None:
+    if _ended_otherwise(findings, jump):
+        return None
+    before, after = (number(jump.evidence[side], 3) for side in ("before", "after"))
+    return (
+        _restart_story(view, findings, jump)
+        .disproved_by("the learning rate was raised on purpose")
+        .advise(f"{jump.tag}: go on at {before}, not {after}", _SAVE_ALL)
+        .diagnosis(
+            CorruptResume.name,
+            f"At step {jump.step} the run was resumed with another learning rate: {jump.message}.",
+        )
+    )
+
+
+def _weights_lost(view: View, findings: tuple[Finding, ...], reset: Finding) -> Diagnosis:
+    lost = "weights or optimizer state were not restored"
+    if view.main("lr") is None:
+        lost += ", or the learning rate, which is not logged, is another"
+    return (
+        _restart_story(view, findings, reset)
+        .disproved_by("the jump is in the configured schedule")
+        .advise(_SAVE_ALL)
+        .diagnosis(
+            CorruptResume.name,
+            f"At step {reset.step} the run went on without all of its state: {lost}: {reset.message}.",
+        )
+    )
+
+
+def _restart_story(view: View, findings: tuple[Finding, ...], root: Finding) -> Story:
+    """What the three have in common: the loss before and after, the restarts, and the step of the harm to replay."""
+    story = Story(view, root, consequences(findings, root)).because(root.message)
+    loss, good = view.main("loss"), last_good_step(view, root.step)
+    before, after = value_at(loss, good), value_at(loss, root.step)
+    if loss is not None and before is not None and after is not None:
+        was = f"{loss.tag} was {number(before, 3)} at step {good}"
+        story.because(f"{was} and is {number(after, 3)} at step {root.step}")
+    story.because(*(r.message for r in named(findings, "step-reset") if r is not root))
+    if grave := _errors_since(findings, root):
+        story.replay(step=grave[0].step)
+    return story
+
+
+def _back_to_peak(view: View, jump: Finding) -> bool:
+    """True if the learning rate jumped to its peak: the schedule began anew.
+
+    A jump seen in steps that were done twice has no peak in its evidence: it is another rate.
+    """
+    rate = view.main("lr")
+    highest = 0.0 if rate is None else float(rate.finite.value.max(initial=0.0))
+    return highest <= 1.2 * float(jump.evidence.get("peak_before", 0.0))
+
+
+def _at_restart(view: View, findings: tuple[Finding, ...], jump: Finding) -> bool:
+    """True if the learning rate jumped at a restart. One without harm, at severity info, counts as well."""
+    restarts = [f.step for f in findings if f.name == "step-reset" and f.step is not None]
+    return any(0 <= (jump.step or 0) - step <= _near(view) for step in restarts)
+
+
+def _blew_up_at(view: View, findings: tuple[Finding, ...], reset: Finding) -> bool:
+    """True if the loss or the gradient blew up at a restart."""
+    harm = [f.step for f in named(findings, *BLOW_UP) if f.step is not None]
+    return reset.step is not None and any(0 <= step - reset.step <= _near(view) for step in harm)
+
+
+def _ended_otherwise(findings: tuple[Finding, ...], jump: Finding) -> bool:
+    """True if there are errors, but none that the jump could have led to: something else ended the run."""
+    return has_errors(findings) and not _errors_since(findings, jump)
+
+
+def _errors_since(findings: tuple[Finding, ...], root: Finding) -> list[Finding]:
+    """Errors in the numbers at or after the step of `root`."""
+    grave = [f for f in named(findings, *BLOW_UP, *NONFINITE) if f.severity == "error" and f.step is not None]
+    return [f for f in grave if root.step is not None and (f.step or 0) >= root.step]
 
 
 def _near(view: View) -> int:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import ABOUT_NUMBERS, named, sentence, tell
+from postmortem.diagnoses.shared.story import ABOUT_NUMBERS, Story, named, sentence
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
@@ -35,35 +35,35 @@ class Crash:
         step = f" at step {root.step}" if root.step is not None else ""
         count = int(root.evidence.get("count", 1))
         ranks = root.evidence.get("ranks") or []
-        for_ = [f"raised at {_place(frame)}"] if isinstance(frame := root.evidence.get("frame"), dict) else []
-        if count > 1 and len(ranks) > 1:
-            for_.append(f"said {count} times, by ranks {', '.join(map(str, ranks))}")
-        return tell(
-            view,
-            "crash" if known is None else f"crash: {known.id}",
-            root,
-            [*(f for f in crashes if f is not root), *named(findings, "silent-death")],
-            summary=f"The program failed{step}: {root.message.rstrip('.')}." + (f" {known.meaning}" if known is not None else ""),
-            evidence_for=for_,
-            advice=[
-                *(root.evidence.get("advice") or (_fixes(known) if known is not None else ())),
-                *([f"what would confirm it: {known.evidence}"] if known is not None and known.evidence else []),
-                f"postmortem explain {root.evidence.get('kind', root.code)}",
-            ],
-            replay=bool(ABOUT_NUMBERS.search(root.message)),
-            unlogged=True,
+        frame = root.evidence.get("frame")
+        summary = f"The program failed{step}: {root.message.rstrip('.')}."
+        story = (
+            Story(view, root, [*(f for f in crashes if f is not root), *named(findings, "silent-death")])
+            .after_the_log()
+            .because(f"raised at {_place(frame)}" if isinstance(frame, dict) else None)
+            .because(
+                f"said {count} times, by ranks {', '.join(map(str, ranks))}" if count > 1 and len(ranks) > 1 else None
+            )
+            .advise(*(root.evidence.get("advice") or (_fixes(known) if known is not None else ())))
+            .advise(f"what would confirm it: {known.evidence}" if known is not None and known.evidence else None)
+            .advise(f"postmortem explain {root.evidence.get('kind', root.code)}")
         )
+        if ABOUT_NUMBERS.search(root.message):
+            story.replay()
+        if known is None:
+            return story.diagnosis("crash", summary)
+        return story.diagnosis(f"crash: {known.id}", f"{summary} {known.meaning}")
 
 
 class Reason(NamedTuple):
-    """Why it failed, as far as the message and the log tell: what speaks for it, and what to do, best first."""
+    """Why it failed: the evidence for it, and what to do, best first."""
 
     evidence: str
     advice: tuple[str, ...]
 
 
 def crash_of(view: View, findings: tuple[Finding, ...], *kinds: str) -> tuple[Diagnosis, Event] | None:
-    """The story of the crash that ended the run, and its event, where the crash is of one of these kinds of message."""
+    """The diagnosis of the crash that ended the run, and its event, if it is of one of these kinds."""
     story = Crash.diagnose(view, findings)
     if story is None or story.name not in [f"crash: {kind}" for kind in kinds]:
         return None
@@ -71,10 +71,12 @@ def crash_of(view: View, findings: tuple[Finding, ...], *kinds: str) -> tuple[Di
     return story, next(e for e in view.events if (e.kind, e.file, e.line) == (said["kind"], said["file"], said["line"]))
 
 
-def because(story: Diagnosis, event: Event, reasons: Sequence[Reason], instead_of: Sequence[str] = ()) -> Diagnosis:
-    """The story of a crash with reasons in front, the best first, in the place of what its signature says in general.
+def with_reasons(
+    story: Diagnosis, event: Event, reasons: Sequence[Reason], instead_of: Sequence[str] = ()
+) -> Diagnosis:
+    """The diagnosis of a crash with `reasons`, best first, in place of the general meaning of its signature.
 
-    `instead_of`: advice of the signature that the reasons make superfluous.
+    `instead_of`: advice of the signature that the reasons replace.
     """
     if not reasons:
         return story
@@ -89,7 +91,7 @@ def because(story: Diagnosis, event: Event, reasons: Sequence[Reason], instead_o
 
 
 def _fixes(signature: Signature) -> Iterator[str]:
-    """What a signature advises; where it sends the reader to another one ("See nan-metric: …"), what that one advises."""
+    """The advice of a signature, and of the one that it refers to ("See nan-metric: …")."""
     for fix in signature.fixes:
         see = _SEE.match(fix)
         if see is not None and see["other"] in CATALOGUE and see["other"] != signature.id:

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import consequences, has_errors, named, tell
+from postmortem.diagnoses.shared.story import Story, consequences, has_errors, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -31,29 +32,31 @@ class DeadSchedule:
         rate = next((s.finite for s in view.of("lr") if s.tag == root.tag), None)
         if rate is not None and _in_steps(rate, root.step):
             cure = (
-                "the learning rate was lowered in steps until nothing was left: set a floor (min_lr), "
-                "wait longer before each (patience, step_size), or step the scheduler once per evaluation, not per batch"
+                "the learning rate was lowered in steps until nothing was left: set a floor (min_lr), wait longer "
+                "before each (patience, step_size), or step the scheduler once per evaluation, not per batch"
             )
         else:
-            factor = f"{total / max(1, root.step or 1):.2g}"
-            cure = f"the scheduler runs {factor} times too fast: set its total steps to {total}, or step it once per optimizer step"
-        return tell(
-            view,
-            "dead-schedule",
-            root,
-            still,
-            summary=f"The schedule ended at step {root.step} of {view.last_step}: {root.message}."
-            + (" The loss stands still since." if still else ""),
-            evidence_for=[f.message for f in still[:2]],
-            against=[] if still else ["no plateau of the loss was found"],
-            disprove=["the schedule was meant to end there"],
-            advice=[cure],
-            replay=False,
+            factor = number(total / max(1, root.step or 1), 2)
+            cure = (
+                f"the scheduler runs {factor} times too fast: set its total steps to {total}, "
+                "or step it once per optimizer step"
+            )
+        return (
+            Story(view, root, still)
+            .because(*(f.message for f in still[:2]))
+            .against(None if still else "no plateau of the loss was found")
+            .disproved_by("the schedule was meant to end there")
+            .advise(cure)
+            .diagnosis(
+                "dead-schedule",
+                f"The schedule ended at step {root.step} of {view.last_step}: {root.message}."
+                + (" The loss stands still since." if still else ""),
+            )
         )
 
 
 def _in_steps(rate: Series, end: int | None) -> bool:
-    """Whether the rate fell in a few drops with level stretches between them (ReduceLROnPlateau, StepLR), not along a curve."""
+    """True if the rate fell in a few drops with constant stretches between them, as of ReduceLROnPlateau or StepLR."""
     before = rate.value[rate.step < end] if end is not None else rate.value
     drops = int((np.diff(before) < 0).sum())
     return len(before) >= 10 and 1 <= drops <= len(before) / 4

@@ -4,7 +4,7 @@ import re
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.crash import Reason, because, crash_of
+from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ _MEANS = (
     (re.compile(r"out of bounds|Index <|<= ?index|\b(idx|ind|index)\w* ?(>=|<)"), "index-oob-cpu"),
     (re.compile(r"probability|cumdist|_?isnan|_?isinf|\bval >= zero"), "nan-distribution"),
 )
-"""Conditions of the kernels in aten/src/ATen/native/cuda: Loss.cu, NLLLoss2d.cu, Indexing.cu, ScatterGatherKernel.cu, MultinomialKernel.cu."""
+"""Conditions that the kernels of aten/src/ATen/native/cuda check, and the signature of the same fault on the CPU.
+
+Loss.cu, NLLLoss2d.cu, Indexing.cu, ScatterGatherKernel.cu, MultinomialKernel.cu.
+"""
 
 
 @diagnosis
@@ -44,4 +47,4 @@ class DeviceAssert:
         where = f" in {kernel}" if kernel != "operator()" else ""  # a lambda has no name that says anything
         meaning = f"{known.meaning[0].lower()}{known.meaning[1:].rstrip('.')}"
         reason = Reason(f"{meaning}: `{said}` failed{where}", tuple(known.fixes))
-        return because(story, event, [reason], instead_of=CATALOGUE[event.kind].fixes[1:])
+        return with_reasons(story, event, [reason], instead_of=CATALOGUE[event.kind].fixes[1:])

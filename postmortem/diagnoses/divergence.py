@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.schedule import clip, lower_rate, number, rate_at
-from postmortem.diagnoses.shared.story import BLOW_UP, consequences, faults, tell
+from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at
+from postmortem.diagnoses.shared.story import BLOW_UP, Story, consequences, faults
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -25,21 +26,21 @@ class Divergence:
             return None
         rate = rate_at(view, root.step)
         others = consequences(findings, root)
-        steady = [f"{rate.tag} was {number(rate.at)} at the onset and had not risen"] if rate is not None else []
-        return tell(
-            view,
-            "diverged",
-            root,
-            others,
-            summary=f"The training diverged: {root.message}.",
-            evidence_for=[f.message for f in others[:3]],
-            against=steady,
-            disprove=[
-                "the same steps from the last good checkpoint at a third of the learning rate diverge in the same way: then look at data and loss"
-            ],
-            advice=[
+        return (
+            Story(view, root, others)
+            .because(*(f.message for f in others[:3]))
+            .against(
+                f"{rate.tag} was {number(rate.at, 3)} at the onset and had not risen" if rate is not None else None
+            )
+            .disproved_by(
+                "the same steps from the last good checkpoint at a third of the learning rate diverge in the same way: "
+                "then look at data and loss"
+            )
+            .advise(
                 lower_rate(view, rate),
-                *filter(None, [clip(view, root.step)]),
+                clip(view, root.step),
                 "look at what changed at the onset: data shard, loss weights, phase of the training",
-            ],
+            )
+            .replay()
+            .diagnosis("diverged", f"The training diverged: {root.message}.")
         )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import consequences, faults, role, tell
+from postmortem.diagnoses.shared.story import Story, consequences, faults, role
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -31,30 +31,30 @@ class EvaluationNan:
             return None
         root = bad[0]
         last = root.evidence.get("last_finite_step")
-        loss = next((s for s in view.of("loss") if s.tag != root.tag and len(s) and (root.step is None or s.step[-1] < root.step)), None)
+        losses = [s for s in view.of("loss") if s.tag != root.tag and len(s)]
+        loss = next((s for s in losses if root.step is None or s.step[-1] < root.step), None)
         where = f"between steps {last} and {root.step}" if last is not None else f"at or before step {root.step}"
         blind = f"; {loss.tag} is logged only up to step {loss.step[-1]}" if loss is not None else ""
-        return tell(
-            view,
-            "evaluation-nan",
-            root,
-            consequences(findings, root),
-            summary=f"The evaluation turns non-finite {where}: {root.message}{blind}.",
-            evidence_for=[f.message for f in bad[1:4]],
-            against=[f"{s.tag} is finite after it" for s in view.of("loss")[:1] if root.step is not None and _finite_after(s, root.step)],
-            disprove=[
-                "the weights saved after the last healthy evaluation are finite and give a finite evaluation: then it is the evaluation data or code"
-            ],
-            advice=[
+        return (
+            Story(view, root, consequences(findings, root))
+            .last_good(step=None if last is None else int(last))
+            .because(*(f.message for f in bad[1:4]))
+            .against(*(f"{s.tag} is finite after it" for s in view.of("loss")[:1] if _finite_after(s, root.step)))
+            .disproved_by(
+                "the weights saved after the last healthy evaluation are finite and give a finite evaluation: "
+                "then it is the evaluation data or code"
+            )
+            .advise(
                 f"log the training loss and gradient norm at every step {where}",
                 "check the evaluation set for empty batches and division by a zero count",
-            ],
-            good=None if last is None else int(last),
+            )
+            .replay()
+            .diagnosis("evaluation-nan", f"The evaluation turns non-finite {where}: {root.message}{blind}.")
         )
 
 
 def _evaluation(view: View, root: Finding) -> bool:
-    """Whether the quantity is logged at evaluations: its role says so, or it is far sparser than the steps of the run."""
+    """True for a quantity of evaluations: by its role, or logged as rarely as the validation loss and at its steps."""
     if (role(view, root) or "").startswith("val_"):
         return True
     own = next((s for s in view.series if s.tag == root.tag), None)
@@ -62,6 +62,8 @@ def _evaluation(view: View, root: Finding) -> bool:
     return own is not None and any(len(own) <= 1.5 * len(s) for s in held_out)
 
 
-def _finite_after(series: Series, step: int) -> bool:
+def _finite_after(series: Series, step: int | None) -> bool:
+    if step is None:
+        return False
     after = series.value[series.step > step]
     return bool(len(after) and np.isfinite(after).all())

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.last_good import calm_before
-from postmortem.diagnoses.shared.schedule import clip, lower_rate, number, rate_at
-from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, consequences, faults, tell
+from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at
+from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -28,22 +29,32 @@ class ExplodingGradients:
         root = found[0]
         rate = rate_at(view, root.step)
         others = consequences(findings, root)
+        batch = f"the batch of step {root.step}"
         one_batch = calm_before(view, root.step) and any(f.name == "loss-spike" and f.step == root.step for f in found)
-        sudden = [f"loss and gradient norm were calm up to the step before: the batch of step {root.step} may have set it off"] if one_batch else []
-        look = [f"look at the samples of step {root.step}: extreme values, empty or very long samples"] if one_batch else []
-        return tell(
-            view,
-            "exploding-gradients",
-            root,
-            others,
-            summary=f"The gradients exploded: {grown[0].message}.",
-            evidence_for=[*sudden, *(f.message for f in others[:3])],
-            against=[f"{rate.tag} was {number(rate.at)} and did not rise before it"] if rate is not None else ["no learning rate is logged"],
-            disprove=["with the gradient norm clipped the loss climbs all the same: then the direction is wrong, not the size"],
-            advice=[
-                *look,
-                *filter(None, [clip(view, root.step)]),
+        return (
+            Story(view, root, others)
+            .because(
+                f"loss and gradient norm were calm up to the step before: {batch} may have set it off"
+                if one_batch
+                else None,
+                *(f.message for f in others[:3]),
+            )
+            .against(
+                "no learning rate is logged"
+                if rate is None
+                else f"{rate.tag} was {number(rate.at, 3)} and did not rise before it"
+            )
+            .disproved_by(
+                "with the gradient norm clipped the loss climbs all the same: then the direction is wrong, not the size"
+            )
+            .advise(
+                f"look at the samples of step {root.step}: extreme values, empty or very long samples"
+                if one_batch
+                else None,
+                clip(view, root.step),
                 lower_rate(view, rate),
                 "weight decay or normalisation, where the weights themselves grow",
-            ],
+            )
+            .replay()
+            .diagnosis("exploding-gradients", f"The gradients exploded: {grown[0].message}.")
         )

@@ -3,19 +3,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import NONFINITE, consequences, faults, named, tell
+from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
+
+_HALF = ("fp16", "float16", "16-mixed", "16", "half", "torch.float16")
 
 
 @diagnosis
 class Fp16Overflow:
     """A number left the range of half precision (65504): infinities in a run that computes in fp16.
 
-    Told where the run is known to use fp16 (a loss scale, its configuration, messages of a scaler) and the first bad value is infinite or follows an
-    infinite one.
+    Told where the run is known to use fp16 (a loss scale, its configuration, messages of a scaler) and the first bad
+    value is infinite or follows an infinite one.
     """
 
     name = "fp16-overflow"
@@ -27,34 +29,34 @@ class Fp16Overflow:
         sign = _half_precision(view)
         if root is None or root.name not in NONFINITE or sign is None:
             return None
-        infinite = [f for f in named(findings, "inf-onset") if f.step is not None and root.step is not None and f.step <= root.step + 1]
-        gradient = root.name == "nonfinite-gradient" or (root.tag is not None and view.run.roles.get(root.tag) == "grad_norm")
+        onsets = [f for f in named(findings, "inf-onset") if f.step is not None]
+        infinite = [f for f in onsets if root.step is not None and (f.step or 0) <= root.step + 1]
+        gradient = root.name == "nonfinite-gradient" or role(view, root) == "grad_norm"
         if not infinite and not gradient:
             return None
-        return tell(
-            view,
-            "fp16-overflow",
-            root,
-            consequences(findings, root),
-            summary=f"The run computes in fp16, and at step {root.step} a value overflows: {root.message}.",
-            evidence_for=[sign, *(f.message for f in infinite[:2])],
-            disprove=["the replay of the step in fp32 is not finite either"],
-            advice=[
+        return (
+            Story(view, root, consequences(findings, root))
+            .because(sign, *(f.message for f in infinite[:2]))
+            .disproved_by("the replay of the step in fp32 is not finite either")
+            .advise(
                 "bf16 in place of fp16",
                 "fp32 for the operation that overflows (logits, norms, the loss)",
                 "a dynamic loss scale (torch.amp.GradScaler) if it is static",
-            ],
+            )
+            .replay()
+            .diagnosis(
+                "fp16-overflow",
+                f"The run computes in fp16, and at step {root.step} a value overflows: {root.message}.",
+            )
         )
 
 
 def _half_precision(view: View) -> str | None:
-    """What says that the run computes in fp16."""
+    """The evidence that the run computes in fp16; None where there is none."""
     for key, value in view.run.config.items():
         value = value.get("value") if isinstance(value, dict) else value
         name = str(key).lower()
-        if ("fp16" in name and value is True) or (
-            isinstance(value, str) and value.lower() in ("fp16", "float16", "16-mixed", "16", "half", "torch.float16")
-        ):
+        if ("fp16" in name and value is True) or (isinstance(value, str) and value.lower() in _HALF):
             return f"the configuration says {key} = {value}"
     scale = view.main("loss_scale")
     if scale is not None and len(scale.finite) and scale.finite.value.max() > 1:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import has_errors, named, tell
+from postmortem.diagnoses.shared.story import Story, has_errors, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -23,9 +23,9 @@ class FrozenModel:
         if not still or has_errors(findings):
             return None
         root = still[0]
-        chance = [f for f in still if f.name == "chance-level-loss"]
-        stale = all(f.name == "constant-metric" for f in still)
-        if stale:
+        others = [f for f in still if f is not root]
+        if all(f.name == "constant-metric" for f in still):
+            name = "stale-metric"
             cause = "Either it is not computed anew, or nothing in the model changes"
             disprove = "the metric changes when it is computed by hand from the checkpoint"
             advice = [
@@ -33,21 +33,19 @@ class FrozenModel:
                 "compare the weights of two checkpoints: equal means frozen, different means a stale metric",
             ]
         else:
-            cause = "The model guesses" if chance else "The weights do not change, or no longer help"
+            guesses = any(f.name == "chance-level-loss" for f in still)
+            name = "constant-predictor" if guesses else "no-learning"
+            cause = "The model guesses" if guesses else "The weights do not change, or no longer help"
             disprove = "the weights of two checkpoints after the onset differ"
             advice = [
                 "count the parameters that require gradients and are in the optimizer",
                 "overfit one batch: a model that cannot is wired wrongly",
                 "look at the gradient norm per layer",
             ]
-        return tell(
-            view,
-            "stale-metric" if stale else "constant-predictor" if chance else "no-learning",
-            root,
-            [f for f in still if f is not root],
-            summary=f"{root.message}. {cause}.",
-            evidence_for=[f.message for f in still if f is not root][:3],
-            disprove=[disprove],
-            advice=advice,
-            replay=False,
+        return (
+            Story(view, root, others)
+            .because(*[f.message for f in others][:3])
+            .disproved_by(disprove)
+            .advise(*advice)
+            .diagnosis(name, f"{root.message}. {cause}.")
         )

@@ -3,11 +3,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import has_errors, named, tell
+from postmortem.diagnoses.shared.story import Story, has_errors, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
+
+_UNTIMED = "no data loading time is logged: the step time alone cannot tell what it waited for"
 
 
 @diagnosis
@@ -23,10 +25,9 @@ class InputPipeline:
         if not slow or has_errors(findings):
             return None
         root = next((f for f in slow if f.name == "dataloader-stall"), slow[0])
-        name = {"dataloader-stall": "input-pipeline", "straggler-rank": "straggler", "throughput-drop": "slowdown"}[root.name]
-        blind = []
-        if name == "input-pipeline" and not view.of("data_time"):
-            blind = ["no data loading time is logged: the step time alone cannot tell what it waited for"]
+        name = {"dataloader-stall": "input-pipeline", "straggler-rank": "straggler", "throughput-drop": "slowdown"}[
+            root.name
+        ]
         advice = {
             "input-pipeline": [
                 "more workers and prefetching; time __getitem__ by sample; keep the data on local disk",
@@ -38,15 +39,12 @@ class InputPipeline:
                 "did batch size or sequence length change?",
             ],
         }[name]
-        return tell(
-            view,
-            name,
-            root,
-            [f for f in slow if f is not root],
-            summary=f"{root.message}.",
-            evidence_for=[f.message for f in slow if f is not root],
-            against=blind,
-            disprove=["a profile of one slow step shows the GPU busy all the time"],
-            advice=advice,
-            replay=False,
+        others = [f for f in slow if f is not root]
+        return (
+            Story(view, root, others)
+            .because(*(f.message for f in others))
+            .against(_UNTIMED if name == "input-pipeline" and not view.of("data_time") else None)
+            .disproved_by("a profile of one slow step shows the GPU busy all the time")
+            .advise(*advice)
+            .diagnosis(name, f"{root.message}.")
         )

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.schedule import lower_rate, number, rate_at
-from postmortem.diagnoses.shared.story import consequences, faults, named, role, tell
+from postmortem.diagnoses.shared.schedule import lower_rate, rate_at
+from postmortem.diagnoses.shared.story import Story, consequences, faults, named, role
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -33,27 +34,39 @@ class LossScaleCollapse:
         related = first.name in ("loss-scale-collapse", "inf-onset", "nan-onset", "nonfinite-gradient")
         if not related and first.step is not None and first.step < (root.step or 0):
             return None  # the run blew up before
-        onsets = [f for f in named(findings, "nan-onset", "inf-onset") if role(view, f) == "loss" and (f.step or 0) <= (root.step or 0) + 1]
-        broken = [f for f in onsets if _for_good(view, f)]
-        fall = f"{number(root.evidence['before'])} to {number(root.evidence['end'])}"
-        return tell(
-            view,
-            "loss-scale-collapse",
-            root,
-            consequences(findings, root),
-            summary=f"From step {root.step} on every step overflows and is skipped: the loss scale falls from {fall}.",
-            evidence_for=[root.message, *(f.message for f in named(findings, "inf-onset", "nan-onset", "nonfinite-gradient")[:2])],
-            against=[
-                f"from step {f.step} on {f.tag} itself is not finite, in every batch: weights or data are broken, and no scale helps"
-                for f in broken[:1]
-            ],
-            disprove=["the replay of the step in fp32 has non-finite gradients too: then it is no matter of precision"],
-            advice=["bf16 in place of fp16, or fp32 for the loss and the layer that overflows", lower_rate(view, rate_at(view, root.step))],
+        onsets = [f for f in named(findings, "nan-onset", "inf-onset") if role(view, f) == "loss"]
+        broken = [f for f in onsets if (f.step or 0) <= (root.step or 0) + 1 and _for_good(view, f)]
+        fall = f"{number(root.evidence['before'], 3)} to {number(root.evidence['end'], 3)}"
+        return (
+            Story(view, root, consequences(findings, root))
+            .because(
+                root.message,
+                *(f.message for f in named(findings, "inf-onset", "nan-onset", "nonfinite-gradient")[:2]),
+            )
+            .against(
+                *(
+                    f"from step {f.step} on {f.tag} itself is not finite, in every batch: "
+                    "weights or data are broken, and no scale helps"
+                    for f in broken[:1]
+                )
+            )
+            .disproved_by(
+                "the replay of the step in fp32 has non-finite gradients too: then it is no matter of precision"
+            )
+            .advise(
+                "bf16 in place of fp16, or fp32 for the loss and the layer that overflows",
+                lower_rate(view, rate_at(view, root.step)),
+            )
+            .replay()
+            .diagnosis(
+                "loss-scale-collapse",
+                f"From step {root.step} on every step overflows and is skipped: the loss scale falls from {fall}.",
+            )
         )
 
 
 def _for_good(view: View, onset: Finding) -> bool:
-    """Whether no point after the onset is finite: one overflow in the forward pass spares the next batch."""
+    """True if no point after the onset is finite. An overflow in the forward pass of one batch spares the next."""
     own = next((s for s in view.series if s.tag == onset.tag and onset.rank in (None, s.rank)), None)
     after = own.value[own.step > (onset.step or 0)] if own is not None else np.empty(0)
     return bool(len(after)) and not np.isfinite(after).any()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import has_errors, named, tell
+from postmortem.diagnoses.shared.story import Story, has_errors, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -24,21 +24,19 @@ class MemoryLeak:
             return None
         root = grown[0]
         exhausted = view.run.ended == "out-of-memory"
-        out = [f for f in findings if f.name == "crash" and (exhausted or "memory" in f.message.lower() or "Killed" in f.message)]
+        crashes = [f for f in findings if f.name == "crash"]
+        out = [f for f in crashes if exhausted or "memory" in f.message.lower() or "Killed" in f.message]
         if has_errors(findings) and not out:
             return None
-        return tell(
-            view,
-            "memory-leak",
-            root,
-            out,
-            summary=f"{root.message}" + (f", until it ran out: {out[0].message}." if out else "; it will run out if the training goes on."),
-            evidence_for=[f.message for f in out[:2]],
-            against=[] if out else ["the run did not run out of memory in this log"],
-            disprove=["the memory levels off when the run goes on: a cache that fills"],
-            advice=[
+        ran_out = f", until it ran out: {out[0].message}." if out else "; it will run out if the training goes on."
+        return (
+            Story(view, root, out)
+            .because(*(f.message for f in out[:2]))
+            .against(None if out else "the run did not run out of memory in this log")
+            .disproved_by("the memory levels off when the run goes on: a cache that fills")
+            .advise(
                 "keep loss.item(), not loss: whatever is kept with its graph keeps all activations",
                 "torch.cuda.memory._record_memory_history(), or tracemalloc for the host",
-            ],
-            replay=False,
+            )
+            .diagnosis("memory-leak", f"{root.message}{ran_out}")
         )

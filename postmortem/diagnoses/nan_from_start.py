@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.schedule import number
-from postmortem.diagnoses.shared.story import NONFINITE, consequences, faults, named, role, tell
+from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.series import Series
     from postmortem.core.view import View
 
 
@@ -27,28 +28,37 @@ class NanFromStart:
         if not bad or loss is None or not len(loss):
             return None
         root = bad[0]
-        if root.evidence.get("before") is not None or root.step is None or root.step > int(loss.step[min(1, len(loss) - 1)]):
+        if root.evidence.get("before") is not None or root.step is None:
             return None
-        first = float(loss.value[0])
-        advice = []
-        if np.isfinite(first) and role(view, root) != "loss":  # the mean loss of the first rows: the first update may have blown up
-            rate = view.main("lr")
-            at = f" at a learning rate of {number(float(rate.value[0]))}" if rate is not None and len(rate) else ""
-            advice.append(
-                f"{loss.tag} was {number(first)} at step {loss.step[0]}{at}: where that is far above chance, lower the learning rate or warm it up"
+        if root.step > int(loss.step[min(1, len(loss) - 1)]):
+            return None
+        finite = np.isfinite(float(loss.value[0])) and role(view, root) != "loss"
+        first = _first_loss(view, loss) if finite else None
+        return (
+            Story(view, root, consequences(findings, root))
+            .because(*(f.message for f in named(findings, *NONFINITE)[:3]))
+            .against(None if root.evidence.get("points", 0) > 1 else "only one point was logged")
+            .disproved_by("the first batch and the initial weights are finite")
+            .advise(
+                first,
+                "check the first batch: torch.isfinite(x).all() on inputs and targets "
+                "(missing values, division by a zero standard deviation)",
+                "check the weights before the first step, loaded ones above all: "
+                "all(torch.isfinite(p).all() for p in model.parameters())",
             )
-        return tell(
-            view,
-            "nan-from-the-start",
-            root,
-            consequences(findings, root),
-            summary=f"{root.message}{'' if advice else ': no step ever gave a number'}.",
-            evidence_for=[f.message for f in named(findings, *NONFINITE)[:3]],
-            against=[] if root.evidence.get("points", 0) > 1 else ["only one point was logged"],
-            disprove=["the first batch and the initial weights are finite"],
-            advice=[
-                *advice,
-                "check the first batch: torch.isfinite(x).all() on inputs and targets (missing values, division by a zero standard deviation)",
-                "check the weights before the first step, loaded ones above all: all(torch.isfinite(p).all() for p in model.parameters())",
-            ],
+            .replay()
+            .diagnosis(
+                "nan-from-the-start",
+                f"{root.message}." if first else f"{root.message}: no step ever gave a number.",
+            )
         )
+
+
+def _first_loss(view: View, loss: Series) -> str:
+    """Advice for a finite loss in the first row: it may be the mean of a few steps, and the first update blew up."""
+    rate = view.main("lr")
+    at = f" at a learning rate of {number(float(rate.value[0]), 3)}" if rate is not None and len(rate) else ""
+    return (
+        f"{loss.tag} was {number(float(loss.value[0]), 3)} at step {loss.step[0]}{at}: "
+        "where that is far above chance, lower the learning rate or warm it up"
+    )

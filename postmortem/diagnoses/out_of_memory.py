@@ -3,8 +3,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.crash import Reason, because, crash_of
+from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
 from postmortem.diagnoses.shared.last_good import watched
 from postmortem.signatures import CATALOGUE
 
@@ -39,7 +40,7 @@ class OutOfMemory:
             return None
         story, event = found
         explained = sorted(_reasons(view, event), key=lambda e: -e.nbytes)
-        return because(story, event, [e.reason for e in explained], instead_of=CATALOGUE[event.kind].fixes[1:])
+        return with_reasons(story, event, [e.reason for e in explained], instead_of=CATALOGUE[event.kind].fixes[1:])
 
 
 class _Explained(NamedTuple):
@@ -54,39 +55,53 @@ def _reasons(view: View, event: Event) -> Iterator[_Explained]:
     requested, total, free = (fields.get(name, 0) for name in ("requested", "total", "free"))
     gpu = f"GPU {event.fields['gpu']}" if "gpu" in event.fields else "the GPU"
     if requested > total > 0:
-        advice = "look at the shapes at that line: a wrong dimension, or attention that grows with the square of the length"
-        yield _Explained(requested, Reason(f"one tensor of {_size(requested)} is more than all of {gpu} ({_size(total)})", (advice,)))
+        advice = (
+            "look at the shapes at that line: a wrong dimension, or attention that grows with the square of the length"
+        )
+        evidence = f"one tensor of {_in_units(requested)} is more than all of {gpu} ({_in_units(total)})"
+        yield _Explained(requested, Reason(evidence, (advice,)))
         return
     allowed = fields.get("allowed", total)
     if total > 0 and requested > free:
         yield from _held_by_others(event.message, fields, gpu)
     elif 0 < allowed < total and requested > 0:
-        evidence = f"this process may use {_size(allowed)} of the {_size(total)} of {gpu}, of which {_size(free)} is free: it met its own limit"
+        share = f"{_in_units(allowed)} of the {_in_units(total)} of {gpu}, of which {_in_units(free)} is free"
+        evidence = f"this process may use {share}: it met its own limit"
         yield _Explained(free, Reason(evidence, ("raise or remove torch.cuda.set_per_process_memory_fraction",)))
     spare = fields.get("reserved_unallocated", fields.get("reserved", 0) - fields.get("allocated", 0))
     if spare >= requested > 0:
-        evidence = f"{_size(spare)} are reserved by PyTorch but in pieces too small for the {_size(requested)} asked for: fragmentation"
+        pieces = f"in pieces too small for the {_in_units(requested)} asked for"
+        evidence = f"{_in_units(spare)} are reserved by PyTorch but {pieces}: fragmentation"
         yield _Explained(spare, Reason(evidence, ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)))
     for reason in _when(view, event):
         yield _Explained(0, reason)
 
 
 def _held_by_others(message: str, fields: dict[str, int], gpu: str) -> Iterator[_Explained]:
-    """What other processes have, where it would have been enough and is more than a fiftieth of the GPU."""
+    """The memory of other processes, if it would have been enough and is more than a fiftieth of the GPU."""
     total, free = fields["total"], fields.get("free", 0)
     others = _others(message, fields)
     # older wordings do not name processes; the CUDA context and NCCL take a few GiB beside what PyTorch reserved
     unnamed = total - free - fields.get("reserved", total) if not others else 0
     held = sum(others.values()) or (unnamed if unnamed > total // 10 else 0)
     if held >= max(fields["requested"] - free, total // 50):
-        who = ", ".join(f"process {pid} {_size(nbytes)}" for pid, nbytes in others.items()) or "all but what this process reserved and what is free"
-        advice = f"free {gpu}: nvidia-smi shows whose processes these are; ranks that share one need torch.cuda.set_device(local_rank)"
-        yield _Explained(held, Reason(f"others hold {_size(held)} of the {_size(total)} of {gpu}: {who}", (advice,)))
+        who = ", ".join(f"process {pid} {_in_units(nbytes)}" for pid, nbytes in others.items())
+        who = who or "all but what this process reserved and what is free"
+        advice = (
+            f"free {gpu}: nvidia-smi shows whose processes these are; "
+            "ranks that share one need torch.cuda.set_device(local_rank)"
+        )
+        yield _Explained(
+            held, Reason(f"others hold {_in_units(held)} of the {_in_units(total)} of {gpu}: {who}", (advice,))
+        )
 
 
 def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
-    """Bytes of other processes on the GPU, by id. Without "this process has" the own one, whose id in a container is not
-    known, is the smallest that has what PyTorch says it has."""
+    """Bytes of other processes on the GPU, by process id.
+
+    Without "this process has" in the message, the own process is the smallest with at least the memory that PyTorch
+    reports of it: its id inside a container is another one.
+    """
     found = {pid: round(float(size) * _UNITS.get(unit, 1)) for pid, size, unit in _PROCESS.findall(message)}
     if "in_use" in fields:
         return found
@@ -97,24 +112,31 @@ def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
 
 
 def _when(view: View, event: Event) -> Iterator[Reason]:
-    """What follows from how far the training had come; nothing where no steps are known."""
+    """The reason that follows from the number of steps done; nothing where none are known."""
     series = next(iter(watched(view)), None)
     if series is None or event.step is None:
         return
     steps = int((series.step <= event.step).sum())
     if steps <= _FIRST_STEPS:
-        evidence = "it was in the first steps, where it shows whether model, gradients, optimizer state and activations fit"
+        evidence = (
+            "it was in the first steps, where it shows whether model, gradients, optimizer state and activations fit"
+        )
         yield Reason(evidence, (CATALOGUE[event.kind].fixes[0],))
         return
     course = ""
     if (memory := view.main("memory")) is not None:
         before = memory.finite.value[memory.finite.step <= event.step]
         if len(before) > _FIRST_STEPS:
-            course = f"; {memory.tag} was {before[len(before) // 10]:.4g} early on and {before[-1]:.4g} before it"
-    advice = "bound the length of the longest batch, and evaluate under torch.no_grad(); if memory grew, keep loss.item() and not loss"
-    yield Reason(f"it had fitted for {steps} logged steps: a larger batch, an evaluation, or memory that grew{course}", (advice,))
+            early, late = number(before[len(before) // 10]), number(before[-1])
+            course = f"; {memory.tag} was {early} early on and {late} before it"
+    evidence = f"it had fitted for {steps} logged steps: a larger batch, an evaluation, or memory that grew{course}"
+    advice = (
+        "bound the length of the longest batch, and evaluate under torch.no_grad(); "
+        "if memory grew, keep loss.item() and not loss"
+    )
+    yield Reason(evidence, (advice,))
 
 
-def _size(nbytes: int) -> str:
+def _in_units(nbytes: int) -> str:
     unit = next((u for u in ("GiB", "MiB") if nbytes >= _UNITS[u]), "KiB")
-    return f"{nbytes / _UNITS[unit]:.4g} {unit}"
+    return f"{number(nbytes / _UNITS[unit])} {unit}"

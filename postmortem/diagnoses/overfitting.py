@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.last_good import last_good_checkpoint
-from postmortem.diagnoses.shared.schedule import number
-from postmortem.diagnoses.shared.story import has_errors, named, tell
+from postmortem.diagnoses.shared.story import Story, has_errors, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -27,21 +27,27 @@ class Overfitting:
         root = found[0]
         values = root.evidence
         best = last_good_checkpoint(view, root.step)
-        where = f"its weights: {best.path} (step {best.step})" if best is not None else "save the best weights by validation loss"
-        advice = [f"stop at step {root.step}; {where}"]
-        if "accuracy_end" in values:
-            score = number(values["accuracy_end"])
-            advice.append(f"the accuracy ends at {score}: if it still improves, confident mistakes make the loss rise; try label smoothing")
-        train = f"{number(values['train_at_best'])} → {number(values['train_end'])}"
-        held_out = f"{number(values['best'])} → {number(values['end'])}"
-        return tell(
-            view,
-            "overfitting",
-            root,
-            summary=f"Best at step {root.step}, worse since: {root.message}.",
-            evidence_for=[f"training loss {train}, validation loss {held_out}"],
-            disprove=["training and validation data come from different sources: then it is a shift, not overfitting"],
-            advice=[*advice, "more data or augmentation, dropout, weight decay"],
-            replay=False,
-            good_before=None if root.step is None else root.step + 1,
+        where = "save the best weights by validation loss"
+        if best is not None:
+            where = f"its weights: {best.path} (step {best.step})"
+        train = f"{number(values['train_at_best'], 3)} → {number(values['train_end'], 3)}"
+        held_out = f"{number(values['best'], 3)} → {number(values['end'], 3)}"
+        return (
+            Story(view, root)
+            .last_good(before=None if root.step is None else root.step + 1)
+            .because(f"training loss {train}, validation loss {held_out}")
+            .disproved_by(
+                "training and validation data come from different sources: then it is a shift, not overfitting"
+            )
+            .advise(
+                f"stop at step {root.step}; {where}",
+                _about_accuracy(values["accuracy_end"]) if "accuracy_end" in values else None,
+                "more data or augmentation, dropout, weight decay",
+            )
+            .diagnosis("overfitting", f"Best at step {root.step}, worse since: {root.message}.")
         )
+
+
+def _about_accuracy(end: float) -> str:
+    confident = "if it still improves, confident mistakes make the loss rise; try label smoothing"
+    return f"the accuracy ends at {number(end, 3)}: {confident}"

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import has_errors, named, tell
+from postmortem.diagnoses.shared.story import Story, has_errors, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -23,18 +23,20 @@ class Restart:
         if not resets or has_errors(findings):
             return None
         root = resets[0]
-        advice = ["give every attempt its own folder or run id"]
-        if root.evidence["after"] <= (view.first_step or 0):
-            resumed = "if it was meant to resume: the counter started at its beginning; check that the checkpoint was found and its step loaded"
-            advice.insert(0, resumed)
-        return tell(
-            view,
-            "restarted",
-            root,
-            resets[1:],
-            summary=f"The run was restarted: {root.message}. What is judged is the history that survived.",
-            evidence_for=[r.message for r in resets[1:3]],
-            disprove=["two jobs wrote into the same log at the same time"],
-            advice=advice,
-            replay=False,
+        anew = root.evidence["after"] <= (view.first_step or 0)
+        return (
+            Story(view, root, resets[1:])
+            .because(*(r.message for r in resets[1:3]))
+            .disproved_by("two jobs wrote into the same log at the same time")
+            .advise(
+                "if it was meant to resume: the counter started at its beginning; "
+                "check that the checkpoint was found and its step loaded"
+                if anew
+                else None,
+                "give every attempt its own folder or run id",
+            )
+            .diagnosis(
+                "restarted",
+                f"The run was restarted: {root.message}. What is judged is the history that survived.",
+            )
         )

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import has_errors, named, sentence, tell
+from postmortem.diagnoses.shared.story import Story, has_errors, named, sentence
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -23,14 +23,14 @@ class SilentDeath:
         if not found or has_errors(findings):
             return None
         root = found[0]
-        grown = named(findings, "memory-growth")
-        return tell(
-            view,
-            "silent-death",
-            root,
-            summary=f"{sentence(root.message)}: no error, no message of a scheduler. It was killed from outside, it seems.",
-            evidence_for=[f.message for f in grown],
-            disprove=["another file (the .err of the job, the log of another rank) ends later or tells more"],
-            advice=["sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed; dmesg -T | grep -i kill on the node", "resume from the newest checkpoint"],
-            replay=False,
+        died = f"{sentence(root.message)}: no error, no message of a scheduler."
+        return (
+            Story(view, root)
+            .because(*(f.message for f in named(findings, "memory-growth")))
+            .disproved_by("another file (the .err of the job, the log of another rank) ends later or tells more")
+            .advise(
+                "sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed; dmesg -T | grep -i kill on the node",
+                "resume from the newest checkpoint",
+            )
+            .diagnosis("silent-death", f"{died} It was killed from outside, it seems.")
         )

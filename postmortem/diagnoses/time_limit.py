@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.training_length import plan_of
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.crash import Reason, because, crash_of
+from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
 from postmortem.diagnoses.shared.last_good import watched
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 _SILENT = 20
-"""Times the usual time between rows, and at least ten minutes, of silence before the end that show that nothing went on any more."""
+"""Silence before the end, in multiples of the usual time between rows and at least ten minutes, that means a hang."""
 
 
 @diagnosis
@@ -35,7 +36,7 @@ class TimeLimit:
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
         found = crash_of(view, findings, "slurm-time-limit")
-        return because(*found, list(_reasons(view, found[1]))) if found is not None else None
+        return with_reasons(*found, list(_reasons(view, found[1]))) if found is not None else None
 
 
 def _reasons(view: View, event: Event) -> Iterator[Reason]:
@@ -46,23 +47,28 @@ def _reasons(view: View, event: Event) -> Iterator[Reason]:
         wall = series.wall_time[np.isfinite(series.wall_time)]
         usual = float(np.median(np.diff(wall)))
         silence = _ended(event) - float(wall[-1])
-        # half hours may be a logger that writes UTC beside a Slurm that does not
+        # a silence of whole half hours may be the offset of a logger that writes UTC
         if silence > max(_SILENT * usual, 600) and abs((silence + 900) % 1800 - 900) > max(5 * usual, 120):
-            advice = "more time would not help: find what it waited for (py-spy dump --pid PID, the other ranks' logs) before it is started again"
-            yield Reason(f"nothing was logged in the last {_hours(silence)} before the limit: it hung, or became slow", (advice,))
+            evidence = f"nothing was logged in the last {_hours(silence)} before the limit: it hung, or became slow"
+            advice = (
+                "more time would not help: find what it waited for (py-spy dump --pid PID, the other ranks' logs) "
+                "before it is started again"
+            )
+            yield Reason(evidence, (advice,))
     plan = plan_of(view)
     if plan is None or plan.done >= plan.planned:
         return
     left = (plan.planned - plan.done) * pace
     if plan.unit == "step" and left > 0:
-        advice = f"resume from the newest checkpoint with a time limit above {_clock(left)} (Slurm: --time), or in several jobs"
-        yield Reason(f"it stopped {plan}; the rest takes about {_hours(left)} at {pace:.3g} s per step", (advice,))
+        limit = f"with a time limit above {_clock(left)} (Slurm: --time), or in several jobs"
+        evidence = f"it stopped {plan}; the rest takes about {_hours(left)} at {number(pace, 3)} s per step"
+        yield Reason(evidence, (f"resume from the newest checkpoint {limit}",))
     else:
         yield Reason(f"it stopped {plan}", ("resume from the newest checkpoint",))
 
 
 def _pace(view: View, series: Series) -> float:
-    """Seconds per step in the last half of the rows since the last restart; NaN where they do not tell."""
+    """Seconds per step in the last half of the rows since the last restart; NaN if they have no times."""
     started = max((r.wall_time for r in view.restarts if math.isfinite(r.wall_time)), default=-math.inf)
     timed = np.flatnonzero(series.wall_time >= started)  # never true of NaN
     if len(timed) < 3:
@@ -73,7 +79,7 @@ def _pace(view: View, series: Series) -> float:
 
 
 def _ended(event: Event) -> float:
-    """Seconds since the epoch, in the time of the node, when the scheduler says it was; NaN where it does not."""
+    """When the job ended by the scheduler, in seconds since the epoch in the node's time zone; NaN if unknown."""
     try:
         return datetime.fromisoformat(str(event.fields.get("at"))).replace(tzinfo=UTC).timestamp()
     except ValueError:
@@ -86,7 +92,7 @@ def _hours(seconds: float) -> str:
 
 
 def _clock(seconds: float) -> str:
-    """As ``sbatch --time`` wants it: days-hours:minutes:seconds, up to the next minute."""
+    """The format of ``sbatch --time``, days-hours:minutes:seconds, rounded up to a minute."""
     minutes = math.ceil(seconds / 60)
     days, hours = minutes // 1440, minutes // 60 % 24
     return f"{f'{days}-' if days else ''}{hours:02d}:{minutes % 60:02d}:00"

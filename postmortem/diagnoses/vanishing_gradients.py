@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.schedule import value_at
-from postmortem.diagnoses.shared.story import consequences, has_errors, named, tell
+from postmortem.diagnoses.shared.story import Story, consequences, has_errors, named
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -26,17 +27,14 @@ class VanishingGradients:
         root = faded[0]
         loss = view.main("loss")
         level = value_at(loss, view.last_step)
-        return tell(
-            view,
-            "vanishing-gradients",
-            root,
-            [f for f in consequences(findings, root) if f.name != "gradient-vanishing" or f.step == root.step],
-            summary=f"{root.message}.",
-            evidence_for=[f"{loss.tag} ends at {level:.3g}"] if loss is not None and level is not None else [],
-            disprove=["the loss is at the best that the data allow: then the gradient has nothing left to do"],
-            advice=[
+        others = [f for f in consequences(findings, root) if f.name != "gradient-vanishing" or f.step == root.step]
+        return (
+            Story(view, root, others)
+            .because(f"{loss.tag} ends at {number(level, 3)}" if loss is not None and level is not None else None)
+            .disproved_by("the loss is at the best that the data allow: then the gradient has nothing left to do")
+            .advise(
                 "log the gradient norm per layer: the first one that fades names the place",
                 "residual connections, normalisation, another activation or initialisation there",
-            ],
-            replay=False,
+            )
+            .diagnosis("vanishing-gradients", f"{root.message}.")
         )

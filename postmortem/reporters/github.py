@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters.shared.outline import folded, location, problem_line, says, totals, why_not_judged, worst_first
+from postmortem.reporters.shared.outline import (
+    describe,
+    folded,
+    location,
+    problem_line,
+    totals,
+    why_not_judged,
+    worst_first,
+)
 from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
@@ -29,10 +37,11 @@ def render(report: Report, options: RenderOptions) -> str:
 def _annotations(report: Report) -> Iterator[str]:
     for run in worst_first(report):
         if run.verdict == "not-judged":
-            yield _command("warning", run.path, None, "not judged", f"{clean(run.name)} could not be judged: {why_not_judged(run)}")
+            message = f"{clean(run.name)} could not be judged: {why_not_judged(run)}"
+            yield _command("warning", run.path, None, "not judged", message)
         for fold in folded(run):
             file, line = location(run, fold.first)
-            message = f"{clean(run.name)}: {says(fold)}"
+            message = f"{clean(run.name)}: {describe(fold)}"
             if run.diagnosis and fold.first.id in run.diagnosis.findings:
                 message += f"\n{clean(run.diagnosis.summary, 1000)}"
             yield _command(_LEVEL[fold.first.severity], file, line, f"{fold.first.code} {fold.first.name}", message)
@@ -42,12 +51,12 @@ def _annotations(report: Report) -> Iterator[str]:
 
 def _command(level: str, file: str, line: int | None, title: str, message: str) -> str:
     place = f"file={_property(clean(file))}" + (f",line={line}" if line is not None else "")
-    return f"::{level} {place},title={_property(clean(title))}::{_data(message)}"
+    return f"::{level} {place},title={_property(clean(title))}::{_escape(message)}"
 
 
-def _data(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+    return _escape(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,4 +1,4 @@
-"""One self-contained page with inline SVG curves: nothing is loaded, nothing runs, it reads in a light and in a dark room."""
+"""One self-contained page with inline SVG curves: no scripts, nothing to load, for light and dark colour schemes."""
 
 from __future__ import annotations
 
@@ -7,32 +7,33 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import json_value
+from postmortem.core.printable import number
 from postmortem.core.report import Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
+    describe,
     event_where,
     folded,
     headline,
     no_checkpoint,
+    notable_events,
     onset,
     problem_line,
-    says,
-    told_events,
     totals,
     triage,
     unchecked,
     with_commands,
 )
 from postmortem.reporters.shared.svg import curve
-from postmortem.reporters.shared.words import clean, number
+from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from postmortem.core.model import Event, Finding
+    from postmortem.core.model import Diagnosis, Event, Finding
     from postmortem.core.report import Around
     from postmortem.reporters.shared.outline import Fold, Group
 
@@ -42,7 +43,8 @@ STYLE = """
 .pm{font:14px/1.45 system-ui,sans-serif;max-width:70rem}
 .pm code,.pm pre,.pm .n{font-family:ui-monospace,monospace;font-size:.93em;overflow-wrap:anywhere;white-space:pre-wrap}
 .pm h1{font-size:1.3em}.pm h2{font-size:1.15em;margin:0}.pm h3{font-size:1em;margin:1em 0 .2em}
-.pm table{border-collapse:collapse;font:inherit}.pm td,.pm th{text-align:left;vertical-align:top;padding:.2em .9em .2em 0;background:none}
+.pm table{border-collapse:collapse;font:inherit}\
+.pm td,.pm th{text-align:left;vertical-align:top;padding:.2em .9em .2em 0;background:none}
 .pm tr{background:none}.pm .n{text-align:right}
 .pm .run{border-top:1px solid #8886;padding:.8em 0}.pm summary{cursor:pointer}.pm summary h2{display:inline}
 .pm ul{margin:.2em 0;padding-left:1.3em}.pm pre{margin:.2em 0;padding:.4em .6em;background:#8882;border-radius:4px}
@@ -60,9 +62,12 @@ def render(report: Report, options: RenderOptions) -> str:
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     title = f"postmortem: {totals(report)}"
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f'<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"><title>{_e(title)}</title>'
-        f"<style>body{{margin:2rem auto;padding:0 1rem;max-width:70rem}}</style></head><body>\n{fragment(report)}\n</body></html>\n"
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
+        f"<title>{_e(title)}</title>"
+        "<style>body{margin:2rem auto;padding:0 1rem;max-width:70rem}</style></head>"
+        f"<body>\n{fragment(report)}\n</body></html>\n"
     )
 
 
@@ -98,8 +103,8 @@ def _report(report: Report) -> str:
     first_of_cause = {id(group.runs[0]) for group in groups[:10] if group.verdict in ("failed", "suspect")}
     for run in order:
         summary = f"<summary><h2>{_verdict(run.verdict)} {_e(run.name)}</h2> <span>{_e(headline(run))}</span></summary>"
-        is_open = id(run) in first_of_cause or len(order) == 1
-        parts.append(f'<details class="run" id="{anchors[id(run)]}"{" open" if is_open else ""}>{summary}{_run(run)}</details>')
+        opened = " open" if id(run) in first_of_cause or len(order) == 1 else ""
+        parts.append(f'<details class="run" id="{anchors[id(run)]}"{opened}>{summary}{_run(run)}</details>')
     parts.append(_items("Not read", [_e(problem_line(p)) for p in report.problems]))
     parts.append(f'<p class="dim">postmortem {_e(report.version)}</p>')
     return "\n".join(parts)
@@ -107,8 +112,16 @@ def _report(report: Report) -> str:
 
 def _group(group: Group, anchors: dict[int, str]) -> str:
     links = [f'<a href="#{anchors[id(r)]}">{_e(r.name)}</a>{_at(r)}' for r in group.runs]
-    shown = links if len(links) <= 12 else [*links[:8], f"<details><summary>{len(links) - 8} more</summary>{', '.join(links[8:])}</details>"]
-    cells = (_verdict(group.verdict), f"<b>{_e(group.cause)}</b>", f"{len(links)}\N{MULTIPLICATION SIGN}", ", ".join(shown))
+    shown = links
+    if len(links) > 12:
+        rest = f"<details><summary>{len(links) - 8} more</summary>{', '.join(links[8:])}</details>"
+        shown = [*links[:8], rest]
+    cells = (
+        _verdict(group.verdict),
+        f"<b>{_e(group.cause)}</b>",
+        f"{len(links)}\N{MULTIPLICATION SIGN}",
+        ", ".join(shown),
+    )
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
 
 
@@ -129,25 +142,30 @@ def _run(run: RunReport, head: str = "") -> str:
     parts.append(_values(run.around))
     parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
     if diagnosis:
-        parts += [
-            _items(title, [_e(s) for s in said])
-            for title, said in (("For", diagnosis.evidence_for), ("Against", diagnosis.evidence_against), ("Wrong if", diagnosis.disprove))
-        ]
-        if diagnosis.last_good_step is not None or diagnosis.last_good_checkpoint:
-            step = "unknown" if diagnosis.last_good_step is None else diagnosis.last_good_step
-            saved = f"checkpoint <code>{_e(diagnosis.last_good_checkpoint)}</code>" if diagnosis.last_good_checkpoint else no_checkpoint(run)
-            parts.append(f"<p><b>Last good</b>: step {step}, {saved}</p>")
+        parts.append(_items("For", [_e(text) for text in diagnosis.evidence_for]))
+        parts.append(_items("Against", [_e(text) for text in diagnosis.evidence_against]))
+        parts.append(_items("Wrong if", [_e(text) for text in diagnosis.disprove]))
+        parts.append(_last_good(run, diagnosis))
         parts.append(_items("Next", [_action(a) for a in diagnosis.next]))
-    parts.append(_items("Log", [_event(e, run) for e in told_events(run)]))
+    parts.append(_items("Log", [_event(e, run) for e in notable_events(run)]))
     parts.append(_items("Damage", [_e(problem_line(p, run)) for p in run.problems]))
     rest = _items("Not checked", [_e(reason) for reason in unchecked(run)])
     rest += _items("Notes", [_e(n) for n in run.notes])
-    rest += _items(
-        "Checkpoints", [f"<code>{_e(c.path)}</code>{'' if c.finite is None else ': finite' if c.finite else ': not finite'}" for c in run.checkpoints]
-    )
+    finite = {None: "", True: ": finite", False: ": not finite"}
+    rest += _items("Checkpoints", [f"<code>{_e(c.path)}</code>{finite[c.finite]}" for c in run.checkpoints])
     if rest:
         parts.append(f"<details><summary>What was not checked, notes, checkpoints</summary>{rest}</details>")
     return "\n".join(p for p in parts if p)
+
+
+def _last_good(run: RunReport, diagnosis: Diagnosis) -> str:
+    if diagnosis.last_good_step is None and not diagnosis.last_good_checkpoint:
+        return ""
+    step = "unknown" if diagnosis.last_good_step is None else diagnosis.last_good_step
+    saved = no_checkpoint(run)
+    if diagnosis.last_good_checkpoint:
+        saved = f"checkpoint <code>{_e(diagnosis.last_good_checkpoint)}</code>"
+    return f"<p><b>Last good</b>: step {step}, {saved}</p>"
 
 
 def _values(around: Sequence[Around]) -> str:
@@ -155,7 +173,8 @@ def _values(around: Sequence[Around]) -> str:
         return ""
     rows = "".join(
         f'<tr><td><code>{_e(a.tag, 120)}</code></td><td class="n">{number(a.before)}{_step(a.before_step)}</td>'
-        f'<td class="n"><b>{at_onset(a)}</b>{_step(a.at_step if a.at_step != a.before_step else None)}</td><td>{curve(a)}</td></tr>\n'
+        f'<td class="n"><b>{at_onset(a)}</b>{_step(a.at_step if a.at_step != a.before_step else None)}</td>'
+        f"<td>{curve(a)}</td></tr>\n"
         for a in around
     )
     return f"<table><tr><th></th><th>before</th><th>at onset</th><th>course</th></tr>\n{rows}</table>"
@@ -165,13 +184,15 @@ def _step(step: int | None) -> str:
     return "" if step is None else f'<br><span class="dim">step {step}</span>'
 
 
-def _fold(fold: Fold, told: str) -> str:
+def _fold(fold: Fold, summary: str) -> str:
     members = ""
     if len(fold.members) > 1:
-        members = f"<details><summary>each of the {len(fold.members)}</summary>{_list([_e(f.message, 600) for f in fold.members])}</details>"
+        messages = _list([_e(f.message, 600) for f in fold.members])
+        members = f"<details><summary>each of the {len(fold.members)}</summary>{messages}</details>"
     elif fold.first.evidence:
         members = f"<details><summary>evidence</summary>{_evidence(fold.first)}</details>"
-    return f"{_code(fold.first)} {_e(says(fold, told))}{members}{_list([_fold(c, told) for c in fold.consequences])}"
+    consequences = _list([_fold(c, summary) for c in fold.consequences])
+    return f"{_code(fold.first)} {_e(describe(fold, summary))}{members}{consequences}"
 
 
 def _code(finding: Finding) -> str:
@@ -179,13 +200,23 @@ def _code(finding: Finding) -> str:
 
 
 def _evidence(finding: Finding) -> str:
-    return f"<pre>{escape(json.dumps(json_value(finding.evidence), indent=1)[:20_000])}</pre>"  # JSON writes control characters as escapes
+    text = json.dumps(json_value(finding.evidence), indent=1)  # control characters become escapes
+    return f"<pre>{escape(text[:20_000])}</pre>"
 
 
 def _finding(finding: Finding) -> str:
-    facts = [("tag", finding.tag), ("rank", finding.rank), ("step", finding.step), ("to step", finding.end_step), ("because of", finding.because_of)]
-    rows = "".join(f"<tr><td>{name}</td><td><code>{_e(value)}</code></td></tr>" for name, value in facts if value is not None)
-    return f"<p>{_code(finding)} {_e(finding.message)}</p><table>{rows}</table>{_evidence(finding) if finding.evidence else ''}"
+    facts = [
+        ("tag", finding.tag),
+        ("rank", finding.rank),
+        ("step", finding.step),
+        ("to step", finding.end_step),
+        ("because of", finding.because_of),
+    ]
+    rows = "".join(
+        f"<tr><td>{name}</td><td><code>{_e(value)}</code></td></tr>" for name, value in facts if value is not None
+    )
+    evidence = _evidence(finding) if finding.evidence else ""
+    return f"<p>{_code(finding)} {_e(finding.message)}</p><table>{rows}</table>{evidence}"
 
 
 def _event(event: Event, run: RunReport) -> str:

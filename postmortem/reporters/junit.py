@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from postmortem.reporters import RenderOptions, reporter
-from postmortem.reporters.shared.outline import about, event_where, folded, headline, problem_line, says, told_events, why_not_judged, worst_first
+from postmortem.reporters.shared.outline import (
+    about,
+    describe,
+    event_where,
+    folded,
+    headline,
+    notable_events,
+    problem_line,
+    why_not_judged,
+    worst_first,
+)
 from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
@@ -35,14 +45,14 @@ def render(report: Report, options: RenderOptions) -> str:
 
 def _case(run: RunReport, fail_on: object) -> ET.Element:
     case = ET.Element("testcase", {"classname": clean(run.path), "name": clean(run.name), "time": "0"})
-    told = "\n".join(_told(run))
+    story = "\n".join(_story(run))
     if run.verdict == "not-judged":
-        ET.SubElement(case, "error", {"type": "not-judged", "message": why_not_judged(run)}).text = told
+        ET.SubElement(case, "error", {"type": "not-judged", "message": why_not_judged(run)}).text = story
     elif fail_on != "never" and (run.verdict == "failed" or (run.verdict == "suspect" and fail_on == "warning")):
         kind = clean(run.diagnosis.name) if run.diagnosis else run.verdict
-        ET.SubElement(case, "failure", {"type": kind, "message": headline(run)}).text = told
+        ET.SubElement(case, "failure", {"type": kind, "message": headline(run)}).text = story
     else:
-        ET.SubElement(case, "system-out").text = told
+        ET.SubElement(case, "system-out").text = story
     return case
 
 
@@ -52,15 +62,15 @@ def _unread(path: str, why: str) -> ET.Element:
     return case
 
 
-def _told(run: RunReport) -> Iterator[str]:
+def _story(run: RunReport) -> Iterator[str]:
     yield about(run)
     if run.diagnosis:
         yield clean(run.diagnosis.summary)
     for fold in folded(run):
-        yield f"{clean(fold.first.code)} {clean(fold.first.name)}: {says(fold)}"
+        yield f"{clean(fold.first.code)} {clean(fold.first.name)}: {describe(fold)}"
         for consequence in fold.consequences:
-            yield f"  {clean(consequence.first.code)} {clean(consequence.first.name)}: {says(consequence)}"
-    for event in told_events(run)[:8]:
+            yield f"  {clean(consequence.first.code)} {clean(consequence.first.name)}: {describe(consequence)}"
+    for event in notable_events(run)[:8]:
         yield f"{event_where(event, run)}: {clean(event.message, 600)}"
     for action in run.diagnosis.next if run.diagnosis else ():
         yield f"next: {clean(action)}"

@@ -5,34 +5,37 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
+    describe,
     event_where,
     folded,
     headline,
     no_checkpoint,
+    notable_events,
     onset,
     problem_line,
-    says,
-    told_events,
     totals,
     triage,
     unchecked,
     with_commands,
     worst_first,
 )
-from postmortem.reporters.shared.words import clean, count, listed, number, sparkline
+from postmortem.reporters.shared.words import clean, count, listed, sparkline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from postmortem.core.model import Diagnosis
     from postmortem.core.report import Report, RunReport
     from postmortem.reporters.shared.outline import Group
 
 _STORIES = 10  # runs told in full: an issue holds 65,536 characters
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 _SPECIAL = re.compile(r"[\\`*{}\[\]<>|~$&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^(?:[#+-]|\d+[.)])")
 
 
@@ -40,30 +43,31 @@ _SPECIAL = re.compile(r"[\\`*{}\[\]<>|~$&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^(
 def render(report: Report, options: RenderOptions) -> str:
     """Markdown to paste into an issue: a triage table, then the story of each run that is not healthy."""
     lines: list[str] = []
-    told = [run for run in worst_first(report) if run.verdict != "healthy" or len(report.runs) == 1]
+    stories = [run for run in worst_first(report) if run.verdict != "healthy" or len(report.runs) == 1]
     if len(report.runs) != 1:
-        lines += [f"**{totals(report)}**", "", *_table(("verdict", "cause", "runs", "which"), [_row(g) for g in triage(report)])]
-    shown = told if options.verbose else told[:_STORIES]
+        table = _table(("verdict", "cause", "runs", "which"), [_row(g) for g in triage(report)])
+        lines += [f"**{totals(report)}**", "", *table]
+    shown = stories if options.verbose else stories[:_STORIES]
     for run in shown:
         lines += ["", *_run(run)]
-    if len(told) > len(shown):
-        lines += ["", f"… and {count(len(told) - len(shown), 'more run')} in the table above."]
+    if len(stories) > len(shown):
+        lines += ["", f"… and {count(len(stories) - len(shown), 'more run')} in the table above."]
     lines += _list("Not read", [problem_line(p) for p in report.problems])
     return "\n".join(lines).strip() + "\n"
 
 
 def prose(text: object, limit: int = 1500) -> str:
-    """Words from outside, so that none of them formats the page, makes a tag or calls a person."""
+    """`text` escaped, so that nothing in it formats the page, makes a tag or mentions a person."""
     return _SPECIAL.sub(_escaped, clean(text, limit)).replace("@", "@<!-- -->")
 
 
 def _escaped(match: re.Match[str]) -> str:
     char = match[0]
-    return "&lt;" if char == "<" else "&gt;" if char == ">" else "&amp;" if char == "&" else char[:-1] + "\\" + char[-1]
+    return _ENTITIES.get(char) or f"{char[:-1]}\\{char[-1]}"
 
 
 def code(text: object, limit: int = 300) -> str:
-    """A code span: nothing in it is formatted. Its fence is longer than any run of backticks inside."""
+    """A code span, with a fence longer than any run of backticks inside."""
     inside = clean(text, limit)
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", inside)), default=0))
     pad = " " if inside[:1] == "`" or inside[-1:] == "`" or not inside else ""
@@ -71,7 +75,7 @@ def code(text: object, limit: int = 300) -> str:
 
 
 def _cell(markdown: str) -> str:
-    """What stands in a table: there a bar ends the cell even inside a code span."""
+    """The cell of a table, where a bar ends the cell even inside a code span."""
     return re.sub(r"(?<!\\)\|", r"\\|", markdown)
 
 
@@ -81,7 +85,9 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _row(group: Group) -> tuple[str, str, str, str]:
-    names = [code(r.name, 80) + (f" at {onset(r)}" if group.verdict in ("failed", "suspect") and onset(r) is not None else "") for r in group.runs]
+    steps = [onset(r) if group.verdict in ("failed", "suspect") else None for r in group.runs]
+    named = zip(group.runs, steps, strict=True)
+    names = [code(r.name, 80) + ("" if step is None else f" at {step}") for r, step in named]
     most = len(names) if group.verdict == "not-judged" else 12
     return group.verdict, prose(group.cause), str(len(group.runs)), listed(names, most)
 
@@ -99,28 +105,42 @@ def _run(run: RunReport) -> list[str]:
         lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
     lines += _list("Culprit", culprit_lines(run.culprit))
     if run.around:
-        rows = [(code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr")) for a in run.around]
+        rows = [
+            (code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr"))
+            for a in run.around
+        ]
         lines += ["", *_table(("", "before", "at onset", "course"), rows)]
     lines += _findings(run)
     if diagnosis:
-        lines += _list("For", diagnosis.evidence_for) + _list("Against", diagnosis.evidence_against) + _list("Wrong if", diagnosis.disprove)
-        if diagnosis.last_good_step is not None or diagnosis.last_good_checkpoint:
-            saved = f", checkpoint {code(diagnosis.last_good_checkpoint)}" if diagnosis.last_good_checkpoint else f", {no_checkpoint(run)}"
-            lines += ["", f"**Last good**: step {'unknown' if diagnosis.last_good_step is None else diagnosis.last_good_step}{saved}"]
+        lines += _list("For", diagnosis.evidence_for)
+        lines += _list("Against", diagnosis.evidence_against)
+        lines += _list("Wrong if", diagnosis.disprove)
+        lines += _last_good(run, diagnosis)
         lines += _next(diagnosis.next)
-    lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in told_events(run)[:8]])
+    lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in notable_events(run)[:8]])
     lines += _list("Damage", [problem_line(p, run) for p in run.problems])
     if run.not_checked:
         lines += ["", "Not checked: " + "; ".join(prose(reason) for reason in unchecked(run))]
     return lines
 
 
+def _last_good(run: RunReport, diagnosis: Diagnosis) -> list[str]:
+    if diagnosis.last_good_step is None and not diagnosis.last_good_checkpoint:
+        return []
+    step = "unknown" if diagnosis.last_good_step is None else diagnosis.last_good_step
+    saved = no_checkpoint(run)
+    if diagnosis.last_good_checkpoint:
+        saved = f"checkpoint {code(diagnosis.last_good_checkpoint)}"
+    return ["", f"**Last good**: step {step}, {saved}"]
+
+
 def _findings(run: RunReport) -> list[str]:
     lines = []
-    told = run.diagnosis.summary if run.diagnosis else ""
+    summary = run.diagnosis.summary if run.diagnosis else ""
     for fold in folded(run):
-        lines.append(f"- {code(f'{fold.first.code} {fold.first.name}')} {prose(says(fold, told))}")
-        lines += [f"  - {code(f'{c.first.code} {c.first.name}')} {prose(says(c, told))}" for c in fold.consequences]
+        for indent, part in [("", fold), *(("  ", c) for c in fold.consequences)]:
+            named = code(f"{part.first.code} {part.first.name}")
+            lines.append(f"{indent}- {named} {prose(describe(part, summary))}")
     return ["", "**Findings**", "", *lines] if lines else []
 
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from postmortem.core.report import Report, RunReport
 
 _LEVEL = {"error": "error", "warning": "warning", "info": "note"}
+_NO_BYTES = re.compile("[\\ud800-\\udc7f\\udd00-\\udfff]")
+"""Surrogates that stand for no byte of a file name."""
 
 
 @reporter("sarif")
@@ -36,21 +38,23 @@ def render(report: Report, options: RenderOptions) -> str:
     seen: dict[str, int] = {}
     results = [_result(run, f, index[f.code], seen) for run in report.runs for f in run.findings]
     problems = [*report.problems, *(p for run in report.runs for p in run.problems)]
+    unread = [
+        {"level": "warning", "message": {"text": problem_line(p)}, "locations": [_location(p.path, p.line)]}
+        for p in problems
+    ]
+    driver = {
+        "name": "postmortem",
+        "semanticVersion": report.version,
+        "rules": [_rule(code, names[code]) for code in codes],
+    }
     log = {
         "$schema": "https://json.schemastore.org/sarif-2.1.0.json",
         "version": "2.1.0",
         "runs": [
             {
-                "tool": {"driver": {"name": "postmortem", "semanticVersion": report.version, "rules": [_rule(code, names[code]) for code in codes]}},
+                "tool": {"driver": driver},
                 "columnKind": "unicodeCodePoints",
-                "invocations": [
-                    {
-                        "executionSuccessful": True,
-                        "toolExecutionNotifications": [
-                            {"level": "warning", "message": {"text": problem_line(p)}, "locations": [_location(p.path, p.line)]} for p in problems
-                        ],
-                    }
-                ],
+                "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": unread}],
                 "results": results,
                 "properties": {"runs": [_summary(value) for value in report_value(report)["runs"]]},
             }
@@ -76,8 +80,9 @@ def _result(run: RunReport, finding: Finding, rule_index: int, seen: dict[str, i
     fingerprint = hashlib.sha256(f"{identity} {seen[identity]}".encode("utf-8", "backslashreplace")).hexdigest()[:32]
     place = _location(*location(run, finding))
     if finding.tag:
+        tag = clean(finding.tag)
         place["logicalLocations"] = [
-            {"name": clean(finding.tag), "fullyQualifiedName": f"{clean(run.name)}/{clean(finding.tag)}", "kind": "variable"}
+            {"name": tag, "fullyQualifiedName": f"{clean(run.name)}/{tag}", "kind": "variable"}
         ]
     return {
         "ruleId": finding.code,
@@ -106,11 +111,13 @@ def _location(file: str, line: int | None) -> dict[str, Any]:
 
 
 def _uri(file: str) -> str:
-    """A relative path as a relative URI, an absolute one as file://; what no URI may hold is percent-encoded."""
+    """A relative path as a relative URI, an absolute one as ``file://``, percent-encoded."""
     path = PurePath(file)
-    named = re.sub("[\\ud800-\\udc7f\\udd00-\\udfff]", "?", path.as_posix())  # no byte of a file name stands behind these surrogates
+    named = _NO_BYTES.sub("?", path.as_posix())
     posix = quote(named.encode("utf-8", "surrogateescape"), safe="/")
-    return f"file://{'' if posix.startswith('/') else '/'}{posix}" if path.is_absolute() else posix
+    if not path.is_absolute():
+        return posix
+    return f"file://{posix}" if posix.startswith("/") else f"file:///{posix}"
 
 
 def _summary(run: dict[str, Any]) -> dict[str, Any]:

@@ -13,29 +13,30 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
     about,
     at_onset,
+    describe,
     event_facts,
     event_where,
     folded,
     headline,
     no_checkpoint,
+    notable_events,
     onset,
     place,
     problem_line,
-    says,
     seen_in_log,
-    told_events,
     totals,
     triage,
     unchecked,
     with_commands,
     worst_first,
 )
-from postmortem.reporters.shared.words import MARKS, clean, count, number, sparkline, squeezed
+from postmortem.reporters.shared.words import MARKS, clean, count, sparkline, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -51,7 +52,7 @@ _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 _LABEL = 11  # columns of the labels on the left
 _NARROWEST = 50  # columns; below this a table of values fits no more
 _BRIEF = 4  # lines of one kind without --verbose
-_DETAILED_GROUPS = 16  # up to so many causes, a triage page gives each its summary and next step
+_DETAILED_GROUPS = 16  # most causes for which a triage page shows each summary and next step
 
 
 @reporter("text")
@@ -94,7 +95,9 @@ class _Page:
     def blank(self) -> None:
         self._console.print()
 
-    def add(self, label: str, *words: Words, mark: Words = "", style: str = "dim", wrap: bool = True, lines: int = 0) -> None:
+    def add(
+        self, label: str, *words: Words, mark: Words = "", style: str = "dim", wrap: bool = True, lines: int = 0
+    ) -> None:
         """`words` beside `label`, wrapped after `mark` (a bullet or an indent); at most `lines` of them where given."""
         head = Text.assemble((label, style), " " * max(_LABEL - cell_len(label), 1), mark)
         margin = head.cell_len
@@ -141,8 +144,9 @@ def _run(page: _Page, run: RunReport) -> None:
         _values(page, run.around)
     _findings(page, folds, diagnosis.summary if diagnosis else "")
     if diagnosis:
-        for label, said in (("for", diagnosis.evidence_for), ("against", diagnosis.evidence_against), ("wrong if", diagnosis.disprove)):
-            _bullets(page, label, [clean(s, 800) for s in said], most=_BRIEF if label == "for" else 2)
+        _bullets(page, "for", [clean(text, 800) for text in diagnosis.evidence_for])
+        _bullets(page, "against", [clean(text, 800) for text in diagnosis.evidence_against], most=2)
+        _bullets(page, "wrong if", [clean(text, 800) for text in diagnosis.disprove], most=2)
         _last_good(page, run)
         _next(page, diagnosis.next)
     elif bad and folds:
@@ -172,15 +176,17 @@ def _values(page: _Page, around: Sequence[Around]) -> None:
     page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}{course}", "dim"), wrap=False)
     for (tag, was, became), a in zip(rows, around, strict=True):
         style = "bold red" if became in ("nan", "inf", "-inf") else "bold"
-        page.add("", tag + " " * (name - cell_len(tag)), f"  {was:>{left}}  ", (f"{became:>{right}}", style), "  ", *_spark(a, room), wrap=False)
+        start = f"{tag}{' ' * (name - cell_len(tag))}  {was:>{left}}  "
+        page.add("", start, (f"{became:>{right}}", style), "  ", *_spark(a, room), wrap=False)
 
 
 def _spark(around: Around, width: int) -> list[Words]:
-    """The course of a series, what is not finite in red; nothing where there is no course or no room."""
+    """The course of a series, non-finite values in red; empty without a course or without room."""
     if width < 8 or len(around.curve) < 3:
         return []
-    pieces = itertools.groupby(sparkline(around.curve, width, linear=around.role == "lr"), key=lambda mark: mark in MARKS)
-    return [("".join(marks), "red" if bad else "cyan") for bad, marks in pieces]
+    marks = sparkline(around.curve, width, linear=around.role == "lr")
+    pieces = itertools.groupby(marks, key=lambda mark: mark in MARKS)
+    return [("".join(piece), "red" if bad else "cyan") for bad, piece in pieces]
 
 
 def _short(text: str, width: int) -> str:
@@ -190,21 +196,21 @@ def _short(text: str, width: int) -> str:
     return text
 
 
-def _findings(page: _Page, folds: Sequence[Fold], told: str) -> None:
+def _findings(page: _Page, folds: Sequence[Fold], summary: str) -> None:
     shown = folds if page.verbose else folds[:6]
     for i, fold in enumerate(shown):
-        _fold(page, "findings" if i == 0 else "", fold, "● ", told)
+        _fold(page, "findings" if i == 0 else "", fold, "● ", summary)
         consequences = fold.consequences if page.verbose else fold.consequences[:6]
         for consequence in consequences:
-            _fold(page, "", consequence, "  └ ", told)
+            _fold(page, "", consequence, "  └ ", summary)
         _more(page, len(fold.consequences) - len(consequences), "    ")
     _more(page, len(folds) - len(shown))
 
 
-def _fold(page: _Page, label: str, fold: Fold, mark: str, told: str) -> None:
+def _fold(page: _Page, label: str, fold: Fold, mark: str, summary: str) -> None:
     style = _SEVERITY_STYLE[fold.first.severity]
     named = (f"{clean(fold.first.code)} {clean(fold.first.name)}", style)
-    page.add(label, named, "  ", says(fold, told), mark=(mark, style), lines=0 if page.verbose else 3)
+    page.add(label, named, "  ", describe(fold, summary), mark=(mark, style), lines=0 if page.verbose else 3)
     if page.verbose and len(fold.members) > 1:
         for member in fold.members:
             page.add("", clean(member.message), mark=" " * len(mark) + "· ")
@@ -233,7 +239,7 @@ def _next(page: _Page, actions: Sequence[str]) -> None:
 
 
 def _events(page: _Page, run: RunReport) -> None:
-    events = told_events(run)
+    events = notable_events(run)
     if page.verbose:
         events += [e for e in run.events if e.severity == "info"]
     shown = events if page.verbose else events[:_BRIEF]
@@ -271,7 +277,8 @@ def _triage(page: _Page, report: Report) -> None:
     if damaged:
         page.blank()
         lost = count(sum(len(r.problems) for r in damaged), "problem")
-        page.add("damage", f"{lost} while reading {count(len(damaged), 'run')}: ", *_names(page, damaged), style="magenta")
+        problems = f"{lost} while reading {count(len(damaged), 'run')}: "
+        page.add("damage", problems, *_names(page, damaged), style="magenta")
     if any(g.verdict != "healthy" for g in groups):
         page.blank()
         page.add("", ("`postmortem scan PATH` tells the whole story of one run, --verbose that of all.", "dim"))
@@ -279,36 +286,45 @@ def _triage(page: _Page, report: Report) -> None:
 
 def _group(page: _Page, group: Group, detailed: bool) -> None:
     """Runs with one cause: the cause, how many, which; in a short page also the story and what to do next."""
-    runs, verdict = group.runs, _verdict(group.runs[0])
-    style = _VERDICT_STYLE[group.verdict]
+    runs, style = group.runs, _VERDICT_STYLE[group.verdict]
+    verdict, runs_counted = _verdict(runs[0]), count(len(runs), "run")
     if group.verdict == "healthy":
-        page.add(verdict, count(len(runs), "run"), ": ", *_names(page, runs), style=style)
-    elif len(runs) == 1 and group.verdict != "not-judged" and not detailed:
-        page.add(verdict, (group.cause, "bold"), "  1 run: ", clean(runs[0].name), "  ", headline(runs[0]), style=style, lines=2)
-    elif group.verdict == "not-judged" or not detailed:
-        page.add(verdict, (group.cause, "bold"), f"{_codes(group)}  {count(len(runs), 'run')}: ", *_names(page, runs), style=style)
+        page.add(verdict, runs_counted, ": ", *_names(page, runs), style=style)
+        return
+    cause = (group.cause, "bold")
+    if group.verdict != "not-judged" and detailed:
+        page.add(verdict, cause, f"{_codes(group)}  {runs_counted}", style=style)
+        _group_story(page, runs)
+    elif group.verdict != "not-judged" and len(runs) == 1:
+        words = f"  1 run: {clean(runs[0].name)}  {headline(runs[0])}"
+        page.add(verdict, cause, words, style=style, lines=2)
     else:
-        page.add(verdict, (group.cause, "bold"), f"{_codes(group)}  {count(len(runs), 'run')}", style=style)
-        if len(runs) > 5:
-            page.add("", *_names(page, runs))
-        for run in runs if len(runs) <= 5 else ():
-            _member(page, run, alone=len(runs) == 1)
-            for line in culprit_lines(run.culprit)[:2]:
-                page.add("", line, mark="  ", lines=1)
-        diagnosis = runs[0].diagnosis
-        if diagnosis:
-            if len(runs) > 1 or not _told_by_log(runs[0]):
-                page.add("", (clean(diagnosis.summary, 600), "dim"), lines=2)
-            _next(page, diagnosis.next[:1])
+        page.add(verdict, cause, f"{_codes(group)}  {runs_counted}: ", *_names(page, runs), style=style)
 
 
-def _told_by_log(run: RunReport) -> bool:
-    """Whether the summary only repeats the log line that the headline shows; one that begins with a reason tells more."""
+def _group_story(page: _Page, runs: Sequence[RunReport]) -> None:
+    if len(runs) > 5:
+        page.add("", *_names(page, runs))
+    for run in runs if len(runs) <= 5 else ():
+        _member(page, run, alone=len(runs) == 1)
+        for line in culprit_lines(run.culprit)[:2]:
+            page.add("", line, mark="  ", lines=1)
+    diagnosis = runs[0].diagnosis
+    if diagnosis:
+        if len(runs) > 1 or not _repeats_log(runs[0]):
+            page.add("", (clean(diagnosis.summary, 600), "dim"), lines=2)
+        _next(page, diagnosis.next[:1])
+
+
+def _repeats_log(run: RunReport) -> bool:
+    """True if the summary only repeats the log line of the headline; one that begins with a reason does not."""
     folds, diagnosis = folded(run), run.diagnosis
     event = seen_in_log(run, folds[0].first) if folds else None
-    if event is None or diagnosis is None or any(diagnosis.summary.lower().startswith(reason.lower()) for reason in diagnosis.evidence_for):
+    if event is None or diagnosis is None:
         return False
-    return event.message[:60] in diagnosis.summary
+    summary = diagnosis.summary.lower()
+    reasoned = any(summary.startswith(reason.lower()) for reason in diagnosis.evidence_for)
+    return not reasoned and event.message[:60] in diagnosis.summary
 
 
 def _codes(group: Group) -> str:
@@ -319,16 +335,18 @@ def _codes(group: Group) -> str:
 
 
 def _member(page: _Page, run: RunReport, *, alone: bool) -> None:
-    """One run of a small group: its name, what happened where, and the value that tells it; one line where there are several."""
+    """One run of a small group: its name, what happened where, the value before and at it; one line if not alone."""
     folds = folded(run)
-    told = run.around[0] if run.around and folds and folds[0].first.tag is not None else None
-    change: list[Words] = [f"  {number(told.before)} → {at_onset(told)}  ", *_spark(told, 16)] if told else []
+    change: list[Words] = []
+    if run.around and folds and folds[0].first.tag is not None:
+        shown = run.around[0]
+        change = [f"  {number(shown.before)} → {at_onset(shown)}  ", *_spark(shown, 16)]
     what = headline(run) if alone or not folds else f"{clean(folds[0].first.code)} {place(folds[0])}"
     page.add("", (clean(run.name), "bold"), "  ", what, *change, mark="- ", lines=2 if alone else 1)
 
 
 def _names(page: _Page, runs: Iterable[RunReport]) -> list[Words]:
-    """Names of runs with the step of their root finding, as many as two lines hold; all of those that could not be judged."""
+    """Names of runs with the step of their root finding, as many as fit in two lines; all of those not judged."""
     named = list(runs)
     keep = page.verbose or all(r.verdict == "not-judged" for r in named)
     room = 10**9 if keep else 2 * (page.width - _LABEL - 4) - 40

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from postmortem.core.model import Checkpoint
+from postmortem.core.model import Checkpoint, Finding
 from postmortem.core.view import View
 from postmortem.diagnoses import CAUSES
+from postmortem.diagnoses.shared.story import Story
 from postmortem.judging.causes import diagnose
 from postmortem.reporters.shared.outline import with_commands
 from postmortem.signatures import CATALOGUE
@@ -108,3 +109,41 @@ def test_checkpoints_that_were_not_asked_for_their_step(story, course):
     assert found.next[0] == "postmortem replay runs/exp7 --step 300"
     assert not any("save checkpoints" in line for line in found.next)
     assert "names of the checkpoints do not tell" in str(replace(report, diagnosis=found, checkpoints=tuple(report.run.checkpoints)))
+
+
+ROOT = Finding(id="f1", code="NAN001", name="nan-onset", severity="error", tag="loss", step=200, message="loss is nan")
+
+
+def test_a_story_leaves_out_texts_that_are_none(story, course):
+    """Each method adds to its own part of the diagnosis, in the order of the calls."""
+    view = View(story(course()).run)
+    told = Story(view, ROOT).because("a", None).because("b").against(None).disproved_by("c").advise(None, "d")
+    found = told.diagnosis("numerics", "It broke.")
+    assert (found.name, found.summary, found.findings) == ("numerics", "It broke.", ("f1",))
+    assert (found.evidence_for, found.evidence_against, found.disprove, found.next) == (("a", "b"), (), ("c",), ("d",))
+
+
+def test_where_a_story_looks_for_the_last_good_step(story, course):
+    """Before the root's step; before another one or at a given one; or anywhere, for a fault after the log."""
+    view = View(story(course()).run)
+
+    def good(told: Story) -> int | None:
+        return told.diagnosis("numerics", "It broke.").last_good_step
+
+    assert good(Story(view, ROOT)) == 199
+    assert good(Story(view, ROOT).last_good(before=100)) == 99
+    assert good(Story(view, ROOT).last_good(step=42)) == 42
+    assert good(Story(view, ROOT).after_the_log()) == 399
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_story_that_can_be_replayed(story, course, saved):
+    """The command comes first where there is a checkpoint to start from, else after the advice to save some."""
+    report = story(course())
+    report.run.checkpoints[:] = [Checkpoint(path="c150.pt", step=150, finite=True)] if saved else []
+    found = Story(View(report.run), ROOT).advise("look").replay(step=210).diagnosis("numerics", "It broke.")
+    if saved:
+        assert found.next == ("postmortem replay runs/exp7 --step 210 --checkpoint c150.pt", "look")
+    else:
+        assert found.next[0] == "look"
+        assert "`postmortem replay runs/exp7 --step 210` names the operation" in found.next[1]

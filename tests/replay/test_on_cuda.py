@@ -209,7 +209,7 @@ def test_checkpoint_saved_on_cuda(tmp_path: Path, saved_on: str, device: str) ->
     if saved_on != "cuda":
         for path in run.glob("*.pt"):
             _claims_cuda(path)
-    named = {Path(c.path).name: c for c in postmortem.scan(run).runs[0].run.checkpoints}
+    named = {Path(c.path).name: c for c in postmortem.scan(run).runs[0].checkpoints}
     assert named["step_00023.pt"].finite
     result = api.replay(run, recipe=str(HERE / "runs" / "one_step_early.py"), device=device)
     assert (result.culprit.phase, result.culprit.op, result.culprit.samples) == ("backward", "sqrt", (2,))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from postmortem.plugins import Diagnosis, diagnosis
+from postmortem.plugins import Story, diagnosis
 
 if TYPE_CHECKING:
-    from postmortem.plugins import Finding, View
+    from postmortem.plugins import Diagnosis, Finding, View
 
 
 @diagnosis
@@ -22,11 +22,10 @@ class PolicyCollapse:
         root = next((f for f in findings if f.name == "reward-collapse"), None)
         if root is None:
             return None
-        return Diagnosis(
-            name=PolicyCollapse.name,
-            summary=f"The policy collapsed at step {root.step}: {root.message}.",
-            findings=(root.id,),
-            evidence_for=(f"the best reward was {root.evidence['best']:.4g}",),
-            disprove=("the task was made harder at that step",),
-            next=("resume from weights saved before, with a lower learning rate",),
+        return (
+            Story(view, root)
+            .because(f"the best reward was {root.evidence['best']:.4g}")
+            .disproved_by("the task was made harder at that step")
+            .advise("resume from weights saved before, with a lower learning rate")
+            .diagnosis(PolicyCollapse.name, f"The policy collapsed at step {root.step}: {root.message}.")
         )

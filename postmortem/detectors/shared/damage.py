@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 
 Damage = Literal["truncated", "corrupt", "unreadable", "none"]
 _LIMIT = re.compile(r"longer than \d+ (characters|bytes)|more than \d+", re.I)
-_UNREADABLE = re.compile(r"cannot be (read|opened)|permission|not (a|an) \w+ (file|database)|unreadable|nothing (readable|could be read)", re.I)
-_TRUNCATED = re.compile(r"\bcut\b|truncat|ends? (inside|in the middle|within|before|early)|incomplete|unfinished|unexpected end|stops in", re.I)
+_UNREADABLE = re.compile(
+    r"cannot be (read|opened)|permission|not (a|an) \w+ (file|database)|unreadable|nothing (readable|could be read)",
+    re.I,
+)
+_TRUNCATED = re.compile(
+    r"\bcut\b|truncat|ends? (inside|in the middle|within|before|early)|incomplete|unfinished|unexpected end|stops in",
+    re.I,
+)
 
 
 def damage(problem: Problem) -> Damage:
@@ -36,7 +42,9 @@ def findings(view: View, kind: Damage, code: str, name: str, severity: Severity)
             files.setdefault(problem.path, []).append(problem)
     for path, problems in files.items():
         first = problems[0]
-        where = f" at byte {first.offset}" if first.offset is not None else f" at line {first.line}" if first.line is not None else ""
+        where = "" if first.line is None else f" at line {first.line}"
+        if first.offset is not None:
+            where = f" at byte {first.offset}"
         lost = f"; lost: {first.lost}" if first.lost else ""
         more = f" (and {len(problems) - 1} more places)" if len(problems) > 1 else ""
         yield Finding(
@@ -44,5 +52,12 @@ def findings(view: View, kind: Damage, code: str, name: str, severity: Severity)
             name=name,
             severity=severity,
             message=f"{path.rsplit('/', 1)[-1]}{where}: {first.what}{lost}{more}",
-            evidence={"path": path, "offset": first.offset, "line": first.line, "kept": first.kept, "lost": first.lost, "places": len(problems)},
+            evidence={
+                "path": path,
+                "offset": first.offset,
+                "line": first.line,
+                "kept": first.kept,
+                "lost": first.lost,
+                "places": len(problems),
+            },
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WINDOW = 25
 _PLAIN = 10.0
-"""Noises above which an excursion is plain to see, so that there may be more of them."""
+"""Units of noise above which an excursion is plain to see, so that there may be more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Excursion:
 
 
 def residuals(view: View, series: Series) -> Residuals:
-    """The residuals of a series' finite points; worked out once per view."""
+    """The residuals of a series' finite points, computed once per view."""
     key = ("residuals", series.tag, series.rank, series.source)
     if key not in view.cache:
         view.cache[key] = _residuals(series.finite)
@@ -66,7 +66,8 @@ def _residuals(series: Series) -> Residuals:
     y = np.log(x) if log else x / max(float(np.abs(x).max(initial=0)), 1e-300)  # scaled: no overflow in differences
     base = trailing_median(y, WINDOW)
     rise = y - base
-    local = SIGMA / 2**0.5 * trailing_median(np.abs(np.diff(y, prepend=y[:1])), WINDOW)  # neighbours: a trend is no noise
+    steps = np.abs(np.diff(y, prepend=y[:1]))  # of neighbours, so that a trend does not count as noise
+    local = SIGMA / 2**0.5 * trailing_median(steps, WINDOW)
     overall = sigma(rise[len(rise) // 25 :])
     scale = np.maximum(np.maximum(local, 0.5 * overall if np.isfinite(overall) else 0.0), 1e-9)
     return Residuals(series, base, rise, scale, log)
@@ -86,11 +87,14 @@ def excursions(res: Residuals, z: float, rise: float, start: int) -> list[Excurs
     return sorted(found, key=lambda e: -e.rise)
 
 
-def outstanding(res: Residuals, found: list[Excursion], gap: float, start: int, *, sure: float = 0.0, most: int = 3) -> list[Excursion]:
-    """The few highest excursions that stand apart from the rest of the run's own; those below `sure` noises by 1.4 `gap`.
+def outstanding(
+    res: Residuals, found: list[Excursion], gap: float, start: int, *, sure: float = 0.0, most: int = 3
+) -> list[Excursion]:
+    """The highest excursions (at most `most`, more if plain) that exceed the rest of the run by the factor `gap`.
 
-    The rest is the next excursion of any size (the largest rise outside of the chosen ones and the points
-    that follow them); on heavy tails there always is one of nearly the same size, and nothing stands out.
+    Those below `sure` noises have to exceed it by 1.4 `gap`. The rest is the next excursion of any size: the largest
+    rise outside of the chosen ones and the points that follow them. Noise with heavy tails always has one of nearly
+    the same size, and nothing stands out.
     """
     for count in range(min(2 * most, len(found)), 0, -1):
         chosen = found[:count]

@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 _SPLIT = r"(?:(?:train|training|val|valid|validation|eval|test|dev)[/_. ])?"
 _WHOLE = r"(?:(?:total|train|training|val|valid|lm|avg|mean|running|batch|step|epoch|overall|smooth)[/_ ])?"
-_TOTAL = re.compile(_SPLIT + _WHOLE + r"(?:epoch_)?loss(?:[/_ ](?:train|training|val|valid|validation|eval|test|total|step|epoch|value))?")
+_TOTAL = re.compile(
+    _SPLIT
+    + _WHOLE
+    + r"(?:epoch_)?loss(?:[/_ ](?:train|training|val|valid|validation|eval|test|total|step|epoch|value))?"
+)
 
 
 def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:

@@ -1,4 +1,4 @@
-"""Whether a new phase of the training began at a step: layers thawed, a new head, another data set."""
+"""Detection of a new phase of the training: layers unfrozen, a new head, another data set."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def new_phase(view: View, step: int, ratio: float = 1.5) -> bool:
-    """Whether the learning rate was set anew within three rows of `step` and the loss did not get worse by it.
+    """True if the learning rate was changed within three rows of `step` and the loss did not get worse.
 
-    Gradient norms of two phases have different levels: more parameters, another loss. That is no explosion.
+    Gradient norms of two phases have different levels, by more parameters or another loss. That is no explosion.
     """
     raw, train = view.main("lr"), view.main("loss")
     if raw is None or train is None:
@@ -28,7 +28,7 @@ def new_phase(view: View, step: int, ratio: float = 1.5) -> bool:
 
 
 def warm_restart(view: View, step: int, ratio: float = 1.8) -> bool:
-    """Whether the learning rate restarts within three rows of `step`, as its schedule does at least twice in the run."""
+    """True if the learning rate restarts within three rows of `step`, and at least twice in the run."""
     raw = view.main("lr")
     if raw is None:
         return False

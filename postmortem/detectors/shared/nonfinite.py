@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postmortem.detectors.base import number
+from postmortem.core.printable import number
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,9 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
         grave = series.role in ALWAYS_DEFINED and not _BEST.search(series.tag)
         return Onset(series, int(np.argmax(bad)), None, count, False, "error" if grave else "info")
     first_finite = int(np.argmax(finite))
-    if series.role != "loss" or _BEST.search(series.tag):  # scores before the first evaluation, the gradient norm before the first update
+    if series.role != "loss" or _BEST.search(
+        series.tag
+    ):  # scores before the first evaluation, the gradient norm before the first update
         bad = bad & (np.arange(len(bad)) > first_finite)
         count = int(bad.sum())
     if not count or scaler_handled(view, series):
@@ -81,7 +83,9 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
 
 def said(view: View, kind: str) -> Event | None:
     """The first message of a detector inside the program (fairseq's) that an output is not finite."""
-    return next((e for e in view.events if e.kind == "nan-detector" and str(e.fields.get("value", "")).lower() == kind), None)
+    return next(
+        (e for e in view.events if e.kind == "nan-detector" and str(e.fields.get("value", "")).lower() == kind), None
+    )
 
 
 def scaler_handled(view: View, series: Series) -> bool:

@@ -25,7 +25,9 @@ class Timing:
 
 def timings(view: View, points: int) -> list[Timing]:
     """All that tells how long steps took, the most direct first; wall times only where nothing else is logged."""
-    found = [_timing(s, "step time") for s in view.of("step_time")] + [_timing(s, "throughput") for s in view.of("throughput")]
+    found = [_timing(s, "step time") for s in view.of("step_time")] + [
+        _timing(s, "throughput") for s in view.of("throughput")
+    ]
     usable = [t for t in found if len(t.cost) >= points and not _counter(t.series)]
     return usable or [t for t in (_from_wall_time(view),) if t is not None and len(t.cost) >= points]
 

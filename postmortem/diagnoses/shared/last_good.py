@@ -92,6 +92,6 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
     return last_good(view.checkpoints, in_time)
 
 
-def _logged_between(view: View, good: int | None, onset: int) -> bool:
+def logged_between(view: View, good: int | None, onset: int) -> bool:
     """Whether the log has steps between the last good one and the onset: then the run was on its way down before it."""
     return good is not None and any(bool(((s.step > good) & (s.step < onset)).any()) for s in watched(view))

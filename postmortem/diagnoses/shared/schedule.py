@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.diagnoses.shared.last_good import calm
 
 if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
-
-
-def number(value: float) -> str:
-    """Three significant digits."""
-    return f"{value:.3g}"
 
 
 def value_at(series: Series | None, step: int | None) -> float | None:
@@ -29,19 +25,18 @@ def value_at(series: Series | None, step: int | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """The learning rate around a step: there, a tenth of the run before it, the largest so far, and when it calmed down."""
+    """The learning rate around a step: its highest value in the tenth of the run before, and its first."""
 
     tag: str
     at: float
     before: float
-    peak: float
     jump: float
     """The largest ratio of neighbouring rows in the tenth of the run before the step."""
 
     @property
     def rising(self) -> bool:
-        """Whether the rate grew by more than 5 % before the step."""
-        return self.at > 1.05 * self.before  # a linear warm-up from zero gains 11 % in the last tenth of its way
+        """True if the rate grew by more than 5 % before the step."""
+        return self.at > 1.05 * self.before  # a linear warm-up from zero gains 11 % in its last tenth
 
 
 def rate_at(view: View, step: int | None) -> Rate | None:
@@ -54,29 +49,30 @@ def rate_at(view: View, step: int | None) -> Rate | None:
     if until < 2:
         return None
     x = series.value[:until]
-    since = max(0, min(until - 2, int(np.searchsorted(series.step, step - max(1, (step - int(series.step[0])) // 10)))))
-    recent = x[since:]
+    tenth = max(1, (step - int(series.step[0])) // 10)
+    recent = x[max(0, min(until - 2, int(np.searchsorted(series.step, step - tenth)))) :]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = recent[1:] / recent[:-1]
     jump = float(np.nanmax(ratio, initial=0.0, where=np.isfinite(ratio)))
-    return Rate(series.tag, float(recent.max()), float(recent[0]), float(x.max()), jump)
+    return Rate(series.tag, float(recent.max()), float(recent[0]), jump)
 
 
 def lower_rate(view: View, rate: Rate | None) -> str:
-    """The change of the learning rate to try, with the values seen; general words where it is not logged."""
+    """The change of the learning rate to try, with the values seen; general advice if it is neither logged nor set."""
     known = next(view.settings("lr", "learning_rate", "max_lr", "peak_lr", "base_lr"), None)
     if rate is None and known is None:
         return "lower the learning rate to a third and log it"
     name, high = (rate.tag, rate.at) if rate is not None else known or ("lr", 0.0)
     if known is not None:
         name = known[0]
-    low = high / 3 if rate is None or not rate.rising else min(high / 3, rate.before)
-    why = f"calm at {number(rate.before)}, broken at {number(rate.at)}" if rate is not None and rate.rising else "a third of what it was at the onset"
-    return f"{name}: {number(high)} → {number(float(f'{low:.0e}'))} ({why})"
+    low, why = high / 3, "a third of what it was at the onset"
+    if rate is not None and rate.rising:
+        low, why = min(low, rate.before), f"calm at {number(rate.before, 3)}, broken at {number(rate.at, 3)}"
+    return f"{name}: {number(high, 3)} → {number(float(f'{low:.0e}'), 3)} ({why})"
 
 
 def clip(view: View, step: int | None) -> str | None:
-    """A limit for the gradient norm, from its level before `step`; None where no gradient norm is logged."""
+    """A limit for the gradient norm, from its level before `step`; None if no gradient norm is logged."""
     grad = view.main("grad_norm")
     if grad is None or step is None:
         return None
@@ -84,4 +80,6 @@ def clip(view: View, step: int | None) -> str | None:
     if len(before) < 5:
         return None
     level = float(f"{np.quantile(before[-200:], 0.9):.1g}")
-    return f"clip the gradient norm at {number(level)} (its level before the onset; torch.nn.utils.clip_grad_norm_)" if level > 0 else None
+    if level <= 0:
+        return None
+    return f"clip the gradient norm at {number(level, 3)} (its level before the onset; torch.nn.utils.clip_grad_norm_)"

@@ -1,17 +1,17 @@
-"""What the causes share: faults in order, what was good before them, the learning rate then, and the command that goes on."""
+"""What all causes share: the order of the faults, their consequences, and `Story`, which builds the diagnosis."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from postmortem.core.model import Diagnosis
-from postmortem.diagnoses.shared.last_good import _logged_between, last_good_checkpoint, last_good_step, watched
+from postmortem.diagnoses.shared.last_good import last_good_checkpoint, last_good_step, logged_between, watched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from postmortem.core.model import Checkpoint, Finding
     from postmortem.core.view import View
@@ -29,34 +29,48 @@ _FOLLOWS = (
     "chance-level-loss",
     "loss-scale-collapse",
 )
-ABOUT_NUMBERS = re.compile(r"\bnan\b|\binf(inite|inity)?\b|non-?finite|overflow|cholesky|singular|svd|probability tensor|device-side assert", re.I)
+ABOUT_NUMBERS = re.compile(
+    r"\bnan\b|\binf(inite|inity)?\b|non-?finite|overflow|cholesky|singular|svd|probability tensor|device-side assert",
+    re.I,
+)
+"""Messages of crashes that non-finite values lead to."""
 
 
 def named(findings: Iterable[Finding], *names: str) -> list[Finding]:
-    """Findings of these names above info, earliest step first, ties in the order of the names."""
+    """Findings of these names at severity warning or error, earliest step first, ties in the order of the names."""
     chosen = [f for f in findings if f.name in names and f.severity != "info"]
     return sorted(chosen, key=lambda f: (f.step is None, f.step or 0, names.index(f.name)))
 
 
 def faults(view: View, findings: Iterable[Finding]) -> list[Finding]:
-    """What went wrong with the numbers, at severity error, earliest first: the head is the root of the trouble.
+    """Faults in the numbers at severity error, earliest first: the first one is the root.
 
-    At the same step a loss that is not finite explains its gradient; a gradient alone stands for itself. An evaluation
-    between two rows of the training loss, the one finite and the other not, only met what had happened.
+    At the same step, a non-finite loss explains its gradient; a gradient alone is a fault of its own. An evaluation
+    between the last finite and the first non-finite row of the training loss counts as of the later row.
     """
-    order = ("loss-scale-collapse", "nonfinite-gradient", "masked-nonfinite", "nan-onset", "inf-onset", "gradient-explosion", *BLOW_UP)
+    order = (
+        "loss-scale-collapse",
+        "nonfinite-gradient",
+        "masked-nonfinite",
+        "nan-onset",
+        "inf-onset",
+        "gradient-explosion",
+        *BLOW_UP,
+    )
     grave = [f for f in named(findings, *order) if f.severity == "error"]
     training = [f for f in grave if f.name in NONFINITE and role(view, f) == "loss"]
 
-    def when(f: Finding) -> tuple[bool, int, bool]:
-        met = [t.step or 0 for t in training if f.name in NONFINITE and (role(view, f) or "").startswith("val_") and _met(f, t)]
-        return f.step is None, max(met, default=f.step or 0), f.name in ("nan-onset", "inf-onset") and role(view, f) != "loss"
+    def order_of(f: Finding) -> tuple[bool, int, bool]:
+        evaluated = f.name in NONFINITE and (role(view, f) or "").startswith("val_")
+        later = [t.step or 0 for t in training if evaluated and _seen_between(f, t)]
+        secondary = f.name in ("nan-onset", "inf-onset") and role(view, f) != "loss"
+        return f.step is None, max(later, default=f.step or 0), secondary
 
-    return sorted(grave, key=when)
+    return sorted(grave, key=order_of)
 
 
-def _met(f: Finding, root: Finding) -> bool:
-    """Whether the quantity of `f`, which is logged more rarely, saw the fault of `root` first: between its last finite row and its onset."""
+def _seen_between(f: Finding, root: Finding) -> bool:
+    """True if `f`, of a quantity logged more rarely, lies between the last finite row of `root` and its onset."""
     known, own = root.evidence.get("last_finite_step"), f.evidence.get("last_finite_step", -1)
     if known is None or f.step is None or root.step is None:
         return False
@@ -64,12 +78,13 @@ def _met(f: Finding, root: Finding) -> bool:
 
 
 def consequences(findings: Iterable[Finding], root: Finding) -> list[Finding]:
-    """What a fault in the numbers leads to: other faults at or after its step, and crashes that speak of such numbers."""
+    """Consequences of a fault in the numbers: other faults at or after its step, and crashes over such numbers."""
     found = []
     for f in findings:
         if f is root:
             continue
-        after = root.step is None or f.step is None or f.step >= root.step or (f.name in NONFINITE and _met(f, root))
+        after = root.step is None or f.step is None or f.step >= root.step
+        after = after or (f.name in NONFINITE and _seen_between(f, root))
         about = f.name == "crash" and bool(ABOUT_NUMBERS.search(f.message))
         if after and (f.name in _FOLLOWS or about):
             found.append(f)
@@ -82,17 +97,17 @@ def role(view: View, finding: Finding) -> str | None:
 
 
 def has_errors(findings: Iterable[Finding]) -> bool:
-    """Whether any finding is an error."""
+    """True if any finding is an error."""
     return any(f.severity == "error" for f in findings)
 
 
 def sentence(text: str) -> str:
-    """The text with a capital first letter."""
+    """The text with its first letter capitalised."""
     return text[:1].upper() + text[1:]
 
 
 def replay_command(view: View, step: int | None, checkpoint: Checkpoint | None) -> str:
-    """The exact command that reruns `step`; names the checkpoint where weights are at hand."""
+    """The command that reruns `step`, from `checkpoint` if given. Without a step, the replay finds it."""
     command = f"postmortem replay {shlex.quote(str(view.run.path))}"
     if step is not None:
         command += f" --step {step}"
@@ -101,53 +116,129 @@ def replay_command(view: View, step: int | None, checkpoint: Checkpoint | None) 
     return command
 
 
-def tell(
-    view: View,
-    name: str,
-    root: Finding,
-    others: Iterable[Finding] = (),
-    *,
-    summary: str,
-    evidence_for: Iterable[str] = (),
-    against: Iterable[str] = (),
-    disprove: Iterable[str] = (),
-    advice: Iterable[str] = (),
-    replay: bool = True,
-    good_before: int | None = None,
-    good: int | None = None,
-    unlogged: bool = False,
-    rerun: int | None = None,
-) -> Diagnosis:
-    """A story with its last good step and checkpoint, from before `good_before` (default: the root's step) unless `good`
-    says it.
+class Story:
+    """Builds the `Diagnosis` of one cause around its root finding.
 
-    `replay` puts the command that reruns the root's step (or the step `rerun`) in front of the advice. `unlogged`: the fault came after the
-    last row of the log, so that every finite checkpoint is from before it and the replay has to find the step.
+    Every method but `diagnosis` returns the story itself. Texts that are None are left out, so that a condition can
+    stand beside the text::
+
+        return (
+            Story(view, root, consequences(findings, root))
+            .because(f"the loss was calm up to step {root.step}")
+            .against("no learning rate is logged" if rate is None else None)
+            .disproved_by("the replay of the step stays finite")
+            .advise("lower the learning rate")
+            .replay()
+            .diagnosis("diverged", f"The training diverged: {root.message}.")
+        )
+
+    The last good step is the last logged one before the root's step with a calm loss and gradient norm, unless
+    `last_good` or `after_the_log` sets it otherwise; the last good checkpoint is the newest at or before it.
     """
-    if good is None:
-        good = last_good_step(view, None if unlogged else root.step if good_before is None else good_before)
-        if not watched(view):  # what went wrong is all that tells of the training
-            good = root.evidence.get("last_finite_step")
-    sudden = root.name in _SEEN_NONFINITE and root.step is not None and good_before is None and not _logged_between(view, good, root.step)
-    checkpoint = last_good_checkpoint(view, good, sys.maxsize if unlogged else root.step if sudden else None)
-    steps = list(advice)
-    if replay and root.step is not None:
-        step = None if unlogged else root.step if rerun is None else rerun
-        if checkpoint is not None or any(c.step is None and c.finite is None for c in view.checkpoints):
-            steps.insert(0, replay_command(view, step, checkpoint))  # it asks those that were not looked into for their steps
-        else:
-            where = f"from step {good} or before" if good is not None else "from before it"
-            steps.append(f"save checkpoints: with weights {where}, `{replay_command(view, step, None)}` names the operation and the samples")
-    elif checkpoint is not None:
-        steps.append(f"resume from {checkpoint.path} (step {checkpoint.step}, the newest before the fault)")
-    return Diagnosis(
-        name=name,
-        summary=summary,
-        findings=tuple(dict.fromkeys([root.id, *(f.id for f in others)])),
-        evidence_for=tuple(evidence_for),
-        evidence_against=tuple(against),
-        disprove=tuple(disprove),
-        next=tuple(steps),
-        last_good_step=good,
-        last_good_checkpoint=checkpoint.path if checkpoint is not None else None,
-    )
+
+    def __init__(self, view: View, root: Finding, others: Iterable[Finding] = ()) -> None:
+        """`root`: the finding that came first. `others`: its consequences, shown below it."""
+        self._view = view
+        self._root = root
+        self._others = tuple(others)
+        self._for: list[str] = []
+        self._against: list[str] = []
+        self._disprove: list[str] = []
+        self._advice: list[str] = []
+        self._good: int | None = None
+        self._onset = root.step
+        self._in_the_log = True
+        self._sudden = root.name in _SEEN_NONFINITE
+        self._rerun: int | None = None
+        self._replayed = False
+
+    def because(self, *evidence: str | None) -> Self:
+        """Adds evidence for the cause, strongest first."""
+        self._for += _given(evidence)
+        return self
+
+    def against(self, *evidence: str | None) -> Self:
+        """Adds evidence against the cause."""
+        self._against += _given(evidence)
+        return self
+
+    def disproved_by(self, *observations: str | None) -> Self:
+        """Adds observations that would show the cause to be wrong."""
+        self._disprove += _given(observations)
+        return self
+
+    def advise(self, *actions: str | None) -> Self:
+        """Adds what to do next, best first. Commands in backticks are shown so that they can be copied."""
+        self._advice += _given(actions)
+        return self
+
+    def last_good(self, *, step: int | None = None, before: int | None = None) -> Self:
+        """Sets the last good step, or the step that it is searched `before`; None leaves it as it was."""
+        if step is not None:
+            self._good = step
+        if before is not None:
+            self._onset, self._sudden = before, False
+        return self
+
+    def after_the_log(self) -> Self:
+        """The fault came after the last logged row: all finite checkpoints precede it; a replay finds the step."""
+        self._in_the_log = False
+        return self
+
+    def replay(self, *, step: int | None = None) -> Self:
+        """Puts the command that reruns `step` (default: the root's) in front of the advice.
+
+        Without a checkpoint to start from, the last advice is to save checkpoints, with the command they allow.
+        """
+        self._replayed, self._rerun = True, step
+        return self
+
+    def diagnosis(self, name: str, summary: str) -> Diagnosis:
+        """The finished diagnosis. `name`: the cause in a word, `summary`: one or two sentences."""
+        good = self._last_good_step()
+        checkpoint = last_good_checkpoint(self._view, good, self._finite_until(good))
+        return Diagnosis(
+            name=name,
+            summary=summary,
+            findings=tuple(dict.fromkeys([self._root.id, *(f.id for f in self._others)])),
+            evidence_for=tuple(self._for),
+            evidence_against=tuple(self._against),
+            disprove=tuple(self._disprove),
+            next=tuple(self._actions(good, checkpoint)),
+            last_good_step=good,
+            last_good_checkpoint=checkpoint.path if checkpoint is not None else None,
+        )
+
+    def _last_good_step(self) -> int | None:
+        if self._good is not None:
+            return self._good
+        if not watched(self._view):  # nothing but the faulty quantity itself is logged
+            return self._root.evidence.get("last_finite_step")
+        return last_good_step(self._view, self._onset if self._in_the_log else None)
+
+    def _finite_until(self, good: int | None) -> int | None:
+        """The step before which a checkpoint known to be finite is good as well, although it was saved after `good`."""
+        if not self._in_the_log:
+            return sys.maxsize
+        onset = self._root.step
+        return onset if self._sudden and onset is not None and not logged_between(self._view, good, onset) else None
+
+    def _actions(self, good: int | None, checkpoint: Checkpoint | None) -> Iterator[str]:
+        step = self._root.step if self._rerun is None else self._rerun
+        command = None
+        if self._replayed and self._root.step is not None:
+            command = replay_command(self._view, step if self._in_the_log else None, checkpoint)
+        # the replay looks into checkpoints of unknown step
+        startable = checkpoint is not None or any(c.step is None and c.finite is None for c in self._view.checkpoints)
+        if command and startable:
+            yield command
+        yield from self._advice
+        if command and not startable:
+            weights = f"from step {good} or before" if good is not None else "from before it"
+            yield f"save checkpoints: with weights {weights}, `{command}` names the operation and the samples"
+        if not command and checkpoint is not None:
+            yield f"resume from {checkpoint.path} (step {checkpoint.step}, the newest before the fault)"
+
+
+def _given(texts: Iterable[str | None]) -> list[str]:
+    return [text for text in texts if text is not None]

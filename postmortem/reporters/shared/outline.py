@@ -1,4 +1,4 @@
-"""The story of a run and of many runs, in the order in which people read it. Every format for people tells this one."""
+"""The story of a run and of many runs, in reading order. Every format for people is made from these pieces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import SEVERITIES, VERDICTS
-from postmortem.reporters.shared.words import clean, count, number, squeezed
+from postmortem.core.printable import number
+from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
     from postmortem.core.model import Event, Finding, Problem, Verdict
@@ -27,14 +28,23 @@ ENDED = {
     "unknown": "not known how it ended",
 }
 
-_TOLD_ELSEWHERE = {"exception", "exception_class", "exception_message", "first_line", "last_line", "frame", "failures", "numbers"}
-"""Fields of an event that its message or its place already tell."""
+_SHOWN_ELSEWHERE = {
+    "exception",
+    "exception_class",
+    "exception_message",
+    "first_line",
+    "last_line",
+    "frame",
+    "failures",
+    "numbers",
+}
+"""Fields of an event that its message or its place already show."""
 _FIELD_WORDS = {"suspects": "suspect ranks", "ranks": "on ranks", "count": "times"}
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Findings of one code that people see as one line, earliest first, and what followed from them."""
+    """Findings of one code that are shown as one line, earliest first, and their consequences."""
 
     members: tuple[Finding, ...]
     consequences: tuple[Fold, ...] = ()
@@ -54,7 +64,7 @@ class Group:
 
 
 def folded(run: RunReport) -> tuple[Fold, ...]:
-    """The findings of a run: root causes, the diagnosed one first, each with its consequences in order of their steps."""
+    """The findings of a run: root causes, the diagnosed one first, each with its consequences by step."""
     by_id = {f.id: f for f in run.findings if f.id}
     families: dict[int, list[Finding]] = {}
     roots: dict[int, Finding] = {}
@@ -67,7 +77,8 @@ def folded(run: RunReport) -> tuple[Fold, ...]:
     diagnosed = run.diagnosis.findings if run.diagnosis else ()
 
     def rank(fold: Fold) -> tuple[bool, int, float]:
-        return (not any(m.id in diagnosed for m in fold.members), SEVERITIES.index(fold.first.severity), _step(fold.first))
+        other = not any(m.id in diagnosed for m in fold.members)
+        return other, SEVERITIES.index(fold.first.severity), _step(fold.first)
 
     folds = []
     for members in _same_code(list(roots.values())):
@@ -77,7 +88,7 @@ def folded(run: RunReport) -> tuple[Fold, ...]:
 
 
 def _root(finding: Finding, by_id: dict[str, Finding]) -> Finding:
-    """The last of the chain of causes; a chain that bites its own tail ends where it began."""
+    """The end of the chain of causes; the finding itself if the chain is a cycle."""
     seen = {finding.id}
     at = finding
     while at.because_of in by_id:
@@ -104,27 +115,30 @@ def place(fold: Fold) -> str:
     first = fold.first
     tags = list(dict.fromkeys(f.tag for f in fold.members if f.tag))
     ranks = list(dict.fromkeys(f.rank for f in fold.members if f.rank not in (None, -1)))
-    words = [f"in {count(len(tags), 'tag')}, first {clean(tags[0], 60)}" if len(tags) > 1 else f"in {clean(tags[0], 60)}" if tags else ""]
+    words = []
+    if tags:
+        several = f"{count(len(tags), 'tag')}, first " if len(tags) > 1 else ""
+        words.append(f"in {several}{clean(tags[0], 60)}")
     if len(tags) <= 1 and len(fold.members) > max(1, len(ranks)):
         words.append(f"{len(fold.members)} times, first")
     if ranks:
         words.append(f"on rank {ranks[0]}" if len(ranks) == 1 else f"on {len(ranks)} ranks, first rank {ranks[0]}")
     if first.step is not None:
         words.append(f"at step {first.step}")
-    return " ".join(w for w in words if w)
+    return " ".join(words)
 
 
-def says(fold: Fold, told: str = "") -> str:
-    """The fold in one line, after its code and name: the detector's own words where it is a single finding.
+def describe(fold: Fold, summary: str = "") -> str:
+    """The fold in one line, after its code and name: the message of a single finding, else where it was seen.
 
-    Only the place where those words are part of what was `told` already (the summary of the diagnosis).
+    `summary`: the text of the diagnosis, shown above; a message that it contains is not repeated.
     """
     message = fold.first.message
-    return clean(message, 400) if len(fold.members) == 1 and message and message not in told else place(fold)
+    return clean(message, 400) if len(fold.members) == 1 and message and message not in summary else place(fold)
 
 
 def headline(run: RunReport) -> str:
-    """What happened, in one line: "NAN001 nan-onset in train/loss at step 4821"; where no tag tells, also the message."""
+    """What happened, in one line: "NAN001 nan-onset in train/loss at step 4821"; without a tag, also the message."""
     if run.verdict == "not-judged":
         return why_not_judged(run)
     folds = folded(run)
@@ -133,7 +147,9 @@ def headline(run: RunReport) -> str:
     first = folds[0].first
     event = seen_in_log(run, first)
     words = f"{clean(first.code)} {clean(first.name)} {place(folds[0])}".strip()
-    message = event.message if event else first.message if first.tag is None else ""
+    message = event.message if event else ""
+    if event is None and first.tag is None:
+        message = first.message
     return f"{words}: {squeezed(message, 100)}" if message else words
 
 
@@ -155,11 +171,13 @@ def why_not_judged(run: RunReport) -> str:
 
 
 def cause(run: RunReport) -> str:
-    """The root cause by which runs are grouped: the diagnosis, of a crash with what failed; numbers in its message do not count."""
+    """The root cause by which runs are grouped: the diagnosis, and of a crash what failed, its numbers left out."""
     if run.verdict == "not-judged":
         return why_not_judged(run)
     folds = folded(run)
-    name = clean(run.diagnosis.name if run.diagnosis else folds[0].first.name if folds else "nothing wrong found")
+    name = clean(folds[0].first.name if folds else "nothing wrong found")
+    if run.diagnosis:
+        name = clean(run.diagnosis.name)
     event = seen_in_log(run, folds[0].first) if folds else None
     if event is None:
         return name
@@ -176,7 +194,7 @@ def onset(run: RunReport) -> int | None:
 
 
 def triage(report: Report) -> tuple[Group, ...]:
-    """Runs grouped by verdict and root cause: worst verdict first, then the most frequent cause. Healthy runs are one group."""
+    """Runs by verdict and root cause: worst verdict first, then the most frequent cause. Healthy runs are one group."""
     groups: dict[tuple[Verdict, str], list[RunReport]] = {}
     for run in report.runs:
         groups.setdefault((run.verdict, "" if run.verdict == "healthy" else cause(run)), []).append(run)
@@ -224,7 +242,7 @@ def problem_line(problem: Problem, run: RunReport | None = None) -> str:
     return "; ".join(parts)
 
 
-def told_events(run: RunReport) -> list[Event]:
+def notable_events(run: RunReport) -> list[Event]:
     """The events worth a line: errors, else warnings; the gravest first, then in the order of the log."""
     return sorted((e for e in run.events if e.severity != "info"), key=lambda e: SEVERITIES.index(e.severity))
 
@@ -238,7 +256,7 @@ def event_where(event: Event, run: RunReport) -> str:
 
 
 def event_facts(event: Event) -> list[str]:
-    """What the log says about an event beyond its message: the user's own line, then every field that the message lacks."""
+    """What is known of an event beyond its message: the user's own line, then every field that the message lacks."""
     lines = []
     frame = event.fields.get("frame")
     if isinstance(frame, dict):
@@ -248,7 +266,7 @@ def event_facts(event: Event) -> list[str]:
     for name, value in event.fields.items():
         values = value if isinstance(value, list) else [value]
         shown = ", ".join(str(v) for v in values if not isinstance(v, dict))
-        if shown and name not in _TOLD_ELSEWHERE and not name.endswith("_bytes") and shown not in event.message:
+        if shown and name not in _SHOWN_ELSEWHERE and not name.endswith("_bytes") and shown not in event.message:
             rest.append(f"{_FIELD_WORDS.get(name) or name.replace('_', ' ')} {shown}")
     if rest:
         lines.append("; ".join(rest))
@@ -272,7 +290,7 @@ def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
     if isinstance(file, str) and file:
         return file, line if isinstance(line, int) and line > 0 else None
     if finding.tag is None:
-        for event in told_events(run):
+        for event in notable_events(run):
             if event.file and event.severity == "error":
                 return event.file, event.line
     files = [f for source in sorted(run.sources, key=lambda s: -s.points) for f in source.files]
@@ -299,6 +317,7 @@ def with_commands(action: str) -> tuple[str, list[str]]:
 
 
 def no_checkpoint(run: RunReport) -> str:
-    """What is said of the checkpoints where none is known to be good."""
-    unknown = any(c.step is None and c.finite is None for c in run.checkpoints)
-    return "the names of the checkpoints do not tell which is from before it" if unknown else "no checkpoint from before it was found"
+    """The words about the checkpoints if none is known to be good."""
+    if any(c.step is None and c.finite is None for c in run.checkpoints):
+        return "the names of the checkpoints do not tell which is from before it"
+    return "no checkpoint from before it was found"

@@ -6,7 +6,8 @@ import math
 from html import escape
 from typing import TYPE_CHECKING
 
-from postmortem.reporters.shared.words import clean, heights, number
+from postmortem.core.printable import number
+from postmortem.reporters.shared.words import clean, heights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,24 +18,29 @@ _WIDTH, _HEIGHT, _EDGE = 360, 64, 4
 
 
 def curve(around: Around) -> str:
-    """The course of one series: a line where it is finite, a red band where it is not, its range beside it."""
+    """The course of one series: a line through finite values, a red band over non-finite ones, its range beside it."""
     values = around.curve
     finite = [v for v in values if math.isfinite(v)]
     if len(values) < 3:
         return ""
     low, high = (number(min(finite)), number(max(finite))) if finite else ("–", "–")
-    label = f"{clean(around.tag, 80)}: {low} to {high}, {len(values) - len(finite)} of {len(values)} shown points not finite"
+    bad = f"{len(values) - len(finite)} of {len(values)} shown points not finite"
+    label = f"{clean(around.tag, 80)}: {low} to {high}, {bad}"
     step = (_WIDTH - 2 * _EDGE) / max(len(values) - 1, 1)
     x = [_EDGE + i * step for i in range(len(values))]
-    y = [None if h is None else _HEIGHT - _EDGE - h * (_HEIGHT - 2 * _EDGE) for h in heights(values, linear=around.role == "lr")]
-    bands = "".join(_band(max(x[a] - step / 2, 0), min(x[b - 1] + step / 2, _WIDTH)) for a, b in _stretches([v is None for v in y]))
+    shares = heights(values, linear=around.role == "lr")
+    y = [None if h is None else _HEIGHT - _EDGE - h * (_HEIGHT - 2 * _EDGE) for h in shares]
+    gaps = _stretches([v is None for v in y])
+    bands = "".join(_band(max(x[a] - step / 2, 0), min(x[b - 1] + step / 2, _WIDTH)) for a, b in gaps)
     lines = "".join(_line([(x[i], y[i]) for i in range(a, b)]) for a, b in _stretches([v is not None for v in y]))
+    ticks = [(10, high), (_HEIGHT - 2, low)] if high != low else [(_HEIGHT // 2 + 3, low)]
     text = "".join(
         f'<text x="{_WIDTH + 4}" y="{at}" font-size="10" fill="currentColor" fill-opacity=".75">{value}</text>'
-        for at, value in (((10, high), (_HEIGHT - 2, low)) if high != low else ((_HEIGHT // 2 + 3, low),))
+        for at, value in ticks
     )
     return (
-        f'<svg role="img" viewBox="0 0 {_WIDTH + 60} {_HEIGHT}" width="{_WIDTH + 60}" height="{_HEIGHT}" aria-label="{escape(label)}">'
+        f'<svg role="img" viewBox="0 0 {_WIDTH + 60} {_HEIGHT}" width="{_WIDTH + 60}" height="{_HEIGHT}" '
+        f'aria-label="{escape(label)}">'
         f"<title>{escape(label)}</title>{bands}{lines}{text}</svg>"
     )
 
@@ -51,7 +57,7 @@ def _line(points: Sequence[tuple[float, float | None]]) -> str:
 
 
 def _stretches(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Start and end (exclusive) of every run of True."""
+    """Yields start and end (exclusive) of every run of True."""
     start = None
     for i, flag in enumerate([*flags, False]):
         if flag and start is None:

@@ -44,7 +44,7 @@ def every_pattern() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
             yield signature.id, pattern, True
     for package in (postmortem.readers, postmortem.checkpoints, postmortem.runs):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not info.name.endswith(".protobuf"):  # that one reads a text of our own
+            if not info.name.endswith((".protobuf", ".file_names")):  # a text of our own; at most 255 characters
                 yield from patterns_of(importlib.import_module(info.name))
 
 
