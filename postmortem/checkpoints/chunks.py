@@ -39,7 +39,7 @@ _NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32),
 
 @dataclass(slots=True)
 class Sums:
-    """The sums of one chunk, or of several: `largest` and `norm` are over the finite values, `changed` is the norm of the
+    """The sums of one or more chunks: `largest` and `norm` are over the finite values, `changed` is the norm of the
     difference to the previous checkpoint, `before` the norm of the previous checkpoint."""
 
     nan: int = 0
@@ -65,7 +65,7 @@ class Buffers:
     """The buffers of one thread: for two chunks, and for 16-bit numbers widened to 32 bits."""
 
     def __init__(self) -> None:
-        # one array, for which numpy requests huge pages: with small pages, page faults took a tenth of the time for a GiB
+        # one array, for which numpy requests huge pages: faults of small pages took a tenth of the time for a GiB
         memory = np.empty(8 * CHUNK + _PAGE, np.uint8)
         halves = memory[-memory.ctypes.data % _PAGE :][: 8 * CHUNK].reshape(2, 4 * CHUNK)
         self.raw = [half[: CHUNK + _LINE] for half in halves]
@@ -97,7 +97,7 @@ class Files:
         return self._handles[path]
 
     def read(self, path: Path, offset: int, nbytes: int, itemsize: int, raw: Bytes) -> Bytes:
-        """uint8[nbytes], which lies in `raw`. Raises UnreadableCheckpoint if the file is too short or cannot be read."""
+        """uint8[nbytes], a view of `raw`. Raises UnreadableCheckpoint if the file is too short or cannot be read."""
         start = offset % _LINE if offset % itemsize == 0 else 0
         data, done = raw[start : start + nbytes], 0
         try:
@@ -119,7 +119,7 @@ def _unreadable(path: Path, what: str, offset: int) -> UnreadableCheckpoint:
 def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
     """The real numbers in `data` as float32 or float64, and their sums. 16-bit numbers are widened into `wide`."""
     if dtype.to_real().itemsize == 2:
-        largest = _largest_of_16_bits(data, dtype.to_real())  # first, because the wider numbers evict `data` from the cache
+        largest = _largest_of_16_bits(data, dtype.to_real())  # first: the wider numbers evict `data` from the cache
         values = _widened(data, dtype, wide)
     else:
         values = _widened(data, dtype, wide)

@@ -1,8 +1,8 @@
 """Reads the content of a checkpoint, without running pickled code.
 
 A file gives its content unchanged; a folder gives a dict by file name without suffix, with shards joined under the
-name of their index and small JSON files parsed. Formats: torch zip and legacy files (``weights_only=True``), safetensors, sharded
-``*.index.json``, torch.distributed.checkpoint.
+name of their index and small JSON files parsed. Formats: torch zip and legacy files (``weights_only=True``),
+safetensors, sharded ``*.index.json``, torch.distributed.checkpoint.
 """
 
 from __future__ import annotations

@@ -213,9 +213,9 @@ def companions_of(path: Path) -> list[Path]:
 
 
 def step_in_name(stem: str) -> int | None:
-    """The step that a name like ``step_000099``, ``epoch=3-step=400``, ``ckpt-90``, ``model_100`` or ``100`` has, or None.
+    """The step that a name like ``step_000099``, ``epoch=3-step=400``, ``ckpt-90``, ``model_100`` or ``100`` has.
 
-    An epoch number is not a step.
+    None if it has none; an epoch number is not a step.
     """
     named = list(_NAMED_STEP.finditer(stem))
     match = named[-1] if named else None
@@ -228,8 +228,8 @@ def step_in_name(stem: str) -> int | None:
 def named_step(path: Path) -> int | None:
     """The step of a checkpoint whose name or JSON file calls it a step.
 
-    None for ``model_3.pt``, which may count epochs, and for Lightning's ``.ckpt``, whose name may count the steps of two
-    optimizers.
+    None for ``model_3.pt``, which may count epochs, and for Lightning's ``.ckpt``, whose name may count the steps
+    of two optimizers.
     """
     if path.suffix == ".ckpt" and path.is_file():
         return None

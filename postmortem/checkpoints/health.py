@@ -79,8 +79,11 @@ class TensorHealth:
 
 @dataclass(slots=True)
 class Health:
-    """The health of a checkpoint. `finite`: every part could be read and no weight or state is non-finite; None if a part
-    could not be read and the rest is finite."""
+    """The health of a checkpoint.
+
+    finite: every part could be read and no weight or state is non-finite; None if a part could not be read and the rest
+    is finite.
+    """
 
     path: str
     step: int | None
@@ -155,7 +158,8 @@ def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
     unreadable = {place.problem.path: place.problem for place in reversed(places) if place.problem}
     changed, outdated = found.changed(), previous.changed()
     for path in sorted({place.pieces[0].path for place in places} & changed):
-        unreadable.setdefault(str(path), Problem(path=str(path), what="rewritten while it was read: check it again", lost="its tensors"))
+        what = "rewritten while it was read: check it again"
+        unreadable.setdefault(str(path), Problem(path=str(path), what=what, lost="its tensors"))
     found.problems += unreadable.values()
     for place in places:
         if place.before is not None and place.before.path in outdated:

@@ -37,7 +37,7 @@ def look_for_last_good(
     look: Callable[[Checkpoint], Checkpoint],
     may_be: Callable[[Checkpoint], bool] = anything,
 ) -> Checkpoint | None:
-    """As `last_good`, but each candidate is inspected before it is chosen, newest first; `look` opens one (`looked_at`)."""
+    """As `last_good`, but each candidate is inspected with `look` before it is chosen, newest first."""
     known = list(checkpoints)
     while (found := last_good(known, may_be)) is not None:
         unseen = not_looked_into(found, known)

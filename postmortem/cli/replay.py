@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("target", type=PATH)
 @click.option(
-    "--recipe", metavar="FILE.py[:FUNCTION]", help="Python file that rebuilds a step.  [default: recipe.py in or beside the run]"
+    "--recipe",
+    metavar="FILE.py[:FUNCTION]",
+    help="Python file that rebuilds a step.  [default: recipe.py in or beside the run]",
 )
 @click.option("--step", type=int, help="Step to rerun, numbered as in the log.  [default: where the run failed]")
 @click.option(
@@ -36,7 +38,11 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Write a stand-alone script that reproduces the failure.",
 )
-@click.option("--trust", is_flag=True, help="Unpickle everything in the checkpoints, which can run code: only for files you trust.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Unpickle everything in the checkpoints, which can run code: only for files you trust.",
+)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def replay(target: Path, format_: str, **options: Any) -> int:
     """Rerun the step at which a run failed and name what made it fail.

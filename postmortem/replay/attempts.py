@@ -42,7 +42,7 @@ _UNLOGGED_LIMIT = 1000  # steps to run without a log to compare with
 class Attempt:
     """Steps rolled forward from the checkpoint, and how well their losses match the log.
 
-    first: the first step after the checkpoint, as this attempt numbers it. account: the parts of the checkpoint that were loaded.
+    first: the first step after the checkpoint, as this attempt numbers it. account: the loaded parts of the checkpoint.
     """
 
     runner: StepRunner
@@ -95,7 +95,8 @@ class Attempts:
             other = self.with_recipe_rate(best)
             best = other if other is not None and _trust(other) > _trust(best) else best
         if len(firsts) > 1 and best.fidelity.ok:
-            best.account.fitted.append(f"first step after the checkpoint: {best.first} (the numbering that matches the log)")
+            first = f"{best.first} (the numbering that matches the log)"
+            best.account.fitted.append(f"first step after the checkpoint: {first}")
         if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
             if self.aim.asked is not None:
                 before = f"is before the checkpoint {self.path.name}, according to the logged losses"
@@ -184,7 +185,8 @@ class Attempts:
         try:
             done = roll(runner, first, last, watch=watch)
         except BatchError as error:
-            raise as_replay_error(f"loading the batch of step {error.step}", error.__cause__ or error) from error.__cause__
+            what = f"loading the batch of step {error.step}"
+            raise as_replay_error(what, error.__cause__ or error) from error.__cause__
         if done.raised is not None:
             if memory := out_of_memory(f"step {done.last} of the replay", done.raised):
                 raise memory from done.raised
@@ -204,7 +206,7 @@ class Attempts:
         return logged_losses(self.view, runner.train_step.logged, list(result.losses), masked=self.aim.masked)
 
     def run_on(self, runner: StepRunner, done: Roll) -> list[StepResult]:
-        """The steps after the failing one, up to the step at which the log shows the failure, to compare them with it."""
+        """The steps after the failing one, up to the one at which the log shows the failure, to be compared."""
         until = self.aim.step
         if self.view is None or until is None or done.fault is None or done.raised is not None:
             return []

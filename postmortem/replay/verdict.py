@@ -93,8 +93,8 @@ class Verdict:
         return [f"{request}; the steps after that cannot be compared with the log"] if beyond else []
 
     def _where_the_log_fails(self, attempt: Attempt, fault: int) -> bool:
-        """True if the replay fails where the log becomes non-finite. It is then the same failure, although earlier losses
-        differ (by noise whose random state was not saved)."""
+        """True if the replay fails where the log becomes non-finite. It is then the same failure, although earlier
+        losses differ (by noise whose random state was not saved)."""
         until = self.aim.step
         if until is None or not self.aim.nonfinite:
             return False
@@ -104,7 +104,7 @@ class Verdict:
 
     def _nothing_found(self, attempt: Attempt, trail: list[str], *, distrust: bool) -> Judged:
         if distrust:
-            trail.append("no replayed step failed, but the losses do not match the log: this says nothing about the run")
+            trail.append("no replayed step failed, but the losses do not match the log: nothing follows for the run")
             return _unknown(attempt, trail, cause="none"), False
         trail.append(f"every loss, gradient and parameter is finite up to step {attempt.roll.last}")
         return _unknown(attempt, trail, cause="none", established="observed"), True

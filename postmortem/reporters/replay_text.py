@@ -29,7 +29,8 @@ def culprit_lines(c: Culprit | None) -> list[str]:
     if c.file and c.line:
         lines.append(f"{c.file}:{c.line}: {(c.code or '').strip()}")
     if c.samples:
-        lines.append(f"samples at fault (batch indices): {_first_samples(c.samples)}{', …' if len(c.samples) > _SAMPLES else ''}")
+        more = ", …" if len(c.samples) > _SAMPLES else ""
+        lines.append(f"samples at fault (batch indices): {_first_samples(c.samples)}{more}")
     cures = [fix.name for fix in c.fixes if fix.cured]
     lines.append(f"cured by {', '.join(cures)}" if cures else "no fix that was tried cures it")
     return [squeezed(line, 300) for line in lines]

@@ -48,7 +48,7 @@ class CheckpointFormat:
 
     @staticmethod
     def read(path: Path, *, trust: bool) -> Any:
-        """The saved content, tensors on the CPU. `trust` as in `pieces`. May raise any exception for damaged content."""
+        """The saved content, tensors on the CPU. `trust` and exceptions as in `pieces`."""
         raise NotImplementedError
 
 

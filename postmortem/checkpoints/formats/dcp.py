@@ -122,7 +122,8 @@ def _pieces(folder: Path) -> Pieces:
     for index, where in metadata.storage_data.items():
         kind = metadata.state_dict_metadata.get(index.fqn)
         if not _inside(where):
-            raise ValueError(f"invalid place of {index.fqn} in the metadata: byte {where.offset} of {where.relative_path}")
+            place = f"byte {where.offset} of {where.relative_path}"
+            raise ValueError(f"invalid place of {index.fqn} in the metadata: {place}")
         if hasattr(kind, "chunks"):
             if (problem := _add_chunk(held, folder, index, where)) is not None:
                 held.problems.append(problem)
@@ -151,8 +152,8 @@ def _add_chunk(held: Pieces, folder: Path, index: Any, where: Any) -> Problem | 
     path = folder / where.relative_path
     needed = where.offset + where.length
     if not path.is_file() or path.stat().st_size < needed:
-        there = path.is_file()
-        what = f"truncated: {index.fqn} needs bytes up to {needed}" if there else "missing: the metadata lists this file"
+        truncated = f"truncated: {index.fqn} needs bytes up to {needed}"
+        what = truncated if path.is_file() else "missing: the metadata lists this file"
         return Problem(path=str(path), what=what, lost="its tensors")
     held.stamps.setdefault(path, stamp_of(path))
     with path.open("rb") as f:

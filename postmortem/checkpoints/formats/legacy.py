@@ -19,8 +19,8 @@ class Legacy(CheckpointFormat):
     """The format of torch.save before torch 1.6 (``_use_new_zipfile_serialization=False`` writes it today).
 
     Four pickles (magic number, protocol version, system, structure), the list of storage keys as a fifth, then for each
-    key its number of elements (int64) and its bytes. Source: torch/serialization.py, `_legacy_save`. It claims every file
-    that no other format claims, and reports why such a file is not a checkpoint.
+    key its number of elements (int64) and its bytes. Source: torch/serialization.py, `_legacy_save`. It claims every
+    file that no other format claims, and reports why such a file is not a checkpoint.
     """
 
     name = "legacy"

@@ -32,8 +32,8 @@ class Confirm:
         self.case, self.reruns, self.samples = case, case.reruns, case.samples
 
     def choose(self, traced: Traced) -> tuple[list[Candidate], Established]:
-        """The candidates at fault, the culprit first. If masking one candidate only uncovers another, the step is traced
-        again with the first one masked."""
+        """The candidates at fault, the culprit first. If masking one candidate only uncovers another, the step is
+        traced again with the first one masked."""
         assert traced.stage is not None
         self.stage = traced.stage
         first = traced
@@ -105,8 +105,8 @@ class Confirm:
         return next((c for c in every if c.hits[0].backward and place(c) == place(best)), best)
 
     def _both_sides(self, best: Candidate, every: list[Candidate]) -> list[Candidate] | None:
-        """The sources of the infinities that meet in `best` (inf - inf, 0 * inf), where masking one leaves the other, so
-        that none cures alone; None if healthy samples have them as well."""
+        """The sources of the infinities that meet in `best` (inf - inf, 0 * inf), where masking one leaves the other,
+        so that none cures alone; None if healthy samples have them as well."""
         before = [c for c in every if c.index < best.index and c.outside is None and not (c.bits & NAN or c.from_inf)]
         before = before[:_AT_MOST]
         if not (best.from_inf and best.bits & NAN) or best.hits[0].backward or len(before) < 2:

@@ -39,8 +39,9 @@ def find_samples(
 ) -> Answer:
     """(samples at fault, how they were found). None instead of the samples if it is all of them, or no particular one.
 
-    guesses: samples that the non-finite rows at the culprit belong to. budget: total cost of the reruns, in reruns of the whole batch. fails:
-    ``fails(make)`` runs the step on the batch that the transform ``make(samples)`` makes and returns whether it still
+    guesses: samples that the non-finite rows at the culprit belong to. budget: total cost of the reruns, in
+    reruns of the whole batch. fails: ``fails(make)`` runs the step on the batch that the transform ``make(samples)``
+    makes and returns whether it still
     fails, None if it could not be run. odd: groups of samples that stand out in the batch. read: ``read(samples)``
     traces the step with these replaced and makes further guesses. first_only: the step ends at the first micro-batch,
     or the first sample, that fails.
@@ -106,7 +107,8 @@ class _Search:
             return bad, "read from the non-finite rows at the culprit; without them, the step does not fail"
         if not cured:
             return None
-        return self.fewer(bad, rest), "read from the non-finite rows at the culprit; with a healthy sample instead, the step does not fail"
+        read = "read from the non-finite rows at the culprit"
+        return self.fewer(bad, rest), f"{read}; with a healthy sample instead, the step does not fail"
 
     def standing_out(self, odd: Sequence[list[int]]) -> Answer | None:
         for group in odd:

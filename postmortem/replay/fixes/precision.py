@@ -40,7 +40,7 @@ class SinglePrecision(_Precision):
 
     When it is tried: on steps that fail under autocast or with parameters in half precision.
 
-    What a cure means: half precision is the cause. The culprit's operator overflows in it, or loses digits that it needs.
+    What a cure means: half precision is the cause. The culprit's operator overflows in it, or loses digits it needs.
     """
 
     name = "fp32"

@@ -87,7 +87,7 @@ def describe(what: str, error: BaseException) -> str:
 
 
 def _of_a_worker(text: str) -> str:
-    """The exception of a DataLoader's worker and the innermost line of the user's code, from the text of its traceback."""
+    """The exception of a DataLoader worker and the innermost line of the user's code, from its traceback's text."""
     places = [(f, n) for f, n in re.findall(r'File "([^"]+)", line (\d+)', text) if is_users(f)]
     last = next((line for line in reversed(text.splitlines()) if line.strip() and not line[0].isspace()), "an error")
     return f"{last[:300]} in a DataLoader worker{f' at {Path(places[-1][0]).name}:{places[-1][1]}' if places else ''}"

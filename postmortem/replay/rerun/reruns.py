@@ -192,7 +192,7 @@ class Reruns:
         self.losses = {}
         try:
             found = self.run(overrides, until=at, **options)
-        except Exception as error:  # noqa: BLE001  (user code may raise anything under a change that it was not written for)
+        except Exception as error:  # noqa: BLE001  (user code may raise anything under an unforeseen change)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
             return True if error_site(error) == self.raised else None
         if alike and found is not None and _STAGES.index(found) < _STAGES.index(at):

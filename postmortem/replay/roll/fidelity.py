@@ -24,7 +24,8 @@ SAME_RUN = 1e-3
 count round differently, and the difference grows with the steps; a wrong batch, state or learning rate makes a far
 larger one."""
 SAME_STATE = 1e-5
-"""The same for the first loss that is compared, where rounding errors have not grown: a larger error shows a state that is one step off."""
+"""The same for the first loss that is compared, where rounding errors have not grown: a larger error
+shows a state that is one step off."""
 SAME_MEAN = 1e-6
 """The same for means over steps, which trainers sum in fp32, and for the loss of one micro-batch, which
 is divided and multiplied again."""
@@ -279,8 +280,9 @@ def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mis
         others = f"the others within a relative error of {error:.1e}: rounding of another machine"
         return f"{reproduced} of {tags} reproduced to every logged digit, {others}"
     return (
-        f"the replay differs from {tags} at step {mismatch} ({reproduced} reproduced, relative error up to {error:.1e}): "
-        "the batch order, the state or the code is not that of the run, so the replay may not show what happened"
+        f"the replay differs from {tags} at step {mismatch} ({reproduced} reproduced, relative error up to "
+        f"{error:.1e}): the batch order, the state or the code is not that of the run, so the replay may not show "
+        "what happened"
     )
 
 

@@ -260,9 +260,9 @@ def _load_parts(
             load(part, state)
             account.fitted.append(f"{label}: from {'.'.join(where) or 'the top level'}")
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
-            account.unfitted.append(
-                f"{label}: {'.'.join(where)} does not match: {' '.join(str(error).split())[:200]}; starts in its initial state"
-            )
+            why = " ".join(str(error).split())[:200]
+            place = ".".join(where)
+            account.unfitted.append(f"{label}: {place} does not match: {why}; starts in its initial state")
             part.load_state_dict(before)  # a part of it may have been loaded
 
 

@@ -93,7 +93,7 @@ def _given(path: Path, aim: Aim, good: str | None, known: dict[Path, int | None]
 
 
 def _before(step: int | None, aim: Aim) -> bool:
-    """Whether a replay from a checkpoint of `step` can reach the target step, which some checkpoints save as the next."""
+    """Whether a replay from a checkpoint of `step` can reach the target. Some checkpoints save the next step."""
     return step is None or aim.step is None or step <= aim.step
 
 

@@ -25,19 +25,21 @@ if TYPE_CHECKING:
 
 WHOLE = (torch.nn.Module, torch.optim.Optimizer)  # some scripts save the objects instead of their state
 LONGEST_PICKLE = 16 * 2**20  # bytes of structure: 100,000 tensors with their names take 10 MB
-_MARKS, _STACK = 10_000, 2_000_000  # a pickle written by torch nests less than 1,000 deep and holds at most the items of one tuple
+# a pickle written by torch nests less than 1,000 deep and holds at most the items of one tuple
+_MARKS, _STACK = 10_000, 2_000_000
 _READS = 8_000_000  # two to three per value
 _MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the first pickle of a legacy file
 
 
 class _Dtype:
-    """Replaces a numpy dtype in a pickle, whose state is not trustworthy: an object dtype that claims to hold no objects
-    would turn the file's bytes into pointers. Only the name and the byte order are used."""
+    """Replaces a numpy dtype in a pickle, whose state is not trustworthy: an object dtype that claims to hold no
+    objects would turn the file's bytes into pointers. Only the name and the byte order are used."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         self.dtype: np.dtype[Any] = np.dtype(str(name))
         if self.dtype.kind not in "biufcSUO":
-            raise ValueError(f"refused: the pickle holds numpy arrays of {str(name)[:40]}; to load it, use --trust (only for files you trust)")
+            arrays = f"numpy arrays of {str(name)[:40]}"
+            raise ValueError(f"refused: the pickle holds {arrays}; to load it, use --trust (only for files you trust)")
 
     def __setstate__(self, state: Any) -> None:
         self.dtype = self.dtype.newbyteorder(state[1])
@@ -128,7 +130,7 @@ def load(path: Path, *, trust: bool, mmap: bool = False) -> Any:
 
 
 class Pickle(io.BytesIO):
-    """The bytes of pickles for torch's restricted unpickler, which needs a microsecond and up to 80 bytes for each byte.
+    """The bytes of pickles for torch's restricted unpickler, which needs a microsecond and up to 80 bytes for each.
 
     Raises ValueError if the unpickler reads beyond `LONGEST_PICKLE`, or holds more than a pickle of torch would.
     """
@@ -146,7 +148,8 @@ class Pickle(io.BytesIO):
             raise ValueError("the pickle is not a saved state: it opens too many containers without filling them")
         data = self.read(n)
         if self.tell() > LONGEST_PICKLE or self._reads > _READS:
-            raise ValueError(f"the pickle holds too much data besides the tensors: reading stopped at byte {self.tell()}")
+            read = f"reading stopped at byte {self.tell()}"
+            raise ValueError(f"the pickle holds too much data besides the tensors: {read}")
         return data
 
 
@@ -195,7 +198,8 @@ def _head(path: Path) -> bytes:
 
 def _foreign(head: bytes, size: int) -> str | None:
     """What kind of file begins with `head`, if torch.save did not write it; None if it may have."""
-    if any(head.startswith(known) or known.startswith(head) for known in (b"PK\x03\x04", _MAGIC)):  # a truncated file still begins like one
+    # a truncated file still begins like one
+    if any(head.startswith(known) or known.startswith(head) for known in (b"PK\x03\x04", _MAGIC)):
         return None
     if not head.strip(b"\0"):
         return f"only zeros: the {size} bytes of the file were never written"

@@ -76,7 +76,7 @@ def check_sums(archive: zipfile.ZipFile, f: Part) -> None:
 
 
 def check_file(f: BinaryIO, size: int) -> None:
-    """`check_sums` of an archive that is a whole file of `size` bytes. Raises ValueError or BadZipFile if it is damaged."""
+    """`check_sums` of an archive of `size` bytes in a file. Raises ValueError or BadZipFile if it is damaged."""
     if size <= _LIMIT:
         part = Part(f, 0, size)
         with zipfile.ZipFile(part) as archive:

@@ -41,7 +41,7 @@ def origin(case: Investigation) -> Culprit | None:
 
 
 def _facts(case: Investigation, chosen: list[Candidate], established: Established) -> dict[str, Any]:
-    """The fields of the culprit: from the first candidate, then additions and corrections by its phase and the samples."""
+    """The fields of the culprit: from the first candidate, then additions and corrections by phase and samples."""
     first, hit = chosen[0], chosen[0].hits[0]
     phase, cause = _phase(first)
     file = hit.where.file
