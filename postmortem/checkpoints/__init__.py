@@ -2,7 +2,7 @@
 
 `find` recognises checkpoints by their names and needs no torch; `health` reads their tensors; `of_run` checks the
 checkpoints of a run for a scan; `read` gives the content of one; `FORMATS` are the file formats. A call of the package,
-``postmortem.checkpoints("runs/exp7")`` is `postmortem.api.checkpoints`.
+``postmortem.checkpoints("runs/exp7")``, is `postmortem.api.checkpoints`.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class Attempts:
             other = self.with_recipe_rate(best)
             best = other if other is not None and _trust(other) > _trust(best) else best
         if len(firsts) > 1 and best.fidelity.ok:
-            first = f"{best.first} (the numbering that matches the log)"
-            best.account.fitted.append(f"first step after the checkpoint: {first}")
+            numbering = f"{best.first} (the numbering that matches the log)"
+            best.account.fitted.append(f"first step after the checkpoint: {numbering}")
         if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
             if self.aim.asked is not None:
                 before = f"is before the checkpoint {self.path.name}, according to the logged losses"
