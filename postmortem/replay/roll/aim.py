@@ -16,16 +16,19 @@ _NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite"
 _GROWING = ("divergence", "gradient-explosion", "loss-spike", "loss-scale-collapse")
 
 
-_NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # what evaluations log
+_NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # roles of what evaluations log
 _FAR = 1000  # steps to follow a divergence that never turns non-finite
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
-    named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite. `beyond`: steps to go on
-    after it, where a run crashed before it could log the step at fault. `masked`: from this step on the log may show
-    numbers in place of losses that were not finite. `grows`: what failed is a loss or gradient that grew."""
+    """The target of a replay.
+
+    step: the last step to run (None: up to the end of the batches). asked: the step that the user requested.
+    failed: the log reports a failed run. nonfinite: the log is non-finite at `step`. beyond: further steps to run, if
+    a run crashed before it could log the failing step. masked: from this step on the log may show numbers in place of
+    non-finite losses. grows: the failure is a loss or gradient that grew.
+    """
 
     step: int | None
     asked: int | None = None
@@ -37,9 +40,9 @@ class Aim:
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
-    """The step to roll to: the one asked for, else the first non-finite loss by the log, else what diverged, else the end.
+    """The target: the requested step, else the first non-finite loss of the log, else a divergence, else the end.
 
-    Where the log has a divergence begin at the step asked for, that is what is meant: it shows only some steps later.
+    If a divergence begins at the requested step in the log, it is the target: it shows only some steps later.
     """
     findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
     roles = view.run.roles if view is not None else {}
