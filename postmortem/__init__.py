@@ -18,13 +18,17 @@ be called.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from postmortem import display as _display  # noqa: F401 - before anything can be shown
 from postmortem._lazy import lazy
 from postmortem._version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from inspect import Signature
+
+    from postmortem import plugins as plugins
     from postmortem.api import checkpoints, compare, judge, load, localize, replay, scan
     from postmortem.checkpoints.health import Health
     from postmortem.core.config import Config
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Event, Finding, Problem
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
-    from postmortem.judging.comparison import Comparison
+    from postmortem.core.comparison import Comparison
     from postmortem.replay.model import TrainStep
 else:
     from postmortem import checkpoints, replay
@@ -77,7 +81,7 @@ __all__ = [
 ]
 
 _WHERE: dict[str, str | None] = {
-    "Comparison": "postmortem.judging.comparison",
+    "Comparison": "postmortem.core.comparison",
     "Config": "postmortem.core.config",
     "Culprit": "postmortem.core.culprit",
     "Diagnosis": "postmortem.core.model",
@@ -101,6 +105,7 @@ _WHERE: dict[str, str | None] = {
     "judge": "postmortem.api",
     "load": "postmortem.api",
     "localize": "postmortem.api",
+    "plugins": None,
     "scan": "postmortem.api",
 }
 
@@ -108,12 +113,27 @@ __getattr__, __dir__ = lazy(__name__, _WHERE)
 
 
 class _Verb(ModuleType):
-    """A package that can be called as the function of its name in `postmortem.api`."""
+    """A package that can be called as the function of its name in `postmortem.api`.
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    Help and signature are those of the function, which is imported when one of them is asked for.
+    """
+
+    @property
+    def __call__(self) -> Callable[..., Any]:
         from postmortem import api
 
-        return getattr(api, self.__name__.rpartition(".")[2])(*args, **options)
+        return cast("Callable[..., Any]", getattr(api, self.__name__.rpartition(".")[2]))
+
+    @property
+    def __signature__(self) -> Signature:
+        from inspect import signature
+
+        return signature(self.__call__)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        verb, package = self.__call__, vars(self)["__doc__"]
+        return f"{verb.__name__}{self.__signature__}\n\n{verb.__doc__}\n{package}"
 
 
 if not TYPE_CHECKING:

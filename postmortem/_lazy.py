@@ -27,6 +27,9 @@ def lazy(package: str, where: Mapping[str, str | None]) -> tuple[Callable[[str],
         return getattr(import_module(module), other or name)
 
     def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *where})
+        """The public names, and the modules of the package that have been imported."""
+        module = sys.modules[package]
+        modules = {n for n, value in vars(module).items() if value is sys.modules.get(f"{package}.{n}")}
+        return sorted({*module.__all__, *where, *(n for n in modules if not n.startswith("_"))})
 
     return get, names

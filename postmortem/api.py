@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from postmortem.core.registry import Broken
     from postmortem.core.run import Run
     from postmortem.detectors import Detector
-    from postmortem.judging.comparison import Comparison
+    from postmortem.core.comparison import Comparison
     from postmortem.replay.model import TrainStep
 
     PathLike = str | os.PathLike[str]

@@ -22,6 +22,7 @@ import torch
 from postmortem.checkpoints.chunks import CHUNK, Buffers, Files, Sums, compare, look, look_at_bytes
 from postmortem.checkpoints.file_map import FileMap, map_files
 from postmortem.checkpoints.formats.shared.pieces import Stamp, stamp_of
+from postmortem.core.display import Displayed
 from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
 
@@ -77,8 +78,8 @@ class TensorHealth:
         return not mask and not record
 
 
-@dataclass(slots=True)
-class Health:
+@dataclass(slots=True, repr=False)
+class Health(Displayed):
     """The health of a checkpoint.
 
     finite: every part could be read and no weight or state is non-finite; None if a part could not be read and the rest
@@ -97,6 +98,11 @@ class Health:
         self.finite = None if lost else True
         if self.bad:
             self.finite = False
+
+    def __repr__(self) -> str:
+        """One line; `print` shows the full text, and so does a notebook."""
+        verdict = {True: "finite", False: f"{len(self.bad)} non-finite", None: "not all readable"}[self.finite]
+        return f"<Health {self.path!r}: step {self.step}, {len(self.tensors)} tensors, {verdict}>"
 
     @property
     def bad(self) -> list[TensorHealth]:

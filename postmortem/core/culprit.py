@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from postmortem.core.display import Displayed
 from postmortem.core.model import SCHEMA_VERSION, json_value
 
 Cause = Literal[
@@ -47,8 +49,8 @@ class Fidelity:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Culprit:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Culprit(Displayed):
     """What made the step fail.
 
     module: qualified name; "" for the root module or code outside any module, None if not established.
@@ -78,13 +80,20 @@ class Culprit:
     fresh_state: bool | None = None
     """Whether an empty optimizer state cures the step; None if there is no state or it was not tried."""
 
+    def __repr__(self) -> str:
+        """One line; `print` shows the full text, and so does a notebook."""
+        step = "" if self.step is None else f" at step {self.step}"
+        op = f", operator {self.op}" if self.op else ""
+        line = f", {os.path.basename(self.file)}:{self.line}" if self.file and self.line else ""
+        return f"<Culprit {self.cause}{step}: phase {self.phase}{op}{line}>"
+
     def as_json(self) -> dict[str, Any]:
         """All fields as plain JSON types; NaN and the infinities are the strings "nan", "inf" and "-inf"."""
         return dict(json_value(asdict(self)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReplayResult(Displayed):
     """The result of a replay: what was rerun, from which checkpoint, with which fidelity, and the culprit.
 
     fitted, unfitted: parts of the checkpoint that were loaded, and parts that were not, in words.
@@ -104,6 +113,10 @@ class ReplayResult:
     next: tuple[str, ...] = ()
     judged: bool = True
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        """One line; `print` shows the full text, and so does a notebook."""
+        return f"<ReplayResult of {self.target!r}: {self.culprit!r}>"
 
     def as_json(self) -> dict[str, Any]:
         """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit, next."""

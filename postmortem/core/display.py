@@ -12,7 +12,7 @@ HOOKS: dict[str, Callable[..., Any]] = {}
 
 
 def as_text(thing: object) -> str:
-    """What `print` shows of a report."""
+    """What `print` shows."""
     return str(HOOKS["text"](thing)) if "text" in HOOKS else repr(thing)
 
 
@@ -28,3 +28,15 @@ def as_html(thing: object) -> str:
 def plot(thing: object, ax: Any = None) -> Any:
     """Draws into the matplotlib Axes `ax`, or into new ones; returns them. Without a hook: the `repr`."""
     return HOOKS["plot"](thing, ax) if "plot" in HOOKS else repr(thing)
+
+
+class Displayed:
+    """Base of the types that `print` and notebooks show in full. Each has a `repr` of one line."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.display import as_html, as_text, plot
+from postmortem.core.display import Displayed, plot
 from postmortem.core.model import VERDICTS, Checkpoint, Diagnosis, Ended, Event, Finding, Problem, Source, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from postmortem.core.culprit import Culprit
     from postmortem.core.run import Run
 
@@ -27,7 +29,7 @@ class Around:
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
-class RunReport:
+class RunReport(Displayed):
     """All that is reported about one run. `run` holds its numbers where they were kept (not in large scans)."""
 
     name: str
@@ -55,19 +57,13 @@ class RunReport:
         story = f", {self.diagnosis.name}" if self.diagnosis else ""
         return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
 
-    def __str__(self) -> str:
-        return as_text(self)
-
     def plot(self, ax: Any = None) -> Any:
         """The run's loss, gradient norm and learning rate with the findings marked; returns the Axes."""
         return plot(self, ax)
 
-    def _repr_html_(self) -> str:
-        return as_html(self)
-
 
 @dataclass(slots=True, kw_only=True, repr=False)
-class Report:
+class Report(Displayed):
     """The result of a scan; every output format is a rendering of one Report."""
 
     version: str
@@ -81,15 +77,26 @@ class Report:
         counted = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
         return f"<Report of {len(self.runs)} runs{': ' if counted else ''}{counted}>"
 
-    def __str__(self) -> str:
-        return as_text(self)
+    def __len__(self) -> int:
+        return len(self.runs)
 
-    def __getitem__(self, name: str) -> RunReport:
-        """The run of that name. KeyError lists the names there are."""
+    def __iter__(self) -> Iterator[RunReport]:
+        return iter(self.runs)
+
+    def __contains__(self, run: object) -> bool:
+        """Whether it has this run, or a run of this name."""
+        return any(run is one or run == one.name for one in self.runs)
+
+    def __getitem__(self, key: str | int) -> RunReport:
+        """The run of this name, or at this index. KeyError lists the names; IndexError gives the number of runs."""
+        if isinstance(key, int):
+            if not -len(self.runs) <= key < len(self.runs):
+                raise IndexError(f"no run at index {key}; the report has {len(self.runs)} runs")
+            return self.runs[key]
         for run in self.runs:
-            if run.name == name:
+            if run.name == key:
                 return run
-        raise KeyError(f"unknown run {name!r}; available: {', '.join(run.name for run in self.runs) or 'none'}")
+        raise KeyError(f"unknown run {key!r}; available: {', '.join(run.name for run in self.runs) or 'none'}")
 
     def findings_frame(self) -> Any:
         """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""
@@ -111,6 +118,3 @@ class Report:
         rows = [[r.name, r.verdict, *(getattr(f, c) for c in columns)] for r in self.runs for f in r.findings]
         frame = pd.DataFrame(rows, columns=["run", "verdict", *columns])
         return frame.astype({"rank": "Int16", "step": "Int64", "end_step": "Int64"})
-
-    def _repr_html_(self) -> str:
-        return as_html(self)

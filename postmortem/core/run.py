@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postmortem.core.display import as_html, plot
+from postmortem.core.display import Displayed, plot
 from postmortem.core.roles import role_of
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def segments(points: Points) -> tuple[NDArray[np.int16], tuple[Restart, ...]]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Run:
+class Run(Displayed):
     """One training run as it was read: its numbers and what is known about it. Made by `postmortem.load`.
 
     `frame` and `events` are pandas DataFrames as documented in the README; `problems` lists what could not be read.
@@ -186,6 +186,3 @@ class Run:
     def plot(self, ax: Any = None) -> Any:
         """Loss, gradient norm and learning rate over the step; returns the matplotlib Axes."""
         return plot(self, ax)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)

@@ -8,11 +8,11 @@ row (the noise is 1.4826 × the median absolute first difference, divided by the
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.comparison import Comparison, Parting
 from postmortem.core.stats import SIGMA
 from postmortem.core.view import View
 
@@ -24,56 +24,8 @@ if TYPE_CHECKING:
 
 NOISE_FACTOR = 5.0
 LASTING_POINTS = 3
-_MACHINE = ("throughput", "step_time", "data_time", "memory")
 _OUTCOMES = ("facts/run_id", "facts/exit_code", "facts/plan/done")
 """What a run is called and how far it came is no setting of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
-    """Where one quantity of two runs parts; None where it does not within the common steps."""
-
-    tag: str
-    other_tag: str
-    role: str | None
-    common_steps: int
-    exact_step: int | None
-    values: tuple[float, float] | None
-    """The two values at `exact_step`."""
-    beyond_noise_step: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
-    """What differs between two runs. `settings` maps a flattened key to its two values (None: not there)."""
-
-    a: str
-    b: str
-    partings: tuple[Parting, ...]
-    settings: dict[str, tuple[Any, Any]] = field(default_factory=dict)
-    only_a: tuple[str, ...] = ()
-    only_b: tuple[str, ...] = ()
-    not_known: tuple[str, ...] = ()
-
-    @property
-    def first(self) -> Parting | None:
-        """The training quantity that parts first; schedules count, speeds and memory of the machine do not."""
-        parted = [p for p in self.partings if p.exact_step is not None and p.role not in _MACHINE]
-        return min(parted, key=lambda p: (p.exact_step or 0, p.role is None, p.tag), default=None)
-
-    def summary(self) -> str:
-        """The comparison in one sentence."""
-        if not any(p.common_steps for p in self.partings):
-            return f"has no step in common with {self.a}"
-        if self.first is None or self.first.values is None:
-            return f"is identical to {self.a} at every common step"
-        x, y = self.first.values
-        text = f"first differs from {self.a} at step {self.first.exact_step}"
-        text += f" ({self.first.tag} {y:.6g} instead of {x:.6g})"
-        changed = [f"{key} {b!r} instead of {a!r}" for key, (a, b) in self.settings.items()]
-        return text + (
-            f"; settings that differ: {', '.join(changed[:5])}{', …' if len(changed) > 5 else ''}" if changed else ""
-        )
 
 
 def compare(a: Run, b: Run) -> Comparison:

@@ -63,7 +63,7 @@ def replay(
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
     if found is None:
-        write = "write one (see `postmortem replay --help`), or give --recipe FILE.py[:function]"
+        write = "write one (see `postmortem replay --help`), or give --recipe FILE.py[:function] (recipe= in Python)"
         raise ReplayError(f"no recipe.py in or beside {target}: {write}")
     view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)

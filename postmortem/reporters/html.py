@@ -71,12 +71,14 @@ def render(report: Report, options: RenderOptions) -> str:
     )
 
 
-def fragment(what: Report | RunReport | Finding) -> str:
-    """A piece of HTML without scripts, as notebooks show it."""
+def fragment(what: Report | RunReport | Finding | str) -> str:
+    """A piece of HTML without scripts, as notebooks show it. Text is shown unchanged."""
     if isinstance(what, Report):
         body = _report(what)
     elif isinstance(what, RunReport):
         body = _run(what, f"<h2>{_verdict(what.verdict)} {_e(what.name)}: {_e(headline(what))}</h2>")
+    elif isinstance(what, str):
+        body = f"<pre>{escape(what)}</pre>"
     else:
         body = _finding(what)
     return f'<div class="pm"><style>{STYLE}</style>\n{body}</div>'

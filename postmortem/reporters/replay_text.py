@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import textwrap
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from postmortem.checkpoints.find import shown
 from postmortem.reporters.shared.words import squeezed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from postmortem.core.culprit import Culprit, ReplayResult
 
@@ -39,23 +40,13 @@ def culprit_lines(c: Culprit | None) -> list[str]:
 def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
     """The text output of a replay. Prose is wrapped at `width` columns, code and paths are not."""
     c = result.culprit
-
-    def prose(*lines: str) -> Iterator[str]:
-        for line in lines:
-            indent = " " * (len(line) - len(line.lstrip()) + 2)
-            yield from textwrap.wrap(
-                line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
-            ) or [""]
-
+    prose = partial(_wrapped, width)
     where = "" if result.step is None else f", step {result.step}"
     yield f"Replay of {result.target}{where}, from checkpoint {shown(Path(result.checkpoint))} ({result.seconds:.1f} s)"
     yield ""
     if result.fidelity.compared and not result.fidelity.ok and c.phase != "none":
         yield "The replayed losses do not match the log (see Fidelity below): this culprit is a lead, not established."
-    yield from prose(*_verdict(c))
-    yield from _source(c)
-    yield from prose(*_details(c))
-    yield from _fixes(c)
+    yield from _culprit(c, width)
     if result.next:
         yield ""
         yield "What to do, best established first:"
@@ -67,12 +58,39 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
     trust = "good" if result.fidelity.ok else "POOR" if result.fidelity.compared else "unknown"
     yield from prose(f"Fidelity: {trust}. {result.fidelity.note}")
     yield from prose(*(f"Repro: {note}" for note in result.notes))
-    yield "How this was established:"
-    yield from prose(*(f"  - {line}" for line in c.how if line != result.fidelity.note))
+    yield from _how(tuple(line for line in c.how if line != result.fidelity.note), width)
     for heading, parts in (("Loaded from the checkpoint:", result.fitted), ("Not loaded:", result.unfitted)):
         if parts:
             yield heading
             yield from prose(*(f"  - {line}" for line in parts))
+
+
+def culprit_text(c: Culprit, width: int = 100) -> Iterator[str]:
+    """The text of a culprit without a replay: where it is, the fixes that were tried, how it was established."""
+    yield from _culprit(c, width)
+    yield ""
+    yield from _how(c.how, width)
+
+
+def _culprit(c: Culprit, width: int) -> Iterator[str]:
+    yield from _wrapped(width, *_verdict(c))
+    yield from _source(c)
+    yield from _wrapped(width, *_details(c))
+    yield from _fixes(c)
+
+
+def _how(how: Iterable[str], width: int) -> Iterator[str]:
+    yield "How this was established:"
+    yield from _wrapped(width, *(f"  - {line}" for line in how))
+
+
+def _wrapped(width: int, *lines: str) -> Iterator[str]:
+    """The lines, each wrapped at `width` columns."""
+    for line in lines:
+        indent = " " * (len(line) - len(line.lstrip()) + 2)
+        yield from textwrap.wrap(
+            line, max(width, 40), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        ) or [""]
 
 
 _CAUSES = {

@@ -1,0 +1,110 @@
+"""The text output of how a run was read, without a judgement."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from postmortem.core.printable import number, printable
+from postmortem.core.view import View
+
+if TYPE_CHECKING:
+    from postmortem.core.run import Run
+    from postmortem.core.series import Series
+
+_LONGEST_TAG = 200  # the longest names of layers are not as long
+
+
+def run_facts(run: Run) -> dict[str, Any]:
+    """What `postmortem show --format json` prints, as plain types."""
+    view = View(run)
+    return {
+        "run": run.name,
+        "path": str(run.path),
+        "ended": run.ended,
+        "sources": [_columns(s, "kind", "files", "points") for s in run.sources],
+        "steps": {"first": view.first_step, "last": view.last_step},
+        "tags": [_tag(s) for s in view.series],
+        "restarts": [_columns(r, "tag", "before", "after") for r in view.restarts],
+        "ranks": sorted({int(r) for s in run.streams for r in np.unique(s.points.rank) if r >= 0}),
+        "events": [_columns(e, "kind", "severity", "file", "line", "step", "rank", "message") for e in run.event_list],
+        "checkpoints": [_columns(c, "path", "step") for c in run.checkpoints],
+        "config": run.config,
+        "notes": run.notes,
+        "skipped": run.skipped,
+        "problems": [_columns(p, "path", "offset", "line", "what", "kept", "lost") for p in run.problems],
+    }
+
+
+def _columns(thing: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
+
+
+def _cut(tag: str) -> str:
+    """A tag as a line shows it; the JSON has all of it."""
+    return tag if len(tag) <= _LONGEST_TAG else f"{tag[:_LONGEST_TAG]}… ({len(tag)} characters)"
+
+
+def _tag(s: Series) -> dict[str, Any]:
+    ends = {"first_step": int(s.step[0]), "last_step": int(s.step[-1]), "last": float(s.value[-1])}
+    return {
+        "tag": s.tag,
+        "role": s.role,
+        "rank": None if s.rank < 0 else s.rank,
+        "source": s.source,
+        "points": len(s),
+        **ends,
+    }
+
+
+def run_text(run: Run) -> str:
+    """What `postmortem show` prints: sources, tags and their roles, steps, restarts, problems. Safe for a terminal."""
+    facts = run_facts(run)
+    lines = [f"{facts['run']}  ({facts['path']})", f"ended: {facts['ended']}"]
+    steps = facts["steps"]
+    lines.append(f"steps: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
+    if facts["ranks"]:
+        lines.append(f"ranks: {', '.join(map(str, facts['ranks']))}")
+    lines += ["", "sources:"] + [
+        f"  {s['kind']}: {s['points']} points from {_files(s['files'])}" for s in facts["sources"]
+    ]
+    if facts["tags"]:
+        width = min(60, max(len(t["tag"]) for t in facts["tags"]))
+        shown = [t | {"tag": _cut(t["tag"])} for t in facts["tags"]]
+        lines += ["", "tags:"]
+        for t in shown:
+            rank = "" if t["rank"] is None else f" rank {t['rank']}"
+            span = f"steps {t['first_step']} to {t['last_step']}"
+            lines.append(
+                f"  {t['tag']:<{width}}  {t['role'] or '-':<16} {t['points']:>8} points, {span}, "
+                f"last {number(t['last'], 6)} ({t['source']}{rank})"
+            )
+    lines += _section(
+        "restarts", [f"{_cut(r['tag'])}: step {r['before']} back to {r['after']}" for r in facts["restarts"]]
+    )
+    lines += _section(
+        "events",
+        [f"{e['severity']} {e['kind']} at {e['file']}:{e['line']}: {e['message'][:160]}" for e in facts["events"]],
+    )
+    lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
+    lines += _section("notes", facts["notes"])
+    lines += _section("skipped intentionally", [f"{count} {what}" for what, count in facts["skipped"].items()])
+    lines += _section("problems", [_problem(p) for p in facts["problems"]])
+    return printable("\n".join(lines))
+
+
+def _files(files: list[str]) -> str:
+    return files[0] if len(files) == 1 else f"{len(files)} files: {files[0]}, …"
+
+
+def _section(title: str, rows: list[str]) -> list[str]:
+    return ["", f"{title}:", *(f"  {row}" for row in rows)] if rows else []
+
+
+def _problem(p: dict[str, Any]) -> str:
+    where = "" if p["line"] is None else f" at line {p['line']}"
+    if p["offset"] is not None:
+        where = f" at byte {p['offset']}"
+    rest = "; ".join(f"{word} {p[word]}" for word in ("kept", "lost") if p[word])
+    return f"{p['path']}{where}: {p['what']}{' (' + rest + ')' if rest else ''}"
