@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from postmortem import plugins as plugins
     from postmortem.api import checkpoints, compare, judge, load, localize, replay, scan
     from postmortem.checkpoints.health import Health
+    from postmortem.core.comparison import Comparison
     from postmortem.core.config import Config
     from postmortem.core.culprit import Culprit, Fix, ReplayResult
     from postmortem.core.errors import (
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Event, Finding, Problem
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
-    from postmortem.core.comparison import Comparison
     from postmortem.replay.model import TrainStep
 else:
     from postmortem import checkpoints, replay

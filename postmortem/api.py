@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from postmortem.core import model
 from postmortem.core.config import Config
 from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError, UsageError
 from postmortem.core.report import Report, RunReport
+from postmortem.core.run import Run
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.judging import Examination, chosen_detectors, comparison
@@ -26,18 +28,19 @@ from postmortem.runs.group import RunFiles, discover
 from postmortem.runs.target import resolve, shared_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from postmortem.checkpoints.health import Health
+    from postmortem.core.comparison import Comparison
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Problem
     from postmortem.core.registry import Broken
-    from postmortem.core.run import Run
     from postmortem.detectors import Detector
-    from postmortem.core.comparison import Comparison
     from postmortem.replay.model import TrainStep
+    from postmortem.replay.step.result import StepResult
 
     PathLike = str | os.PathLike[str]
+    AnyRun = Run | RunReport | PathLike
 
 
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
@@ -53,7 +56,7 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     >>> list(run.frame.columns)
     ['run', 'source', 'rank', 'segment', 'tag', 'step', 'wall_time', 'value']
     """
-    path = Path(path)
+    path = _path(path, "load")
     found, problems = discover([path])
     if len(found) > 1:
         paths = ", ".join(str(run.parts[0].path if run.path == path else run.path) for run in found[:10])
@@ -64,13 +67,33 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     return replace(run, problems=[*run.problems, *problems])
 
 
+def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
+    """The path that `verb` was given; with `of_run`, also that of a run or of its report. TypeError for the rest."""
+    if of_run and isinstance(given, (Run, RunReport)):
+        return Path(given.path)
+    if isinstance(given, (str, os.PathLike)):
+        return Path(given)
+    kinds = "a path, a Run or a RunReport" if of_run else "a path"
+    advice = ": choose one of its runs, such as report[0]" if of_run and isinstance(given, Report) else ""
+    raise TypeError(f"{verb}() takes {kinds}, not {type(given).__name__}{advice}")
+
+
+def _run(given: AnyRun, verb: str, roles: Mapping[str, str] | None = None) -> Run:
+    """The run that `verb` was given: itself, the one that a report kept, or the one at a path, which is loaded."""
+    if isinstance(given, Run):
+        return given
+    if isinstance(given, RunReport) and given.run is not None:
+        return given.run
+    return load(_path(given, verb, of_run=True), roles=roles)
+
+
 def scan(
     paths: PathLike | Iterable[PathLike],
     *,
     config: Config | None = None,
     keep: bool = True,
     look_into_checkpoints: bool = False,
-    baseline: PathLike | None = None,
+    baseline: AnyRun | None = None,
     replay_failed: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
@@ -89,14 +112,17 @@ def scan(
     """
     config = config or Config()
     detectors = chosen_detectors(config)
-    roots = [Path(p) for p in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+    given = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, os.PathLike)) else [paths]
+    roots = [_path(p, "scan") for p in given]
+    if not roots:
+        raise UsageError("scan: no path was given")
     found, problems = discover(roots)
     if not found and not problems:
         kinds = "event files, .wandb, .out/.log, CSV, trainer_state.json"
         raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
-    reference = load(baseline, roles=config.roles) if baseline is not None else None
+    reference = _run(baseline, "scan", config.roles) if baseline is not None else None
     if reference is not None and not reference.n_points:
-        raise NotFoundError(f"{baseline}: no numbers in the baseline")
+        raise NotFoundError(f"{reference.path}: no numbers in the baseline")
     shared = shared_folders(found)
     reports = []
     for i, files in enumerate(found):
@@ -133,14 +159,15 @@ def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path
     return replace(run, checkpoints=found, event_list=name_parameters(run.event_list, found))
 
 
-def judge(run: Run, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
-    """What happened to a run that was read: runs the detectors, finds the root cause, gives the verdict.
+def judge(run: AnyRun, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
+    """What happened to a run: runs the detectors, finds the root cause, gives the verdict.
 
-    `config` selects and tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only
-    what the report depends on, where torch is installed. `run` stays unchanged. UsageError where the configuration
-    names something unknown.
+    `run` is a run that was loaded, a report that kept its run, or the path of one run. `config` selects and tunes
+    detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only what the report depends on,
+    where torch is installed. `run` stays unchanged. UsageError where the configuration names something unknown.
     """
-    return _judge(run, chosen_detectors(config or Config()), look_into_checkpoints)
+    config = config or Config()
+    return _judge(_run(run, "judge", config.roles), chosen_detectors(config), look_into_checkpoints)
 
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
@@ -187,35 +214,50 @@ def broken_plugins() -> list[Broken]:
     return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
 
 
-def compare(a: Run, b: Run) -> Comparison:
-    """The first step at which `b` parts from the baseline `a`, exactly and beyond noise; the settings that differ."""
-    return comparison.compare(a, b)
+def compare(a: AnyRun, b: AnyRun) -> Comparison:
+    """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; the settings that differ.
+
+    Both are runs that were loaded, reports that kept their run, or paths.
+    """
+    return comparison.compare(_run(a, "compare"), _run(b, "compare"))
 
 
-def localize(train_step: TrainStep, **options: Any) -> Culprit:
-    """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch."""
+def localize(train_step: TrainStep, *, step: int | None = None, device: Any = None, fixes: bool = True) -> Culprit:
+    """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch.
+
+    `step` is the last one to look at, counted as in the log (default: all batches of a list, or the one `batch`);
+    `device` that of the reruns, by default the model's; `fixes` whether fixes are tried. `train_step` and the process
+    are unchanged afterwards. ReplayError where the step cannot be run.
+    """
     from postmortem.replay.culprit.localize import localize as run
 
-    return run(train_step, **options)
+    return run(train_step, step=step, device=device, fixes=fixes)
 
 
 def replay(
-    target: PathLike,
+    target: AnyRun,
     *,
     recipe: str | None = None,
     step: int | None = None,
     checkpoint: PathLike | None = None,
-    **options: Any,
+    device: str | None = None,
+    fix: bool = True,
+    trust: bool = False,
+    progress: Callable[[int, int, StepResult], None] | None = None,
+    repro: PathLike | None = None,
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
-    `target` is a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe` is
-    ``FILE.py[:function]``, by default the recipe.py in or beside the run. Options: `device`, `fix`, `trust`,
-    `progress`, `repro` as in `postmortem.replay.driver`. ReplayError, NotFoundError or UsageError say in one line
-    what is in the way.
+    `target` is a run or its report, a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe`
+    is ``FILE.py[:function]``, by default the recipe.py in or beside the run; `step` and `checkpoint` are used in place
+    of those that the log says; `device` is by default CUDA where there is one; `fix` tries fixes; `trust` unpickles
+    whatever a checkpoint holds (only for your own files); `progress` is called with (steps done, steps in all, last
+    result); `repro` is a folder for a script that shows the fault alone. ReplayError, NotFoundError, UsageError or
+    MissingExtra say in one line what is in the way.
     """
+    meant_path = _path(target, "replay", of_run=True)
     _need_torch("replay")
-    meant = resolve(Path(target))
+    meant = resolve(meant_path)
     report = None
     if meant.files is not None:
         report = judge(_read(meant.files, None, [meant.root], meant.shared))
@@ -226,7 +268,18 @@ def replay(
     problems: list[Problem] = []
     config = config_for_replay(run, meant.folder, problems)
     result = driver.replay(
-        meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options
+        meant.folder,
+        run=run,
+        report=report,
+        config=config,
+        recipe=recipe,
+        step=step,
+        checkpoint=start,
+        device=device,
+        fix=fix,
+        trust=trust,
+        progress=progress,
+        repro=Path(repro) if repro is not None else None,
     )
     notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
     return replace(result, notes=(*result.notes, *notes)) if problems else result
@@ -247,17 +300,20 @@ def _add_culprit(report: RunReport) -> None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
 
 
-def checkpoints(path: PathLike, *, trust: bool = False) -> list[Health]:
+def checkpoints(path: AnyRun, *, trust: bool = False) -> list[Health]:
     """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
 
-    `trust` unpickles whatever is in them: only for your own files.
+    `path` is a file or a folder, or a run or its report, whose path is taken. `trust` unpickles whatever is in them:
+    only for your own files. Damage is in `Health.problems`. NotFoundError where the path does not exist, MissingExtra
+    without torch.
     """
+    path = _path(path, "checkpoints", of_run=True)
     _need_torch("checkpoints")
-    if not Path(path).exists():
+    if not path.exists():
         raise NotFoundError(f"no such file or folder: {path}")
     from postmortem.checkpoints.health import health
 
-    paths = [Path(c.path) for c in find_checkpoints(Path(path))]
+    paths = [Path(c.path) for c in find_checkpoints(path)]
     return [health(p, previous, trust=trust) for previous, p in zip([None, *paths], paths, strict=False)]
 
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-
 @click.command()
 @click.argument("run", type=PATH)
 @click.option("--role", multiple=True, metavar="TAG=ROLE", help="Role of a tag whose name does not show it.")
