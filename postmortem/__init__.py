@@ -2,13 +2,16 @@
 
     import postmortem
 
-    report = postmortem.scan("runs/")             # every run below: a Report
-    run = postmortem.load("runs/exp7")            # one run: its numbers and events
-    postmortem.judge(run)                         # findings, diagnosis and verdict of a run that was loaded
-    postmortem.compare(baseline, run)             # where two runs part
-    postmortem.checkpoints("runs/exp7")           # health of saved weights (needs torch)
-    postmortem.replay("runs/exp7")                # reruns the failing step, names the culprit (needs torch)
+    report = postmortem.scan("runs/")             # every run below: a Report, a collection of RunReports
+    run = postmortem.load("runs/exp7")            # one run, not judged: its numbers and events
+    postmortem.judge(run)                         # findings, diagnosis and verdict of one run: a RunReport
+    postmortem.compare("runs/good", run)          # the first step at which two runs differ
+    postmortem.checkpoints(run)                   # health of saved weights (needs torch)
+    postmortem.replay(run)                        # reruns the failing step, names the culprit (needs torch)
     postmortem.localize(train_step)               # the same for a step of your own program (needs torch)
+
+One run is given as a `Run`, as a `RunReport` or as a path. `print` shows of each result what the command line prints,
+and a notebook displays it.
 
 The public names are loaded on first use: importing the package costs next to nothing. `postmortem.replay` and
 `postmortem.checkpoints` are packages as well (``from postmortem.replay.model import TrainStep``): their modules can
@@ -132,8 +135,10 @@ class _Verb(ModuleType):
 
     @property
     def __doc__(self) -> str:  # type: ignore[override]
+        from inspect import getdoc
+
         verb, package = self.__call__, vars(self)["__doc__"]
-        return f"{verb.__name__}{self.__signature__}\n\n{verb.__doc__}\n{package}"
+        return f"{verb.__name__}{self.__signature__}\n\n{getdoc(verb)}\n\n{package}"
 
 
 if not TYPE_CHECKING:

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from postmortem.replay.step.result import StepResult
 
     PathLike = str | os.PathLike[str]
-    AnyRun = Run | RunReport | PathLike
 
 
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
@@ -78,7 +77,7 @@ def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
     raise TypeError(f"{verb}() takes {kinds}, not {type(given).__name__}{advice}")
 
 
-def _run(given: AnyRun, verb: str, roles: Mapping[str, str] | None = None) -> Run:
+def _run(given: Run | RunReport | PathLike, verb: str, roles: Mapping[str, str] | None = None) -> Run:
     """The run that `verb` was given: itself, the one that a report kept, or the one at a path, which is loaded."""
     if isinstance(given, Run):
         return given
@@ -93,7 +92,7 @@ def scan(
     config: Config | None = None,
     keep: bool = True,
     look_into_checkpoints: bool = False,
-    baseline: AnyRun | None = None,
+    baseline: Run | RunReport | PathLike | None = None,
     replay_failed: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
@@ -159,7 +158,9 @@ def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path
     return replace(run, checkpoints=found, event_list=name_parameters(run.event_list, found))
 
 
-def judge(run: AnyRun, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
+def judge(
+    run: Run | RunReport | PathLike, config: Config | None = None, *, look_into_checkpoints: bool = False
+) -> RunReport:
     """What happened to a run: runs the detectors, finds the root cause, gives the verdict.
 
     `run` is a run that was loaded, a report that kept its run, or the path of one run. `config` selects and tunes
@@ -214,7 +215,7 @@ def broken_plugins() -> list[Broken]:
     return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
 
 
-def compare(a: AnyRun, b: AnyRun) -> Comparison:
+def compare(a: Run | RunReport | PathLike, b: Run | RunReport | PathLike) -> Comparison:
     """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; the settings that differ.
 
     Both are runs that were loaded, reports that kept their run, or paths.
@@ -235,7 +236,7 @@ def localize(train_step: TrainStep, *, step: int | None = None, device: Any = No
 
 
 def replay(
-    target: AnyRun,
+    target: Run | RunReport | PathLike,
     *,
     recipe: str | None = None,
     step: int | None = None,
@@ -300,7 +301,7 @@ def _add_culprit(report: RunReport) -> None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
 
 
-def checkpoints(path: AnyRun, *, trust: bool = False) -> list[Health]:
+def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False) -> list[Health]:
     """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
 
     `path` is a file or a folder, or a run or its report, whose path is taken. `trust` unpickles whatever is in them:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -107,7 +109,7 @@ def test_findings_frame_and_html(failed_run):
     report = postmortem.scan(failed_run)
     frame = report.findings_frame()
     assert frame.loc[frame["name"] == "nan-onset", "step"].tolist() == [60]
-    for thing in (report, report.runs[0], report.runs[0].run):
+    for thing in (report, report.runs[0]):
         html = thing._repr_html_()
         assert "nan-onset" in html
         assert "<script" not in html
@@ -232,3 +234,70 @@ def test_parts_of_a_step_are_good_together(failed_run):
         torch.save({"model": {"w": torch.full((3,), math.nan if step >= 40 else 1.0)}}, failed_run / f"D_{step}.pt")
     (run,) = postmortem.scan(failed_run).runs
     assert run.diagnosis.last_good_checkpoint == str(failed_run / "G_20.pt")
+
+
+def test_verbs_take_a_run_a_report_or_a_path(failed_run):
+    """One run can be given as what `load` or `judge` returned, or as its path; the answer is the same."""
+    run = postmortem.load(failed_run)
+    report = postmortem.judge(run)
+    without_run = postmortem.scan(failed_run, keep=False)[0]
+    given = (report, without_run, failed_run, str(failed_run))
+    assert {repr(postmortem.judge(one)) for one in given} == {repr(report)}
+    assert postmortem.judge(report).run is run
+    assert {postmortem.compare(one, run).first for one in given} == {None}
+    assert [postmortem.checkpoints(one) == postmortem.checkpoints(run) for one in given] == [True] * 4
+    assert len(postmortem.checkpoints(run)) == 4
+    assert "is identical to exp" in postmortem.scan(_copied(failed_run), baseline=run)[0].notes[-1]
+
+
+def _copied(folder):
+    return Path(shutil.copytree(folder, folder.parent / "other" / "copied"))
+
+
+def test_a_replay_takes_a_run_or_a_report(sample_runs):
+    """`replay` finds log, recipe and checkpoint by the path of a run that was loaded or judged."""
+    pytest.importorskip("torch")
+    run = postmortem.load(sample_runs / "nan-log-of-zero")
+    for given in (run, postmortem.judge(run)):
+        assert postmortem.replay(given, fix=False).culprit.op == "log"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda report: postmortem.judge(3), r"judge() takes a path, a Run or a RunReport, not int"),
+        (
+            lambda report: postmortem.compare(report[0], None),
+            r"compare() takes a path, a Run or a RunReport, not NoneType",
+        ),
+        (lambda report: postmortem.judge(report), r"not Report: choose one of its runs, such as report[0]"),
+        (lambda report: postmortem.replay(report), r"not Report: choose one of its runs, such as report[0]"),
+        (
+            lambda report: postmortem.checkpoints([report[0]]),
+            r"checkpoints() takes a path, a Run or a RunReport, not list",
+        ),
+        (lambda report: postmortem.load(report[0]), r"load() takes a path, not RunReport"),
+        (lambda report: postmortem.scan(report[0].run), r"scan() takes a path, not Run"),
+        (lambda report: postmortem.scan([report[0]]), r"scan() takes a path, not RunReport"),
+    ],
+)
+def test_a_wrong_kind_of_argument_is_named(failed_run, call, message):
+    """What a verb cannot take is a TypeError of one line that says what it takes."""
+    report = postmortem.scan(failed_run)
+    with pytest.raises(TypeError) as caught:
+        call(report)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scan_of_nothing(tmp_path):
+    """An empty list of paths is an error of its own."""
+    with pytest.raises(UsageError, match="scan: no path was given"):
+        postmortem.scan([])
+
+
+def test_a_replay_without_a_recipe_says_how_to_give_one(failed_run):
+    """The message names the option of the command and the argument in Python."""
+    pytest.importorskip("torch")
+    with pytest.raises(postmortem.ReplayError, match=r"--recipe FILE.py\[:function\] \(recipe= in Python\)"):
+        postmortem.replay(failed_run)

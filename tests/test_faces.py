@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import pydoc
 import re
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +12,7 @@ from types import ModuleType
 import pytest
 
 import postmortem
+from postmortem import api
 from postmortem.core.display import HOOKS
 
 FACES = {
@@ -89,6 +92,46 @@ def test_verbs_are_packages() -> None:
         assert isinstance(verb, ModuleType)
         assert callable(verb)
         assert importlib.import_module(verb.__name__) is verb
+
+
+@pytest.mark.parametrize("name", ["replay", "checkpoints"])
+def test_help_of_a_package_that_is_a_verb(python, name: str) -> None:
+    """Signature, docstring and help are those of the function, which is imported only when they are asked for."""
+    function = getattr(api, name)
+    verb = getattr(postmortem, name)
+    assert inspect.signature(verb) == inspect.signature(function)
+    assert verb.__call__ is function
+    summary = inspect.getdoc(function)
+    assert summary is not None
+    shown = pydoc.plain(pydoc.render_doc(verb))
+    for line in (f"{name}(", summary.splitlines()[0], f"postmortem.api.{name}"):
+        assert line in shown
+    code = "import sys, postmortem, postmortem.replay; print('postmortem.api' in sys.modules)"
+    assert python("-c", code).stdout == "False\n"
+
+
+def test_options_are_named() -> None:
+    """No verb hides its options in ``**options``."""
+    verbs = (api.scan, api.load, api.judge, api.compare, api.checkpoints, api.replay, api.localize)
+    kinds = {p.kind for verb in verbs for p in inspect.signature(verb).parameters.values()}
+    assert kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    assert {"step", "device", "fixes"} <= set(inspect.signature(api.localize).parameters)
+
+
+@pytest.mark.parametrize("name", ["postmortem", "postmortem.replay", "postmortem.checkpoints", "postmortem.plugins"])
+def test_completion_lists_public_names_and_modules(name: str) -> None:
+    """`dir` of a face lists what it exports and its modules, and nothing that it imported for itself."""
+    face = importlib.import_module(name)
+    others = set(dir(face)) - set(FACES[name])
+    assert {n for n in others if not isinstance(getattr(face, n), ModuleType) or n.startswith("_")} == set()
+    assert {n for n in others if getattr(face, n).__name__ != f"{name}.{n}"} == set()
+
+
+def test_plugins_is_an_attribute(python) -> None:
+    """``postmortem.plugins`` needs no import of its own, and is imported on first use."""
+    code = "import sys, postmortem; print('plugins' in dir(postmortem), 'postmortem.plugins' in sys.modules)"
+    result = python("-c", f"{code}; print(postmortem.plugins.BaseDetector.__name__)")
+    assert result.stdout.split() == ["True", "False", "BaseDetector"]
 
 
 def test_core_imports_no_layer_above() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from postmortem.core.display import Displayed
+from postmortem.core.printable import printable
 
 _MACHINE = ("throughput", "step_time", "data_time", "memory")
 
@@ -44,7 +45,7 @@ class Comparison(Displayed):
 
     def __repr__(self) -> str:
         """One line; `print` shows the full text, and so does a notebook."""
-        return f"<Comparison: {self.b!r} {self.summary()[:300]}>"
+        return f"<Comparison: {self.b!r} {' '.join(printable(self.summary())[:300].split())}>"
 
     def summary(self) -> str:
         """The comparison in one sentence."""

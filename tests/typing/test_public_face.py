@@ -38,6 +38,8 @@ def test_scan_gives_a_report_of_runs() -> None:
     report = assert_type(postmortem.scan([SAMPLE, str(SAMPLE)]), Report)
     (run,) = assert_type(report.runs, tuple[RunReport, ...])
     assert assert_type(report[run.name], RunReport) is run
+    assert assert_type(report[0], RunReport) is run
+    assert [assert_type(one, RunReport) for one in report] == [run]
     finding = assert_type(run.findings, tuple[Finding, ...])[0]
     assert assert_type(finding.step, int | None) == 156
     assert assert_type(finding.message, str)
@@ -59,10 +61,12 @@ def test_load_gives_frames() -> None:
 
 
 def test_a_run_is_judged_and_compared() -> None:
-    """`judge` and `compare` take runs that were loaded."""
+    """`judge` and `compare` take runs that were loaded, their reports and paths."""
     run = postmortem.load(SAMPLE)
-    assert assert_type(postmortem.judge(run), RunReport).verdict == "failed"
-    assert assert_type(postmortem.compare(run, run), Comparison).first is None
+    report = assert_type(postmortem.judge(run), RunReport)
+    assert report.verdict == postmortem.judge(str(SAMPLE)).verdict == "failed"
+    assert assert_type(postmortem.compare(run, report), Comparison).first is None
+    assert postmortem.compare(SAMPLE, run).first is None
 
 
 def test_verbs_that_are_packages_have_their_types() -> None:
@@ -70,8 +74,9 @@ def test_verbs_that_are_packages_have_their_types() -> None:
     if TYPE_CHECKING:
         assert_type(postmortem.checkpoints(SAMPLE), list[Health])
         assert_type(postmortem.replay(SAMPLE, step=3).culprit, Culprit)
-        assert_type(postmortem.replay(SAMPLE), ReplayResult)
-        assert_type(postmortem.localize(TrainStep(None, None, None)), Culprit)
+        assert_type(postmortem.replay(postmortem.load(SAMPLE), device="cpu"), ReplayResult)
+        assert_type(postmortem.localize(TrainStep(None, None, None), step=3, fixes=False), Culprit)
+        assert_type(postmortem.plugins.Run, type[Run])
     assert callable(postmortem.replay)
     assert callable(postmortem.checkpoints)
 
