@@ -1,14 +1,16 @@
 """Speed and memory of looking into a checkpoint, against one plain pass over the file.
 
-    python benchmarks/checkpoints.py [--mib 1024] [--kind float32 bfloat16 ...] [--safetensors] [--previous] [--folder DIR]
+    python benchmarks/checkpoints.py [--mib 1024] [--kind float32 bfloat16 ...] [--safetensors] [--previous]
+        [--folder DIR]
 
-Writes a checkpoint of the given size (torch zip, unless --safetensors) of one dtype, or `training`: bfloat16 weights, each
-with two float32 moments, as an optimizer keeps them. Then, by turns in one fresh process, reads it in pieces of 1 MiB with
-one thread and does nothing with them (the plain pass), sends it to /dev/null with `cat`, and looks into it. With --previous,
-two checkpoints: both are read plainly, and one is compared with the other. The plain pass reads into pages of its own, the
-best case: some processors copy at half the speed into a Python `bytearray`, which begins 16 bytes into a page.
-Prints the best time of each and the peak memory above that of an imported torch. The file is in the page cache, so the
-ratio is the worst case: from a disk both are slower. On a busy machine only the ratio of CPU times means something.
+Writes a checkpoint of the given size (torch zip, unless --safetensors) of one dtype, or `training`: bfloat16 weights,
+each with two float32 moments, as an optimizer keeps them. Then, by turns in one fresh process, reads it in pieces of
+1 MiB with one thread and does nothing with them (the plain pass), sends it to /dev/null with `cat`, and looks into
+it. With --previous, two checkpoints: both are read plainly, and one is compared with the other. The plain pass reads
+into pages of its own, the best case: some processors copy at half the speed into a Python `bytearray`, which begins
+16 bytes into a page. Prints the best time of each and the peak memory above that of an imported torch. The file is in
+the page cache, so the ratio is the worst case: from a disk both are slower. On a busy machine only the ratio of CPU
+times means something.
 """
 
 from __future__ import annotations
@@ -60,7 +62,10 @@ MAKE = """
 import sys, torch
 mib, kind, paths = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
 n = 16
-parts = {"weight": torch.bfloat16, "exp_avg": torch.float32, "exp_avg_sq": torch.float32} if kind == "training" else {"weight": getattr(torch, kind)}
+if kind == "training":
+    parts = {"weight": torch.bfloat16, "exp_avg": torch.float32, "exp_avg_sq": torch.float32}
+else:
+    parts = {"weight": getattr(torch, kind)}
 numel = mib * 2**20 // n // sum(dtype.itemsize for dtype in parts.values())
 for path in paths:
     state = {f"layers.{i}.{part}": torch.randn(numel).to(dtype) for i in range(n) for part, dtype in parts.items()}
@@ -73,7 +78,9 @@ for path in paths:
 
 
 def run(code: str, *args: object) -> str:
-    return subprocess.run([sys.executable, "-c", code, *map(str, args)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)], check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
 
 
 def measure(kind: str, a: argparse.Namespace) -> None:
@@ -88,8 +95,13 @@ def measure(kind: str, a: argparse.Namespace) -> None:
     print(f"  plain pass    {plain:7.3f} s  {gib / plain:6.2f} GiB/s, CPU {plain_cpu:.3f} s")
     print(f"  cat > /dev/null {cat:5.3f} s  {gib / cat:6.2f} GiB/s")
     print(f"  looked into   {look:7.3f} s  {gib / look:6.2f} GiB/s, CPU {look_cpu:.3f} s")
-    print(f"  ratio of speeds {plain / look:.2f} by the clock (bar 0.50), {plain_cpu / look_cpu:.2f} by CPU time; {cat / look:.2f} to cat")
-    print(f"  peak memory   {peak:.0f} MiB, of which torch itself {before:.0f} MiB: {peak - before:.0f} MiB for the file")
+    print(
+        f"  ratio of speeds {plain / look:.2f} by the clock (bar 0.50), {plain_cpu / look_cpu:.2f} by CPU time; "
+        f"{cat / look:.2f} to cat"
+    )
+    print(
+        f"  peak memory   {peak:.0f} MiB, of which torch itself {before:.0f} MiB: {peak - before:.0f} MiB for the file"
+    )
 
 
 def main() -> None:

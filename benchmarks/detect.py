@@ -3,8 +3,8 @@
     python benchmarks/detect.py                    1 million points of 50 tags; the bar is 2 s of CPU time
     python benchmarks/detect.py --points 20000000  and how it grows
 
-The tags are what a training logs: losses, a gradient norm and one per layer, learning rate, loss scale, times, memory, scores,
-and tags nobody knows. Nothing is wrong with the run, so every detector reads all of it.
+The tags are what a training logs: losses, a gradient norm and one per layer, learning rate, loss scale, times,
+memory, scores, and tags nobody knows. Nothing is wrong with the run, so every detector reads all of it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,14 @@ def make_run(points: int) -> Run:
         builder.extend(tag, t, course.get(tag, np.ones(n)) * noise, 1.7e9 + 0.2 * t)
     built = builder.build()
     segment, restarts = segments(built)
-    return Run(name="bench", path=Path("bench"), streams=[Stream("csv", "bench", built, segment, restarts)], event_list=[], problems=[], sources=[])
+    return Run(
+        name="bench",
+        path=Path("bench"),
+        streams=[Stream("csv", "bench", built, segment, restarts)],
+        event_list=[],
+        problems=[],
+        sources=[],
+    )
 
 
 def judge(view: View, detector: Any) -> int:

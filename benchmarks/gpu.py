@@ -180,7 +180,9 @@ def run(part: str, options: argparse.Namespace, limit: float) -> Ran:
     }
     started = time.monotonic()
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command(part, options), cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(
+            command(part, options), cwd=ROOT, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
         try:
             process.wait(max(1.0, limit))
             finished = True
@@ -255,7 +257,9 @@ def rows_of_syncs(part: str, ran: Ran) -> list[Row]:
     for r in records:
         what = {"blocking": "blocking calls", "to_host": "copies to the host", "reads": "item() calls"}
         base = None if r["way"] == "plain" else plain[r["size"]]
-        counts = [f"{r[key]} {name}" if base is None else f"{r[key] - base[key]:+d} {name}" for key, name in what.items()]
+        counts = [
+            f"{r[key]} {name}" if base is None else f"{r[key] - base[key]:+d} {name}" for key, name in what.items()
+        ]
         rows.append(Row(part, f"{r['size']}, {r['way']}", ", ".join(counts)))
     return rows
 
@@ -271,7 +275,9 @@ def measured(part: str, options: argparse.Namespace, limit: float) -> Iterator[R
     ran = run(part, options, limit)
     rows = ROWS[part](part, ran)
     if not ran.finished:
-        rows.append(Row(part, "time limit", f"ended after {ran.seconds:.0f} s; the rows above are what was done", False))
+        rows.append(
+            Row(part, "time limit", f"ended after {ran.seconds:.0f} s; the rows above are what was done", False)
+        )
     elif ran.code and part not in ("tests", "chain"):
         rows.append(Row(part, "exit code", str(ran.code), False))
     if not all(row.ok for row in rows):
@@ -283,7 +289,9 @@ def measured(part: str, options: argparse.Namespace, limit: float) -> Iterator[R
 def table(rows: list[Row]) -> str:
     """The rows, aligned; `!` marks what is wrong."""
     widths = [max((len(getattr(row, name)) for row in rows), default=0) for name in ("part", "what")]
-    return "\n".join(f"{' ' if row.ok else '!'} {row.part:{widths[0]}}  {row.what:{widths[1]}}  {row.result}" for row in rows)
+    return "\n".join(
+        f"{' ' if row.ok else '!'} {row.part:{widths[0]}}  {row.what:{widths[1]}}  {row.result}" for row in rows
+    )
 
 
 def device_line(device: str) -> tuple[bool, str]:

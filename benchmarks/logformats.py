@@ -2,11 +2,11 @@
 
     python benchmarks/logformats.py --samples DIR [--no-dialects] [--verbose]
 
-`DIR/index.json` is a list of ``{"file", "expected": [{"tag", "step", "value", "rank"?, "epoch"?}], "expected_events": [{"id", …}]}``.
-``step`` null: no step can be known from the text, any will do; ``value`` null: the tag must not have a finite value
-at that step; non-finite values are the strings nan, inf and -inf. An expected epoch counts where it can be seen:
-as the step of an epoch axis, or as a tag `epoch` at the same step. Of events the id (a name that has it as a prefix counts too),
-and the rank where one is expected.
+`DIR/index.json` is a list of ``{"file", "expected": [{"tag", "step", "value", "rank"?, "epoch"?}], "expected_events":
+[{"id", …}]}``. ``step`` null: no step can be known from the text, any will do; ``value`` null: the tag must not have
+a finite value at that step; non-finite values are the strings nan, inf and -inf. An expected epoch counts where it
+can be seen: as the step of an epoch axis, or as a tag `epoch` at the same step. Of events the id (a name that has it
+as a prefix counts too), and the rank where one is expected.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ def main() -> int:
         for what in (*missed, *missed_events):
             print(f"{entry['file']}: missed {json.dumps(what)}")
         if options.verbose:
-            print(f"{entry['file']}: {len(reading.points)} points, {reading.step_axis} axis; {'; '.join(reading.notes)}")
+            print(
+                f"{entry['file']}: {len(reading.points)} points, {reading.step_axis} axis; {'; '.join(reading.notes)}"
+            )
     print(f"values {values[0]} of {values[1]}, events {events[0]} of {events[1]}")
     return 0 if values[0] == values[1] and events[0] == events[1] else 1
 
@@ -85,7 +87,8 @@ def _same(a: float, b: float) -> bool:
 def _has_event(reading: Reading, expected: dict[str, Any]) -> bool:
     """Whether an event of that id says all that is expected of it; a rank may be one of several that said the same."""
     return any(
-        event.kind == expected["id"] and all(_says(event, k, v) for k, v in expected.items() if k not in ("id", "note")) for event in reading.events
+        event.kind == expected["id"] and all(_says(event, k, v) for k, v in expected.items() if k not in ("id", "note"))
+        for event in reading.events
     )
 
 

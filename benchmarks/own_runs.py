@@ -2,9 +2,9 @@
 
     python benchmarks/own_runs.py [--seeds 3]
 
-Small real trainings in numpy (softmax regression, matrix factorisation, a tanh autoencoder),
-logged every step, every fifth step or as means of ten, in which one fault is switched on at a known step or none. Loss,
-gradient norm and validation loss come from the training; times and memory from a modelled machine.
+Small real trainings in numpy (softmax regression, matrix factorisation, a tanh autoencoder), logged every step, every
+fifth step or as means of ten, in which one fault is switched on at a known step or none. Loss, gradient norm and
+validation loss come from the training; times and memory from a modelled machine.
 """
 
 from __future__ import annotations
@@ -133,18 +133,12 @@ def train(kind: str, fault: str, seed: int, steps: int, at: int) -> dict[str, An
     """Trains a model with `fault` from step `at` on -> {tag: values} for every step, NaN where nothing is logged."""
     rng = np.random.default_rng(seed)
     model = MODELS[kind](rng)
-    tags = {t: np.full(steps, np.nan) for t in ("train/loss", "train/grad_norm", "lr", "val/loss", "step_time", "data_time", "host_mem_gb")}
+    tags = {tag: np.full(steps, np.nan) for tag in ("train/loss", "train/grad_norm", "lr", "val/loss")}
     momentum = [np.zeros_like(w) for w in model.w]
     gain = 1.0
     for k in range(steps):
-        rate = model.rate * min(1.0, (k + 1) / 20) * (1.0 if fault == "divergence" else 0.6 + 0.4 * np.cos(np.pi * k / steps))
+        rate = learning_rate(model.rate, fault, k, steps, at)
         on = k >= at
-        if fault == "divergence" and on:
-            rate *= 1.02 ** (k - at)
-        if fault == "lr-zero" and on:
-            rate = 0.0
-        if fault == "lr-jump":  # the schedule starts anew
-            rate = model.rate * (0.55 + 0.45 * np.cos(np.pi * min(1.0, (k if k < at else k - at) / (0.6 * steps))))
         data = model.batch(32)
         if fault == "loss-spike" and k == at:
             data = model.spoiled(data)
@@ -158,11 +152,7 @@ def train(kind: str, fault: str, seed: int, steps: int, at: int) -> dict[str, An
             if fault == "gradient-explosion" and on:
                 gain = min(gain * 1.15, 300.0)
             grads = [g * gain for g in grads]
-            norm = float(np.sqrt(sum((g**2).sum() for g in grads)))
-            if fault == "gradient-spike" and k == at:
-                norm *= 60
-            if fault == "gradient-nan" and on:
-                norm = np.nan
+            norm = logged_norm(grads, fault, k, at)
             limit = min(1.0, 20 / norm) if norm > 0 and fault not in ("divergence", "nan-onset") else 1.0
             for w, m, g in zip(model.w, momentum, grads, strict=True):
                 m *= 0.5
@@ -171,20 +161,43 @@ def train(kind: str, fault: str, seed: int, steps: int, at: int) -> dict[str, An
             if k % 20 == 19:
                 tags["val/loss"][k] = model.loss(model.held_out)[0]
         tags["train/loss"][k], tags["train/grad_norm"][k], tags["lr"][k] = loss, norm, rate
+    return tags | machine(rng, fault, steps, at)
+
+
+def learning_rate(base: float, fault: str, k: int, steps: int, at: int) -> float:
+    """The learning rate of step k: warm-up, then a cosine, changed by `fault` from step `at` on."""
+    if fault == "lr-jump":  # the schedule starts anew
+        return base * (0.55 + 0.45 * np.cos(np.pi * min(1.0, (k if k < at else k - at) / (0.6 * steps))))
+    rate = base * min(1.0, (k + 1) / 20) * (1.0 if fault == "divergence" else 0.6 + 0.4 * np.cos(np.pi * k / steps))
+    if fault == "divergence" and k >= at:
+        rate *= 1.02 ** (k - at)
+    return 0.0 if fault == "lr-zero" and k >= at else rate
+
+
+def logged_norm(grads: list[Any], fault: str, k: int, at: int) -> float:
+    """The norm of the gradients, as logged under `fault`."""
+    norm = float(np.sqrt(sum((g**2).sum() for g in grads)))
+    if fault == "gradient-spike" and k == at:
+        norm *= 60
+    return np.nan if fault == "gradient-nan" and k >= at else norm
+
+
+def machine(rng: np.random.Generator, fault: str, steps: int, at: int) -> dict[str, Any]:
+    """Times and host memory of every step, changed by `fault` from step `at` on."""
     t = np.arange(steps)
-    tags["step_time"] = 0.3 * np.exp(0.04 * rng.standard_normal(steps)) * np.where(t < 3, 8, 1)
-    tags["data_time"] = 0.02 * np.exp(0.25 * rng.standard_normal(steps))
-    tags["host_mem_gb"] = 30 * (1 - 0.4 * np.exp(-t / (steps / 40))) + 0.1 * rng.standard_normal(steps)
+    step_time = 0.3 * np.exp(0.04 * rng.standard_normal(steps)) * np.where(t < 3, 8, 1)
+    data_time = 0.02 * np.exp(0.25 * rng.standard_normal(steps))
+    memory = 30 * (1 - 0.4 * np.exp(-t / (steps / 40))) + 0.1 * rng.standard_normal(steps)
     if fault == "throughput-drop":
-        tags["step_time"][at:] *= 1.9
+        step_time[at:] *= 1.9
     if fault == "dataloader-stall":
         slow = np.unique(at + np.cumsum(rng.integers(7, 60, 8)) - 7)
         slow = np.r_[at, slow[(slow > at) & (slow < steps)]]
-        tags["data_time"][slow] += rng.uniform(3, 9, len(slow))
-        tags["step_time"] += tags["data_time"] * (tags["data_time"] > 1)
+        data_time[slow] += rng.uniform(3, 9, len(slow))
+        step_time += data_time * (data_time > 1)
     if fault == "memory-growth":
-        tags["host_mem_gb"] += np.maximum(0, t - at) * 20 / steps
-    return tags
+        memory += np.maximum(0, t - at) * 20 / steps
+    return {"step_time": step_time, "data_time": data_time, "host_mem_gb": memory}
 
 
 # fault -> names that are right, and how far after the onset a report may be, as a share of the run
@@ -211,7 +224,15 @@ RELATED = {
     "lr-zero": {"loss-plateau", "constant-metric"},
     "gradient-explosion": {"divergence", "loss-spike", "gradient-spike", "gradient-vanishing", "overfitting"},
     "gradient-vanishing": {"loss-plateau", "constant-metric"},
-    "divergence": {"gradient-spike", "gradient-explosion", "loss-spike", "nan-onset", "inf-onset", "nonfinite-gradient", "overfitting"},
+    "divergence": {
+        "gradient-spike",
+        "gradient-explosion",
+        "loss-spike",
+        "nan-onset",
+        "inf-onset",
+        "nonfinite-gradient",
+        "overfitting",
+    },
     "dataloader-stall": {"throughput-drop"},
 }
 
@@ -236,7 +257,16 @@ def as_view(tags: dict[str, Any], every: int, restart_at: int | None = None) -> 
         builder.extend(tag, step, x)
     points = builder.build()
     segment, restarts = segments(points)
-    return View(Run(name="own", path=Path("own"), streams=[Stream("csv", "own", points, segment, restarts)], event_list=[], problems=[], sources=[]))
+    return View(
+        Run(
+            name="own",
+            path=Path("own"),
+            streams=[Stream("csv", "own", points, segment, restarts)],
+            event_list=[],
+            problems=[],
+            sources=[],
+        )
+    )
 
 
 def runs(seeds: int = 1) -> list[Made]:
@@ -264,7 +294,9 @@ def judged(made: Made) -> tuple[bool, list[str]]:
         except NotChecked:
             continue
     fault = made.label.split()[0]
-    hit = not made.names or any(f.name in made.names and f.step is not None and made.first <= f.step <= made.last for f in found)
+    hit = not made.names or any(
+        f.name in made.names and f.step is not None and made.first <= f.step <= made.last for f in found
+    )
     allowed = {*made.names, *RELATED.get(fault, set())}
     return hit, [f"{f.name} {f.tag} @{f.step}: {f.message}" for f in found if f.name not in allowed]
 

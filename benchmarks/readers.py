@@ -2,9 +2,9 @@
 
     python benchmarks/readers.py [--points N] [--file EVENTS]
 
-Makes event files of four shapes (or takes yours) and prints CPU seconds, the best of three, for all points into columns with
-every checksum checked, and how many times as long the EventAccumulator takes to load the same points. Both get the
-same files from the page cache.
+Makes event files of four shapes (or takes yours) and prints CPU seconds, the best of three, for all points into
+columns with every checksum checked, and how many times as long the EventAccumulator takes to load the same points.
+Both get the same files from the page cache.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def best(read: Callable[[], int], times: int = 3) -> tuple[float, int]:
 def accumulated(file: Path) -> int:
     accumulator = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     tags = accumulator.Tags()
-    return sum(len(accumulator.Scalars(tag)) for tag in tags["scalars"]) + sum(len(accumulator.Tensors(tag)) for tag in tags["tensors"])
+    return sum(len(accumulator.Scalars(tag)) for tag in tags["scalars"]) + sum(
+        len(accumulator.Tensors(tag)) for tag in tags["tensors"]
+    )
 
 
 def write(path: Path, events: Iterator[Event]) -> Path:
@@ -76,13 +78,19 @@ def write(path: Path, events: Iterator[Event]) -> Path:
 
 def scalars(points: int, tags: int) -> Iterator[Event]:
     for i in range(points):
-        value = Summary.Value(tag=f"grad_norm/layers.{i % tags}.weight" if tags > 5 else f"train/loss{i % tags}", simple_value=1 / (i + 1))
+        value = Summary.Value(
+            tag=f"grad_norm/layers.{i % tags}.weight" if tags > 5 else f"train/loss{i % tags}", simple_value=1 / (i + 1)
+        )
         yield Event(wall_time=1.7e9 + i / 10, step=i // tags, summary=Summary(value=[value]))
 
 
 def tensors(points: int) -> Iterator[Event]:
     for i in range(points):
-        value = Summary.Value(tag=f"loss{i % 5}", tensor=TensorProto(dtype=1, float_val=[1 / (i + 1)]), metadata=SCALARS if i < 5 else None)
+        value = Summary.Value(
+            tag=f"loss{i % 5}",
+            tensor=TensorProto(dtype=1, float_val=[1 / (i + 1)]),
+            metadata=SCALARS if i < 5 else None,
+        )
         yield Event(wall_time=1.7e9 + i / 10, step=i // 5, summary=Summary(value=[value]))
 
 

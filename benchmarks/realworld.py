@@ -133,7 +133,9 @@ def check_onset(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
 def check_verdict(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
     """Nothing graver than info on a healthy run, an error on a failed one; a silent death is a warning."""
     health, severities = truth["health"], {f.severity for f in report.findings}
-    said = f"{report.verdict}: " + ", ".join(f"{f.name} {f.tag or ''} @{f.step}" for f in report.findings[:4] if f.severity != "info")
+    said = f"{report.verdict}: " + ", ".join(
+        f"{f.name} {f.tag or ''} @{f.step}" for f in report.findings[:4] if f.severity != "info"
+    )
     if health == "healthy":
         yield Check("verdict", not severities & {"error", "warning"}, said)
     elif health == "no_data":
@@ -151,16 +153,24 @@ def check_crash(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
         events = list(report.events)
     else:
         # a traceback reaches from its header to its last line, and the truth may name either
-        events = [e for e in report.events if e.line is not None and e.fields.get("first_line", e.line) <= crash["line"] <= e.line]
+        events = [
+            e
+            for e in report.events
+            if e.line is not None and e.fields.get("first_line", e.line) <= crash["line"] <= e.line
+        ]
     words = CRASHES.get(crash["type"])
     ok = any(words is None or any(w in e.kind for w in words) for e in events)
-    yield Check("crash", ok, f"{crash['type']} in line {crash['line']}; seen: {[(e.kind, e.line) for e in report.events[:6]]}")
+    yield Check(
+        "crash", ok, f"{crash['type']} in line {crash['line']}; seen: {[(e.kind, e.line) for e in report.events[:6]]}"
+    )
 
 
 def check_labels(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
     for label in truth["labels"]:
         if label in LABELS and truth["health"] != "ambiguous" and "visible only in" not in truth["ended"]:
-            yield Check("labels", LABELS[label](report), f"{label}; found {sorted(names(report))}, ended {report.ended}")
+            yield Check(
+                "labels", LABELS[label](report), f"{label}; found {sorted(names(report))}, ended {report.ended}"
+            )
 
 
 def check_spikes(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
@@ -170,7 +180,11 @@ def check_spikes(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
     for label in labels:
         step = label.get("step", label.get("from_step"))
         near = max(label.get("step_tolerance", 0), 0.01 * length, 2)
-        hits = [f for f in report.findings if f.name in SPIKE and f.tag and leaf(f.tag) == leaf(label["tag"]) and f.step is not None]
+        hits = [
+            f
+            for f in report.findings
+            if f.name in SPIKE and f.tag and leaf(f.tag) == leaf(label["tag"]) and f.step is not None
+        ]
         ok = any(f.step - near <= step <= (f.end_step or f.step) + near for f in hits)
         yield Check("spikes", ok, f"{label['tag']} at {step}; found {[(f.name, f.step, f.end_step) for f in hits]}")
 
@@ -213,7 +227,12 @@ def table(results: dict[str, list[Check]], seconds: float) -> str:
     everything = [c for checks in results.values() for c in checks]
     clean = sum(all(c.ok for c in checks) for checks in results.values())
     lines.append(row("**sum**", everything))
-    lines += ["", f"{clean} of {len(results)} files all right, {sum(c.ok for c in everything)} of {len(everything)} checks, {seconds:.1f} s.", ""]
+    lines += [
+        "",
+        f"{clean} of {len(results)} files all right, "
+        f"{sum(c.ok for c in everything)} of {len(everything)} checks, {seconds:.1f} s.",
+        "",
+    ]
     lines += [f"- {name}: {c.column}: {c.what.strip()}" for name, checks in results.items() for c in checks if not c.ok]
     return "\n".join(lines) + "\n"
 

@@ -2,11 +2,11 @@
 
     python benchmarks/replay_cost.py [--device cuda] [--size tiny|30m|all] [--repeats N]
 
-Prints for each model: seconds of a plain step (zero_grad, forward, backward, optimizer), and as multiples of it the same step
-under the tracing engine and under detect_anomaly, the peak memory of the tracing step (GPU: torch's own count; CPU:
-growth of the process in a process of its own), and the whole diagnosis of a step with a fault in the forward or the backward
-pass (samples, precision and fixes in it), with the roll-forward and the reruns in fp64 and bf16 counted apart: the best of
-three, and the first, which finds nothing in any cache.
+Prints for each model: seconds of a plain step (zero_grad, forward, backward, optimizer), and as multiples of it the
+same step under the tracing engine and under detect_anomaly, the peak memory of the tracing step (GPU: torch's own
+count; CPU: growth of the process in a process of its own), and the whole diagnosis of a step with a fault in the
+forward or the backward pass (samples, precision and fixes in it), with the roll-forward and the reruns in fp64 and
+bf16 counted apart: the best of three, and the first, which finds nothing in any cache.
 """
 
 from __future__ import annotations
@@ -76,9 +76,11 @@ class GPT(nn.Module):
 
 
 def loss_of(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """A mean over each sample's tokens, and a penalty: a mask of zeros makes the one 0 / 0, a weight of zero the other's derivative."""
+    """A mean over each sample's tokens, 0 / 0 under a mask of zeros, and a penalty with a derivative of 0 / 0 at 0."""
     logits = model(batch["ids"][:, :-1])
-    losses = F.cross_entropy(logits.flatten(0, 1), batch["ids"][:, 1:].flatten(), reduction="none").view(len(logits), -1)
+    losses = F.cross_entropy(logits.flatten(0, 1), batch["ids"][:, 1:].flatten(), reduction="none").view(
+        len(logits), -1
+    )
     penalty = (logits.mean((1, 2)) * batch["weight"]).square().sqrt()
     return ((losses * batch["mask"]).sum(1) / batch["mask"].sum(1) + 0.1 * penalty).mean()
 
@@ -88,7 +90,10 @@ def build(size: str, device: str, fault: str | None = None) -> TrainStep:
     layers, width, heads, context, vocabulary, batch = SIZES[size]
     torch.manual_seed(0)
     model = GPT(layers, width, heads, context, vocabulary).to(device)
-    data = {"ids": torch.randint(0, vocabulary, (batch, context + 1), device=device), "mask": torch.ones(batch, context, device=device)}
+    data = {
+        "ids": torch.randint(0, vocabulary, (batch, context + 1), device=device),
+        "mask": torch.ones(batch, context, device=device),
+    }
     data["weight"] = torch.ones(batch, device=device)
     if fault is not None:
         data[FAULTS[fault]][1] = 0.0
@@ -157,7 +162,7 @@ def memory(size: str, device: str) -> float:
 
 
 def diagnosis(size: str, device: str, plain: float, fault: str) -> tuple[float, float, int, Any]:
-    """Plain steps that a diagnosis takes without and with the roll-forward and the fp64 and bf16 reruns, its reruns, its answer."""
+    """Plain steps that a diagnosis takes (without, with roll-forward, fp64 and bf16 reruns), its reruns, answer."""
     clock = time.perf_counter if device.startswith("cuda") else time.process_time
     built = build(size, device, fault)
     apart = 0.0
@@ -225,7 +230,8 @@ def lines(size: str, device: str, repeats: int) -> Iterator[str]:
         tried = [diagnosis(size, device, plain, fault) for _ in range(3)]
         without, whole, runs, culprit = min(tried, key=lambda one: one[0])
         first = tried[0]
-        yield f"  whole diagnosis, fault in the {fault} pass: {without:.1f} plain steps, the first of three {first[0]:.1f}, {runs} reruns"
+        steps = f"{without:.1f} plain steps, the first of three {first[0]:.1f}, {runs} reruns"
+        yield f"  whole diagnosis, fault in the {fault} pass: {steps}"
         yield f"    with the roll-forward and the fp64 and bf16 reruns {whole:.1f}, the first of three {first[1]:.1f}"
         yield f"    answer: {culprit.phase} {culprit.op} line {culprit.line} samples {culprit.samples}"
 

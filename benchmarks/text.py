@@ -2,13 +2,14 @@
 
     python benchmarks/text.py [--megabytes 300] [--kind mixed|alike|unlike] [--file LOG] [--rounds 3] [--untouched]
 
-All in one run, by turns, each time in a fresh process, CPU seconds of it and its children, the best of a few rounds: the reader with
-everything it does (numbers, steps, events); the best way with the `re` module that we know, which returns all ``key = value`` numbers
-of the file by key and nothing else; polars' string functions for the same, if it is installed; and ``rg -c`` or ``grep -c`` for one
-word as the floor. Peak memory is measured in a process of its own.
+All in one run, by turns, each time in a fresh process, CPU seconds of it and its children, the best of a few rounds:
+the reader with everything it does (numbers, steps, events); the best way with the `re` module that we know, which
+returns all ``key = value`` numbers of the file by key and nothing else; polars' string functions for the same, if it
+is installed; and ``rg -c`` or ``grep -c`` for one word as the floor. Peak memory is measured in a process of its own.
 
-A virtual machine gives memory that lies idle back to its host, and to fetch it again costs about two nanoseconds a byte, which are
-counted as the kernel's time of whoever asks. So each way finds memory that was in use just before; ``--untouched`` leaves that out.
+A virtual machine gives memory that lies idle back to its host, and to fetch it again costs about two nanoseconds a
+byte, which are counted as the kernel's time of whoever asks. So each way finds memory that was in use just before;
+``--untouched`` leaves that out.
 """
 
 from __future__ import annotations
@@ -42,20 +43,30 @@ def mixed(size: int, seed: int = 0) -> bytes:
         seconds = 1_790_000_000 + step
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
         new = [
-            f" [{clock}.{rng.randrange(10**6):06d}] iteration {step:8d}/ 1000000 | consumed samples: {step * 512:12d} | "
-            f"elapsed time per iteration (ms): {rng.gauss(700, 9):.1f} | learning rate: {3e-4 * min(1, step / 2000):.6E} | "
-            f"lm loss: {loss:.6E} | loss scale: 65536.0 | grad norm: {abs(rng.gauss(1, 0.2)):.3f} | number of nan iterations:   0 |"
+            f" [{clock}.{rng.randrange(10**6):06d}] iteration {step:8d}/ 1000000 | "
+            f"consumed samples: {step * 512:12d} | "
+            f"elapsed time per iteration (ms): {rng.gauss(700, 9):.1f} | "
+            f"learning rate: {3e-4 * min(1, step / 2000):.6E} | "
+            f"lm loss: {loss:.6E} | loss scale: 65536.0 | grad norm: {abs(rng.gauss(1, 0.2)):.3f} | "
+            f"number of nan iterations:   0 |"
         ]
         new += [
-            f"[rank{rank}]: step {step}: loss {loss + rng.gauss(0, 0.01):.4f}, time {rng.gauss(700, 9):.2f}ms, mfu {rng.gauss(40, 1):.2f}%"
+            f"[rank{rank}]: step {step}: loss {loss + rng.gauss(0, 0.01):.4f}, "
+            f"time {rng.gauss(700, 9):.2f}ms, mfu {rng.gauss(40, 1):.2f}%"
             for rank in range(4)
         ]
-        new.append(f"{clock},{rng.randrange(1000):03d} - INFO - step={step} loss={loss:.4f} lr={3e-4:.3e} tokens_per_sec={rng.gauss(52000, 300):.1f}")
+        new.append(
+            f"{clock},{rng.randrange(1000):03d} - INFO - step={step} loss={loss:.4f} lr={3e-4:.3e} "
+            f"tokens_per_sec={rng.gauss(52000, 300):.1f}"
+        )
         if step % 100 == 0:
             new.append(f"step {step}: train loss {loss:.4f}, val loss {loss + 0.1:.4f}")
             new.append(f"saving checkpoint to out/ckpt-{step}.pt")
         if step % 500 == 0:
-            new.append("/opt/conda/lib/python3.11/site-packages/torch/utils/data/dataloader.py:759: UserWarning: pin_memory is set")
+            new.append(
+                "/opt/conda/lib/python3.11/site-packages/torch/utils/data/dataloader.py:759: "
+                "UserWarning: pin_memory is set"
+            )
         lines += new
         total += sum(map(len, new)) + len(new)
     return ("\n".join(lines) + "\n").encode()
@@ -66,7 +77,9 @@ def alike(size: int, seed: int = 0) -> bytes:
     rng = random.Random(seed)
     n = size // 62
     return "".join(
-        f"iter {100_000 + i}: loss {rng.uniform(1, 9):.4f}, time {rng.uniform(300, 400):.2f}ms, mfu {rng.uniform(30, 50):.2f}%\n" for i in range(n)
+        f"iter {100_000 + i}: loss {rng.uniform(1, 9):.4f}, "
+        f"time {rng.uniform(300, 400):.2f}ms, mfu {rng.uniform(30, 50):.2f}%\n"
+        for i in range(n)
     ).encode()
 
 
@@ -74,7 +87,11 @@ def unlike(size: int, seed: int = 0) -> bytes:
     """No two lines have the same words: some of the metrics in any order, and a remark."""
     rng = random.Random(seed)
     letters = "abcdefghijklmnopqrstuvwxyz"
-    names = [f"{part}_{what}" for part in ("policy", "value", "aux", "total", "mask", "box") for what in ("loss", "norm", "scale", "gap")]
+    names = [
+        f"{part}_{what}"
+        for part in ("policy", "value", "aux", "total", "mask", "box")
+        for what in ("loss", "norm", "scale", "gap")
+    ]
     lines: list[str] = []
     total = 0
     while total < size:
@@ -86,8 +103,10 @@ def unlike(size: int, seed: int = 0) -> bytes:
 
 
 def by_re(path: Path) -> dict[bytes, list[float]]:
-    """All numbers of all keys with one pattern over the whole file at once, possessive, which is how `re` is fastest."""
-    pattern = re.compile(rb"\b([A-Za-z_][\w/.]*+)(?: ?[:=] ?| )(-?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?|nan|inf)(?=[\s,|%m])")
+    """All numbers of all keys, by one possessive pattern over the whole file, which is the fastest way of `re`."""
+    pattern = re.compile(
+        rb"\b([A-Za-z_][\w/.]*+)(?: ?[:=] ?| )(-?\d++(?:\.\d++)?(?:[eE][-+]?\d++)?|nan|inf)(?=[\s,|%m])"
+    )
     found: dict[bytes, list[float]] = defaultdict(list)
     for key, value in pattern.findall(path.read_bytes()):
         found[key].append(float(value))
@@ -104,9 +123,9 @@ def by_polars(path: Path) -> Any:
     import polars as pl  # type: ignore[import-not-found, unused-ignore]
 
     lines = pl.read_csv(path, has_header=False, separator="\x01", quote_char=None, new_columns=["line"])
-    pairs = lines.select(pl.col("line").str.extract_all(r"[A-Za-z_][\w/.]*(?: ?[:=] ?| )-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?").alias("pair")).explode(
-        "pair"
-    )
+    pairs = lines.select(
+        pl.col("line").str.extract_all(r"[A-Za-z_][\w/.]*(?: ?[:=] ?| )-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?").alias("pair")
+    ).explode("pair")
     return pairs.select(
         pl.col("pair").str.extract(r"^([A-Za-z_][\w/.]*)").alias("key"),
         pl.col("pair").str.extract(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)$").cast(pl.Float64),
@@ -142,11 +161,17 @@ before = peak()
 reading = read_text(Path(sys.argv[2]))
 points = reading.points
 size = sum(a.nbytes for a in (points.code, points.step, points.value, points.wall_time, points.rank)) / 1e6
-print(f"{len(points)} points, {size:.0f} MB; peak {peak() - before:.0f} MB above imports, {peak() - before - size:.0f} MB above the points")
+above = peak() - before
+print(f"{len(points)} points, {size:.0f} MB; peak {above:.0f} MB above imports, {above - size:.0f} MB above the points")
 """
 
 
-WAYS: dict[str, Callable[[Path], Any]] = {"postmortem": by_reader, "python re": by_re, "polars": by_polars, "search": by_search}
+WAYS: dict[str, Callable[[Path], Any]] = {
+    "postmortem": by_reader,
+    "python re": by_re,
+    "polars": by_polars,
+    "search": by_search,
+}
 
 
 def measure(name: str, path: Path, untouched: bool) -> None:
@@ -171,7 +196,9 @@ def main() -> int:
     parser.add_argument("--file", type=Path, help="measure on this log instead of a made one")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--untouched", action="store_true", help="leave the memory as it is found")
-    parser.add_argument("--only", choices=WAYS, help="measure one way on --file, here, and print nothing but its CPU seconds")
+    parser.add_argument(
+        "--only", choices=WAYS, help="measure one way on --file, here, and print nothing but its CPU seconds"
+    )
     options = parser.parse_args()
     if options.only:
         measure(options.only, options.file, options.untouched)
@@ -179,13 +206,23 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         path = options.file or Path(folder) / "slurm-4242.out"
         if options.file is None:
-            path.write_bytes({"mixed": mixed, "alike": alike, "unlike": unlike}[options.kind](options.megabytes * 1_000_000))
+            path.write_bytes(
+                {"mixed": mixed, "alike": alike, "unlike": unlike}[options.kind](options.megabytes * 1_000_000)
+            )
         size = path.stat().st_size / 1e6
         print(f"{path.name}: {size:.0f} MB, {options.kind}, {os.cpu_count()} cores, Python {sys.version.split()[0]}")
         seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in WAYS}
         for _ in range(options.rounds):
             for name, taken in seconds.items():
-                command = [sys.executable, __file__, "--only", name, "--file", str(path), *["--untouched"] * options.untouched]
+                command = [
+                    sys.executable,
+                    __file__,
+                    "--only",
+                    name,
+                    "--file",
+                    str(path),
+                    *["--untouched"] * options.untouched,
+                ]
                 said = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
                 taken += [(float(said[0]), float(said[1]))] if said else []
         speed: dict[str, float] = {}
@@ -194,13 +231,20 @@ def main() -> int:
                 best = min(taken, key=sum)
                 speed[name] = size / max(sum(best), 1e-9)
                 rounds = ", ".join(f"{sum(one):.2f}" for one in taken)
-                print(f"{name:12s} {sum(best):8.2f} CPU s, {best[1]:5.2f} of it in the kernel {speed[name]:8.1f} MB/s  (rounds: {rounds})")
+                print(
+                    f"{name:12s} {sum(best):8.2f} CPU s, {best[1]:5.2f} of it in the kernel {speed[name]:8.1f} MB/s  "
+                    f"(rounds: {rounds})"
+                )
             else:
                 print(f"{name:12s} not installed")
         print(f"postmortem / python re: {speed['postmortem'] / speed['python re']:.2f}x")
         warm = Path(folder) / "warm.log"
         warm.write_text("step 1 loss 2.0\n")
-        print(subprocess.run([sys.executable, "-c", _PEAK, str(warm), str(path)], capture_output=True, text=True, check=False).stdout.strip())
+        print(
+            subprocess.run(
+                [sys.executable, "-c", _PEAK, str(warm), str(path)], capture_output=True, text=True, check=False
+            ).stdout.strip()
+        )
     return 0
 
 

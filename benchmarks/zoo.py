@@ -2,9 +2,9 @@
 
     python benchmarks/zoo.py --cases DIR [--device cuda] [--only NAME] [--verbose] [--no-peer]
 
-A case is a file ``case_*.py`` with ``build(device)`` (the fields of a TrainStep as a dict) and ``TRUTH``; the lines at fault
-carry the comment ``# CULPRIT``. The localiser is given what `build` returns and nothing else. `localizer` is the adapter for
-other scorers: f(case_module) -> dict.
+A case is a file ``case_*.py`` with ``build(device)`` (the fields of a TrainStep as a dict) and ``TRUTH``; the lines
+at fault carry the comment ``# CULPRIT``. The localiser is given what `build` returns and nothing else. `localizer` is
+the adapter for other scorers: f(case_module) -> dict.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ SAME_OP = {
     **dict.fromkeys(("addmm", "mm", "bmm", "baddbmm", "linear", "einsum", "addmv", "mv"), "matmul"),
     **dict.fromkeys(("cross_entropy", "nll_loss_forward", "nll_loss2d_forward"), "nll_loss"),
     **dict.fromkeys(("log2", "log10", "log1p"), "log"),
-    "linalg_vector_norm": "norm", "rsqrt": "sqrt", "conv2d": "convolution", "float_power": "pow", "std_mean": "std", "var": "std",
+    "linalg_vector_norm": "norm", "rsqrt": "sqrt", "conv2d": "convolution", "float_power": "pow",
+    "std_mean": "std", "var": "std",
     "native_layer_norm": "layer_norm", "linalg_eigh": "eigh", "safe_softmax": "softmax",
 }  # fmt: skip
 """Names of one operator: which of them an answer uses does not matter."""
@@ -46,7 +47,8 @@ def localizer(case: Any, device: str = "cpu") -> dict[str, Any]:
     """The answer for a case module in the words of a scorer."""
     c = localize(train_step(case, device))
     return {
-        "phase": c.phase, "module": c.module, "op": c.op, "file": c.file, "line": c.line, "param": c.param, "step": c.step,
+        "phase": c.phase, "module": c.module, "op": c.op, "file": c.file, "line": c.line, "param": c.param,
+        "step": c.step,
         "samples": None if c.samples is None else list(c.samples), "precision_only": c.precision_only,
         "fixes": [f.name for f in c.fixes if f.cured],
         "suggestion": c.suggestion, "how": list(c.how), "established": c.established, "cause": c.cause,
@@ -73,7 +75,13 @@ def anomaly(case: Any, device: str = "cpu") -> dict[str, Any]:
                 name = re.search(r"Function '(\w+?)Backward\w*' returned nan", str(error))
                 text = "\n".join(str(w.message) for w in caught)
                 lines = [int(n) for f, n in re.findall(r'File "([^"]+)", line (\d+)', text) if f == case.__file__]
-                return {"phase": phase, "op": name and name[1], "file": case.__file__, "line": lines[-1] if lines else None, "step": k}
+                return {
+                    "phase": phase,
+                    "op": name and name[1],
+                    "file": case.__file__,
+                    "line": lines[-1] if lines else None,
+                    "step": k,
+                }
         if phase == "forward":
             return {"phase": phase, "step": k}
         built["optimizer"].step()
@@ -142,7 +150,21 @@ def score(cases: list[Any], ask: Any, verbose: bool) -> tuple[dict[str, list[int
             table[name][1] += 1
         wrong = [name for name, right in result.items() if not right and name not in ("located", "all")]
         if verbose and wrong:
-            shown = {k: answer.get(k) for k in ("phase", "module", "op", "line", "samples", "precision_only", "fixes", "step", "established", "how")}
+            shown = {
+                k: answer.get(k)
+                for k in (
+                    "phase",
+                    "module",
+                    "op",
+                    "line",
+                    "samples",
+                    "precision_only",
+                    "fixes",
+                    "step",
+                    "established",
+                    "how",
+                )
+            }
             print(f"  {case.__name__}: wrong {wrong}: {shown}")
     return table, blamed, healthy
 
@@ -161,7 +183,9 @@ def main() -> int:
     peers = [("localize", localizer)] + ([] if options.no_peer else [("detect_anomaly", anomaly)])
     for name, ask in peers:
         started = time.perf_counter()
-        table, blamed, healthy = score(cases, lambda case, ask=ask: ask(case, options.device), options.verbose and ask is localizer)
+        table, blamed, healthy = score(
+            cases, lambda case, ask=ask: ask(case, options.device), options.verbose and ask is localizer
+        )
         print(f"{name}: {len(cases)} cases on {options.device}, {time.perf_counter() - started:.1f} s")
         for key, (right, asked) in table.items():
             if asked:

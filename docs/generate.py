@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 WRITTEN = "<!-- Written by docs/generate.py (`make docs`): change the code, not this page. -->"
 SECTIONS = (
     *("What it looks for", "Why it matters", "How", "Typical causes", "What to try", "Known false positives", "Known false positive"),
-    *("What it changes", "When it is tried", "What a cure says"),
+    *("What it changes", "When it is tried", "What a cure means"),
 )
 SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):", re.M)
 WIDTH = 100

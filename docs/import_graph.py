@@ -51,7 +51,12 @@ def modules(package: Path) -> dict[str, Path]:
 
 def imports(known: Mapping[str, Path]) -> list[Import]:
     """Every import of one of these modules by another, in order."""
-    found = {Import(name, target, line) for name, path in known.items() for target, line in _imports_of(name, path, known) if target != name}
+    found = {
+        Import(name, target, line)
+        for name, path in known.items()
+        for target, line in _imports_of(name, path, known)
+        if target != name
+    }
     return sorted(found)
 
 
@@ -94,7 +99,9 @@ def child(module: str, package: str) -> str | None:
     return f"{package}.{module[len(package) + 1 :].partition('.')[0]}"
 
 
-def inside(package: str, known: Mapping[str, Path], found: list[Import]) -> tuple[Graph, dict[tuple[str, str], list[Import]]]:
+def inside(
+    package: str, known: Mapping[str, Path], found: list[Import]
+) -> tuple[Graph, dict[tuple[str, str], list[Import]]]:
     """The graph between the nodes of a package, and the imports that make each of its edges."""
     graph: Graph = {node: set() for module in known if (node := child(module, package))}
     edges = defaultdict(list)
@@ -222,6 +229,7 @@ def page(known: Mapping[str, Path], found: list[Import]) -> str:
 
 
 def main() -> int:
+    """Writes the page, or checks it; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()

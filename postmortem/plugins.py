@@ -11,8 +11,8 @@ group                               decorator               what is registered
 ``postmortem.checkpoint_formats``   ``@checkpoint_format``  a subclass of `CheckpointFormat`
 ``postmortem.detectors``            ``@detector``           a subclass of `BaseDetector`
 ``postmortem.diagnoses``            ``@diagnosis``          a class with `name`, `priority`, `diagnose`
-``postmortem.reporters``            ``@reporter(name)``     a function of a `Report` and `RenderOptions` that gives a str
-``postmortem.fixes``                ``@fix``                a subclass of `BaseFix`, tried on a failing step (needs torch)
+``postmortem.reporters``            ``@reporter(name)``     a function from `Report` and `RenderOptions` to str
+``postmortem.fixes``                ``@fix``                a subclass of `BaseFix` (needs torch)
 ==================================  ======================  ==========================================================
 """
 

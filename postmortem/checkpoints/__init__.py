@@ -1,8 +1,8 @@
-"""Saved weights: finds, maps, checks and reads saved state; knows nothing of training steps.
+"""Checkpoints: finds, maps, checks and reads saved state; independent of training steps.
 
-`find` tells checkpoints by their names and needs no torch; `health` reads their tensors; `of_run` is what a scan asks
-of a run's checkpoints; `read` gives the content of one; `FORMATS` are the file formats. The package can be called:
-``postmortem.checkpoints("runs/exp7")`` is `postmortem.api.checkpoints`.
+`find` recognises checkpoints by their names and needs no torch; `health` reads their tensors; `of_run` checks the
+checkpoints of a run for a scan; `read` gives the content of one; `FORMATS` are the file formats. A call of the package,
+``postmortem.checkpoints("runs/exp7")``, is `postmortem.api.checkpoints`.
 """
 
 from __future__ import annotations

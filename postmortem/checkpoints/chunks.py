@@ -1,8 +1,8 @@
-"""One chunk of a saved tensor: read, and reduced while it lies in the cache.
+"""One chunk of a saved tensor: read, and reduced while it is in the cache.
 
 A chunk is read so that it lies within a cache line as it does in the file: where the two differ, as they do for most
 tensors of a safetensors file, some processors copy at a sixth of the speed. Files are read, not mapped: one that is
-cut while it is looked at must end in a message, and touching a mapped page that is gone would end the process.
+truncated meanwhile must end in a message, and access to a mapped page that no longer exists would end the process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     Bytes = NDArray[np.uint8]
     Values = NDArray[np.floating[Any]]
 
-CHUNK = 2 * 2**20  # smaller ones have threads wait for the interpreter more often, larger ones leave the cache
+CHUNK = 2 * 2**20  # with smaller ones threads wait for the interpreter more often; larger ones do not fit the cache
 _LINE = 64  # bytes of a cache line
 _PAGE = 2 * 2**20  # bytes of a huge page
 _OPEN = 8  # files that a thread keeps open
-_ROW = 8192  # products of more than 10,000 numbers are shared out to threads of the BLAS, over which ours would quarrel
+_ROW = 8192  # BLAS spreads products of more than 10,000 numbers over threads of its own, which compete with ours
 _ROWS = 512  # numpy lets other threads run during products of more than 500 rows only
 _TINY = 1e-24  # float32 squares of which less than this is left may have underflowed
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -39,8 +39,8 @@ _NUMPY: dict[torch.dtype, np.dtype[Any]] = {torch.float32: np.dtype(np.float32),
 
 @dataclass(slots=True)
 class Sums:
-    """What is known of one chunk, or of several: `largest` and `norm` are over the finite values, `changed` is the norm
-    of the difference to the checkpoint before, `before` the norm of that one."""
+    """The sums of one or more chunks: `largest` and `norm` are over the finite values, `changed` is the norm of the
+    difference to the previous checkpoint, `before` the norm of the previous checkpoint."""
 
     nan: int = 0
     posinf: int = 0
@@ -62,10 +62,10 @@ class Sums:
 
 
 class Buffers:
-    """What one thread reads two chunks into, and what it widens 16-bit numbers into."""
+    """The buffers of one thread: for two chunks, and for 16-bit numbers widened to 32 bits."""
 
     def __init__(self) -> None:
-        # in one array, for which numpy asks for huge pages: its share of small ones took a tenth of the time for a GiB
+        # one array, for which numpy requests huge pages: faults of small pages took a tenth of the time for a GiB
         memory = np.empty(8 * CHUNK + _PAGE, np.uint8)
         halves = memory[-memory.ctypes.data % _PAGE :][: 8 * CHUNK].reshape(2, 4 * CHUNK)
         self.raw = [half[: CHUNK + _LINE] for half in halves]
@@ -73,7 +73,7 @@ class Buffers:
 
 
 class Files:
-    """Files opened when they are first read, and closed together: at the end, or where there are many."""
+    """Files that are opened at the first read and closed together: at the end, or when there are too many."""
 
     def __init__(self) -> None:
         self._handles: dict[Path, int] = {}
@@ -97,7 +97,7 @@ class Files:
         return self._handles[path]
 
     def read(self, path: Path, offset: int, nbytes: int, itemsize: int, raw: Bytes) -> Bytes:
-        """uint8[nbytes], which lies in `raw`. UnreadableCheckpoint where the file ends before, or its disk gives an error."""
+        """uint8[nbytes], a view of `raw`. Raises UnreadableCheckpoint if the file is too short or cannot be read."""
         start = offset % _LINE if offset % itemsize == 0 else 0
         data, done = raw[start : start + nbytes], 0
         try:
@@ -117,9 +117,9 @@ def _unreadable(path: Path, what: str, offset: int) -> UnreadableCheckpoint:
 
 
 def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
-    """The real numbers in `data`, as float32 or float64, and what is known of them. 16-bit ones are widened into `wide`."""
+    """The real numbers in `data` as float32 or float64, and their sums. 16-bit numbers are widened into `wide`."""
     if dtype.to_real().itemsize == 2:
-        largest = _largest_of_16_bits(data, dtype.to_real())  # first: the wider numbers push `data` out of the cache
+        largest = _largest_of_16_bits(data, dtype.to_real())  # first: the wider numbers evict `data` from the cache
         values = _widened(data, dtype, wide)
     else:
         values = _widened(data, dtype, wide)
@@ -134,7 +134,7 @@ def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
 
 
 def look_at_bytes(data: Bytes, dtype: torch.dtype) -> Sums:
-    """As `look`, for the 8-bit types: how often each of the 256 occurs says everything."""
+    """As `look`, for 8-bit types, from the counts of the 256 values."""
     counts, table = torch.bincount(torch.from_numpy(data), minlength=256).numpy(), _table(dtype).astype(np.float64)
     nan, posinf, neginf = (int(counts[which].sum()) for which in (np.isnan(table), np.isposinf(table), np.isneginf(table)))
     there = np.isfinite(table) & (counts > 0)
@@ -143,7 +143,7 @@ def look_at_bytes(data: Bytes, dtype: torch.dtype) -> Sums:
 
 
 def compare(values: Values, data: Bytes, dtype: torch.dtype, wide: Values, sums: Sums) -> None:
-    """Adds to `sums` how far `values`, which are lost in it, are from those in `data`."""
+    """Adds to `sums` the difference between `values`, which are overwritten, and those in `data`."""
     other = _widened(data, dtype, wide)
     sums.before = _norm(other)
     sums.changed = _norm(np.subtract(values, other, out=values))
@@ -161,12 +161,12 @@ def _widened(data: Bytes, dtype: torch.dtype, wide: Values) -> Values:
 
 
 def _largest(values: Values) -> float:
-    """The largest magnitude; NaN or infinite where any value is."""
+    """The largest magnitude; NaN or infinite if any value is."""
     return max(float(values.max()), -float(values.min()))
 
 
 def _largest_of_16_bits(data: Bytes, dtype: torch.dtype) -> float:
-    """The same from the bits, half as many bytes: without their sign they are in the order of the magnitudes."""
+    """The same from the bits, which without the sign bit sort like the magnitudes: half as many bytes to read."""
     bits = max(int(np.maximum.reduce(data.view(np.int16))), int(np.maximum.reduce(data.view(np.uint16))) & 0x7FFF)
     if dtype == torch.bfloat16:  # the upper half of a float32
         return float(np.uint32(bits << 16).view(np.float32))
@@ -195,5 +195,5 @@ def _squares(values: Values) -> float:
 
 @functools.cache
 def _table(dtype: torch.dtype) -> Values:
-    """float32[256]: what each byte stands for in an 8-bit type."""
+    """float32[256]: the value of each byte in an 8-bit type."""
     return torch.arange(256, dtype=torch.uint8).view(dtype).float().numpy()

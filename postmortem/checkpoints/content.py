@@ -1,8 +1,8 @@
-"""Reads what a checkpoint holds, without running anything that is pickled in it.
+"""Reads the content of a checkpoint, without running pickled code.
 
-A file gives its content as it is; a folder a dict by file name without ending, with shards joined under the name of
-their index and small JSON parsed. Formats: torch zip and legacy files (``weights_only=True``), safetensors, sharded
-``*.index.json``, torch.distributed.checkpoint.
+A file gives its content unchanged; a folder gives a dict by file name without suffix, with shards joined under the
+name of their index and small JSON files parsed. Formats: torch zip and legacy files (``weights_only=True``),
+safetensors, sharded ``*.index.json``, torch.distributed.checkpoint.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _JSON_LIMIT = 64 * 2**20
 
 @dataclass(slots=True)
 class Saved:
-    """What a checkpoint holds. `step` is what it says of itself (content, else name); `problems` are the parts of a
+    """The content of a checkpoint. `step` comes from the content, else from the name; `problems` are the parts of a
     folder that could not be read."""
 
     path: Path
@@ -37,13 +37,13 @@ class Saved:
     step: int | None
     problems: list[Problem] = field(default_factory=list)
     counted: bool = False
-    """`step` is the number of steps that the optimizer counted, as nothing else says it."""
+    """`step` is the number of steps that the optimizer counted, as no other step is recorded."""
 
 
 def read_saved(path: Path, *, trust: bool = False) -> Saved:
-    """Reads a checkpoint, file or folder. `trust` unpickles whatever is in it: only for files of one's own.
+    """Reads a checkpoint, file or folder. `trust` unpickles everything: only for trusted files.
 
-    UnreadableCheckpoint where a file, or everything in a folder, cannot be read.
+    Raises UnreadableCheckpoint if a file, or everything in a folder, cannot be read.
     """
     if not path.exists():
         raise UnreadableCheckpoint(Problem(path=str(path), what="no such checkpoint"))
@@ -63,9 +63,9 @@ def read_saved(path: Path, *, trust: bool = False) -> Saved:
 
 
 def _optimizer_count(content: Any) -> int | None:
-    """How many steps an optimizer in `content` has done, by its own count (Adam and its kin keep one per parameter)."""
+    """The number of steps of an optimizer in `content`, by its own count (Adam keeps one per parameter)."""
     level: dict[int, Any] = {0: content}
-    for _ in range(4):  # of containers in containers, where one that stands in several places counts once
+    for _ in range(4):  # levels of nested containers; one that occurs several times counts once
         for held in level.values():
             if isinstance(held, dict) and isinstance(held.get("state"), dict) and "param_groups" in held:
                 counts = [plain_number(s.get("step")) for s in held["state"].values() if isinstance(s, dict)]
@@ -113,7 +113,8 @@ def _read_shards(folder: Path, files: list[str], trust: bool, problems: list[Pro
         if isinstance(shard, dict):
             joined.update(shard)
         else:
-            problems.append(Problem(path=str(folder / name), what=f"no shard: it holds a {type(shard).__name__}, not named tensors", lost="the file"))
+            what = f"not a shard: it contains a {type(shard).__name__}, not named tensors"
+            problems.append(Problem(path=str(folder / name), what=what, lost="the file"))
     return joined
 
 
@@ -128,10 +129,10 @@ def _read_json(path: Path, problems: list[Problem]) -> Any:
 def read_file(path: Path, *, trust: bool = False) -> Any:
     """The content of one file, tensors on the CPU.
 
-    UnreadableCheckpoint says whether it is damaged, refused or of no known format.
+    Raises UnreadableCheckpoint if it is damaged, refused or of no known format.
     """
     if not path.is_file():
-        what = "no file, but a device or a pipe" if path.exists() else "missing: an index names this file"
+        what = "not a regular file, but a device or a pipe" if path.exists() else "missing: an index lists this file"
         raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="its weights"))
     try:
         return _format_of(path).read(path, trust=trust)
@@ -144,5 +145,5 @@ def read_file(path: Path, *, trust: bool = False) -> Any:
 def _format_of(path: Path) -> type[CheckpointFormat]:
     found = format_of(path)
     if found is None:
-        raise ValueError("no checkpoint format claims it")
+        raise ValueError("no known checkpoint format")
     return found

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.formats import CheckpointFormat
 
 _JSON_LIMIT = 25 * 2**20  # JSON takes up to thirty times its size in memory
-_SHOWN = 20  # missing files that are named one by one
+_SHOWN = 20  # missing files that are listed one by one
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class FileMap:
     stamps: dict[Path, Stamp] = field(default_factory=dict)
 
     def changed(self) -> set[Path]:
-        """The files that were written since they were opened: what lies where in them is no longer known."""
+        """The files that were written after they were opened: the places of their tensors are no longer known."""
         return {path for path, stamp in self.stamps.items() if stamp_of(path) != stamp}
 
     def add(self, path: Path, found: type[CheckpointFormat], *, prefix: str = "", trust: bool = False) -> Any:
@@ -56,7 +56,7 @@ class FileMap:
         return held.content
 
     def guarded(self, path: Path, read: Callable[[], Any]) -> Any:
-        """What `read` returns; None where it raises, which becomes a Problem of `path`."""
+        """The result of `read`; None if it raises, which becomes a Problem of `path`."""
         try:
             return read()
         except UnreadableCheckpoint as error:
@@ -69,7 +69,7 @@ class FileMap:
 def map_files(path: Path, *, trust: bool = False) -> FileMap:
     """The map of a checkpoint, file or folder. Damage is in `problems`; nothing is raised for content.
 
-    `trust` unpickles whatever is in it: only for files of one's own.
+    `trust` unpickles everything: only for trusted files.
     """
     found = FileMap()
     folder = path.is_dir()
@@ -85,7 +85,7 @@ def map_files(path: Path, *, trust: bool = False) -> FileMap:
         prefix = "" if len(files) == 1 or file.suffix == ".safetensors" else file.name.partition(".")[0] + "."
         contents[file.stem] = _add_file(found, file, prefix, trust)
     if not found.pieces and not found.problems:
-        what = "no saved weights in this folder" if folder else "no tensors in it"
+        what = "no saved weights in this folder" if folder else "no tensors in this file"
         found.problems.append(Problem(path=str(path), what=what))
     for extra in _json_files(path, ".json"):
         contents.setdefault(extra.stem, _json(extra))
@@ -116,7 +116,7 @@ def _json(path: Path) -> Any:
         small = path.stat().st_size < _JSON_LIMIT
         return json.loads(path.read_text(encoding="utf-8", errors="replace")) if small else None
     except (OSError, ValueError, RecursionError):
-        return None  # it gives no step then; `read_saved` reports it where it matters
+        return None  # no step then; `read_saved` reports it if it matters
 
 
 def _json_files(folder: Path, ending: str) -> list[Path]:
@@ -130,14 +130,14 @@ def _missing_shards(folder: Path, there: set[str]) -> Iterator[Problem]:
     for index in _json_files(folder, ".index.json"):
         missing = sorted(set(shards_named(_json(index))) - there)
         for name in missing[:_SHOWN]:
-            yield Problem(path=str(folder / name), what=f"missing: {index.name} names this file", lost="its weights")
+            yield Problem(path=str(folder / name), what=f"missing: {index.name} lists this file", lost="its weights")
         if len(missing) > _SHOWN:
-            what = f"{len(missing) - _SHOWN} more files that it names are missing"
+            what = f"{len(missing) - _SHOWN} more files that it lists are missing"
             yield Problem(path=str(index), what=what, lost="their weights")
 
 
 def optimizer_count(found: FileMap) -> int | None:
-    """The steps that the optimizer counted, read from its few numbers without loading weights; None where it has none."""
+    """The steps that the optimizer counted, read without loading weights; None if it counts none."""
     counts = [p for p in found.pieces if p.name.endswith(".step") and ".state." in f".{p.name}" and math.prod(p.shape) == 1]
     seen = []
     for piece in counts[:64]:
@@ -145,7 +145,7 @@ def optimizer_count(found: FileMap) -> int | None:
             with piece.path.open("rb") as f:
                 f.seek(piece.offset)
                 data = bytearray(f.read(piece.nbytes))
-        except OSError:  # gone since it was listed
+        except OSError:  # deleted after it was listed
             continue
         if len(data) == piece.nbytes == piece.dtype.itemsize:
             seen.append(torch.frombuffer(data, dtype=piece.dtype).item())

@@ -36,7 +36,7 @@ STEP_KEYS = (
     "update",
     "num_updates",
 )
-"""Where a checkpoint says how far the training was, in the order they are believed."""
+"""Keys under which checkpoints store their step, in order of priority."""
 
 STATE_FILES = ("trainer_state.json", "state.json", "train_state.json", "training_state.json", "meta.json", "metadata.json", "progress.json")
 _BIN = re.compile(r"(pytorch_model|model|adapter_model|consolidated|checkpoint|ckpt|weights).*\.bin$", re.I)
@@ -213,21 +213,26 @@ def companions_of(path: Path) -> list[Path]:
 
 
 def step_in_name(stem: str) -> int | None:
-    """The step that a name like ``step_000099``, ``epoch=3-step=400``, ``ckpt-90``, ``model_100`` or ``100`` says, or None.
+    """The step that a name like ``step_000099``, ``epoch=3-step=400``, ``ckpt-90``, ``model_100`` or ``100`` has.
 
-    The number of an epoch is no step.
+    None if it has none; an epoch number is not a step.
     """
     named = list(_NAMED_STEP.finditer(stem))
     match = named[-1] if named else None
     if match is None:
         numbers = list(_LAST_NUMBER.finditer(_EPOCH.sub("", stem)))
         match = numbers[-1] if numbers and len(numbers[-1].group(1)) < 10 else None
-    return None if match is None else int(match.group(1)) * (1000 if match.group(2) else 1)
+    if match is None:
+        return None
+    return int(match.group(1)) * (1000 if match.group(2) else 1)
 
 
 def named_step(path: Path) -> int | None:
-    """The step of a checkpoint whose name or JSON file says that it is one: not of ``model_3.pt``, which may count epochs, nor of
-    Lightning's ``.ckpt``, whose name may count the steps of two optimizers."""
+    """The step of a checkpoint whose name or JSON file calls it a step.
+
+    None for ``model_3.pt``, which may count epochs, and for Lightning's ``.ckpt``, whose name may count the steps
+    of two optimizers.
+    """
     if path.suffix == ".ckpt" and path.is_file():
         return None
     stem = path.name if path.is_dir() else _stem(path.name)
@@ -235,9 +240,9 @@ def named_step(path: Path) -> int | None:
 
 
 def by_epochs(checkpoints: list[Checkpoint], last_step: int | None) -> list[Checkpoint]:
-    """The checkpoints, those named by their epoch with that as their step where the log counts epochs as well.
+    """The checkpoints; those named by epoch get it as their step if the log counts epochs as well.
 
-    It does where the newest epoch saved is the log's `last_step`, give or take what lies between two savings.
+    The log does so if its `last_step` is the newest saved epoch, within the distance of two checkpoints.
     """
     epochs = {c.path: int(m.group(1)) for c in checkpoints if c.step is None and (m := _EPOCH_NUMBER.search(os.path.basename(c.path)))}
     counts = sorted(set(epochs.values()))
@@ -256,19 +261,19 @@ def _step_in_json(path: Path) -> int | None:
             return None
         content = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (OSError, ValueError, RecursionError):
-        return None  # a damaged state file only costs the step that it would have told
+        return None  # without its state file a checkpoint only lacks its step
     return step_in(content)
 
 
 def plain_number(value: Any) -> Any:
-    """A tensor or numpy scalar as the number in it; anything else as it is."""
+    """A tensor or numpy scalar as a Python number; anything else unchanged."""
     if getattr(value, "is_meta", False):  # a tensor whose bytes were not read
         return None
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 
 def step_in(content: object, depth: int = 3) -> int | None:
-    """The step that a loaded state says under one of the usual keys, also some levels down; None where it does not."""
+    """The step that a loaded state has under one of the usual keys, also in nested dicts; None if it has none."""
     if depth < 0 or not isinstance(content, dict):
         return None
     if (lightning := _lightning_step(content)) is not None:

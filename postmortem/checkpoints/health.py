@@ -1,7 +1,6 @@
-"""Health of saved weights: what is not finite, how large they are, what changed most since the checkpoint before.
+"""Health of saved weights: non-finite values, norms, and changes since the previous checkpoint.
 
-A few threads take spans of the files and look at them chunk by chunk, so that a checkpoint of any size takes tens of
-MiB of memory.
+A few threads read spans of the files chunk by chunk, so that a checkpoint of any size needs tens of MiB of memory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from postmortem.checkpoints.formats.shared.pieces import Piece
 
-_SPAN = 16 * CHUNK  # what a thread takes at a time
+_SPAN = 16 * CHUNK  # the bytes that a thread takes at a time
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
 
 
@@ -43,7 +42,7 @@ _RECORD = re.compile(r"best|min_val|max_val|metric|monitor|loss|step$", re.IGNOR
 @dataclass(slots=True)
 class TensorHealth:
     """One saved tensor. `max_abs` and `norm` are over its finite values; `change` is the norm of its difference to the
-    checkpoint before, relative to that one's norm (None: nothing to compare with)."""
+    previous checkpoint, relative to the norm there (None: nothing to compare with)."""
 
     name: str
     shape: tuple[int, ...]
@@ -70,7 +69,7 @@ class TensorHealth:
 
     @property
     def bad(self) -> bool:
-        """Non-finite, and not meant so: masks of 0 and -inf, and records such as the best metric so far, are."""
+        """Non-finite, and not by intention, as masks of 0 and -inf and records such as the best metric are."""
         if not self.nonfinite:
             return False
         mask = not self.nan and not self.posinf and self.max_abs == 0.0
@@ -80,8 +79,11 @@ class TensorHealth:
 
 @dataclass(slots=True)
 class Health:
-    """A checkpoint looked into. `finite`: every part could be read and no weight or state is non-finite; None where
-    something could not be read and the rest is finite."""
+    """The health of a checkpoint.
+
+    finite: every part could be read and no weight or state is non-finite; None if a part could not be read and the rest
+    is finite.
+    """
 
     path: str
     step: int | None
@@ -91,9 +93,10 @@ class Health:
     finite: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
-        bad = any(t.bad for t in self.tensors)
         lost = not self.tensors or any("refused" not in p.what for p in self.problems)
-        self.finite = False if bad else None if lost else True
+        self.finite = None if lost else True
+        if self.bad:
+            self.finite = False
 
     @property
     def bad(self) -> list[TensorHealth]:
@@ -115,19 +118,22 @@ def _inspect(path: Path, stamps: tuple[tuple[str, Stamp], ...]) -> Health:
 
 
 def health(path: Path, previous: Path | None = None, *, trust: bool = False) -> Health:
-    """The health of a checkpoint; with `previous`, how much each tensor changed since that one. `trust` unpickles whatever is in them."""
+    """The health of a checkpoint; with `previous`, how much each tensor changed since that one.
+
+    `trust` unpickles everything: only for trusted files.
+    """
     found = map_files(path, trust=trust)
     before = map_files(previous, trust=trust) if previous is not None else FileMap()
-    tensors = _scan(found, before)
+    tensors = tensors_of(found, before)
     return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces))
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where a tensor lies, or a chunk of a sharded one: under one name, or several (tied weights)."""
+    """The place of a tensor, or of a chunk of a sharded one, which may have several names (tied weights)."""
 
     pieces: list[Piece]
-    before: Piece | None  # the same in the checkpoint before
+    before: Piece | None  # the same tensor in the previous checkpoint
     sums: Sums = field(default_factory=Sums)
     problem: Problem | None = None
 
@@ -141,7 +147,8 @@ class _Span:
     stop: int
 
 
-def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
+def tensors_of(found: FileMap, previous: FileMap) -> list[TensorHealth]:
+    """The health of every tensor of `found`, compared with the same of `previous`. Adds to `found.problems`."""
     before = {(p.name, p.start): p for p in previous.pieces}
     groups: dict[tuple[Path, int, int], list[Piece]] = defaultdict(list)
     for p in found.pieces:
@@ -150,11 +157,12 @@ def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
             groups[p.path, p.offset, p.nbytes].append(p)
     places = [_Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()]
     _look_at(places)
-    told = {place.problem.path: place.problem for place in reversed(places) if place.problem}
+    unreadable = {place.problem.path: place.problem for place in reversed(places) if place.problem}
     changed, outdated = found.changed(), previous.changed()
     for path in sorted({place.pieces[0].path for place in places} & changed):
-        told.setdefault(str(path), Problem(path=str(path), what="written anew while it was read: look again", lost="its tensors"))
-    found.problems += told.values()
+        what = "rewritten while it was read: check it again"
+        unreadable.setdefault(str(path), Problem(path=str(path), what=what, lost="its tensors"))
+    found.problems += unreadable.values()
     for place in places:
         if place.before is not None and place.before.path in outdated:
             place.before = None
@@ -162,7 +170,7 @@ def _scan(found: FileMap, previous: FileMap) -> list[TensorHealth]:
 
 
 def _same(piece: Piece, old: Piece | None) -> Piece | None:
-    """`old`, where the two can be compared number by number."""
+    """`old`, if the two can be compared element by element."""
     return old if old is not None and (old.nbytes, old.dtype) == (piece.nbytes, piece.dtype) else None
 
 
@@ -172,7 +180,7 @@ def _look_at(places: list[_Place]) -> None:
     spans = deque(_Span(place, start, min(start + _SPAN, end)) for place, end in ends for start in range(0, end, _SPAN))
     if not spans:
         return
-    workers = min(8, os.cpu_count() or 1, len(spans))  # one more would only push the others out of the cache
+    workers = min(8, os.cpu_count() or 1, len(spans))  # more would compete for the cache
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -180,25 +188,26 @@ def _look_at(places: list[_Place]) -> None:
             try:
                 work = [pool.submit(_work, spans) for _ in range(workers)]
                 seen = chain.from_iterable(worker.result() for worker in work)
-                for span, what in sorted(seen, key=lambda one: one[0].start):  # the first problem is told, sums do not vary
+                # in order, so that the first problem is reported and the sums do not vary
+                for span, what in sorted(seen, key=lambda one: one[0].start):
                     if isinstance(what, Problem):
                         span.place.problem = span.place.problem or what
                     else:
                         span.place.sums.add(what)
             finally:
-                spans.clear()  # where one worker failed, or Ctrl-C was pressed, the others need not go on
+                spans.clear()  # if a worker failed or Ctrl-C was pressed, the others stop
     finally:
         torch.set_num_threads(threads)
 
 
 def _work(spans: deque[_Span]) -> list[tuple[_Span, Sums | Problem]]:
-    """Takes spans until none is left: what is known of each, or why it cannot be read."""
+    """Takes spans until none is left. Returns the sums of each, or the problem if it cannot be read."""
     buffers, seen = Buffers(), list[tuple[_Span, Sums | Problem]]()
     with Files() as files, np.errstate(all="ignore"):
         while spans:
             try:
                 span = spans.popleft()
-            except IndexError:  # another one took the last
+            except IndexError:  # another thread took the last one
                 break
             try:
                 seen.append((span, _span(buffers, files, span)))

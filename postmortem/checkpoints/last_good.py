@@ -1,4 +1,4 @@
-"""Which checkpoint is the last good one: one rule for scan, replay and ``postmortem checkpoints``. Needs no torch."""
+"""The last good checkpoint: one rule for scan, replay and ``postmortem checkpoints``. Needs no torch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def anything(checkpoint: Checkpoint) -> bool:
 
 
 def last_good(checkpoints: Sequence[Checkpoint], may_be: Callable[[Checkpoint], bool] = anything) -> Checkpoint | None:
-    """The newest checkpoint that `may_be` chosen and that is finite or was not looked into; None where there is none.
+    """The newest checkpoint that `may_be` chosen and that is finite or was not inspected; None if there is none.
 
     A step saved in several files of one folder (``G_60.pth``, ``D_60.pth``) is good only if none of them is
-    non-finite. Of two files of one step, the one that names the step is taken: ``latest.pt`` may be written again.
+    non-finite. Of two files of one step, the one with the step in its name is chosen: ``latest.pt`` may be overwritten.
     """
     spoiled = {_part_of(c) for c in checkpoints if c.finite is False and c.step is not None}
     good = [c for c in checkpoints if _may_be_good(c) and _part_of(c) not in spoiled and may_be(c)]
@@ -37,7 +37,7 @@ def look_for_last_good(
     look: Callable[[Checkpoint], Checkpoint],
     may_be: Callable[[Checkpoint], bool] = anything,
 ) -> Checkpoint | None:
-    """The same, with every candidate looked into before it is chosen, newest first; `look` opens one (`looked_at`)."""
+    """As `last_good`, but each candidate is inspected with `look` before it is chosen, newest first."""
     known = list(checkpoints)
     while (found := last_good(known, may_be)) is not None:
         unseen = not_looked_into(found, known)
@@ -48,14 +48,14 @@ def look_for_last_good(
 
 
 def last_good_of(found: Iterable[Health]) -> Health | None:
-    """The newest of checkpoints whose tensors were read that is finite, by the same rule; None where none is."""
+    """The newest finite checkpoint among those whose tensors were read, by the same rule; None if there is none."""
     by_path = {h.path: h for h in found}
     good = last_good([looked_at(Checkpoint(path=h.path, step=None), h) for h in by_path.values()])
     return by_path[good.path] if good is not None else None
 
 
 def not_looked_into(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Those of `checkpoint` and the other parts of its step that nobody has opened yet."""
+    """Those of `checkpoint` and the other parts of its step that were not opened yet."""
     alike = [
         c
         for c in checkpoints
@@ -65,7 +65,7 @@ def not_looked_into(checkpoint: Checkpoint, checkpoints: Iterable[Checkpoint]) -
 
 
 def looked_at(checkpoint: Checkpoint, health: Health) -> Checkpoint:
-    """The checkpoint with what `health` says of its tensors, and with its step where the name says none."""
+    """The checkpoint with the results of `health`, and with its step if the name has none."""
     return replace(
         checkpoint,
         step=checkpoint.step if checkpoint.step is not None else health.step,

@@ -1,4 +1,4 @@
-"""What a scan asks of a run's saved weights: which hold non-finite values, and their steps where names tell none.
+"""Checks the checkpoints of a run: which hold non-finite values, and the step of those whose names have none.
 
 Needs torch; without it nothing is opened.
 """
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from postmortem.core.model import Checkpoint, Event
 
 _LARGEST = 4 * 2**30
-"""Bytes of the largest checkpoint that a scan opens unasked, and of all that it opens unasked for one run."""
+"""Bytes of the largest checkpoint that a scan opens without --checkpoints, and of all that it opens so for one run."""
 _IN_ALL = 8 * _LARGEST
 _OPTIMIZER_STATE = re.compile(r"optim|exp_avg|momentum_buffer|(^|[./])state[./]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """The checkpoints of a run after some were looked into.
+    """The checkpoints of a run, some of them inspected.
 
     `opened` counts the bytes of those; `notes` are for the report.
     """
@@ -39,10 +39,10 @@ class Inspected:
 
 
 def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int | None, *, every: bool) -> Inspected:
-    """Opens checkpoints from the newest back to the first good one from before step `onset`; all of them where `every`.
+    """Opens checkpoints from the newest back to the first good one before step `onset`; with `every`, all of them.
 
-    `last` is the last step of the log. Nothing is opened where torch is not installed; of large checkpoints a note
-    says that they were left out. MissingExtra where `every` was asked for and torch is not installed.
+    `last` is the last step of the log. Without torch nothing is opened. If large checkpoints are left out, a
+    note says so. Raises MissingExtra if `every` is set and torch is not installed.
     """
     if not _has_torch():
         if every:
@@ -52,9 +52,9 @@ def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int 
     good = None
     for checkpoint in sorted(found.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True):
         if good is not None and checkpoint.step != good.step:
-            break  # the other parts of a step (G_60.pth, D_60.pth) are looked into as well
+            break  # the other parts of a step (G_60.pth, D_60.pth) are checked as well
         if not every and not _affordable(found, checkpoint):
-            what = f"{checkpoint.path} and older checkpoints were not looked into; --checkpoints does"
+            what = f"{checkpoint.path} and older checkpoints were not checked; --checkpoints checks all"
             return replace(found, notes=(*found.notes, what))
         found, seen = _look(found, checkpoint)
         if not every and seen.finite and (onset is None or (seen.step is not None and seen.step < onset)):
@@ -65,9 +65,9 @@ def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int 
 
 
 def inspect_named(found: Inspected, path: str | None) -> Inspected | None:
-    """Looks into the checkpoint `path` and the other parts of its step; None where there is nothing more to look into.
+    """Inspects the checkpoint `path` and the other parts of its step; None if there is nothing more to inspect.
 
-    That is so where all were looked into, torch is not installed, or they are larger than what a scan opens unasked.
+    That is so if all were inspected, torch is not installed, or they are larger than what a scan opens.
     """
     named = next((c for c in found.checkpoints if c.path == path), None)
     unseen = not_looked_into(named, found.checkpoints) if named is not None and _has_torch() else []
@@ -102,7 +102,7 @@ def _has_torch() -> bool:
 
 
 def _affordable(found: Inspected, checkpoint: Checkpoint) -> bool:
-    """Whether a scan opens `checkpoint` unasked, after what it has opened already."""
+    """Whether a scan opens `checkpoint` without --checkpoints, after what it has opened already."""
     size = _size(checkpoint.path)
     return size <= _LARGEST and found.opened + size <= _IN_ALL
 
@@ -116,10 +116,10 @@ def _look(found: Inspected, checkpoint: Checkpoint) -> tuple[Inspected, Checkpoi
 
 
 def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Checkpoint]:
-    """The checkpoints by step: that of the content where the name gives none for sure (``last.pt``, ``model_3.pt``).
+    """The checkpoints by step: that of the content if the name has no certain step (``last.pt``, ``model_3.pt``).
 
     No weights are read. A step far beyond the log's `last` counts something else than the log: the name's is kept.
-    Where nothing says a step (``epoch_3.pt``), the optimizer's own count is taken, if the newest is about as far as
+    If no step is recorded (``epoch_3.pt``), the optimizer's own count is used, if the newest is about as far as
     the log.
     """
     from postmortem.checkpoints.file_map import map_files, optimizer_count
@@ -140,7 +140,7 @@ def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Che
 
 
 def _size(path: str) -> int:
-    """Bytes of a file, or of the files in a folder; 0 where it vanished in the meantime."""
+    """Bytes of a file, or of the files in a folder; 0 if it was deleted meanwhile."""
     p = Path(path)
     files = [f for f in p.rglob("*") if f.is_file()] if p.is_dir() else [p]
     return sum(f.stat().st_size for f in files if f.exists())

@@ -1,4 +1,4 @@
-"""The step that saved state records, and the files that an index of shards names."""
+"""The step that a saved state records, and the files that an index of shards lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RANDOM_STATES = "random_states"  # accelerate's, as random_states_0.pkl
 
 
 def step_in_content(content: Any, path: Path) -> int | None:
-    """The step that the content says, one file of a folder at a time; else the one of the name; else the optimizer's own count."""
+    """The step in the content, one file of a folder at a time; else the step in the name."""
     step = step_in(content)
     if step is None and path.is_dir() and isinstance(content, dict):
         parts = [v for k, v in content.items() if not k.startswith(RANDOM_STATES)]  # accelerate's count micro-batches
@@ -23,7 +23,7 @@ def step_in_content(content: Any, path: Path) -> int | None:
 
 
 def shards_named(index: Any) -> list[str]:
-    """The files that an index of shards names. Names that lead out of the folder are none, nor is what is no name."""
+    """The files that an index of shards lists. Paths outside the folder and values that are not strings are ignored."""
     weights = index.get("weight_map") if isinstance(index, dict) else None
     names = {name for name in weights.values() if isinstance(name, str)} if isinstance(weights, dict) else set()
     return sorted(name for name in names if name and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts)

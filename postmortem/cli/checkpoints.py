@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("path", type=PATH)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
-@click.option("--trust", is_flag=True, help="Unpickle whatever is in them: only for files of your own.")
+@click.option("--trust", is_flag=True, help="Unpickle everything, which can run code: only for files you trust.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every tensor.")
 def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
-    """Look into the checkpoints in and below PATH, and name the last good one.
+    """Check the checkpoints in and below PATH for non-finite values and name the last good one.
 
-    Nothing that is pickled is run, unless you --trust it. Exit code 1: one holds non-finite values or cannot be read;
+    No pickled code is run unless --trust is given. Exit code 1: a checkpoint holds non-finite values or cannot be read;
     0: all are good.
     """
     found = api.checkpoints(path, trust=trust)
@@ -48,7 +48,7 @@ def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
     else:
         for h in found:
             click.echo("\n".join(health_lines(h, path, verbose=verbose)))
-        click.echo(one_line(f"last good: {good.path}") if good else "none of them is good")
+        click.echo(one_line(f"last good: {good.path}") if good else "last good: none")
     return 1 if any(h.finite is not True or h.problems for h in found) else 0
 
 

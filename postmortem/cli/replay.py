@@ -1,4 +1,4 @@
-"""``postmortem replay``: rerun the step at fault and name the culprit."""
+"""``postmortem replay``: rerun the failing step and name the culprit."""
 
 from __future__ import annotations
 
@@ -22,33 +22,39 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("target", type=PATH)
 @click.option(
-    "--recipe", metavar="FILE.py[:FUNCTION]", help="How to rebuild a step.  [default: recipe.py in or beside the run]"
+    "--recipe",
+    metavar="FILE.py[:FUNCTION]",
+    help="Python file that rebuilds a step.  [default: recipe.py in or beside the run]",
 )
-@click.option("--step", type=int, help="The step to rerun, as the log counts.  [default: where the run failed]")
+@click.option("--step", type=int, help="Step to rerun, numbered as in the log.  [default: where the run failed]")
 @click.option(
-    "--checkpoint", type=PATH, help="The weights to start from.  [default: the last good ones before the step]"
+    "--checkpoint", type=PATH, help="Checkpoint to start from.  [default: the last good one before the step]"
 )
-@click.option("--device", help="cpu, cuda, cuda:1, …  [default: cuda where there is one]")
-@click.option("--fix/--no-fix", default=True, help="Try repairs on the step at fault.  [default: --fix]")
+@click.option("--device", help="cpu, cuda, cuda:1, …  [default: cuda if available]")
+@click.option("--fix/--no-fix", default=True, help="Try fixes on the failing step.  [default: --fix]")
 @click.option(
     "--repro",
     type=click.Path(path_type=Path, file_okay=False, resolve_path=True),
     metavar="DIR",
-    help="Write a stand-alone script that shows the fault.",
+    help="Write a stand-alone script that reproduces the failure.",
 )
-@click.option("--trust", is_flag=True, help="Unpickle whatever is in the checkpoints: only for files of your own.")
+@click.option(
+    "--trust",
+    is_flag=True,
+    help="Unpickle everything in the checkpoints, which can run code: only for files you trust.",
+)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def replay(target: Path, format_: str, **options: Any) -> int:
     """Rerun the step at which a run failed and name what made it fail.
 
-    TARGET is a run's folder or log, or a checkpoint. Exit code 1: a culprit was found, 0: the replay follows the log
-    and nothing is wrong, 3: no culprit was found, and the replay does not follow the log. docs/replay.md says what may
-    be in a recipe; a small one:
+    TARGET is a run folder, a log or a checkpoint. Exit code 1: a culprit was found; 0: the replayed losses match the
+    log and nothing failed; 3: no culprit was found, and the replayed losses do not match the log. docs/replay.md
+    describes recipes; a small one:
 
     \b
     import train, postmortem
     def recipe(ctx):
-        model, optimizer = train.build()  # fresh: the checkpoint is loaded later
+        model, optimizer = train.build()  # newly initialized: the checkpoint is loaded later
         return postmortem.TrainStep(
             model.to(ctx.device),
             optimizer,
@@ -68,7 +74,7 @@ def replay(target: Path, format_: str, **options: Any) -> int:
 
 
 def _progress() -> Callable[[int, int, Any], None] | None:
-    """A bar on stderr, where somebody is looking."""
+    """A progress bar on stderr, if that is a terminal."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         return None
 

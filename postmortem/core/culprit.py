@@ -1,4 +1,4 @@
-"""What a replay answers: the culprit, the fixes that were tried, the fidelity of the rerun. Plain data, no torch."""
+"""The result of a replay: the culprit, the fixes that were tried, the fidelity. Plain data, no torch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """How faithful the rerun was: replayed losses against logged ones, to the digits that the log shows."""
+    """How closely the replayed losses match the logged ones, to the digits that the log shows."""
 
     ok: bool
     checkpoint: str | None = None
@@ -51,9 +51,9 @@ class Fidelity:
 class Culprit:
     """What made the step fail.
 
-    module: qualified name; "" for the root module or code outside any module, None where not established.
+    module: qualified name; "" for the root module or code outside any module, None if not established.
     op: the operator; in the backward phase the forward operator whose derivative fails.
-    samples: sorted indices in the batch; None where all of them, or none in particular, are at fault.
+    samples: sorted indices in the batch; None if all of them, or no particular ones, are at fault.
     """
 
     cause: Cause
@@ -68,15 +68,15 @@ class Culprit:
     samples: tuple[int, ...] | None = None
     step: int | None = None
     precision_only: bool | None = None
-    """The fault is gone in double precision; None where that was not tried."""
+    """The step does not fail in double precision; None if that was not tried."""
     fixes: tuple[Fix, ...] = ()
     fidelity: Fidelity | None = None
     how: tuple[str, ...] = ()
     established: Established = "inferred"
     suggestion: str | None = None
-    """A change of `code` that cured the step, as a unified diff."""
+    """A change of `code` that cures the step, as a unified diff."""
     fresh_state: bool | None = None
-    """Whether an empty optimizer state cures the step; None where there is no state or it was not tried."""
+    """Whether an empty optimizer state cures the step; None if there is no state or it was not tried."""
 
     def as_json(self) -> dict[str, Any]:
         """All fields as plain JSON types; NaN and the infinities are the strings "nan", "inf" and "-inf"."""
@@ -85,10 +85,10 @@ class Culprit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """The answer of a replay: what was rerun, from which checkpoint, how faithfully, and the culprit.
+    """The result of a replay: what was rerun, from which checkpoint, with which fidelity, and the culprit.
 
     fitted, unfitted: parts of the checkpoint that were loaded, and parts that were not, in words.
-    judged: False where the replay does not follow the log, so that nothing can be concluded.
+    judged: False if the replay does not match the log, so that nothing can be concluded.
     next: what to do, the best established advice first.
     """
 

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 
 _MANY = 64
-"""Series of one role in the other sources up to which each is compared; where there are more (one per layer), those of the same name."""
+"""Up to this many series of one role in the other sources, each is compared; if there are more (one per layer), only
+those of the same name."""
 
 
-def _surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
+def surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
+    """One series per tag and rank of a stream, by step, without the points that a later restart logged again."""
     points = stream.points
     if not len(points):
         return []
@@ -34,9 +36,8 @@ def _surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
             rows = rows[np.argsort(step, kind="stable")]
             step = points.take("step", rows)
         tag = points.tags[int(points.code[rows[0]])]
-        series = Series(
-            tag, roles.get(tag), int(points.take("rank", rows[0])), stream.source, step, points.value[rows], points.take("wall_time", rows)
-        )
+        rank, wall_time = int(points.take("rank", rows[0])), points.take("wall_time", rows)
+        series = Series(tag, roles.get(tag), rank, stream.source, step, points.value[rows], wall_time)
         for column in (series.step, series.value, series.wall_time):
             column.flags.writeable = False
         found.append((int(rows.min()), series))
@@ -51,20 +52,20 @@ def _survives(step: NDArray[np.int64], segment: NDArray[np.int16]) -> NDArray[np
     return step < next_start
 
 
-def _merged(found: list[Series]) -> list[Series]:
-    """Joins the same quantity read from several sources: the most precise source, and what only another one saw."""
-    kept = _Kept()
+def merged(found: list[Series]) -> list[Series]:
+    """Joins series of the same quantity: the one of the most precise source, with the points that only others have."""
+    index = _SeriesIndex()
     for series in found:
-        place = next((i for i in kept.candidates(series) if same_quantity(kept.series[i], series)), None)
+        place = next((i for i in index.candidates(series) if same_quantity(index.series[i], series)), None)
         if place is None:
-            kept.add(series)
+            index.add(series)
         else:
-            kept.series[place] = _join(kept.series[place], series)
-    return kept.series
+            index.series[place] = _join(index.series[place], series)
+    return index.series
 
 
-class _Kept:
-    """Series, found again by what `same_quantity` asks first: a log may hold a hundred thousand of them."""
+class _SeriesIndex:
+    """Series indexed by what `same_quantity` compares first, as a log may hold a hundred thousand of them."""
 
     def __init__(self) -> None:
         self.series: list[Series] = []
@@ -80,8 +81,9 @@ class _Kept:
         self._of_end[series.role or series.tag, series.tag.rsplit("/", 1)[-1]].append(place)
 
     def candidates(self, series: Series) -> list[int]:
-        """Places of series that may be the same quantity, in order; of one source it is the tag that tells."""
-        elsewhere = [places for source, places in self._of_source[series.role or series.tag].items() if source != series.source]
+        """Indices of series that may be the same quantity, in order; within one source the tag decides."""
+        by_source = self._of_source[series.role or series.tag]
+        elsewhere = [places for source, places in by_source.items() if source != series.source]
         places = self._of_tag[series.source, series.tag]
         if sum(map(len, elsewhere)) <= _MANY:
             return sorted({*places, *(i for found in elsewhere for i in found)})

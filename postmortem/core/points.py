@@ -21,7 +21,9 @@ class Points:
     `wall_time` float64[n], seconds since the epoch, NaN where unknown; `rank` int16[n], -1 where unknown.
     """
 
-    def __init__(self, tags: list[str], code: NDArray[Any], step: Any, value: NDArray[np.float64], wall_time: Any, rank: Any) -> None:
+    def __init__(
+        self, tags: list[str], code: NDArray[Any], step: Any, value: NDArray[np.float64], wall_time: Any, rank: Any
+    ) -> None:
         self.tags, self.code, self.value = tags, code, value
         self._columns: dict[str, NDArray[Any]] = {"step": step, "wall_time": wall_time, "rank": rank}
         self._by_row: dict[str, NDArray[Any]] = {}
@@ -29,11 +31,19 @@ class Points:
 
     @classmethod
     def of_rows(
-        cls, tags: list[str], code: NDArray[Any], value: NDArray[np.float64], count: NDArray[np.uint16], step: Any, wall_time: Any, rank: Any
+        cls,
+        tags: list[str],
+        code: NDArray[Any],
+        value: NDArray[np.float64],
+        count: NDArray[np.uint16],
+        step: Any,
+        wall_time: Any,
+        rank: Any,
     ) -> Points:
-        """Points of which the first `count[0]` were printed in one row, and so on; `step`, `wall_time` and `rank` are those of the rows.
+        """Points of rows: the first `count[0]` are of one row, and so on.
 
-        They take a fraction of the memory until somebody asks for a whole column.
+        `step`, `wall_time` and `rank` have one cell per row. They take a fraction of the memory until a whole column is
+        asked for.
         """
         points = cls(tags, code, np.empty(0), value, np.empty(0), np.empty(0))
         points._by_row = {"step": step, "wall_time": wall_time, "rank": rank}
@@ -82,7 +92,7 @@ class Points:
         return PointsBuilder().build()
 
     def by_tag_and_rank(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The rows sorted by tag and rank, in order of arrival within each, and where in that order the next pair begins."""
+        """Indices of the points by tag and rank, in order of arrival within each, and where each next pair begins."""
         rank = self.rank.astype(np.int32)
         rank -= rank.min(initial=0)
         width = int(rank.max(initial=0)) + 1
@@ -95,7 +105,7 @@ class Points:
 
 
 def spread(column: NDArray[Any], count: NDArray[Any], size: int) -> NDArray[Any]:
-    """Each cell of the column `count` times, `size` in all; in pieces, as repeat() makes wide integers of the counts."""
+    """Each cell of the column `count` times, `size` in all; in pieces, as repeat() widens all counts to int64."""
     out = np.empty(size, column.dtype)
     at = 0
     for start in range(0, len(column), _PIECE):
@@ -134,11 +144,15 @@ class PointsBuilder:
         self._flush()
         self._chunks.append((np.full(len(step), self.code(tag)), step, value, wall_time, rank))
 
-    def extend_columns(self, tags: list[str], code: Any, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1) -> None:
+    def extend_columns(
+        self, tags: list[str], code: Any, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1
+    ) -> None:
         """Arrays of several tags at once: `code` indexes `tags`."""
         self._flush()
         own = np.array([self.code(t) for t in tags], np.int32)
-        self._chunks.append((own[np.asarray(code)] if len(step) else np.empty(0, np.int32), step, value, wall_time, rank))
+        self._chunks.append(
+            (own[np.asarray(code)] if len(step) else np.empty(0, np.int32), step, value, wall_time, rank)
+        )
 
     def _flush(self) -> None:
         if self._rows:

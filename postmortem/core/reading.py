@@ -35,4 +35,5 @@ class Reading:
     stopped: float | None = None
     step_axis: str = "step"
     facts: dict[str, Any] = field(default_factory=dict)
-    """What the file says of the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code"; "plan" as `core.plan` reads it."""
+    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", and "plan" for
+    `core.training_length`."""

@@ -68,7 +68,7 @@ _RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("epoch", r"^(\w+/)?epochs?(_float|_frac)?$"),
         (
             "loss",
-            # no elbo, objective or kl: they may well be there to rise (a bound, a reward, the distance from a reference model)
+            # no elbo, objective or kl, which may be meant to rise: a bound, a reward, a distance from a reference model
             r"(^|[\s/_.\-\d])(loss|nll|ce|bce|mse|mae|cross[\s_\-]?entropy|crossentropyloss|cost|tel|trl)($|[\s/_.\-(\d])|loss(es)?($|[\s/_.\-(\d])|crossentropyloss|logloss|损失|損失|(^|[\s_])(perte|verlust)($|[\s_])",
         ),
     )
@@ -81,7 +81,7 @@ _NOT_A_METRIC = re.compile(
 
 
 _LONGEST = 1000
-"""Characters of a name; the patterns' time grows with the square of a name's length, and nobody names a metric in more."""
+"""Longest name that is looked at, in characters: the patterns' time grows with the square of a name's length."""
 
 
 @lru_cache(maxsize=65_536)

@@ -122,7 +122,8 @@ class Run:
     def __repr__(self) -> str:
         """One line: what it is made of; the numbers are in `frame`."""
         sources = ", ".join(f"{s.kind} {s.points}" for s in self.sources) or "no sources"
-        return f"<Run {self.name!r}: {self.n_points} points ({sources}), {len(self.event_list)} events, {len(self.problems)} problems, {self.ended}>"
+        points, events, problems = f"{self.n_points} points ({sources})", len(self.event_list), len(self.problems)
+        return f"<Run {self.name!r}: {points}, {events} events, {problems} problems, {self.ended}>"
 
     @property
     def n_points(self) -> int:
@@ -148,7 +149,12 @@ class Run:
             return np.concatenate(parts).astype(dtype, copy=False) if parts else np.empty(0, dtype)
 
         code = joined(
-            [np.array([where[t] for t in s.points.tags], np.int32)[s.points.code] if len(s.points) else np.empty(0, np.int32) for s in self.streams],
+            [
+                np.array([where[t] for t in s.points.tags], np.int32)[s.points.code]
+                if len(s.points)
+                else np.empty(0, np.int32)
+                for s in self.streams
+            ],
             np.int32,
         )
         source = joined([np.full(len(s.points), kinds.index(s.source), np.int32) for s in self.streams], np.int32)
@@ -167,10 +173,13 @@ class Run:
 
     @cached_property
     def events(self) -> pd.DataFrame:
-        """What the logs say beside numbers: run, source, rank, step, wall_time, file, line, kind, severity, message, fields."""
+        """The events of the logs: run, source, rank, step, wall_time, file, line, kind, severity, message, fields."""
         import pandas as pd
 
-        rows = [(self.name, e.source, e.rank, e.step, e.wall_time, e.file, e.line, e.kind, e.severity, e.message, e.fields) for e in self.event_list]
+        rows = [
+            (self.name, e.source, e.rank, e.step, e.wall_time, e.file, e.line, e.kind, e.severity, e.message, e.fields)
+            for e in self.event_list
+        ]
         frame = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
         return frame.astype({"rank": "Int16", "step": "Int64", "line": "Int64", "wall_time": "float64"})
 

@@ -38,4 +38,6 @@ class Series:
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Series:
         """The same series with these rows only."""
-        return Series(self.tag, self.role, self.rank, self.source, self.step[rows], self.value[rows], self.wall_time[rows])
+        return Series(
+            self.tag, self.role, self.rank, self.source, self.step[rows], self.value[rows], self.wall_time[rows]
+        )

@@ -59,6 +59,9 @@ def plan_of(view: View) -> Plan | None:
 
 
 def _epochs_done(epoch: NDArray[np.float64]) -> float:
-    """Epochs done, of the values float64[n] logged: a fraction is what is done, a whole number is one that ended, from 1 or from 0."""
+    """The number of epochs done, from the logged values float64[n].
+
+    Fractions count what is done. Whole numbers count epochs that ended, from 1 or from 0.
+    """
     counts_done = epoch[0] == 1 or bool((epoch % 1).any())
     return float(epoch.max()) + (0 if counts_done else 1)

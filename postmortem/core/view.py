@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.merge import _merged, _surviving
+from postmortem.core.merge import merged, surviving
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -50,8 +50,8 @@ class View:
     @cached_property
     def series(self) -> list[Series]:
         """The surviving history, one series per quantity and rank, without the copies of a second source."""
-        found = [s for stream in self.run.streams for s in _surviving(stream, self.run.roles)]
-        return _merged(found)
+        found = [s for stream in self.run.streams for s in surviving(stream, self.run.roles)]
+        return merged(found)
 
     def of(self, *roles: str) -> list[Series]:
         """All series of these roles, by role in the order asked for, longest first within a role."""

@@ -33,7 +33,7 @@ __getattr__, __dir__ = lazy(
 
 
 def device_summary() -> str:
-    """The devices that a replay could run on, in words; says so where torch is not installed."""
+    """One line that names the devices on which a replay could run, or says that torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         return "none: replay needs torch"
     import torch

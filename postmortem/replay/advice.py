@@ -23,10 +23,10 @@ def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, .
         return ()
     sentences = _of_the_fixes(culprit, view) or list(_nothing_cured(culprit))
     if culprit.phase == "parameters":
-        return (*sentences, f"do not resume from {checkpoint}: its state is at fault")
+        return (*sentences, f"do not resume from {checkpoint}: its state is the cause")
     if sentences:
         return (*sentences, f"then resume from {checkpoint}")
-    return (f"resume from {checkpoint}, once the fault is repaired",)
+    return (f"fix the cause, then resume from {checkpoint}",)
 
 
 def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
@@ -44,11 +44,12 @@ def _of_the_suggestion(culprit: Culprit) -> Iterator[Advice]:
     if culprit.suggestion:
         lines = culprit.suggestion.splitlines()
         new = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
-        yield Advice(Scope.LINE, f"{culprit.file}:{culprit.line}: `{' '.join(new)}` (cured the step)")
+        yield Advice(Scope.LINE, f"{culprit.file}:{culprit.line}: `{' '.join(new)}` (cures the step)")
 
 
 def _nothing_cured(culprit: Culprit) -> Iterator[str]:
     if culprit.file and culprit.op and culprit.fixes:
         shapes = [str(t["shape"]) for t in culprit.tensor.get("inputs") or () if "shape" in t]
-        given = f", of shape {' and '.join(shapes)}" if shapes else ""
-        yield f"look at what {culprit.op} is given at {culprit.file}:{culprit.line}{given}: no general repair cured it"
+        given = f" (shape {' and '.join(shapes)})" if shapes else ""
+        place = f"{culprit.file}:{culprit.line}"
+        yield f"check the input of {culprit.op} at {place}{given}: no general fix cures the step"

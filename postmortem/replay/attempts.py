@@ -1,4 +1,4 @@
-"""Rolls forward from a checkpoint, trying step numberings and learning rates until the losses follow the log."""
+"""Rolls forward from a checkpoint, trying step numberings and learning rates until the losses match the log."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 
 _NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")
 """Keys of a checkpoint that hold the next step; others hold the last one done."""
-_RUN_ON = 200  # steps to run after the fault, to compare them with the log
+_RUN_ON = 200  # steps to run after the failing step, to compare them with the log
 _UNLOGGED_LIMIT = 1000  # steps to run without a log to compare with
 
 
 @dataclass(slots=True)
 class Attempt:
-    """Steps rolled forward from the checkpoint, and how well their losses agree with the log.
+    """Steps rolled forward from the checkpoint, and how well their losses match the log.
 
-    first: the first step after the checkpoint, as this attempt numbers it. account: what of the checkpoint was loaded.
+    first: the first step after the checkpoint, as this attempt numbers it. account: the loaded parts of the checkpoint.
     """
 
     runner: StepRunner
@@ -53,9 +53,9 @@ class Attempt:
 
 
 class Attempts:
-    """The attempts of one replay, and what they share.
+    """The attempts of one replay.
 
-    path: the checkpoint. trust: unpickle whatever it holds. progress: called with (steps done, steps in all, result).
+    path: the checkpoint. trust: unpickle everything in it. progress: called with (steps done, steps in all, result).
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Attempts:
     # ---- rolling
 
     def best_attempt(self) -> Attempt:
-        """The attempt that follows the log best, of the numberings N + 1 and N and of the saved and the recipe's
-        learning rate. Raises ReplayError if the step asked for lies before the checkpoint."""
+        """The attempt whose losses match the log best, of the numberings N + 1 and N and of the saved and the recipe's
+        learning rate. Raises ReplayError if the requested step is before the checkpoint."""
         runner, account, saved = self.build()
         firsts = self.firsts(runner, saved)
         attempts = []
@@ -95,13 +95,14 @@ class Attempts:
             other = self.with_recipe_rate(best)
             best = other if other is not None and _trust(other) > _trust(best) else best
         if len(firsts) > 1 and best.fidelity.ok:
-            best.account.fitted.append(f"first step after the checkpoint: {best.first}, as the logged losses decide")
+            numbering = f"{best.first} (the numbering that matches the log)"
+            best.account.fitted.append(f"first step after the checkpoint: {numbering}")
         if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
             if self.aim.asked is not None:
-                before = f"lies before the checkpoint {self.path.name}, by the logged losses"
-                raise ReplayError(f"step {self.aim.asked} {before}: choose an earlier one")
+                before = f"is before the checkpoint {self.path.name}, according to the logged losses"
+                raise ReplayError(f"step {self.aim.asked} {before}: choose an earlier checkpoint")
             none = "no step after it can be replayed and compared with the log"
-            raise ReplayError(f"{self.path} is of the last step there is: {none}")
+            raise ReplayError(f"{self.path} is a checkpoint of the last step: {none}")
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
             best = self.attempt(runner, account, best.first, final=True)
@@ -128,14 +129,14 @@ class Attempts:
         return runner, account, saved
 
     def firsts(self, runner: StepRunner, saved: Saved) -> list[int]:
-        """The steps that may be the first after the checkpoint, the likeliest first."""
+        """The steps that may be the first after the checkpoint, most likely first."""
         given, until = runner.train_step.first_step, self.aim.step
         if given is not None:
             candidates = [int(given)]
         elif runner.train_step.batches is None and until is not None:
             candidates = [until]
         elif saved.step is None:
-            raise ReplayError(f"{self.path} does not say its step: give first_step=… in the recipe's TrainStep")
+            raise ReplayError(f"{self.path} does not record its step: set first_step=… in the recipe's TrainStep")
         else:
             levels = [saved.content, *saved.content.values()] if isinstance(saved.content, dict) else []
             keys = {key for level in levels if isinstance(level, dict) for key in _NEXT_FIRST if key in level}
@@ -145,8 +146,8 @@ class Attempts:
         possible = [c for c in candidates if until is None or c <= until + self.aim.beyond]
         self.skipped_first = len(possible) < len(candidates) and len(candidates) > 1
         if not possible:
-            checkpoint = f"the checkpoint {self.path.name}, whose first step is {candidates[0]}"
-            raise ReplayError(f"step {until} lies before {checkpoint}: choose an earlier one")
+            checkpoint = f"step {candidates[0]}, the first after the checkpoint {self.path.name}"
+            raise ReplayError(f"step {until} is before {checkpoint}: choose an earlier checkpoint")
         return possible if self.view is not None else possible[:1]
 
     def attempt(self, runner: StepRunner, account: Account, first: int, *, final: bool) -> Attempt:
@@ -184,7 +185,8 @@ class Attempts:
         try:
             done = roll(runner, first, last, watch=watch)
         except BatchError as error:
-            raise as_replay_error(f"the batch of step {error.step}", error.__cause__ or error) from error.__cause__
+            what = f"loading the batch of step {error.step}"
+            raise as_replay_error(what, error.__cause__ or error) from error.__cause__
         if done.raised is not None:
             if memory := out_of_memory(f"step {done.last} of the replay", done.raised):
                 raise memory from done.raised
@@ -204,7 +206,7 @@ class Attempts:
         return logged_losses(self.view, runner.train_step.logged, list(result.losses), masked=self.aim.masked)
 
     def run_on(self, runner: StepRunner, done: Roll) -> list[StepResult]:
-        """The steps from the fault to the step at which the log shows it, run to compare them with the log."""
+        """The steps after the failing one, up to the one at which the log shows the failure, to be compared."""
         until = self.aim.step
         if self.view is None or until is None or done.fault is None or done.raised is not None:
             return []
@@ -230,17 +232,17 @@ class Attempts:
             return None
         other = self.attempt(runner, account, best.first, final=True)
         if other.fidelity.ok:
-            only = "only with it the logged losses are reproduced"
-            account.fitted.append(f"learning rate: the recipe's, not the checkpoint's: {only}")
+            only = "only this one reproduces the logged losses"
+            account.fitted.append(f"learning rate: from the recipe, not from the checkpoint: {only}")
         return other
 
 
-_ABANDONED = "abandoned: the losses do not follow the log"
+_ABANDONED = "abandoned: the replayed losses do not match the log"
 
 
 def _trust(attempt: Attempt) -> tuple[bool, bool, float, float]:
-    """Sorts attempts: one that follows the log above one that could not be compared, and that above one that
-    differs."""
+    """Sort key of attempts: one that matches the log is better than one that could not be compared, and that is better
+    than one that differs."""
     f = attempt.fidelity
     exact = f.exact / max(1, f.compared)
     return f.ok, not f.compared, exact, -(f.max_rel_error if f.max_rel_error is not None else 0.0)

@@ -1,7 +1,7 @@
-"""From a run that failed to the culprit: the last good checkpoint, the roll forward, fidelity, and then the localiser.
+"""The replay of a failed run, from its last good checkpoint to the culprit.
 
 `replay` implements the command: it rebuilds the step with the user's recipe, loads the checkpoint, rolls forward to the
-step at fault while it compares every loss with the log, runs that step again and passes it to `localize`.
+failing step, compares every loss with the log, runs that step again and passes it to `localize`.
 """
 
 from __future__ import annotations
@@ -63,20 +63,21 @@ def replay(
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
     if found is None:
-        write = "write one (`postmortem replay --help` shows how), or give --recipe FILE.py[:function]"
+        write = "write one (see `postmortem replay --help`), or give --recipe FILE.py[:function]"
         raise ReplayError(f"no recipe.py in or beside {target}: {write}")
     view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
-    settings = dict(config if config is not None else run.config if run is not None else {})
+    if config is None:
+        config = run.config if run is not None else {}
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     where = _device(device)
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
-        made = Attempts(found, path, where, view, aim, settings, trust, progress)
+        made = Attempts(found, path, where, view, aim, dict(config), trust, progress)
         attempt = made.best_attempt()
         with (
             open(os.devnull, "w") as nowhere,
             contextlib.redirect_stdout(nowhere),
-        ):  # what the step prints has been shown once
+        ):  # the output of the step has been shown once
             culprit, judged = Verdict(made, fix=fix).of(attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
@@ -101,7 +102,7 @@ def _device(name: str | None) -> torch.device:
     try:
         found = torch.device(name)
     except RuntimeError:
-        raise ReplayError(f"no device {name!r}: cpu, cuda, cuda:1, …") from None
+        raise ReplayError(f"no such device: {name!r} (use cpu, cuda, cuda:1, …)") from None
     if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
-        raise ReplayError(f"no device {name!r} here: {torch.cuda.device_count()} CUDA devices are available")
+        raise ReplayError(f"no such device: {name!r} ({torch.cuda.device_count()} CUDA devices are available)")
     return found

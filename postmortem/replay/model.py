@@ -1,4 +1,4 @@
-"""What replay takes: `TrainStep`, returned by a recipe, and `Context`, which a recipe is given. Importing it does not import torch."""
+"""What replay takes: `TrainStep`, returned by a recipe, and `Context`, which a recipe is given. Needs no torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Writes a stand-alone script that shows the fault of one operator with torch alone.
+"""Writes a stand-alone script that reproduces the failure of one operator with torch alone.
 
 The step is run once more, and the arguments of the operator at the culprit's line (or in torch's own optimizer) are
-copied. The script calls that operator on the copies. For a fault of the backward pass it also runs the operator's
+copied. The script calls that operator on the copies. For a failure in the backward pass it also runs the operator's
 backward, unless the line is in the user's Python code that runs in that pass.
 """
 
@@ -32,7 +32,7 @@ _Call = tuple[str, Any, Any, bool]
 
 SCRIPT = '''"""{what}
 
-Needs torch and tensors.pt beside it:  python repro.py
+Needs torch, and tensors.pt in the same folder. Run:  python repro.py
 """
 
 import pathlib
@@ -49,11 +49,11 @@ def tensors(held):
 args, kwargs = torch.load(pathlib.Path(__file__).with_name("tensors.pt"), weights_only=True)
 {run}
 bad = [t for t in results if not torch.isfinite(t).all()]
-print("reproduced: not finite" if bad else "not reproduced: all finite")
+print("reproduced: non-finite values" if bad else "not reproduced: all values are finite")
 for t in bad:
     first = (~torch.isfinite(t)).nonzero()[0].tolist()
-    print(f"{{tuple(t.shape)}} {{t.dtype}}: {{int((~torch.isfinite(t)).sum())}} values are not finite, \
-the first at {{first}}")
+    print(f"{{tuple(t.shape)}} {{t.dtype}}: {{int((~torch.isfinite(t)).sum())}} non-finite values, \
+the first at index {{first}}")
 '''
 FORWARD = """out = torch.ops.aten.{op}(*args, **kwargs)
 results = tensors(out)"""
@@ -120,9 +120,9 @@ def _copy(t: torch.Tensor) -> torch.Tensor:
 
 
 def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) -> str:
-    """Writes repro.py and tensors.pt into `folder`. Returns one sentence that says so, or why it cannot be done."""
+    """Writes repro.py and tensors.pt into `folder`. Returns one sentence: the path, or why nothing was written."""
     if found.op is None or found.step is None or (found.file is None and found.phase != "optimizer"):
-        return f"no stand-alone script was written: a fault of phase {found.phase} has no single operator with a line"
+        return f"no stand-alone script was written: phase {found.phase} has no single operator with a source line"
     here = False  # the step at fault itself made the non-finite values
     for backward in {"backward": (True, False), "forward": (False, True)}.get(found.phase, (False,)):
         until: Any = "step" if found.phase == "optimizer" else "loss"
@@ -138,11 +138,11 @@ def write_repro(folder: Path, runner: StepRunner, done: Roll, found: Culprit) ->
         shown = _first_that_shows(folder, replace(found, step=step), calls, backward=False)
         if shown is not None:
             return shown
-    return f"no stand-alone script was written: {found.op} alone does not show the fault"
+    return f"no stand-alone script was written: {found.op} alone does not reproduce the failure"
 
 
 def _first_that_shows(folder: Path, found: Culprit, calls: list[_Call], *, backward: bool) -> str | None:
-    """The result of writing the first call that shows the fault; None if no call does."""
+    """The result of writing the first call that reproduces the failure; None if no call does."""
     for op, args, kwargs, _ in calls:
         forward = IN_PLACE if _in_place(op) else FORWARD
         run = (BACKWARD if backward else forward).format(op=op)
@@ -196,7 +196,7 @@ def _written(folder: Path, found: Culprit, run: str, args: Any, kwargs: Any) -> 
     )
     docstring = what.replace("\\", "\\\\").replace('"', "'")
     (folder / "repro.py").write_text(SCRIPT.format(what=docstring, run=run), encoding="utf-8")
-    return f"a stand-alone script that shows the fault: {folder / 'repro.py'}"
+    return f"a stand-alone script that reproduces the failure: {folder / 'repro.py'}"
 
 
 def _shows(run: str, args: Any, kwargs: Any) -> bool:

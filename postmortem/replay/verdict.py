@@ -1,4 +1,4 @@
-"""What a replay that was rolled forward says about the run: the culprit, or why none can be named."""
+"""Turns an attempt into an answer: the culprit, or why none can be named."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ Judged = tuple[Culprit, bool]
 
 
 class Verdict:
-    """Judges an attempt of `attempts`. fix: whether repairs are tried."""
+    """Judges an attempt of `attempts`. fix: whether fixes are tried."""
 
     def __init__(self, attempts: Attempts, *, fix: bool) -> None:
         self.attempts, self.aim, self.fix = attempts, attempts.aim, fix
 
     def of(self, attempt: Attempt) -> Judged:
-        """The culprit of the attempt. Raises ReplayError if the batches end before the step that is wanted."""
+        """The culprit of the attempt. Raises ReplayError if the batches end before the last step to run."""
         done, fidelity = attempt.roll, attempt.fidelity
-        trail = [f"rolled forward from {shown(self.attempts.path)}, steps {done.first} to {done.last}"]
+        trail = [f"reran steps {done.first} to {done.last} from checkpoint {shown(self.attempts.path)}"]
         trail += self._other_than_asked(done)
         if fidelity.compared:
             trail.append(fidelity.note)
@@ -62,8 +62,8 @@ class Verdict:
         done = attempt.roll
         if distrust and not self._where_the_log_fails(attempt, fault):
             raised = "" if done.raised is None else f" ({describe('it', done.raised)})"
-            other = "it is not the run that is replayed, so nothing is blamed"
-            trail.append(f"the replay fails at step {fault}{raised}, the log does not: {other}")
+            other = "the replay does not reproduce the run, so no culprit is named"
+            trail.append(f"the replay fails at step {fault}{raised}, but the log does not: {other}")
             return _unknown(attempt, trail, cause="none"), False
         again = run_again(attempt.runner, done, fault)
         trail.append(again.message)
@@ -77,24 +77,24 @@ class Verdict:
         return replace(found, fidelity=attempt.fidelity, how=(*trail, *found.how))
 
     def _other_than_asked(self, done: Roll) -> list[str]:
-        """A note if the step that was examined is not the one that was asked for, or is not in the log."""
+        """A note if another step than the requested one was examined, or if the requested one is not in the log."""
         asked, fault, log_ends = self.aim.asked, done.fault, self.attempts.log_ends
         if asked is None:
             return []
         beyond = log_ends is not None and asked > log_ends
-        request = f"step {asked} was asked for"
+        request = f"step {asked} was requested"
         if beyond:
-            request = f"step {asked} lies beyond the log, which ends at step {log_ends}"
+            request = f"step {asked} was requested, but the log ends at step {log_ends}"
         if fault is not None and fault < asked:
-            return [f"{request}: step {fault} comes before it and is the first at fault"]
+            return [f"{request}; step {fault}, before it, is the first that fails"]
         if done.last < asked:
-            why = ", where the batches end" if done.ended else ""
-            return [f"{request}: replayed up to step {done.last} instead{why}"]
-        return [f"{request}: nothing vouches for the steps after that"] if beyond else []
+            why = ", the end of the batches" if done.ended else ""
+            return [f"{request}; replayed only up to step {done.last}{why}"]
+        return [f"{request}; the steps after that cannot be compared with the log"] if beyond else []
 
     def _where_the_log_fails(self, attempt: Attempt, fault: int) -> bool:
-        """True if the fault lies where the log becomes non-finite. It is then the same fault, although earlier losses
-        differ (by noise whose random state was not saved)."""
+        """True if the replay fails where the log becomes non-finite. It is then the same failure, although earlier
+        losses differ (by noise whose random state was not saved)."""
         until = self.aim.step
         if until is None or not self.aim.nonfinite:
             return False
@@ -104,26 +104,26 @@ class Verdict:
 
     def _nothing_found(self, attempt: Attempt, trail: list[str], *, distrust: bool) -> Judged:
         if distrust:
-            trail.append("no fault appeared, and the replay does not follow the log: it says nothing about the run")
+            trail.append("no replayed step failed, but the losses do not match the log: nothing follows for the run")
             return _unknown(attempt, trail, cause="none"), False
-        trail.append(f"every loss, gradient and parameter stayed finite, up to step {attempt.roll.last}")
+        trail.append(f"every loss, gradient and parameter is finite up to step {attempt.roll.last}")
         return _unknown(attempt, trail, cause="none", established="observed"), True
 
     def _not_reproduced(self, attempt: Attempt, trail: list[str]) -> Judged:
-        """The log is non-finite, the replay is finite: the run continued from a bad checkpoint, or the fault was
-        transient, or the replay is not faithful."""
+        """The log is non-finite, the replay is finite: the run continued from a bad checkpoint, or the failure was
+        transient, or the replay does not reproduce the run."""
         attempts, step = self.attempts, self.aim.step
         trail = [line for line in trail if line != attempt.fidelity.note]
         for bad in self._bad_on_the_way(attempt.roll):
-            finite = f"from {attempts.path.name} every step stays finite"
-            trail.append(f"{finite}; {bad.name}, on the way, does not: the run is replayed from there")
+            finite = f"every step replayed from {attempts.path.name} is finite"
+            trail.append(f"{finite}; the later checkpoint {bad.name} is not: replaying again from there")
             good, attempts.path = attempts.path, bad
             second = attempts.best_attempt()
             if second.roll.fault is not None:
                 found, judged = self.of(second)
                 attempt.fidelity, attempt.account = second.fidelity, second.account
                 resume = f"resume from {good.name} instead"
-                trail.append(f"the run went on from {bad.name}, which is not finite: {resume}")
+                trail.append(f"the run continued from {bad.name}, which holds non-finite values: {resume}")
                 return replace(found, how=(*trail, *found.how)), judged
             attempts.path = good
         before = [r for r in attempt.roll.results if r.step != step]
@@ -131,10 +131,10 @@ class Verdict:
         earlier = compare(before, attempts.logged(attempt.runner, results[0]) if results else {})
         if not earlier.ok:
             return self._nothing_found(attempt, trail, distrust=True)
-        differs = "the log is not finite and the replay is"
+        differs = "the log is non-finite and the replay is finite"
         trail.append(
-            f"up to step {step} the replay follows the log, there {differs}: the fault did not come back "
-            "(a hardware fault, a race, or something that the recipe does not rebuild)"
+            f"the replay matches the log up to step {step}, where {differs}: the failure did not recur "
+            "(a hardware fault, a race condition, or something that the recipe does not rebuild)"
         )
         attempt.fidelity = replace(attempt.fidelity, note=f"{earlier.note}; at step {step} {differs}")
         return _unknown(attempt, trail, cause="transient", step=step), False

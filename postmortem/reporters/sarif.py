@@ -104,13 +104,13 @@ def _result(run: RunReport, finding: Finding, rule_index: int, seen: dict[str, i
 
 
 def _location(file: str, line: int | None) -> dict[str, Any]:
-    physical: dict[str, Any] = {"artifactLocation": {"uri": _uri(file)}}
+    physical: dict[str, Any] = {"artifactLocation": {"uri": file_uri(file)}}
     if line is not None:
         physical["region"] = {"startLine": line}
     return {"physicalLocation": physical}
 
 
-def _uri(file: str) -> str:
+def file_uri(file: str) -> str:
     """A relative path as a relative URI, an absolute one as ``file://``, percent-encoded."""
     path = PurePath(file)
     named = _NO_BYTES.sub("?", path.as_posix())

@@ -77,6 +77,7 @@ class ClaimedFile:
 
     @property
     def content(self) -> Content:
+        """What the file holds, as its reader says."""
         return getattr(self.reader, "content", Reader.content)
 
     @property
@@ -86,6 +87,7 @@ class ClaimedFile:
 
     @property
     def run(self) -> tuple[Path, str]:
+        """What files of one run have in common: the folder, and the name within it."""
         return self.home, self.key
 
     @property

@@ -111,7 +111,7 @@ def test_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """People see the source line in its context, the samples, the fixes, and how faithful the replay was."""
     code, out, _ = call(capsys, "replay", run)
     assert code == 1
-    for part in ("step 12", ">    13 |", "torch.log(x)", "samples of the batch: 1", "cures    drop_sample", "Fidelity: good", "zeros 3"):
+    for part in ("step 12", ">    13 |", "torch.log(x)", "samples at fault (batch indices): 1", "cures    drop_sample", "Fidelity: good", "zeros 3"):
         assert part in out, part
 
 
@@ -123,7 +123,7 @@ def test_prose_fits_a_narrow_terminal(run: Path, tmp_path: Path, capsys: pytest.
     monkeypatch.setenv("COLUMNS", "60")
     _, out, _ = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--no-fix")
     prose = out.splitlines()
-    established = prose[prose.index("How this was established:") : prose.index("What the checkpoint gave:")]
+    established = prose[prose.index("How this was established:") : prose.index("Loaded from the checkpoint:")]
     assert max(map(len, established)) <= 60
     assert any(line.startswith("    ") for line in established)
     assert "loss_of" in out
@@ -169,13 +169,13 @@ def test_repro(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     script = tmp_path / "shown" / "repro.py"
     assert "postmortem" not in script.read_text()
     said = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True, timeout=120).stdout
-    assert said.startswith("reproduced: not finite")
+    assert said.startswith("reproduced: non-finite values")
 
 
 ASKED = [
-    (11, 0, 11, "stayed finite, up to step 11"),
-    (15, 1, 12, "step 15 was asked for: step 12 comes before it and is the first at fault"),
-    (4000, 1, 12, "step 4000 lies beyond the log, which ends at step 15: step 12 comes before it and is the first at fault"),
+    (11, 0, 11, "is finite up to step 11"),
+    (15, 1, 12, "step 15 was requested; step 12, before it, is the first that fails"),
+    (4000, 1, 12, "step 4000 was requested, but the log ends at step 15; step 12, before it, is the first that fails"),
 ]
 
 
@@ -189,10 +189,10 @@ def test_step_other_than_the_one_at_fault(run: Path, capsys: pytest.CaptureFixtu
 
 
 BEYOND = [
-    ("train.batch", "replayed up to step 1008 instead"),
+    ("train.batch", "replayed only up to step 1008"),
     (
         "[train.batch(s) for s in range(5, 11)]",
-        "replayed up to step 10 instead, where the batches end",
+        "replayed only up to step 10, the end of the batches",
     ),
 ]
 
@@ -209,7 +209,7 @@ def test_step_far_beyond_a_finite_log(run: Path, tmp_path: Path, capsys: pytest.
     code, out, _ = call(capsys, "replay", short, "--recipe", tmp_path / "recipe.py", "--step", 5000, "--format", "json")
     answer = json.loads(out)
     assert (code, answer["fidelity"]["compared"], answer["fidelity"]["ok"]) == (0, 4, True)
-    assert f"step 5000 lies beyond the log, which ends at step 8: {said}" in answer["culprit"]["how"]
+    assert f"step 5000 was requested, but the log ends at step 8; {said}" in answer["culprit"]["how"]
 
 
 BAD = {
@@ -232,41 +232,41 @@ BAD = {
         [],
         "step 10 of the replay ran out of memory",
     ),
-    "no batch": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']))", [], "the step has no batch: give TrainStep batches=…"),
-    "batches of None": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']), batches=lambda s: None)", [], "batches gave None"),
+    "no batch": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']))", [], "the step has no batch: set batches=… in the TrainStep"),
+    "batches of None": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']), batches=lambda s: None)", [], "batches returned None"),
     "batches fail in torch": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.zeros(3).__getitem__)",
         [],
-        "the batch of step 10 raised IndexError: index 10 is out of bounds",
+        "loading the batch of step 10 raised IndexError: index 10 is out of bounds",
     ),
     "a worker fails": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Samples(), batch_size=None, num_workers=1))",
         [],
-        "the batch of step 10 raised ValueError: a corrupt sample in a worker at recipe.py:4",
+        "loading the batch of step 10 raised ValueError: a corrupt sample in a DataLoader worker at recipe.py:4",
     ),
     "a worker dies": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Dies(), batch_size=None, num_workers=1))",
         [],
-        "the batch of step 10 raised RuntimeError: DataLoader worker (pid(s)",
+        "loading the batch of step 10 raised RuntimeError: DataLoader worker (pid(s)",
     ),
     "batches exit": (
         "import sys; return TrainStep(model, optimizer, train.loss_of, batches=sys.exit)",
         [],
-        "the batch of step 10 ended by sys.exit(10)",
+        "loading the batch of step 10 was ended by sys.exit(10)",
     ),
     "what comes before a step exits": (
         "import sys; return TrainStep(model, optimizer, train.loss_of, batches=train.batch, before_step=lambda step: sys.exit(0))",
         [],
-        "the batch of step 10 ended by sys.exit(0) at recipe.py:13",
+        "loading the batch of step 10 was ended by sys.exit(0) at recipe.py:13",
     ),
     "memory of the recipe": ("train.torch.empty(10**15)", [], "the recipe recipe.py ran out of memory at recipe.py:13"),
     "no train step": ("return None", [], "must return a postmortem.TrainStep, not NoneType"),
     "checkpoint after the onset": ("pass", ["--checkpoint", "step_14.pt"], "is of step 14, not before step 12"),
     "step before the checkpoint": ("pass", ["--checkpoint", "step_9.pt", "--step", "7"], "is of step 9, not before step 7"),
     "step before all checkpoints": ("pass", ["--step", "2"], "no checkpoint before step 2: the earliest is"),
-    "no such device": ("pass", ["--device", "cuda:99"], "no device 'cuda:99' here"),
-    "no device at all": ("pass", ["--device", "abacus"], "no device 'abacus'"),
-    "no file at all": ("pass", ["--checkpoint", "/dev/null"], "/dev/null: no file, but a device or a pipe"),
+    "no such device": ("pass", ["--device", "cuda:99"], "no such device: 'cuda:99'"),
+    "no device at all": ("pass", ["--device", "abacus"], "no such device: 'abacus'"),
+    "no file at all": ("pass", ["--checkpoint", "/dev/null"], "/dev/null: not a regular file, but a device or a pipe"),
     "no such checkpoint": ("pass", ["--checkpoint", "nothing.pt"], "no such checkpoint"),
 }
 
@@ -320,9 +320,9 @@ def test_checkpoints(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 1
     lines = out.splitlines()
     assert lines[0].startswith("step_4.pt  step 4  good")
-    assert any(line.startswith("step_14.pt  step 14  NOT FINITE") for line in lines)
+    assert any(line.startswith("step_14.pt  step 14  NON-FINITE") for line in lines)
     assert any("model.weight" in line and "NaN" in line for line in lines)
-    assert any("changed most since the one before" in line for line in lines)
+    assert any("largest relative changes since the previous checkpoint" in line for line in lines)
     assert lines[-1] == f"last good: {run / 'step_9.pt'}"
 
 
@@ -344,7 +344,7 @@ def test_what_changed_is_told_of_the_weights(tmp_path: Path, capsys: pytest.Capt
         torch.save(saved, tmp_path / f"step_{step}.pt")
     _, out, _ = call(capsys, "checkpoints", tmp_path)
     assert [line.split("norm ")[1] for line in out.splitlines() if "norm " in line] == ["4", "6", "8"]
-    changed = [line.split(": ")[1] for line in out.splitlines() if "changed most" in line]
+    changed = [line.split(": ")[1] for line in out.splitlines() if "largest relative changes" in line]
     assert changed == ["model.w 0.5", "model.w 0.33, optimizer.state.0.exp_avg_sq 3.3e+05"]
 
 
@@ -365,7 +365,7 @@ def test_names_that_would_spoil_the_page(tmp_path: Path, capsys: pytest.CaptureF
     code, out, _ = call(capsys, "checkpoints", tmp_path)
     lines = out.splitlines()
     assert (code, len(lines), max(map(len, lines)) < 200, "\x1b" in out) == (1, 7, True, False)
-    assert lines[4:] == ["step_2.pt  step 2  NO WEIGHTS", "    none of its tensors holds floating-point numbers", "none of them is good"]
+    assert lines[4:] == ["step_2.pt  step 2  NO WEIGHTS", "    no floating-point tensors", "last good: none"]
 
 
 def test_checkpoints_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

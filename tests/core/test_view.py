@@ -24,8 +24,8 @@ def test_one_quantity_of_two_sources_is_one_series():
         series("loss", "loss", "text", [3, 2, 1, 0.5]),
         series("loss_b", "loss", "text", [9, 9, 9]),
     ]
-    merged = merge._merged(found)
-    assert [(s.tag, s.value.tolist()) for s in merged] == [("train/loss", [3, 2, 1, 0.5]), ("loss_b", [9, 9, 9])]
+    joined = merge.merged(found)
+    assert [(s.tag, s.value.tolist()) for s in joined] == [("train/loss", [3, 2, 1, 0.5]), ("loss_b", [9, 9, 9])]
 
 
 @pytest.mark.parametrize("sources", [1, 2])
@@ -36,7 +36,7 @@ def test_thousands_of_tags_are_not_compared_pair_by_pair(monkeypatch, sources):
     monkeypatch.setattr(merge, "same_quantity", lambda a, b: asked.append(None) or plain(a, b))
     found = [series(f"{s}/layer{i}", "layer_grad_norm", f"source{s}", [i, i + 1.0]) for s in range(sources) for i in range(3000)]
     found += [series(f"key{i}", None, "text", [1.0]) for i in range(3000)]
-    assert len(merge._merged(found)) == 6000
+    assert len(merge.merged(found)) == 6000
     assert len(asked) < 3 * len(found)
 
 

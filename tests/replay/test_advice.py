@@ -21,8 +21,8 @@ def test_line_then_sample_then_resume() -> None:
         suggestion="--- train.py\n+++ train.py\n@@ -7 +7 @@\n-    y = x.log()\n+    y = x.clamp(min=1e-06).log()\n",
     )
     assert advice(found, None, "ck_9.pt") == (
-        "train.py:7: `y = x.clamp(min=1e-06).log()` (cured the step)",
-        "look at sample 3 of the batch of step 12: without it the step is fine",
+        "train.py:7: `y = x.clamp(min=1e-06).log()` (cures the step)",
+        "inspect sample 3 of the batch of step 12: without it the step does not fail",
         "then resume from ck_9.pt",
     )
 
@@ -31,16 +31,16 @@ def test_overflow_names_the_precisions_that_cured() -> None:
     """An overflow of half precision is computed in what was tried and is enough, not in double where single does."""
     fixes = tuple(Fix(name=n, cured=True) for n in ("fp64", "bf16", "fp32"))
     said = advice(culprit(cause="dtype-overflow", op="mul", fixes=fixes), None, "x.pt")
-    assert said[0] == "compute train.py:7 in fp32 or bf16 in place of fp16 (the whole step in it was cured)"
+    assert said[0] == "compute train.py:7 in fp32 or bf16 instead of fp16 (tried on the whole step: cures it)"
 
 
 def test_nothing_cured_points_at_the_input() -> None:
     """Where no general repair helps, the shapes that the operator was given are what there is to look at."""
     found = culprit(op="std", tensor={"inputs": [{"shape": [1]}]}, fixes=(Fix(name="eps", cured=False),))
-    assert advice(found, None, "x.pt")[0] == "look at what std is given at train.py:7, of shape [1]: no general repair cured it"
+    assert advice(found, None, "x.pt")[0] == "check the input of std at train.py:7 (shape [1]): no general fix cures the step"
 
 
 def test_bad_state_is_not_resumed_from() -> None:
     """A checkpoint whose state is at fault is no place to go on from; without a culprit there is nothing to say."""
-    assert advice(culprit(phase="parameters"), None, "x.pt")[-1] == "do not resume from x.pt: its state is at fault"
+    assert advice(culprit(phase="parameters"), None, "x.pt")[-1] == "do not resume from x.pt: its state is the cause"
     assert advice(culprit(phase="none"), None, "x.pt") == ()

@@ -84,7 +84,7 @@ def test_resumed_with_another_learning_rate(trained: Any, function: str) -> None
     assert 30 <= result.step <= 34
     assert result.fidelity.ok
     assert "lower_lr" in {f.name for f in result.culprit.fixes if f.cured}
-    assert any("the recipe's, not the checkpoint's" in line for line in result.fitted) == (function == "recipe")
+    assert any("from the recipe, not from the checkpoint" in line for line in result.fitted) == (function == "recipe")
 
 
 def test_lost_in_the_first_step_after_a_resume(trained: Any) -> None:
@@ -274,7 +274,7 @@ def test_checkpoint_of_the_last_step(trained: Any, tmp_path: Path) -> None:
         (run / other).unlink()
     lines = (run / "progress.csv").read_text().splitlines(keepends=True)
     (run / "progress.csv").write_text("".join(lines[:22]))  # up to step 20
-    with pytest.raises(PostmortemError, match="is of the last step there is"):
+    with pytest.raises(PostmortemError, match="is a checkpoint of the last step"):
         api.replay(run, recipe=str(RUNS / "healthy.py"))
 
 
@@ -302,7 +302,7 @@ def test_noise_without_its_random_state(trained: Any, tmp_path: Path) -> None:
     result = api.replay(run, recipe=str(recipe))
     assert (result.fidelity.ok, result.judged) == (False, False)
     assert (result.step, result.culprit.phase) == (26, "backward")
-    assert any("no random state" in line for line in result.unfitted)
+    assert any(line.startswith("random state: not in the checkpoint") for line in result.unfitted)
 
 
 def test_fault_that_does_not_come_back(trained: Any, tmp_path: Path) -> None:

@@ -135,9 +135,9 @@ def test_repro_of_a_step_that_raises(tmp_path: Path, capsys: pytest.CaptureFixtu
     """--repro gets the operator's inputs although the step does not come to its end."""
     code, out, _ = _call(capsys, "replay", _trained(tmp_path, "samples"), "--repro", tmp_path / "shown")
     assert code == 1
-    assert "a stand-alone script that shows the fault" in out
+    assert "a stand-alone script that reproduces the failure" in out
     said = subprocess.run([sys.executable, str(tmp_path / "shown" / "repro.py")], check=True, capture_output=True, text=True, timeout=120).stdout
-    assert said.startswith("reproduced: not finite")
+    assert said.startswith("reproduced: non-finite values")
 
 
 def test_a_step_that_raises_for_another_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def test_two_faults_in_one_step() -> None:
     w[3], v[1] = 0, -1
     culprit = _ask(step, {"x": _rows(), "w": w, "v": v})
     assert (culprit.op, culprit.samples) == ("div", (1, 3))
-    assert any("together" in line for line in culprit.how)
+    assert any("only with all of them masked" in line for line in culprit.how)
 
 
 def test_a_pole_that_where_hides_is_blamed_on_its_derivative() -> None:
@@ -196,7 +196,7 @@ def test_a_bad_optimizer_state_is_a_bad_state() -> None:
     optimizer.state[model.weight]["exp_avg"][0, 1] = float("nan")
     culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, model, optimizer)
     assert (culprit.phase, culprit.cause, culprit.param) == ("optimizer", "bad-parameter", "weight")
-    assert "the optimizer's state of weight was not finite before the step" in culprit.how
+    assert "the optimizer state of weight was non-finite before the step" in culprit.how
     assert culprit.fresh_state is True
     faulty = _ask(lambda m, b: (0 * m(b["x"]).mean()).log(), {"x": _rows()}, model, optimizer)
     assert (faulty.op, faulty.fresh_state) == ("log", False)  # the loss does not depend on it

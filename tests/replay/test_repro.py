@@ -32,7 +32,7 @@ def _written(folder: Path, step: Any, batch: Any, model: Any = None, optimizer: 
     done = rolling.roll(runner, 0, 0)
     culprit = localize(train_step, runner=runner, rolled=Fault(done), fixes=False)
     said = write_repro(folder, runner, done, culprit)
-    assert "that shows the fault" in said, said
+    assert "that reproduces the failure" in said, said
     return culprit.phase, subprocess.run([sys.executable, str(folder / "repro.py")], check=True, capture_output=True, text=True, timeout=120).stdout
 
 
@@ -43,7 +43,7 @@ def test_an_operator_in_the_optimizer(tmp_path: Path, options: dict[str, bool]) 
     optimizer = torch.optim.Adam(model.parameters(), eps=0.0, **options)
     phase, said = _written(tmp_path, lambda m, b: m(b).mean(), torch.tensor([0, 1]), model, optimizer)
     assert phase == "optimizer"
-    assert said.startswith("reproduced: not finite")
+    assert said.startswith("reproduced: non-finite values")
 
 
 class _Unit(torch.autograd.Function):
@@ -60,7 +60,7 @@ def test_an_operator_in_the_users_own_backward(tmp_path: Path) -> None:
     """What a custom Function divides in its backward is called as it stood there."""
     phase, said = _written(tmp_path, lambda m, b: _Unit.apply(m(b)).sum(), torch.ones(3, 4))
     assert phase == "backward"
-    assert said.startswith("reproduced: not finite")
+    assert said.startswith("reproduced: non-finite values")
 
 
 def test_an_operator_that_makes_nan_of_infinities(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_an_operator_that_makes_nan_of_infinities(tmp_path: Path) -> None:
     phase, said = _written(tmp_path, lambda m, b: (m(b) + mask).softmax(-1).pow(2).sum(), torch.ones(3, 4))
     assert phase == "forward"
     assert "12 values" not in said
-    assert "4 values are not finite, the first at [1, 0]" in said
+    assert "4 non-finite values, the first at index [1, 0]" in said
 
 
 def test_a_derivative_of_several_outputs(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_derivative_of_several_outputs(tmp_path: Path) -> None:
     nn.init.eye_(model.weight)
     phase, said = _written(tmp_path, step, torch.ones(3, 4), model)
     assert phase == "backward"
-    assert said.startswith("reproduced: not finite")
+    assert said.startswith("reproduced: non-finite values")
 
 
 class _Rescale(nn.Module):
@@ -110,5 +110,5 @@ def test_an_operator_of_an_earlier_step(tmp_path: Path) -> None:
     done = rolling.roll(runner, 0, 4)
     culprit = localize(train_step, runner=runner, rolled=Fault(done), fixes=False)
     assert (culprit.step, culprit.code) == (3, "self.scale = 1 / x.std(0)")
-    assert "that shows the fault" in write_repro(tmp_path, runner, done, culprit)
+    assert "that reproduces the failure" in write_repro(tmp_path, runner, done, culprit)
     assert "pass of step 2" in (tmp_path / "repro.py").read_text(encoding="utf-8")

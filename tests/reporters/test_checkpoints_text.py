@@ -52,8 +52,8 @@ def test_state_is_named_only_where_it_leapt():
     usual = [tensor("w", change=0.1), tensor("optim.exp_avg", change=2.0)]
     leapt = [tensor("w", change=0.1), tensor("optim.exp_avg", change=2000.0)]
     shown = ["\n".join(health_lines(Health("x.pt", 7, tensors, []), Path("x.pt"))) for tensors in (usual, leapt)]
-    assert shown[0].endswith("changed most since the one before: w 0.1")
-    assert shown[1].endswith("changed most since the one before: w 0.1, optim.exp_avg 2e+03")
+    assert shown[0].endswith("largest relative changes since the previous checkpoint: w 0.1")
+    assert shown[1].endswith("largest relative changes since the previous checkpoint: w 0.1, optim.exp_avg 2e+03")
 
 
 def test_bad_tensors_are_shown_up_to_five():

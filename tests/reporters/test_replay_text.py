@@ -53,7 +53,7 @@ def test_the_short_form_without_a_culprit():
 def test_the_whole_answer_lists_cures_first():
     """Fixes that cure stand before those that do not, with the optimizer's state among them."""
     lines = answer(Culprit(**FOUND, fresh_state=True))
-    at = lines.index("Fixes that were tried on it:")
+    at = lines.index("Fixes tried:")
     assert [line.split()[:2] for line in lines[at + 1 : at + 4]] == [
         ["cures", "eps"],
         ["cures", "fresh"],
@@ -67,8 +67,8 @@ def test_a_replay_that_does_not_follow_the_log_is_a_lead():
     """The culprit is then announced as no more than that."""
     fidelity = Fidelity(ok=False, compared=3, note="0 of 3 losses equal")
     lines = answer(Culprit(**FOUND), fidelity=fidelity)
-    assert "The replay does not follow the log (below): what follows is a lead, not the answer." in lines
-    assert "Fidelity: NOT GOOD. 0 of 3 losses equal" in lines
+    assert "The replayed losses do not match the log (see Fidelity below): this culprit is a lead, not established." in lines
+    assert "Fidelity: POOR. 0 of 3 losses equal" in lines
 
 
 @pytest.mark.parametrize("name", ["text", "markdown", "html"])

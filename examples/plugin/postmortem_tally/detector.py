@@ -45,6 +45,7 @@ class RewardCollapse(BaseDetector):
         points: int = 5
 
     def detect(self, view: View) -> Iterator[Finding]:
+        """The first step of a fall that lasts; NotChecked where no reward is logged."""
         series = view.main("reward")
         if series is None:
             raise NotChecked("no reward found")

@@ -19,6 +19,7 @@ class PolicyCollapse:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
+        """The story where the reward collapsed; else None."""
         root = next((f for f in findings if f.name == "reward-collapse"), None)
         if root is None:
             return None

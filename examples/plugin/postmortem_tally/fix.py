@@ -13,7 +13,7 @@ class HalfLr(BaseFix):
 
     When it is tried: on every step that fails, and on all steps of a training that diverged.
 
-    What a cure says: the update was too large, but not by much.
+    What a cure means: the update was too large, but not by much.
     """
 
     name = "half_lr"
@@ -24,4 +24,4 @@ class HalfLr(BaseFix):
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice:
         """What to do where half the learning rate cured the step."""
-        return Advice(Scope.RATE, f"halve the learning rate ({cure.how}: cured)")
+        return Advice(Scope.RATE, f"halve the learning rate ({cure.how}: cures it)")

@@ -21,10 +21,12 @@ class Tally:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
+        """A file that begins with the magic line."""
         return head.startswith(MAGIC)
 
     @staticmethod
     def read(path: Path) -> Reading:
+        """Reads the whole file; a line of another form is a Problem."""
         reading = Reading(source=Tally.kind, path=str(path))
         points = PointsBuilder()
         for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):

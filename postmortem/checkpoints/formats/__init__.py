@@ -2,7 +2,7 @@
 
 A format is a subclass of `CheckpointFormat` registered by ``@checkpoint_format`` in its own module; other packages add
 theirs through the entry-point group ``postmortem.checkpoint_formats``. Modules here import torch inside functions only:
-a scan asks them for file names where torch is not installed.
+a scan uses them to recognise file names where torch is not installed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointFormat:
-    """Base of all formats. The class docstring describes the format and says where that is documented."""
+    """Base of all formats. The class docstring describes the format and names its source."""
 
     name: ClassVar[str]
     priority: ClassVar[int] = 50
@@ -39,16 +39,16 @@ class CheckpointFormat:
 
     @staticmethod
     def pieces(path: Path, *, trust: bool) -> Pieces:
-        """Where each tensor lies in the file; the weights themselves are not read.
+        """The place of each tensor in the file; the weights themselves are not read.
 
-        `trust` allows unpickling anything. May raise anything for damaged content; what was found before a truncation
-        is returned with a Problem.
+        `trust` allows unpickling everything. May raise any exception for damaged content; what was found before a
+        truncation is returned with a Problem.
         """
         raise NotImplementedError
 
     @staticmethod
     def read(path: Path, *, trust: bool) -> Any:
-        """The saved content, tensors on the CPU. `trust` as in `pieces`. May raise anything for damaged content."""
+        """The saved content, tensors on the CPU. `trust` and exceptions as in `pieces`."""
         raise NotImplementedError
 
 
@@ -62,7 +62,7 @@ checkpoint_format = FORMATS.register
 
 
 def format_of(path: Path) -> type[CheckpointFormat] | None:
-    """The first format that claims `path`; None for a plain folder of files. OSError where it cannot be opened."""
+    """The first format that claims `path`; None for a plain folder of files. Raises OSError if it cannot be opened."""
     return next((f for f in FORMATS if f.claims(path)), None)
 
 

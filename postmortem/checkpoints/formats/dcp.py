@@ -41,7 +41,7 @@ _CALLABLE = {
 }
 
 
-_OF_PYTHON = 1 << 9  # the flag of a class that was made by a class statement, and can be changed
+_OF_PYTHON = 1 << 9  # the flag of a class that was created by a class statement and is mutable
 
 
 @checkpoint_format
@@ -86,21 +86,21 @@ class _Metadata(pickle.Unpickler):
 
         # names one by one: a module also holds what it imports, and a name may have dots ("os.system")
         if (module, name) not in _CALLABLE and not (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
-            raise pickle.UnpicklingError(f"refused: the metadata wants {module}.{name}")
+            raise pickle.UnpicklingError(f"refused: the metadata requires {module}.{name}")
         if (module, name) not in self._found:
             self._found[module, name] = _own(super().find_class(module, name))
         return self._found[module, name]
 
 
 def _own(found: Any) -> Any:
-    """What stands for a class or function in one pickle only: a pickle can set attributes of whatever it names."""
+    """A substitute for a class or function, used for one pickle only: a pickle can set attributes of what it names."""
     if isinstance(found, (FunctionType, EnumMeta)):
         return functools.partial(found)
     return type(found.__name__, (found,), {}) if isinstance(found, type) and found.__flags__ & _OF_PYTHON else found
 
 
 def _read_metadata(folder: Path) -> Any:
-    """The `Metadata` of a folder. UnreadableCheckpoint where it is damaged or wants more than metadata."""
+    """The `Metadata` of a folder. Raises UnreadableCheckpoint if it is damaged or requires other classes."""
     path = folder / ".metadata"
     try:
         return _Metadata(path.read_bytes()).load()
@@ -114,7 +114,7 @@ def _read_metadata(folder: Path) -> Any:
 
 
 def _pieces(folder: Path) -> Pieces:
-    """Where each chunk of each tensor lies; small values that are no tensors are read for the step."""
+    """The place of each chunk of each tensor; small values that are not tensors are read for the step."""
     from postmortem.checkpoints.formats.shared.pieces import Pieces
 
     held = Pieces()
@@ -122,7 +122,8 @@ def _pieces(folder: Path) -> Pieces:
     for index, where in metadata.storage_data.items():
         kind = metadata.state_dict_metadata.get(index.fqn)
         if not _inside(where):
-            raise ValueError(f"its metadata places {index.fqn} at byte {where.offset} of {where.relative_path}")
+            place = f"byte {where.offset} of {where.relative_path}"
+            raise ValueError(f"invalid place of {index.fqn} in the metadata: {place}")
         if hasattr(kind, "chunks"):
             if (problem := _add_chunk(held, folder, index, where)) is not None:
                 held.problems.append(problem)
@@ -133,7 +134,7 @@ def _pieces(folder: Path) -> Pieces:
 
 
 def _read_value(held: Pieces, folder: Path, index: Any, where: Any) -> None:
-    """Reads a value that is no tensor; where it is a count of steps, `held` takes it."""
+    """Reads a value that is not a tensor; a step count is stored in `held`."""
     try:
         value = _load_chunk(folder, where)
     except UnreadableCheckpoint as error:
@@ -144,15 +145,15 @@ def _read_value(held: Pieces, folder: Path, index: Any, where: Any) -> None:
 
 
 def _add_chunk(held: Pieces, folder: Path, index: Any, where: Any) -> Problem | None:
-    """Adds one chunk of a tensor to `held`; a Problem where its file ends before it or is missing."""
+    """Adds one chunk of a tensor to `held`; returns a Problem if its file is too short or missing."""
     from postmortem.checkpoints.formats.shared.pieces import Piece, stamp_of
     from postmortem.checkpoints.formats.shared.storages import structure_of_zip, tensors_in_state
 
     path = folder / where.relative_path
     needed = where.offset + where.length
     if not path.is_file() or path.stat().st_size < needed:
-        there = path.is_file()
-        what = f"truncated: {index.fqn} needs bytes up to {needed}" if there else "missing: the metadata names this file"
+        truncated = f"truncated: {index.fqn} needs bytes up to {needed}"
+        what = truncated if path.is_file() else "missing: the metadata lists this file"
         return Problem(path=str(path), what=what, lost="its tensors")
     held.stamps.setdefault(path, stamp_of(path))
     with path.open("rb") as f:
@@ -168,14 +169,14 @@ def _add_chunk(held: Pieces, folder: Path, index: Any, where: Any) -> Problem | 
 def _read(folder: Path) -> dict[str, Any]:
     """The checkpoint as the nested dict that was saved, lists included; tensors are joined from their chunks, on the CPU.
 
-    UnreadableCheckpoint where a part is damaged or missing.
+    Raises UnreadableCheckpoint if a part is damaged or missing.
     """
     metadata = _read_metadata(folder)
     try:
         return _joined(folder, metadata)
     except UnreadableCheckpoint:
         raise
-    except Exception as error:  # metadata that was read may still say anything
+    except Exception as error:  # metadata that could be read may still be invalid
         what = f"truncated or corrupt metadata: {' '.join(str(error).split())[:200]}"
         raise UnreadableCheckpoint(Problem(path=str(folder / ".metadata"), what=what, lost="the checkpoint")) from error
 
@@ -197,7 +198,7 @@ def _joined(folder: Path, metadata: Any) -> dict[str, Any]:
                 value[tuple(slice(o, o + n) for o, n in zip(offsets, chunk.shape, strict=True))] = chunk
                 filled += chunk.numel()
             if filled != value.numel():
-                raise ValueError(f"its chunks of {name} hold {filled} of {value.numel()} numbers")
+                raise ValueError(f"the chunks of {name} hold {filled} of {value.numel()} elements")
         else:
             value = _load_chunk(folder, places[name][0][1]) if places[name] else None
         _place(content, (metadata.planner_data or {}).get(name, (name,)), value)
@@ -211,14 +212,14 @@ def _inside(where: Any) -> bool:
 
 
 def _load_chunk(folder: Path, where: Any) -> Any:
-    """One chunk, by its `_StorageInfo`. UnreadableCheckpoint names the file and offset."""
+    """One chunk, by its `_StorageInfo`. Raises UnreadableCheckpoint with the file and offset."""
     import torch
 
     from postmortem.checkpoints.formats.shared.restricted_pickle import safe_globals, why_unreadable
     from postmortem.checkpoints.formats.shared.zip_records import check_file
 
     if not _inside(where):
-        raise ValueError(f"it places a part at byte {where.offset} of {where.relative_path}")
+        raise ValueError(f"invalid place in the metadata: byte {where.offset} of {where.relative_path}")
     path = folder / where.relative_path
     try:
         with path.open("rb") as f:
@@ -229,7 +230,7 @@ def _load_chunk(folder: Path, where: Any) -> Any:
         with safe_globals():
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # as above
-        what = why_unreadable(path, error) if path.is_file() else "missing: the metadata names this file"
+        what = why_unreadable(path, error) if path.is_file() else "missing: the metadata lists this file"
         raise UnreadableCheckpoint(Problem(path=str(path), offset=where.offset, what=what, lost="its tensors")) from error
 
 
@@ -241,7 +242,7 @@ def _place(content: dict[str, Any], where: Any, value: Any) -> None:
 
 
 def _with_lists(value: Any) -> Any:
-    """Dicts whose keys are numbers as the lists they were: in a path, keys of dicts are always text."""
+    """Turns dicts with integer keys back into lists: in a path, the keys of dicts are always strings."""
     if not isinstance(value, dict):
         return value
     inner = {key: _with_lists(v) for key, v in value.items()}

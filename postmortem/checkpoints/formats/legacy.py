@@ -1,4 +1,4 @@
-"""What torch.save wrote before torch 1.6: a row of pickles."""
+"""The format of torch.save before torch 1.6: a sequence of pickles."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Legacy(CheckpointFormat):
     """The format of torch.save before torch 1.6 (``_use_new_zipfile_serialization=False`` writes it today).
 
     Four pickles (magic number, protocol version, system, structure), the list of storage keys as a fifth, then for each
-    key its length in numbers (int64) and its bytes. Source: torch/serialization.py, `_legacy_save`. It claims every file
-    that no other format does, and says of it why it is no checkpoint.
+    key its number of elements (int64) and its bytes. Source: torch/serialization.py, `_legacy_save`. It claims every
+    file that no other format claims, and reports why such a file is not a checkpoint.
     """
 
     name = "legacy"
@@ -43,13 +43,13 @@ class Legacy(CheckpointFormat):
             content = unpickle(start, storages, trust)
             keys = unpickle(start, storages)
             if not isinstance(keys, list) or len(keys) > len(storages.made) + 1000:
-                raise ValueError("no list of its storages")
+                raise ValueError("the list of storages is missing")
             f.seek(start.tell())
             offsets = {}
             for key in map(str, keys):
                 (numel,) = struct.unpack("<q", f.read(8))
                 if numel < 0:
-                    raise ValueError(f"storage {key} has {numel} numbers")
+                    raise ValueError(f"invalid size of storage {key}: {numel} elements")
                 offsets[key] = f.tell()
                 f.seek(numel * storages.itemsize.get(key, 1), io.SEEK_CUR)
         return pieces_of(path, content, storages.places(offsets))

@@ -27,7 +27,7 @@ _DTYPES = {
     "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz", "U16": "uint16",
     "U32": "uint32", "U64": "uint64",
 }  # fmt: skip
-_ALWAYS_FINITE = ("F4", "F6_E2M3", "F6_E3M2")  # packed types that have no NaN and no infinity
+_ALWAYS_FINITE = ("F4", "F6_E2M3", "F6_E3M2")  # packed types without NaN and infinity
 
 
 @checkpoint_format
@@ -58,7 +58,7 @@ class Safetensors(CheckpointFormat):
         except ImportError:
             raise MissingExtra("reading safetensors", "replay") from None
         try:
-            path.open("rb").close()  # the package says of a file that may not be read that it is not there
+            path.open("rb").close()  # the package reports a file without read permission as missing
             return dict(load_file(str(path)))
         except OSError:
             raise
@@ -74,21 +74,21 @@ def _pieces(path: Path) -> Pieces:
     with path.open("rb") as f:
         (length,) = struct.unpack("<Q", f.read(8))
         if length > size - 8:
-            what = f"truncated or corrupt: its header is {length} bytes long, the file {size}"
+            what = f"truncated or corrupt: the header has {length} bytes, the file {size}"
             raise UnreadableCheckpoint(Problem(path=str(path), offset=0, what=what, lost="the file"))
         if length > _HEADER_LIMIT:
-            raise ValueError(f"its header is {length} bytes long; more than {_HEADER_LIMIT} are not read")
+            raise ValueError(f"the header has {length} bytes; more than {_HEADER_LIMIT} are not read")
         header = _header(f.read(length))
     metadata = header.pop("__metadata__", None) or {}
     places = sorted(((*_offsets(name, info), name) for name, info in header.items()), key=lambda p: p[:2])
     end = 8 + length + max((stop for _, stop, _ in places), default=0)
     if end != size:
-        short = f"truncated: its tensors need {end} bytes, the file has {size}"
-        what = short if end > size else f"corrupt: {size - end} bytes too many"
+        short = f"truncated: the tensors need {end} bytes, the file has {size}"
+        what = short if end > size else f"corrupt: {size - end} bytes after the last tensor"
         raise UnreadableCheckpoint(Problem(path=str(path), offset=min(size, end), what=what, lost="the file"))
     for (_, stop, name), (begin, _, other) in itertools.pairwise(places):
         if begin < stop:
-            raise ValueError(f"the header places {other} at bytes {begin} on, where {name} lies")
+            raise ValueError(f"the header places {other} at byte {begin}, inside {name}")
     held = Pieces({k: _number(v) for k, v in metadata.items()} if isinstance(metadata, dict) else {})
     dtypes = _known_dtypes()
     held.pieces = [_piece(path, name, info, 8 + length, dtypes) for name, info in header.items()]
@@ -96,7 +96,7 @@ def _pieces(path: Path) -> Pieces:
     foreign = [f"{n} is {info['dtype'][:40]}" for n, info in header.items() if info["dtype"] not in known]
     if foreign:
         shown = ", ".join(foreign[:3])
-        what = f"{len(foreign)} tensors have a dtype that is not known, and were not looked at: {shown}"
+        what = f"{len(foreign)} tensors of unknown dtype were not checked: {shown}"
         held.problems.append(Problem(path=str(path), what=what, kept="the others"))
     return held
 
@@ -114,21 +114,21 @@ def _number(value: Any) -> Any:
 
 
 def _header(data: bytes) -> dict[str, Any]:
-    """The table of tensors at the head of the file. ValueError where it is none."""
+    """The table of tensors at the head of the file. Raises ValueError if it is invalid."""
     from postmortem.checkpoints.formats.shared.restricted_pickle import short
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(pairs)
         if len(table) < len(pairs):
-            raise ValueError(f"its header has {Counter(name for name, _ in pairs).most_common(1)[0][0]} twice")
+            raise ValueError(f"the header lists {Counter(name for name, _ in pairs).most_common(1)[0][0]} twice")
         return table
 
     try:
         header = json.loads(data, object_pairs_hook=unique)
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"its header is no JSON: {short(error)}") from None
+        raise ValueError(f"the header is not valid JSON: {short(error)}") from None
     if not isinstance(header, dict):
-        raise ValueError("its header is no table of tensors")
+        raise ValueError("the header is not a table of tensors")
     return header
 
 
@@ -136,11 +136,11 @@ def _offsets(name: str, info: Any) -> tuple[int, int]:
     match info.get("data_offsets") if isinstance(info, dict) else None:
         case [int(start), int(stop)] if 0 <= start <= stop:
             return start, stop
-    raise ValueError(f"the header says of {name} no place in the file, but {str(info)[:80]}")
+    raise ValueError(f"the header gives no valid data_offsets for {name}: {str(info)[:80]}")
 
 
 def _piece(path: Path, name: str, info: dict[str, Any], base: int, known: dict[str, torch.dtype]) -> Piece:
-    """One tensor of the header, whose bytes count from `base`. ValueError where dtype, shape and size do not agree."""
+    """One tensor of the header, whose bytes count from `base`. Raises ValueError if dtype, shape and size disagree."""
     import torch
 
     from postmortem.checkpoints.formats.shared.pieces import Piece
@@ -148,8 +148,8 @@ def _piece(path: Path, name: str, info: dict[str, Any], base: int, known: dict[s
     start, stop = info["data_offsets"]
     kind, shape = info.get("dtype"), info.get("shape")
     if not isinstance(kind, str) or not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
-        raise ValueError(f"the header gives {name} dtype {str(kind)[:40]} and shape {str(shape)[:40]}")
+        raise ValueError(f"the header gives dtype {str(kind)[:40]} and shape {str(shape)[:40]} for {name}")
     dtype = known.get(kind, torch.uint8)
     if stop - start != math.prod(shape) * dtype.itemsize and kind in known:
-        raise ValueError(f"the header gives {name} {stop - start} bytes for shape {tuple(shape)}")
+        raise ValueError(f"the header gives {stop - start} bytes for {name} of shape {tuple(shape)}")
     return Piece(name, tuple(shape), dtype, path, base + start, stop - start)

@@ -1,4 +1,4 @@
-"""What torch.save has written since torch 1.6: a zip archive."""
+"""The format of torch.save since torch 1.6: a zip archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which candidate is the culprit: each is repaired in a rerun, and the one that cures the step is chosen."""
+"""Which candidate is the culprit: the one whose output, when masked in a rerun, leaves the step finite."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _ROUNDS, _AT_MOST = 4, 8
 
 Mends = dict[int, "Callable[[torch.Tensor], Any]"]
+_FINITE = {"loss": "the loss is finite", "grad": "the gradients are finite", "param": "the parameters are finite"}
 
 
 class Confirm:
@@ -31,8 +32,8 @@ class Confirm:
         self.case, self.reruns, self.samples = case, case.reruns, case.samples
 
     def choose(self, traced: Traced) -> tuple[list[Candidate], Established]:
-        """The candidates at fault, the culprit first. If the repair of one origin only uncovers another, the step is
-        traced again with the first one repaired."""
+        """The candidates at fault, the culprit first. If masking one candidate only uncovers another, the step is
+        traced again with the first one masked."""
         assert traced.stage is not None
         self.stage = traced.stage
         first = traced
@@ -44,7 +45,7 @@ class Confirm:
                 pool.setdefault(c.key, c).merge(c)
             every = sorted(pool.values(), key=lambda c: c.index)
             wanted = [c for c in every if not c.meant] or every
-            # one that only came to light by repairing others cannot be judged apart from them
+            # one that was only found after others were masked cannot be judged separately from them
             at_once = {c.key for c in wanted} if traced is first else at_once
             if (chosen := self._curing(wanted, at_once)) is not None:
                 return chosen, "cured"
@@ -55,26 +56,25 @@ class Confirm:
                 break
         earliest = sorted((c for c in pool.values() if not c.meant), key=lambda c: c.index) or list(pool.values())
         if earliest:
-            self._note("the earliest origin of what is not finite; repairing it alone does not cure the step")
+            self._note("the first place where non-finite values appear; masking it alone does not cure the step")
         return earliest[:1], "observed"
 
     def _curing(self, wanted: list[Candidate], at_once: set[Any]) -> list[Candidate] | None:
-        """The candidates whose repair cures the step, alone or together; None if there are none."""
+        """The candidates that cure the step when they are masked, alone or together; None if there are none."""
         curing = [c for c in wanted[:_AT_MOST] if c.key in at_once and self._cures([c])]
         best = self._preferred(curing, wanted)
-        origins = f"{len(wanted)} origins"
+        finite = _FINITE[self.stage]
         if best is not None:
             best = self._in_backward(best, wanted)
             if (sides := self._both_sides(best, wanted)) is not None:
-                together = f"repaired together, the {self.stage} is finite"
-                self._note(f"{len(sides)} origins whose infinities meet in one {best.op}; {together}")
+                met = f"infinities from {len(sides)} operations meet in one {best.op}"
+                self._note(f"{met}; with all their outputs masked, {finite}")
                 return sides
-            which = "the only origin" if len(wanted) == 1 else f"one of {origins}"
-            self._note(f"{which} of what is not finite; repaired, the {self.stage} is finite")
+            self._note(f"{_which(best, wanted)}, {finite}")
             return [best]
         if len(wanted) > 1 and self._cures(wanted):
-            together = f"which only together cure the {self.stage}; the first is named"
-            self._note(f"{origins} of what is not finite, {together}")
+            masked = f"only with all of them masked, {finite}; the first is named"
+            self._note(f"{len(wanted)} {_places(wanted)}; {masked}")
             return wanted
         return None
 
@@ -82,8 +82,8 @@ class Confirm:
         self.case.trail.append(message)
 
     def _preferred(self, curing: list[Candidate], every: list[Candidate]) -> Candidate | None:
-        """The earliest origin that cures, except a pole whose infinities healthy samples have as well: those are
-        meant."""
+        """The earliest candidate that cures, except a pole whose infinities healthy samples have as well: those are
+        intended."""
         for c in curing:
             if c.pole and any(
                 self._harmless_elsewhere(later) for later in every if later.from_inf and later.index > c.index
@@ -105,7 +105,7 @@ class Confirm:
         return next((c for c in every if c.hits[0].backward and place(c) == place(best)), best)
 
     def _both_sides(self, best: Candidate, every: list[Candidate]) -> list[Candidate] | None:
-        """The origins of the infinities that meet in `best` (inf - inf, 0 * inf), where repairing one leaves the other,
+        """The sources of the infinities that meet in `best` (inf - inf, 0 * inf), where masking one leaves the other,
         so that none cures alone; None if healthy samples have them as well."""
         before = [c for c in every if c.index < best.index and c.outside is None and not (c.bits & NAN or c.from_inf)]
         before = before[:_AT_MOST]
@@ -141,7 +141,7 @@ class Confirm:
         }
 
     def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
-        """What repairs the tensors from outside before a rerun."""
+        """A function that masks the tensors from outside the step, called before a rerun."""
         outside = {c.outside for c in chosen if c.outside is not None}
 
         def prepare() -> None:
@@ -160,7 +160,7 @@ class Confirm:
     def _cures(self, chosen: list[Candidate]) -> bool:
         clean = sanitized if any(c.outside is not None and c.outside[0] == "batch" for c in chosen) else None
         overrides = Overrides(batch=clean)
-        # a check that raises may require more than finite values: a sign, a sum
+        # a check in the user's code may require more than finite values: a sign, a sum
         for mend in (_spread, _alike) if self.reruns.raised is not None else (_spread,):
             tracer = Tracer(repair=self._mends(chosen, mend), look=False)
             if self.reruns.fails(overrides, at=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False:
@@ -168,12 +168,30 @@ class Confirm:
         return False
 
 
+def _places(wanted: list[Candidate]) -> str:
+    if all(c.outside is None for c in wanted):
+        return "operations that first produce non-finite values"
+    return "places where non-finite values first appear"
+
+
+def _which(best: Candidate, wanted: list[Candidate]) -> str:
+    """`best` among the candidates, and what was done to it, as the beginning of a sentence."""
+    masked = "with its output masked" if best.outside is None else "with these values masked"
+    if len(wanted) > 1:
+        return f"1 of {len(wanted)} {_places(wanted)}; {masked}"
+    if best.outside is None:
+        return f"the only operation that first produces non-finite values; {masked}"
+    kind, name = best.outside
+    where = {"batch": "the batch", "optimizer": f"the optimizer state of {name}"}.get(kind, name)
+    return f"non-finite values first appear in {where} only; {masked}"
+
+
 def _zero(t: torch.Tensor) -> None:
     t.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def _spread(t: torch.Tensor) -> None:
-    """Replaces non-finite values by harmless, distinct ones: equal values would make the next variance zero."""
+    """Replaces non-finite values by finite, distinct ones: equal values would make the next variance zero."""
     good = torch.isfinite(t)
     filling = torch.linspace(0.25, 0.75, t.numel(), device=t.device, dtype=torch.float32).to(t.dtype).view(t.shape)
     t.copy_(torch.where(good, t, filling))

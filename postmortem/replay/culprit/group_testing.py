@@ -37,10 +37,11 @@ def find_samples(
     read: Callable[[list[int]], list[list[int]]] | None = None,
     first_only: bool = False,
 ) -> Answer:
-    """(samples at fault, how they were found). None instead of the samples if it is all of them, or none in particular.
+    """(samples at fault, how they were found). None instead of the samples if it is all of them, or no particular one.
 
-    guesses: samples read at the culprit. budget: total cost of the reruns, in reruns of the whole batch. fails:
-    ``fails(make)`` runs the step on the batch that the transform ``make(samples)`` makes and returns whether it still
+    guesses: samples that the non-finite rows at the culprit belong to. budget: total cost of the reruns, in
+    reruns of the whole batch. fails: ``fails(make)`` runs the step on the batch that the transform ``make(samples)``
+    makes and returns whether it still
     fails, None if it could not be run. odd: groups of samples that stand out in the batch. read: ``read(samples)``
     traces the step with these replaced and makes further guesses. first_only: the step ends at the first micro-batch,
     or the first sample, that fails.
@@ -103,10 +104,11 @@ class _Search:
             return None
         cured = self.replaced(bad, rest) is False
         if not cured and not partial and self.without(bad) is False:
-            return bad, "read at the culprit; without them the step is fine"
+            return bad, "read from the non-finite rows at the culprit; without them, the step does not fail"
         if not cured:
             return None
-        return self.fewer(bad, rest), "read at the culprit; replaced by a healthy sample, the step is fine"
+        read = "read from the non-finite rows at the culprit"
+        return self.fewer(bad, rest), f"{read}; with a healthy sample instead, the step does not fail"
 
     def standing_out(self, odd: Sequence[list[int]]) -> Answer | None:
         for group in odd:
@@ -118,7 +120,7 @@ class _Search:
                 if len(group) > _PAIRS:
                     continue  # most of them only look odd
                 bad = group  # they fail together
-            return bad, "they stand out in the batch; replaced by a healthy sample, the step is fine"
+            return bad, "outliers of the batch; with a healthy sample instead, the step does not fail"
         return None
 
     # ---- group testing
@@ -126,22 +128,22 @@ class _Search:
     def by_groups(self) -> Answer:
         size = self.size
         if size < 2:
-            return None, "a batch of one"
+            return None, "the batch has only one sample"
         probes = sorted({0, size // 2, size - 1})
         alone = {i: self.alone(i) for i in probes}
         healthy = [i for i in probes if alone[i] is False]
         if not healthy:
             if all(alone.values()) and self.without(range(size // 2, size)) and self.without(range(size // 2)):
-                return None, "each sample that was tried alone makes the step fail"
+                return None, "each sample that was tried makes the step fail on its own"
             return self.together()
         if size >= _LARGE and self.run(lambda s: s.only(healthy[:1])):
             return self.together()  # even copies of a healthy sample fail
         for small in (True, False) if size >= _LARGE else (False,):
             bad = self.split(self.rest(healthy[:1]), healthy, small=small)
             if bad and len(bad) < size - 1 and self.proven(bad, healthy[0]):
-                return self.fewer(bad, healthy[0]), "found by halving the batch"
+                return self.fewer(bad, healthy[0]), "found by bisecting the batch"
             if self.left <= 0:
-                return None, "not narrowed down within the number of reruns allowed"
+                return None, "not narrowed down within the allowed number of reruns"
         return self.together(healthy[0])
 
     def alone(self, sample: int) -> bool | None:
@@ -231,12 +233,12 @@ class _Search:
             else:
                 parts = min(len(kept), 2 * parts)
         if len(kept) < self.size and self.left > -2 and without(kept) is False:
-            # it also fails with the others in their place, or there are so many that it depends on their number
+            # it also fails with the others in their place, or it depends on how many there are
             if len(kept) > 3 and (len(kept) > self.size // 2 or without(kept[len(kept) // 2 :])):
-                return None, "no sample in particular: enough of them together make the step fail"
+                return None, "no particular sample: the step fails if enough of them are in the batch"
             needed = (
                 [i for i in kept if without([i]) is False] if len(kept) == 3 else []
             )  # the others only let it run that far
             kept = needed if 1 < len(needed) < len(kept) else kept
-            return kept, "only together do they make the step fail; found by leaving others out"
-        return None, "no sample in particular"
+            return kept, "they make the step fail only together; found by leaving out the others"
+        return None, "no particular sample"

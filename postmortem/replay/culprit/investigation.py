@@ -1,4 +1,4 @@
-"""What is known about a failing step while its culprit is looked for."""
+"""What is known about a failing step while its culprit is searched."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 
 class Investigation:
-    """A step, its reruns, and what the stages of the diagnosis have found out about it.
+    """A step, its reruns, and what the stages of the diagnosis have found.
 
     step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps
-    up to it. again: the result of running it again, None if that was not done. reported: the log says that the run
-    failed. fixes: whether repairs are tried. names: id of a module -> its qualified name. trail: notes on what
-    established the culprit, in the order in which they were found. times: how often a rerun has to be finite to be no
-    luck. traced: the traced step, once a stage has traced it.
+    up to it. again: the result of running it again, None if that was not done. reported: the log reports a failed
+    run. fixes: whether fixes are tried. names: id of a module -> its qualified name. trail: notes on what
+    established the culprit, in the order in which they were found. times: how many reruns in a row must be finite to
+    count as a cure. traced: the traced step, once a stage has traced it.
     """
 
     traced: Traced
@@ -63,8 +63,8 @@ class Investigation:
         return self.traced.stage
 
     def expect(self, again: Again) -> None:
-        """Sets how often a rerun has to be finite to be no luck, from the result of running the step again."""
-        # rounding noise, as of atomic additions, does not cure a fault; one that comes and goes is also cured by luck
+        """Sets how many reruns must be finite to count as a cure, from the result of running the step again."""
+        # rounding noise (atomic additions) does not cure a failure; one that comes and goes may be absent by chance
         needed = 1
         if not again.deterministic:
             needed = TRIES if again.comes_and_goes else 2
@@ -81,7 +81,7 @@ class Investigation:
         prepare: Callable[[], None] | None = None,
     ) -> Traced:
         """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the
-        rest only if the rest had anything odd.
+        rest only if non-finite values were seen there.
 
         repair: operator -> function that repairs its output. prepare: called after the state is restored.
         """
@@ -124,10 +124,10 @@ class Investigation:
         if self.fixes:
             try_fixes(tried)
         if self.times > 1:
-            luck = f"cured is what leaves it finite {self.times} times in a row"
+            luck = f"a fix cures it if {self.times} reruns in a row are finite"
             self.trail.append(f"the step is not deterministic: {luck}")
         elif self._determinism_unknown and not self.reruns.luck.determinism_unknown:
-            self.trail.append("where it is finite, the step gives the same bits twice: deterministic")
+            self.trail.append("two finite reruns of the step give the same losses: deterministic")
         conclude(tried)
         return replace(tried.found, how=tuple(self.trail))
 

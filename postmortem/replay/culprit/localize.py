@@ -43,7 +43,7 @@ def localize(
     """Names the culprit of the first step with a non-finite loss, gradient or parameter.
 
     step: the last step to look at, counted as in the log (default: all batches of a list, or the one `batch`).
-    fixes: whether repairs are tried. runner, rolled: steps that have been rolled forward already. device: device of the
+    fixes: whether fixes are tried. runner, rolled: steps that have been rolled forward already. device: device of the
     reruns, by default that of the model.
 
     A step that raises because of a non-finite value (an assertion, an argument check of torch.distributions) is traced
@@ -53,7 +53,7 @@ def localize(
     check(train_step)
     runner = runner or StepRunner(train_step)
     if device is not None and str(device).partition(":")[0] != runner.device.type:
-        there = "build it there (the recipe's ctx.device)"
+        there = "build it there (ctx.device in a recipe)"
         raise ReplayError(f"the model is on {runner.device}, not on {device}: {there}")
     reported = rolled is not None
     before = runner.snapshot()
@@ -63,22 +63,22 @@ def localize(
             fault = rolled or _fault(runner, train_step, step)
             case = Investigation(runner, fault, fixes=fixes, reported=reported)
             found = diagnose(case)
-            if case.reruns.luck.times > case.times:  # the reruns turned out to be nondeterministic: it was perhaps luck
+            if case.reruns.luck.times > case.times:  # the reruns turned out to be nondeterministic: cures may be luck
                 found = diagnose(Investigation(runner, fault, fixes=fixes, reported=reported, times=TRIES))
         finally:
             runner.restore(before)
     if compiled:
-        note = "compiled code was run eagerly: operators inside it cannot be seen"
+        note = "torch.compile was disabled for the reruns: operators inside compiled code cannot be traced"
         found = replace(found, how=(*found.how, note))
     return found
 
 
 def _fault(runner: StepRunner, train_step: TrainStep, step: int | None) -> Fault:
     """Rolls forward up to the first fault and runs that step again."""
-    done = call_user("the batches", _roll, runner, train_step, step)
+    done = call_user("loading the batches", _roll, runner, train_step, step)
     if done.fault is None:
         return Fault(done)
-    return Fault(done, call_user("the step, run again,", partial(run_again, just_run=True), runner, done, done.fault))
+    return Fault(done, call_user("rerunning the step", partial(run_again, just_run=True), runner, done, done.fault))
 
 
 def _eager(runner: StepRunner) -> Any:
@@ -94,11 +94,7 @@ def _eager(runner: StepRunner) -> Any:
 
 @contextmanager
 def _without_compiling(known: bool) -> Iterator[bool]:
-    if hasattr(torch.compiler, "set_stance"):
-        stance = torch.compiler.set_stance("force_eager")
-    else:  # torch < 2.6
-        stance = torch._dynamo.config.patch(disable=True)
-    with stance:
+    with torch.compiler.set_stance("force_eager"):
         yield known
 
 
@@ -111,6 +107,6 @@ def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rollin
     if step is not None:
         return rolling.roll(runner, first, max(first, step))
     if callable(batches):
-        raise ReplayError("batches is a function of the step: say which step is the last to look at (step=)")
+        raise ReplayError("batches is a function of the step: give the last step to run (step=)")
     known = getattr(batches, "__len__", None)
     return rolling.roll(runner, first, first + (max(known(), 1) - 1 if known is not None else _MANY_STEPS))

@@ -1,4 +1,4 @@
-"""The samples that a traced step points at: from the culprit to the nearest tensors whose rows are samples."""
+"""Which samples are at fault, read from the nearest tensors after the culprit whose rows are samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READINGS = 3  # ways to read one shape: dimensions of the batch's size, consecu
 
 
 class SampleHints:
-    """Which samples the rows of non-finite tensors point at, and whether replacing them cures the step."""
+    """Which samples the non-finite rows belong to, and whether replacing these samples cures the step."""
 
     def __init__(self, case: Investigation) -> None:
         self.case, self.reruns, self.samples = case, case.reruns, case.samples
@@ -41,7 +41,7 @@ class SampleHints:
         if phase == "data":
             bad = s.bad_rows(batch, lambda t: ~torch.isfinite(t))
             if not bad:
-                return None, "what is not finite belongs to no sample"
+                return None, "the non-finite values do not belong to a sample"
             return find_samples(s.size, [bad], fails, budget, odd=s.odd(batch))
         backward = any(hit.backward for c in chosen for hit in c.hits)
 
@@ -55,7 +55,7 @@ class SampleHints:
             rest = [i for i in range(s.size) if i not in found]
             others = {rest[0], rest[len(rest) // 2], rest[-1]}  # it is unknown which of them are healthy
             if not all(fails(lambda s, other=other: s.replace(found[:1], other)) for other in others):  # type: ignore[misc]
-                return None, f"micro-batch {found[0] // s.rows} as a whole makes the step fail, no sample in particular"
+                return None, f"micro-batch {found[0] // s.rows} as a whole makes the step fail, no particular sample"
         return found, trail
 
     def _is_micro_batch(self, found: list[int]) -> bool:
@@ -100,8 +100,8 @@ class SampleHints:
         return bad if len(bad) < self.samples.size else []
 
     def at(self, chosen: list[Candidate], traced: Traced, *, to_the_end: bool = False) -> list[list[int]]:
-        """What the rows of non-finite tensors say about the samples, the smallest set first: each operator is followed
-        until the rows of some samples are seen.
+        """The samples that non-finite rows may belong to, the smallest set first: each operator is followed until
+        there is a tensor whose rows are samples.
 
         to_the_end: also use the last such rows on the way, as earlier ones may be in another order.
         """

@@ -1,4 +1,4 @@
-"""What a fix is: a change that is tried on the failing step, and the advice that follows where it cures the step."""
+"""What a fix is: a change that is tried on the failing step, and the advice to give if it cures the step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Change = Overrides | StepMode
 """A change of the step: other settings, or a mode that intercepts the calls of torch functions."""
 NUMERIC: Sequence[Phase] = ("data", "parameters", "forward", "backward", "optimizer", "scaler")
-"""The phases of culprits that leave a loss, a gradient or a parameter non-finite."""
+"""The phases of culprits that make a loss, a gradient or a parameter non-finite."""
 
 
 class Scope(IntEnum):
@@ -68,7 +68,7 @@ class Case:
     _precisions: dict[Precision, tuple[bool | None, str]] = field(default_factory=dict)
 
     def fails(self, change: Change) -> tuple[bool | None, str]:
-        """Whether the step still fails with `change` (None: it could not be run), and a remark on the rerun."""
+        """Whether the step still fails with `change` (None: it could not be run), and a note on the rerun."""
         if isinstance(change, StepMode):
             fails = self.reruns.fails(modes=(change,))
         elif change.dtype is not None:
@@ -98,7 +98,7 @@ class BaseFix:
     order: int
     """Fixes are tried, and reported, in this order."""
     what: str = ""
-    """The change in words, as the report shows it."""
+    """A description of the change, as the report shows it."""
     overrides: Overrides = NOTHING
     """The change, where it is the same for every step."""
     phases: Sequence[Phase] = NUMERIC
@@ -116,7 +116,7 @@ class BaseFix:
         return self.overrides
 
     def describe(self, case: Case) -> str:
-        """The change in words, where it depends on the case."""
+        """A description of the change; overridden if it depends on the case."""
         return self.what
 
     def attempt(self, case: Case) -> Culprit:
@@ -127,7 +127,7 @@ class BaseFix:
         fails, remark = case.fails(change)
         cured, reruns = fails is False, case.reruns
         if cured and self.limits_update and reruns.whole and case.stage != "param":
-            reruns.luck.times = max(reruns.luck.times, TRIES)  # it acts after the failure, so the cure was luck
+            reruns.luck.times = max(reruns.luck.times, TRIES)  # the fix acts after the failure, so the cure was chance
         return case.with_fix(self.name, cured=cured, how=what + remark)
 
     def conclude(self, case: Case) -> Culprit:
@@ -139,5 +139,5 @@ class BaseFix:
         return next((f for f in culprit.fixes if f.name == self.name and f.cured), None)
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
-        """What to do, as the fix cured the step. `view`: the run's log, which may hold the values to set."""
+        """What to do if the fix cures the step. `view`: the run's log, which may hold the values to set."""
         return None

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 class ClipGrad(BaseFix):
     """Clips the gradient norm to 1.
 
-    What it changes: the total norm of all gradients is limited to 1 before the optimizer's step, instead of the step's
-    own limit.
+    What it changes: the total norm of all gradients is limited to 1 before the optimizer's step, instead of to the
+    step's own limit.
 
-    When it is tried: on every step that fails, and on all steps of a training that diverged.
+    When it is tried: on every step that fails, and on all steps of a run that diverged.
 
-    What a cure says: the update was too large. Loss and gradients are computed before the update, so that a fault in
-    them is never cured by clipping.
+    What a cure means: the update was too large. Loss and gradients are computed before the update, so clipping never
+    cures non-finite values in them.
     """
 
     name = "clip_grad"
@@ -35,4 +35,4 @@ class ClipGrad(BaseFix):
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice:
         """The limit that the gradient norms of the log suggest."""
         limit = clip(view, culprit.step) if view is not None else None
-        return Advice(Scope.TRAINING, f"{limit or 'clip the gradient norm'} ({cure.how}: cured)")
+        return Advice(Scope.TRAINING, f"{limit or 'clip the gradient norm'} ({cure.how}: cures it)")

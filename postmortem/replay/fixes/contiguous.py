@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class Contiguous(BaseFix):
     """Makes the tensors that a line reads contiguous.
 
-    What it changes: the calls on the line named get `x.contiguous()` for each tensor that is not a parameter.
+    What it changes: calls on the culprit's line get `x.contiguous()` for each tensor that is not a parameter.
 
-    When it is tried: where the step is finite, but a gradient has other strides than its parameter. DDP then copies the
+    When it is tried: if the step is finite, but a gradient has other strides than its parameter. DDP then copies the
     gradient and warns.
 
-    What a cure says: with the change the gradient has the strides of the parameter. The culprit is then established as
-    "cured", with the changed line as its suggestion.
+    What a cure means: with the change the gradient has the strides of its parameter. The culprit is then established as
+    "cured", and the changed line is suggested.
     """
 
     name = "contiguous"
@@ -44,7 +44,7 @@ class Contiguous(BaseFix):
         with ContiguousAtLine(file, line):
             again = case.reruns.trace(Tracer(look=False))
         cured = again.stage is None and found.param not in [name for name, *_ in again.strides]
-        agree = "agree" if cured else "differ as before"
+        agree = "agree" if cured else "still differ"
         case.how.append(f"with the tensors read at line {line} made contiguous, the strides {agree}")
         if not cured:
             return found

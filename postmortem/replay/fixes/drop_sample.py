@@ -20,12 +20,11 @@ _SHOWN = 10
 class DropSample(BaseFix):
     """Leaves the samples at fault out of the batch.
 
-    What it changes: the batch has fewer samples, or healthy ones in place of those at fault where the step needs its
-    size.
+    What it changes: the samples at fault are removed from the batch.
 
-    When it is tried: on steps for which samples of the batch were found to be at fault.
+    When it is tried: if samples of the batch were found to be at fault.
 
-    What a cure says: these samples make the step fail, and the rest of the batch is fine. Look at what is in them.
+    What a cure means: these samples make the step fail, and the rest of the batch does not. Inspect them.
     """
 
     name = "drop_sample"
@@ -41,7 +40,8 @@ class DropSample(BaseFix):
 
     def describe(self, case: Case) -> str:
         """Names the samples."""
-        return f"without sample {', '.join(map(str, case.found.samples or ()))}"
+        samples = case.found.samples or ()
+        return f"without sample{'s' * (len(samples) > 1)} {', '.join(map(str, samples))}"
 
     def conclude(self, case: Case) -> Culprit:
         """No samples are named where the step fails in the same way without them."""
@@ -49,7 +49,7 @@ class DropSample(BaseFix):
         failed = next((f for f in found.fixes if f.name == self.name and not f.cured), None)
         if failed is None or found.phase == "data" or not _fails_without(case):
             return found
-        case.how.append("samples: none in particular, as with those left out the step fails as well")
+        case.how.append("samples: no particular one, because the step also fails without them")
         return replace(found, samples=None, fixes=tuple(f for f in found.fixes if f is not failed))
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
@@ -58,7 +58,7 @@ class DropSample(BaseFix):
             return None
         shown = ", ".join(map(str, culprit.samples[:_SHOWN])) + (", …" if len(culprit.samples) > _SHOWN else "")
         what, them = ("sample", "it") if len(culprit.samples) == 1 else ("samples", "them")
-        text = f"look at {what} {shown} of the batch of step {culprit.step}: without {them} the step is fine"
+        text = f"inspect {what} {shown} of the batch of step {culprit.step}: without {them} the step does not fail"
         return Advice(Scope.DATA, text)
 
 

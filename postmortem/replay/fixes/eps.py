@@ -32,14 +32,14 @@ _SAME = {"true_divide": "div", "divide": "div", "addcdiv": "div", "linalg_vector
 class Epsilon(BaseFix):
     """Keeps the operator at fault away from its singularity.
 
-    What it changes: the calls of the operator on the line named get arguments kept 1e-6, then 1e-4, away from the point
-    where the operator or its derivative is not finite: a clamp, an added epsilon, or a larger eps of a norm. A fault of
-    the optimizer's own code gets an eps of at least 1e-4 in the optimizer.
+    What it changes: the inputs of the operator on the culprit's line are kept 1e-6, then 1e-4, away from the point
+    where the operator or its derivative is non-finite: by a clamp, an added epsilon, or a larger eps of a norm. If the
+    optimizer's own code fails, the optimizer gets an eps of at least 1e-4.
 
-    When it is tried: on steps that fail over an operator with such a point (division, logarithm, square root, power,
-    norms, ...), and on faults of the optimizer.
+    When it is tried: if the culprit is an operator with such a point (division, logarithm, square root, power,
+    norms, ...), or the optimizer.
 
-    What a cure says: the operator is evaluated at its singularity. The changed line is the culprit's suggestion.
+    What a cure means: the operator is evaluated at its singularity. The changed line is suggested.
     """
 
     name = "eps"
@@ -65,16 +65,29 @@ class Epsilon(BaseFix):
             if at.used == 0:
                 return found
             if fails is False:
-                how = f"{op} at line {found.line} kept {eps:g} away from its singularity"
+                how = _description(op, found.line, f"{eps:g}")
                 spans: list[Span | None] = [*at.spans] or [case.where.span if case.where else None]
                 line = suggested_line(found.file, spans, found.line, op, 1 if at.whole else eps, at.signed)
                 return replace(case.with_fix(self.name, cured=True, how=how), suggestion=line)
-        how = f"{op} at line {found.line} kept 1e-6 and 1e-4 away from its singularity"
+        how = _description(op, found.line, " and ".join(f"{eps:g}" for eps in _SIZES))
         return case.with_fix(self.name, cured=False, how=how)
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
-        """The change in words, where it could not be written as a line."""
-        return None if culprit.suggestion else Advice(Scope.LINE, f"{cure.how} (cured the step)")
+        """The change, if it could not be written as a line of code."""
+        return None if culprit.suggestion else Advice(Scope.LINE, f"{cure.how} (cures the step)")
+
+
+def _description(op: str, line: int, eps: str) -> str:
+    """A description of the change, for the report."""
+    if op in NORMS:
+        return f"eps of {op} at line {line} at least {eps}"
+    if op == "norm":
+        return f"input of {op} at line {line} shifted by {eps}, or its eps at least that"
+    if op not in DOMAINS:
+        return f"divisor of {op} at line {line} at least {eps} in magnitude"
+    low, high = DOMAINS[op].low, DOMAINS[op].high
+    above = f"at least {eps}" if not low else f"at least {low:g} + {eps}"
+    return f"input of {op} at line {line} kept {above}" + (f" and at most {high:g} - {eps}" if high is not None else "")
 
 
 def _operator(op: str | None) -> str:

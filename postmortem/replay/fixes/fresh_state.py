@@ -1,4 +1,4 @@
-"""Forget the optimizer's state."""
+"""Reset the optimizer state."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @fix
 class FreshState(BaseFix):
-    """Starts the optimizer's state afresh.
+    """Resets the optimizer state.
 
-    What it changes: moments, averages and counts of the optimizer are forgotten, as at the start of a training.
+    What it changes: moments, averages and step counts of the optimizer are cleared, as at the start of training.
 
-    When it is tried: on steps whose optimizer has a state, and on all steps of a training that diverged.
+    When it is tried: on steps whose optimizer has a state, and on all steps of a run that diverged.
 
-    What a cure says: the state is at fault, not the step: moments of other data or another model, or non-finite ones.
-    The answer is reported as `fresh_state` of the culprit.
+    What a cure means: the state is at fault, not the step: moments of other data or another model, or non-finite ones.
+    The result is reported as `fresh_state` of the culprit.
     """
 
     name = "fresh_state"
     order = 90
-    what = "the optimizer's state forgotten"
+    what = "optimizer state reset"
     overrides = Overrides(fresh_optimizer=True)
 
     def applies(self, case: Case) -> bool:
@@ -47,5 +47,5 @@ class FreshState(BaseFix):
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice:
         """A fresh state; after a divergence it comes last."""
         if culprit.cause == "divergence":
-            return Advice(Scope.TRAINING, "start the optimizer's state afresh (the loss then stays at its level)")
-        return Advice(Scope.STATE, "start the optimizer's state afresh (cured the step)")
+            return Advice(Scope.TRAINING, "reset the optimizer state (the loss then stays stable)")
+        return Advice(Scope.STATE, "reset the optimizer state (cures the step)")

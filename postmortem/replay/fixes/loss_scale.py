@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 class LossScale(BaseFix):
     """Sets the loss scale to 1.
 
-    What it changes: the GradScaler multiplies the loss by 1, so that gradients are not scaled.
+    What it changes: the GradScaler multiplies the loss by 1, so the gradients are not scaled.
 
     When it is tried: on steps with a GradScaler.
 
-    What a cure says: the scaled gradients overflow float16, the gradients themselves do not.
+    What a cure means: the scaled gradients overflow float16, the unscaled gradients do not.
     """
 
     name = "loss_scale"
@@ -36,6 +36,6 @@ class LossScale(BaseFix):
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice:
         """A scale below the one in the log."""
         at = value_at(view.main("loss_scale"), culprit.step) if view is not None else None
-        below = f"the {at:g} of that step" if at is not None else "that of the step"
-        text = f"a loss scale below {below}, backing off by half at each overflow (at 1 the step was cured)"
+        below = f"{at:g}, the one at that step" if at is not None else "the one at that step"
+        text = f"use a loss scale below {below}, halved at each overflow (a loss scale of 1 cures the step)"
         return Advice(Scope.PRECISION, text)

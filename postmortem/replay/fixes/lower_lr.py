@@ -21,10 +21,10 @@ class LowerLr(BaseFix):
 
     What it changes: the learning rate of every parameter group is multiplied by 0.01.
 
-    When it is tried: on every step that fails, and on all steps of a training that diverged.
+    When it is tried: on every step that fails, and on all steps of a run that diverged.
 
-    What a cure says: the update was too large. Loss and gradients are computed before the update, so that a fault in
-    them is never cured by a lower rate.
+    What a cure means: the update was too large. Loss and gradients are computed before the update, so a lower learning
+    rate never cures non-finite values in them.
     """
 
     name = "lower_lr"
@@ -35,12 +35,12 @@ class LowerLr(BaseFix):
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice:
         """The rate to set instead of the one in the log."""
-        known = lower_rate(view, _rate(view, culprit.step)) if view is not None else "a lower learning rate"
-        return Advice(Scope.RATE, f"{known} ({cure.how}: cured)")
+        known = lower_rate(view, _rate(view, culprit.step)) if view is not None else "lower the learning rate"
+        return Advice(Scope.RATE, f"{known} ({cure.how}: cures it)")
 
 
 def _rate(view: View, step: int | None) -> Rate | None:
-    """The learning rate at `step`; where it was raised at once at some earlier step, with the rate before that."""
+    """The learning rate at `step`, and if it was raised in one jump before that, the rate before the jump."""
     rate, raw = rate_at(view, step), view.main("lr")
     if rate is None or raw is None or step is None:
         return rate

@@ -29,7 +29,7 @@ class _Precision(BaseFix):
             return None
         where = f"{culprit.file}:{culprit.line}" if culprit.file else "the step"
         shown = " or ".join(kind.advised for kind in cures[:2])
-        return Advice(Scope.PRECISION, f"compute {where} in {shown} (the whole step in it was cured)")
+        return Advice(Scope.PRECISION, f"compute {where} in {shown} (tried on the whole step: cures it)")
 
 
 @fix
@@ -40,39 +40,39 @@ class SinglePrecision(_Precision):
 
     When it is tried: on steps that fail under autocast or with parameters in half precision.
 
-    What a cure says: half precision is at fault. The operator named overflows in it, or loses the digits that it needs.
+    What a cure means: half precision is the cause. The culprit's operator overflows in it, or loses digits it needs.
     """
 
     name = "fp32"
     order = 30
-    what = "the whole step in single precision"
+    what = "the whole step in single precision (fp32)"
     overrides = Overrides(dtype="fp32")
     advised = "fp32"
 
     def applies(self, case: Case) -> bool:
         """Where the step computes in half precision."""
         runner = case.reruns.runner
-        runner.restore(case.reruns.before)  # a rerun in another precision leaves its types behind
+        runner.restore(case.reruns.before)  # a rerun in another precision leaves its dtypes
         half = any(p.dtype in _HALF for p in runner.named_parameters().values())
         return half or runner.train_step.autocast is not None
 
 
 @fix
 class BFloat16(_Precision):
-    """Computes the step in bfloat16 instead of half precision.
+    """Computes the step in bfloat16 instead of float16.
 
     What it changes: autocast casts to bfloat16.
 
     When it is tried: on steps that fail under autocast to float16.
 
-    What a cure says: a number exceeds the range of float16, which ends at 65504; bfloat16 has the range of float32.
+    What a cure means: a value exceeds the range of float16, which ends at 65504; bfloat16 has the range of float32.
     """
 
     name = "bf16"
     order = 40
-    what = "bfloat16 instead of half precision"
+    what = "bf16 instead of fp16"
     overrides = Overrides(dtype="bf16")
-    advised = "bf16 in place of fp16"
+    advised = "bf16 instead of fp16"
 
     def applies(self, case: Case) -> bool:
         """Where autocast casts to float16."""
@@ -85,26 +85,26 @@ class DoublePrecision(_Precision):
 
     What it changes: parameters, buffers, optimizer state and batch are cast to float64; autocast is off.
 
-    When it is tried: on every step that fails, and on all steps of a training that diverged.
+    When it is tried: on every step that fails, and on all steps of a run that diverged.
 
-    What a cure says: rounding or overflow is at fault. A singularity, such as the logarithm of zero, stays in every
+    What a cure means: rounding or overflow is the cause. A singularity, such as the logarithm of zero, fails in every
     precision.
     """
 
     name = "fp64"
     order = 50
-    what = "the whole step in double precision"
+    what = "the whole step in double precision (fp64)"
     overrides = Overrides(dtype="fp64")
     advised = "fp64"
 
 
 def measure_precision(case: Case) -> None:
-    """Sets `precision_only` of the culprit: whether the fault is gone in double precision."""
+    """Sets `precision_only` of the culprit: whether the step does not fail in double precision."""
     fails, _ = case.in_precision("fp64")
     case.found = replace(case.found, precision_only=None if fails is None else not fails)
     if fails is None:
-        case.how.append(f"not run in double precision: {case.reruns.failure}")
+        case.how.append(f"could not be run in double precision (fp64): {case.reruns.failure}")
     uncast = Overrides(dtype="fp64", casts_follow=True)
     if fails and case.found.cause == "dtype-overflow" and case.reruns.fails(uncast) is False:
-        note = "in double precision it happens as well, as the code casts to half precision"
-        case.how.append(f"{note}; without these casts it does not")
+        note = "also fails in double precision (fp64), because the code casts to half precision"
+        case.how.append(f"{note}; without these casts it does not fail")

@@ -24,10 +24,10 @@ class SanitizeInput(BaseFix):
     What it changes: in every floating-point tensor of the batch, NaN and the infinities become 0, and all values are
     clamped to ±1e4.
 
-    When it is tried: on every step that fails, where the batch holds such values.
+    When it is tried: on every step that fails, if the batch contains such values.
 
-    What a cure says: the data are at fault. Values that are no measurements, or of another scale than the rest, reach
-    the step.
+    What a cure means: the data are the cause. The batch contains non-finite values, or values of another scale than the
+    rest.
     """
 
     name = "sanitize_input"
@@ -35,15 +35,15 @@ class SanitizeInput(BaseFix):
     what = "non-finite inputs set to 0, the rest clamped to ±1e4"
 
     def change(self, case: Case) -> Overrides | None:
-        """The cleaned batch; None where it is clean already."""
+        """The cleaned batch; None if it is already clean."""
         dirty = case.reruns.lead or any(map(_unclean, tensors_in(case.reruns.batch)))
         return Overrides(batch=sanitized) if dirty else None
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
-        """Clean the inputs, where they were found to be at fault."""
+        """Clean the inputs, if they were found to be the cause."""
         if culprit.phase != "data":
             return None
-        return Advice(Scope.DATA, f"clean the inputs before the step: {cure.how} (cured the step)")
+        return Advice(Scope.DATA, f"clean the inputs before the step: {cure.how} (cures the step)")
 
 
 def _unclean(t: torch.Tensor) -> bool:

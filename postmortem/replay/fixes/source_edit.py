@@ -124,10 +124,13 @@ def _singular_part(node: ast.AST, op: str) -> ast.expr | None:
     if not isinstance(node, ast.Call):
         return None
     called = node.func
-    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
-    if name not in (DOMAINS[op].names if op in DOMAINS else DIVISION | RECIPROCAL if divides else ()):
+    name = getattr(called, "attr", "") or getattr(called, "id", "")  # of ast.Attribute, of ast.Name
+    if op in DOMAINS:
+        known, position = name in DOMAINS[op].names, DOMAINS[op].argument
+    else:
+        known, position = divides and name in DIVISION | RECIPROCAL, int(name not in RECIPROCAL)
+    if not known:
         return None
-    position = DOMAINS[op].argument if op in DOMAINS else 0 if name in RECIPROCAL else 1
     arguments = [called.value, *node.args] if isinstance(called, ast.Attribute) and _is_method(called) else node.args
     return arguments[position] if position < len(arguments) else None
 

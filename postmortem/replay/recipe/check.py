@@ -32,10 +32,10 @@ def _faults(step: Any) -> Iterator[str]:
     yield from _models(step)
     yield from _options(step)
     if inspect.isgeneratorfunction(step.batches):
-        called = "give what it returns when it is called, an iterable from the checkpoint on"
+        called = "call it and give its result, which begins with the first batch after the checkpoint"
         yield f"batches is a generator function: {called}"
     if step.batches is not None and not callable(step.batches) and not hasattr(step.batches, "__iter__"):
-        yield f"batches is a function of the step or an iterable, not {_given(step.batches)}"
+        yield f"batches must be a function of the step or an iterable, not {_given(step.batches)}"
 
 
 _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
@@ -46,7 +46,7 @@ _FIELDS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("scaler", "True, False or a GradScaler", lambda s: s in (True, False, None) or hasattr(s, "scale")),
     ("sample_dim", "a dict of keys and dimensions", lambda d: isinstance(d, int)),
 )
-"""(field, what it has to be, test of its value or of each value if it is a dict)."""
+"""(field, what it must be, test of its value or, if it is a dict, of each value)."""
 
 
 def _unfit_fields(step: TrainStep) -> Iterator[str]:
@@ -65,11 +65,11 @@ def _unfit_fields(step: TrainStep) -> Iterator[str]:
 
 
 def _sub_steps(steps: dict[str, Any], optimizer: Any) -> Iterator[str]:
-    """What is wrong with a dict of sub-steps, whose keys are the names of the optimizers."""
+    """Faults in a dict of sub-steps, whose keys are the names of the optimizers."""
     names = ", ".join(map(repr, steps))
     if not isinstance(optimizer, dict):
-        single = "by the names of the optimizers, but there is one without a name"
-        yield f"step is a dict ({names}), {single}: give optimizer={{{names}: …}} or one step"
+        single = "keyed by the names of the optimizers, but there is one without a name"
+        yield f"step is a dict ({names}), {single}: give optimizer={{{names}: …}} or a single step"
         return
     for name in steps:
         if name not in optimizer:
@@ -77,35 +77,35 @@ def _sub_steps(steps: dict[str, Any], optimizer: Any) -> Iterator[str]:
 
 
 def _calls(step: TrainStep) -> Iterator[str]:
-    """Functions that do not take the arguments that they are called with."""
+    """Functions that do not accept the arguments that they are called with."""
     steps = step.step.items() if isinstance(step.step, dict) else [("", step.step)]
     calls = [(f"step[{name!r}]" if name else "step", "(model, batch)", f, 2) for name, f in steps]
     calls += [(name, "(step)", getattr(step, name), 1) for name in ("batches", "before_step")]
     for name, given, function, count in calls:
         if callable(function) and not _takes(function, count):
             own = f"{getattr(function, '__name__', 'it')}{inspect.signature(function)}"
-            yield f"{name} is called as {name}{given}, but {own} cannot be"
+            yield f"{name} is called as {name}{given}, but {own} cannot be called so"
 
 
 def _models(step: TrainStep) -> Iterator[str]:
     models = step.model.values() if isinstance(step.model, dict) else [step.model]
     parameters = [p for m in models for p in m.parameters()]
     if any(isinstance(p, torch.nn.UninitializedParameter) for p in parameters):
-        lazy = "the model has layers whose sizes are not known yet (lazy modules)"
+        lazy = "the model has uninitialized parameters (lazy modules)"
         yield f"{lazy}: run it once on a batch, or load its weights, first"
     if any(p.is_meta for p in parameters):
-        yield "the model is on the meta device: it has no values"
+        yield "the model is on the meta device: its parameters have no values"
 
 
 def _options(step: TrainStep) -> Iterator[str]:
     if step.autocast not in (None, "fp16", "bf16"):
-        yield f"autocast is None, 'fp16' or 'bf16', not {step.autocast!r}"
+        yield f"autocast must be None, 'fp16' or 'bf16', not {step.autocast!r}"
     if not hasattr(step.accumulate, "__index__") or step.accumulate < 1:
-        yield f"accumulate is the number of micro-batches of a step, not {step.accumulate!r}"
+        yield f"accumulate must be the number of micro-batches of a step, not {step.accumulate!r}"
     for name, method in (("clip", "__float__"), ("init_scale", "__float__"), ("first_step", "__index__")):
         number = getattr(step, name)
         if number is not None and (not hasattr(number, method) or isinstance(number, bool)):
-            yield f"{name} is a number, not {number!r}"
+            yield f"{name} must be a number, not {number!r}"
 
 
 def _takes(function: Any, count: int) -> bool:
@@ -114,7 +114,7 @@ def _takes(function: Any, count: int) -> bool:
         inspect.signature(function).bind(*range(count))
     except TypeError:
         return False
-    except ValueError:  # written in C: it does not say
+    except ValueError:  # written in C: the signature is unknown
         return True
     return True
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def as_one_line() -> Iterator[None]:
-    """Turns exceptions of the user's code, and memory that runs out, into a ReplayError of one line."""
+    """Turns exceptions of the user's code, and out-of-memory errors, into a ReplayError of one line."""
     try:
         yield
     except ReplayError:
@@ -29,7 +29,7 @@ def as_one_line() -> Iterator[None]:
         raise as_replay_error("the replay", error.__cause__ or error) from error.__cause__
     except Exception as error:
         if not user_frames(error) and out_of_memory("the replay", error) is None:
-            raise  # a bug of ours
+            raise  # a bug in postmortem
         raise as_replay_error("the replay", error) from error
 
 
@@ -51,7 +51,7 @@ def as_replay_error(what: str, error: BaseException) -> ReplayError:
 
 
 def out_of_memory(what: str, error: BaseException) -> ReplayError | None:
-    """The ReplayError for memory that ran out; None for any other error."""
+    """The ReplayError for an out-of-memory error; None for any other error."""
     text = _text(error)
     if (
         isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
@@ -77,7 +77,7 @@ def describe(what: str, error: BaseException) -> str:
         return f"{what} raised {_of_a_worker(message)}"
     text = " ".join(message.split())
     if isinstance(error, Exited):
-        return f"{what} ended by {text}{where}"
+        return f"{what} was ended by {text}{where}"
     if isinstance(error, SyntaxError):
         text, where = (
             error.msg,
@@ -87,10 +87,10 @@ def describe(what: str, error: BaseException) -> str:
 
 
 def _of_a_worker(text: str) -> str:
-    """The exception of a DataLoader's worker and the innermost line of the user's, from the text of its traceback."""
+    """The exception of a DataLoader worker and the innermost line of the user's code, from its traceback's text."""
     places = [(f, n) for f, n in re.findall(r'File "([^"]+)", line (\d+)', text) if is_users(f)]
     last = next((line for line in reversed(text.splitlines()) if line.strip() and not line[0].isspace()), "an error")
-    return f"{last[:300]} in a worker{f' at {Path(places[-1][0]).name}:{places[-1][1]}' if places else ''}"
+    return f"{last[:300]} in a DataLoader worker{f' at {Path(places[-1][0]).name}:{places[-1][1]}' if places else ''}"
 
 
 def _text(error: BaseException) -> str:

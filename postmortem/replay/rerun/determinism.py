@@ -1,5 +1,5 @@
-"""Runs the offending step again: equal bits show that it is deterministic, others point at an operator or the
-hardware."""
+"""Runs the failing step again: bitwise identical results show that it is deterministic, different ones point at an
+operator or the hardware."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VIEWS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 class Again:
     """The result of running a step again.
 
-    message: the result in words. transient: the fault did not come back. comes_and_goes: it came back only once.
+    message: the result in words. transient: the failure did not recur. comes_and_goes: it recurred only once.
     """
 
     message: str
@@ -57,7 +57,7 @@ def run_again(runner: StepRunner, done: Roll, step: int, *, just_run: bool = Fal
     """
     rolled = done.result(step)
     hidden = not all(map(math.isfinite, rolled.losses.values()))
-    # after a non-finite loss no other number says more
+    # after a non-finite loss no other number gives more information
     early = just_run and hidden and done.raised is None and not isinstance(runner.train_step.step, dict)
     seen = (
         (_numbers(rolled, done.raised, early), () if early else checksum(runner), rolled.first_nonfinite)
@@ -73,24 +73,23 @@ def run_again(runner: StepRunner, done: Roll, step: int, *, just_run: bool = Fal
         gone = [first is None for *_, first in results]
         return Again(_differs("the step", runner, done, step), False, all(gone), any(gone))
     if results[0][2] is None:
-        message = (
-            "run again from the same state, the step stays finite: a transient fault, of the hardware or of a race"
-        )
+        message = "rerun from the same state, the step is finite: a transient fault (hardware, or a race condition)"
         return Again(message, True, True)
     if step > done.first and _once(runner, done, done.first)[0] != _numbers(done.results[0], None):
         return Again(_differs(f"step {done.first}", runner, done, done.first), False, False)
     if hidden and step == done.first:
         return Again("run twice from the same state, the step fails in the same way", True, False)
-    return Again("run twice from the same state, the step gives the same bits: deterministic", True, False)
+    return Again("run twice from the same state, the step gives bitwise identical results: deterministic", True, False)
 
 
 def _differs(which: str, runner: StepRunner, done: Roll, step: int) -> str:
-    message = f"run twice from the same state, {which} gives different bits"
+    message = f"run twice from the same state, {which} gives bitwise different results"
     ops = _nondeterministic_ops(runner, done, step)
     if ops:
-        return f"{message}: {', '.join(ops)} has no deterministic implementation"
-    unknown = "suspect code that asks the clock or the system for numbers, a race, or the hardware"
-    return f"{message}, and no operator is known for it: {unknown}"
+        have = "has" if len(ops) == 1 else "have"
+        return f"{message}: {', '.join(ops)} {have} no deterministic implementation"
+    unknown = "suspect code that reads the clock or the system's random numbers, a race condition, or the hardware"
+    return f"{message}, and no operator in it is known to be nondeterministic: {unknown}"
 
 
 def _once(runner: StepRunner, done: Roll, step: int, *, early: bool = False) -> tuple[str, tuple[int, ...], str | None]:

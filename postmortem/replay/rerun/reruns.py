@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Stage = Literal["loss", "grad", "param"]
 _STAGES: tuple[Stage, ...] = ("loss", "grad", "param")
 TRIES = 10
-"""Consecutive finite reruns of a nondeterministic step that are hardly luck."""
+"""Consecutive finite reruns of a nondeterministic step that are unlikely to be chance."""
 _UNTIL: dict[str, Literal["loss", "grad", "step"]] = {"loss": "loss", "grad": "grad", "param": "step"}
 
 
@@ -152,7 +152,7 @@ class Reruns:
                         raise StopAt("loss")
                     return
                 if until == "param" and self.whole and nonfinite_names(tensors):
-                    raise StopAt("grad")  # no matter what the optimizer makes of it
+                    raise StopAt("grad")  # whatever the optimizer does with it
                 if until != "param" and passed == self._sub_step:  # this one had failed
                     raise StopAt("grad" if until == "grad" and nonfinite_names(tensors) else None)
                 passed += 1
@@ -192,11 +192,11 @@ class Reruns:
         self.losses = {}
         try:
             found = self.run(overrides, until=at, **options)
-        except Exception as error:  # noqa: BLE001  (user code under a change it was not written for may raise anything)
+        except Exception as error:  # noqa: BLE001  (user code may raise anything under an unforeseen change)
             self.failure = f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else ''}"
             return True if error_site(error) == self.raised else None
         if alike and found is not None and _STAGES.index(found) < _STAGES.index(at):
-            self.failure = f"the {found} is not finite"
+            self.failure = {"loss": "the loss is", "grad": "a gradient is"}.get(found, "a parameter is") + " non-finite"
             return None
         return found is not None and _STAGES.index(found) <= _STAGES.index(at)
 
@@ -207,7 +207,7 @@ class Reruns:
             prepare()
 
     def in_precision(self, dtype: Precision) -> tuple[bool | None, str]:
-        """(whether the step fails if all of it is run in `dtype`, None if it could not be run; a remark).
+        """(whether the step fails if all of it is run in `dtype`, None if it could not be run; a note).
 
         If explicit casts in its code prevent that, it is run again with these casts to `dtype`.
         """
@@ -219,7 +219,7 @@ class Reruns:
         self.failure = why
         return (
             fails,
-            "; could not be run: " + why if fails is None else ", casts in the code to a narrower type left out",
+            "; could not be run: " + why if fails is None else ", without the casts in the code to a narrower dtype",
         )
 
     def plain(self) -> StepResult:
@@ -276,7 +276,7 @@ class Reruns:
             pass
         except ReplayError:
             raise
-        except Exception as error:  # noqa: BLE001  (user code that refuses NaN, or torch's, may raise anything)
+        except Exception as error:  # noqa: BLE001  (code that rejects NaN, the user's or torch's, may raise anything)
             out.stage, out.raised, self.raised = watch.reached, error, error_site(error)
         if self._sub_step is None and out.stage in ("loss", "grad"):
             self._sub_step = watch.passed

@@ -54,7 +54,7 @@ class Samples:
             tensors = tensors if tensors and tensors[0].dim() else []
         sizes = [t.shape[0] for t in tensors if t.dim()]
         if sizes[:1] == [1] and len(others := {n for n in sizes if n != 1}) == 1:
-            return others.pop()  # the first tensor was a factor or a step number
+            return others.pop()  # the first tensor is a factor or a step number
         return sizes[0] if sizes else 0
 
     def _each(self, batch: Any, change: Callable[[torch.Tensor, int], torch.Tensor]) -> Any:
@@ -128,7 +128,7 @@ class Samples:
         for i in kept:
             parts[i // self.rows].append(i % self.rows)
         if not all(parts):
-            raise ValueError("a micro-batch would be left empty")
+            raise ValueError("a micro-batch would be empty")
         return type(micros)(
             self._each(m, lambda t, dim, p=p: t.index_select(dim, torch.tensor(p, device=t.device)))  # type: ignore[misc]
             for m, p in zip(micros, parts, strict=True)

@@ -16,16 +16,19 @@ _NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite"
 _GROWING = ("divergence", "gradient-explosion", "loss-spike", "loss-scale-collapse")
 
 
-_NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # what evaluations log
+_NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # roles of what evaluations log
 _FAR = 1000  # steps to follow a divergence that never turns non-finite
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What a replay is to reach: `step` is the last to run (None: as far as the batches go), `asked` the one that the user
-    named. `failed`: the log says the run failed; `nonfinite`: its value at `step` is not finite. `beyond`: steps to go on
-    after it, where a run crashed before it could log the step at fault. `masked`: from this step on the log may show
-    numbers in place of losses that were not finite. `grows`: what failed is a loss or gradient that grew."""
+    """The target of a replay.
+
+    step: the last step to run (None: up to the end of the batches). asked: the step that the user requested.
+    failed: the log reports a failed run. nonfinite: the log is non-finite at `step`. beyond: further steps to run, if
+    a run crashed before it could log the failing step. masked: from this step on the log may show numbers in place of
+    non-finite losses. grows: the failure is a loss or gradient that grew.
+    """
 
     step: int | None
     asked: int | None = None
@@ -37,9 +40,9 @@ class Aim:
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
-    """The step to roll to: the one asked for, else the first non-finite loss by the log, else what diverged, else the end.
+    """The target: the requested step, else the first non-finite loss of the log, else a divergence, else the end.
 
-    Where the log has a divergence begin at the step asked for, that is what is meant: it shows only some steps later.
+    If a divergence begins at the requested step in the log, it is the target: it shows only some steps later.
     """
     findings = [f for f in report.findings if f.severity != "info" and f.step is not None] if report is not None else []
     roles = view.run.roles if view is not None else {}
@@ -76,20 +79,18 @@ def _by_log(
     growing = [f for f in findings if f.name in _GROWING]
     last = view.last_step if view is not None else None
     if growing:
-        ends = [
-            s
-            for f in growing
-            if f.name != "divergence" and (s := f.end_step if f.end_step is not None else f.step) is not None
-        ]
-        far = max(f.step for f in growing if f.step is not None) + _FAR
-        return Aim(
-            max(ends) if len(ends) == len(growing) else min(far, last if last is not None else far),
-            None,
-            failed,
-            grows=True,
-        )
+        ends = [_end(f) for f in growing if f.name != "divergence"]
+        known = [end for end in ends if end is not None]
+        if len(known) == len(growing):
+            return Aim(max(known), None, failed, grows=True)
+        far = max(_steps(growing)) + _FAR
+        return Aim(far if last is None else min(far, last), None, failed, grows=True)
     crashed = report is not None and report.ended in ("crashed", "cut") and last is not None
     return Aim(last, None, failed, False, _interval(view) if crashed and view is not None else 0)
+
+
+def _end(finding: Finding) -> int | None:
+    return finding.end_step if finding.end_step is not None else finding.step
 
 
 def _interval(view: View) -> int:

@@ -1,4 +1,4 @@
-"""How faithful a replay is: replayed losses compared with the logged ones, to the digits that the log shows."""
+"""The fidelity of a replay: replayed losses compared with the logged ones, to the digits that the log shows."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     from postmortem.replay.step.result import StepResult
 
 SAME_RUN = 1e-3
-"""Relative error up to which a replay is faithful although some digits differ. Kernels of another machine or thread
+"""Relative error up to which the fidelity is good although some digits differ. Kernels of another machine or thread
 count round differently, and the difference grows with the steps; a wrong batch, state or learning rate makes a far
 larger one."""
 SAME_STATE = 1e-5
-"""The same for the first loss that is compared, where rounding errors have not grown: it shows a state one step off."""
+"""The same for the first loss that is compared, where rounding errors have not grown: a larger error
+shows a state that is one step off."""
 SAME_MEAN = 1e-6
-"""The same for means over steps, which trainers add up in single precision, and for the loss of one micro-batch, which
+"""The same for means over steps, which trainers sum in fp32, and for the loss of one micro-batch, which
 is divided and multiplied again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """How many digits of a quantity a log shows: at most `decimals` after the point and `significant` ones. `whole`: it
+    """How many digits of a tag a log shows: at most `decimals` after the point and `significant` ones. `whole`: it
     shows every digit of float32 or float64 values."""
 
     decimals: int
@@ -129,7 +130,7 @@ def logged_losses(
 ) -> dict[str | None, list[LoggedLoss]]:
     """The tags that may hold each loss that a step returns, by its name (None: the sum of the losses).
 
-    logged: what the recipe says, a tag or {name of a loss: tag}. masked: from this step on, the log may hold numbers in
+    logged: `TrainStep.logged`, a tag or {name of a loss: tag}. masked: from this step on, the log may hold numbers in
     place of non-finite values. Raises ReplayError if the log has no such tag.
     """
     if view is None:
@@ -164,7 +165,7 @@ def _tagged(view: View, tag: str) -> list[Series]:
     if not found:
         tags = [s.tag for s in view.series]
         known = did_you_mean(tag, tags)
-        raise ReplayError(f"the recipe says the loss is logged as {tag!r}, but the log has no such tag{known}")
+        raise ReplayError(f"the recipe gives logged={tag!r}, but the log has no such tag{known}")
     return found
 
 
@@ -249,7 +250,7 @@ def compare(
             scores.append(max(ranked, key=lambda s: (s.exact / s.compared, -s.error, s.compared)))
     compared, exact = sum(s.compared for s in scores), sum(s.exact for s in scores)
     if not compared:
-        note = "no step that was replayed has a logged loss to compare with: nothing vouches for this replay"
+        note = "no replayed step has a logged loss: the replay could not be compared with the log"
         return Fidelity(ok=False, checkpoint=checkpoint, first_step=first_step, note=note)
     error = max(s.error for s in scores)
     mismatch = min((s.mismatch for s in scores if s.mismatch is not None), default=None)
@@ -269,22 +270,23 @@ def compare(
 
 def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mismatch: int | None, ok: bool) -> str:
     tags = ", ".join(s.of.tag + _kind(s.of) for s in scores)
-    reproduced = f"{exact} of {compared} logged losses"
+    reproduced = f"{exact} of {compared} logged values"
     if exact == compared and not any(s.finite for s in scores):
-        little = "which says little of the state before"
-        return f"only what is not finite could be compared: {tags} is so where the replay is, {little}"
+        little = "which says little about the state before"
+        return f"only non-finite losses could be compared: {tags} is non-finite where the replay is, {little}"
     if exact == compared:
-        return f"{compared} logged loss{'es' if compared > 1 else ''} of {tags} reproduced, every digit"
+        return f"{compared} logged value{'s' if compared > 1 else ''} of {tags} reproduced to every logged digit"
     if ok:
-        others = f"the others within {error:.1e}: rounding of another machine"
-        return f"{reproduced} of {tags} reproduced to every digit, {others}"
+        others = f"the others within a relative error of {error:.1e}: rounding of another machine"
+        return f"{reproduced} of {tags} reproduced to every logged digit, {others}"
     return (
-        f"the replay parts from {tags} at step {mismatch} ({reproduced} reproduced, relative error up to {error:.1e}): "
-        "the batch order, the state or the code is not the run's, so what it shows may not be what happened"
+        f"the replay differs from {tags} at step {mismatch} ({reproduced} reproduced, relative error up to "
+        f"{error:.1e}): the batch order, the state or the code is not that of the run, so the replay may not show "
+        "what happened"
     )
 
 
 def _kind(loss: LoggedLoss) -> str:
     if loss.mean:
-        return " (means over the steps between two lines)"
+        return " (means over the steps since the previous log line)"
     return " (of the last micro-batch)" if loss.last else ""

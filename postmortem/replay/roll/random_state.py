@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Where = tuple[str, ...]
 
 _CPU_RNG_BYTES = 5056  # torch's mt19937 state on the CPU
-NO_RANDOM_STATE = "the checkpoint has no random state: noise (dropout, shuffling) cannot be the run's own"
+NO_RANDOM_STATE = "random state: not in the checkpoint; random numbers (dropout, shuffling) differ from the run's"
 
 
 class SavedRng(Rng):

@@ -33,8 +33,8 @@ _SHADOW = ("ema", "shadow", "swa", "averaged", "teacher", "best")
 
 @dataclass(slots=True)
 class Account:
-    """What of a checkpoint was loaded (`fitted`), what was not (`unfitted`), and the random states to set before the
-    first batch."""
+    """The parts of a checkpoint that were loaded (`fitted`), those that were not (`unfitted`), and the random states to
+    set before the first batch."""
 
     fitted: list[str] = field(default_factory=list)
     unfitted: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ def load_saved(runner: StepRunner, saved: Saved, *, trust: bool = False) -> Acco
 
     If it lacks one of several models, or the optimizer, files saved beside it for the same step are read too (`trust`
     as in `read_saved`). Raises ReplayError if weights have other shapes than the model's, if trainable weights are
-    missing or if there are no weights: a replay from such a state would say nothing about the run.
+    missing or if there are no weights: a replay from such a state could not reproduce the run.
     """
     saved = _with_companions(saved, runner, trust)
     account = Account(rng=find_rng(saved.content))
@@ -117,7 +117,7 @@ def _plain(name: str) -> str:
 
 @dataclass(slots=True)
 class _Fit:
-    """How a saved dict fits a model.
+    """How a saved dict matches a model.
 
     pairs: name in the model -> saved name. mismatched: names in the model whose shape differs. renamed: how the names
     were changed, in words.
@@ -140,8 +140,8 @@ def _fit(target: dict[str, Any], where: Where, source: dict[str, Any]) -> _Fit:
         same = sum(_same_shape(target[t], source[s]) for t, s in pairs.items())
         score = same + 0.01 * len(pairs)
         if score > best[0]:
-            added = f" (prefix {add!r} put on)" if add else ""
-            best = score, pairs, f" (prefix {strip!r} taken off)" if strip else added
+            added = f" (prefix {add!r} added)" if add else ""
+            best = score, pairs, f" (prefix {strip!r} removed)" if strip else added
     pairs = best[1]
     mismatched = [t for t, s in pairs.items() if not _same_shape(target[t], source[s])]
     return _Fit(where, source, pairs, mismatched, best[2])
@@ -187,12 +187,12 @@ def _load_model(key: str, model: torch.nn.Module, saved: Saved, account: Account
     best = max(fits, key=worth, default=None)
     tail = f"; {saved.problems[0].path}: {saved.problems[0].what}" if saved.problems else ""
     if best is None or not best.pairs:
-        raise ReplayError(f"{saved.path}: no weights in it fit the recipe's {what}{tail}")
-    place = ".".join(best.where) or "the file itself"
+        raise ReplayError(f"{saved.path}: none of its weights match the recipe's {what}{tail}")
+    place = ".".join(best.where) or "the top level"
     if best.mismatched:
         pairs = [(n, tuple(best.source[best.pairs[n]].shape), tuple(target[n].shape)) for n in best.mismatched[:3]]
         shapes = ", ".join(f"{n} is {there} in the checkpoint and {here} in the model" for n, there, here in pairs)
-        raise ReplayError(f"{saved.path}: {len(best.mismatched)} weights do not fit the recipe's {what}: {shapes}")
+        raise ReplayError(f"{saved.path}: {len(best.mismatched)} weights do not match the recipe's {what}: {shapes}")
     model.load_state_dict({t: best.source[s] for t, s in best.pairs.items()}, strict=False)
     tensors = _tensors(model)
     loaded = {id(t) for name, t in tensors.items() if name in best.pairs}
@@ -252,17 +252,17 @@ def _load_parts(
     for i, (key, part) in enumerate(parts.items()):
         label = f"{what} {key!r}" if key else what
         if not outer:
-            account.unfitted.append(f"{label}: the checkpoint has none; it starts fresh")
+            account.unfitted.append(f"{label}: not in the checkpoint; starts in its initial state")
             continue
         where, state = max(enumerate(outer), key=lambda e: (_named(e[1][0], key), e[0] == i, -e[0]))[1]
         before = copy.deepcopy(part.state_dict())
         try:
             load(part, state)
-            account.fitted.append(f"{label}: from {'.'.join(where) or 'the file itself'}")
+            account.fitted.append(f"{label}: from {'.'.join(where) or 'the top level'}")
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, IndexError) as error:
-            account.unfitted.append(
-                f"{label}: {'.'.join(where)} does not fit: {' '.join(str(error).split())[:200]}; it starts fresh"
-            )
+            why = " ".join(str(error).split())[:200]
+            place = ".".join(where)
+            account.unfitted.append(f"{label}: {place} does not match: {why}; starts in its initial state")
             part.load_state_dict(before)  # a part of it may have been loaded
 
 

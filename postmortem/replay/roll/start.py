@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, aim: Aim, given: Path | None) -> Path:
     """The checkpoint to start from: the one given, else the diagnosis' last good one, else the newest good one.
 
-    Every one but the one given is looked into before it is chosen. Where none is finite, the newest before the step
-    is taken: the replay reports that the run started from it. ReplayError where there is none, or where the one given
-    lies after the step.
+    Every checkpoint but the one given is inspected before it is chosen. If none is finite, the newest before the step
+    is chosen: the replay reports that the run started from it. Raises ReplayError if there is none, or if the one
+    given is after the step.
     """
     known = known_checkpoints(run, report) or find_checkpoints(target)
     good = report.diagnosis.last_good_checkpoint if report is not None and report.diagnosis is not None else None
@@ -47,19 +47,19 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
 
 
 def known_checkpoints(run: Run | None, report: RunReport | None) -> list[Checkpoint]:
-    """The checkpoints of a run, with what its report knows of them where there is one."""
+    """The checkpoints of a run: those of its report, which were inspected, if there is one."""
     if report is not None and report.checkpoints:
         return list(report.checkpoints)
     return list(run.checkpoints) if run is not None else []
 
 
 def _unless_changed(c: Checkpoint) -> Checkpoint:
-    """The checkpoint as not looked into: its file may have been replaced since. To look again is free if it was not."""
+    """The checkpoint, to be inspected again, as its file may have been replaced. This costs nothing if it was not."""
     return replace(c, finite=None, nonfinite=(), problem=None, looked_into=False)
 
 
 def _diagnosed(good: str, known: list[Checkpoint], aim: Aim, steps: dict[Path, int | None]) -> Path | None:
-    """The diagnosis' last good checkpoint, if it leads to the step aimed at and is still good."""
+    """The diagnosis' last good checkpoint, if it is before the target step and still good."""
     step = _step(Path(good), steps)
     if not _before(step, aim) or (step is not None and step == aim.step):
         return None
@@ -71,12 +71,12 @@ def _look(c: Checkpoint) -> Checkpoint:
 
 
 def _with_step(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint whose name tells no step (``last.pt``, ``epoch_3.pt``), with the step of its content."""
+    """A checkpoint whose name has no step (``last.pt``, ``epoch_3.pt``), with the step of its content."""
     return replace(checkpoint, step=map_files(Path(checkpoint.path)).step)
 
 
 def _step(path: Path, known: dict[Path, int | None]) -> int | None:
-    """The step of a checkpoint as the scan of its run understood it, else as its name says."""
+    """The step of a checkpoint as the scan of its run found it, else from its name."""
     step = known.get(path.resolve())
     return step_of(path) if step is None else step
 
@@ -86,21 +86,21 @@ def _given(path: Path, aim: Aim, good: str | None, known: dict[Path, int | None]
         raise ReplayError(f"no such checkpoint: {path}")
     step = _step(path, known)
     if not _before(step, aim):
-        tail = f"; the last good one is {good}" if good and _step(Path(good), known) != step else ""
-        where = f"not before step {aim.step}, where the replay is to end"
+        tail = f"; the last good checkpoint is {good}" if good and _step(Path(good), known) != step else ""
+        where = f"not before step {aim.step}, the last step to replay"
         raise ReplayError(f"the checkpoint {path.name} is of step {step}, {where}{tail}")
     return path
 
 
 def _before(step: int | None, aim: Aim) -> bool:
-    """Whether a checkpoint of `step` can lead to the step aimed at, or be of that step: some save the step to come."""
+    """Whether a replay from a checkpoint of `step` can reach the target. Some checkpoints save the next step."""
     return step is None or aim.step is None or step <= aim.step
 
 
 def _newest_finite(candidates: list[Checkpoint], aim: Aim) -> Checkpoint:
     """The newest that is finite; where none is, the newest of all.
 
-    One saved at the very step aimed at comes last: whether it is from before or after that step only the log tells.
+    One of the target step itself comes last: only the log shows whether it was saved before or after that step.
     """
     earlier = [c for c in candidates if c.step != aim.step]
     for some in (earlier, candidates):

@@ -30,7 +30,7 @@ class BatchError(Exception):
     """The user's code raised while the batch of `step` was drawn; the cause is what it raised."""
 
     def __init__(self, step: int) -> None:
-        super().__init__(f"the batch of step {step} could not be drawn")
+        super().__init__(f"the batch of step {step} could not be loaded")
         self.step = step
 
 

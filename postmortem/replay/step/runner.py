@@ -281,7 +281,7 @@ class StepRunner:
             return [batch]
         if not isinstance(batch, (list, tuple)) or len(batch) != count:
             got = f"{len(batch)}" if isinstance(batch, (list, tuple)) else f"a {type(batch).__name__}"
-            raise ReplayError(f"accumulate={count}: batches must give a list of {count} micro-batches, not {got}")
+            raise ReplayError(f"accumulate={count}: batches must return a list of {count} micro-batches, not {got}")
         return batch
 
     def _passes(self, function: Any, parts: Any, single: str, result: StepResult, *, backward: bool) -> None:
@@ -299,7 +299,7 @@ class StepRunner:
             if backward:
                 total = functools.reduce(operator.add, losses.values())
                 if not total.requires_grad:
-                    why = "depends on no parameter: it has no gradient"
+                    why = "does not depend on any parameter: it has no gradient"
                     raise ReplayError(f"the loss that step(model, batch) returned {why}")
                 (total if self.scaler is None else self.scaler.scale(total)).backward()
                 del total
@@ -331,7 +331,7 @@ class StepRunner:
                 if batch is not None or "None" not in str(error):
                     raise
                 given = self.train_step.batches is not None
-                what = "batches gave None" if given else "give TrainStep batches=…, a function of the step"
+                what = "batches returned None" if given else "set batches=… in the TrainStep, a function of the step"
                 raise ReplayError(f"the step has no batch: {what}") from error
         losses = by_name(value, single)
         for name, loss in losses.items():

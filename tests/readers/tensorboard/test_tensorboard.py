@@ -18,9 +18,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 
 from postmortem.core.points import Points
 from postmortem.core.reading import Reading
-from postmortem.readers.tensorboard import TensorBoard
-from postmortem.readers.tensorboard import bulk_scalars as _skeletons
-from postmortem.readers.tensorboard import tfrecord as _tfrecord
+from postmortem.readers.tensorboard import TensorBoard, bulk_scalars, tfrecord
 
 NAME = "events.out.tfevents.1700000000.node7.domain.123.0"
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -161,7 +159,7 @@ def test_bulk_and_single_reading_agree(tmp_path: Path, data: st.DataObject) -> N
     write(tmp_path / NAME, events)
     bulk = rows(TensorBoard.read(tmp_path / NAME).points)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_skeletons, "FEW", 10**9)
+        patch.setattr(bulk_scalars, "FEW", 10**9)
         single = rows(TensorBoard.read(tmp_path / NAME).points)
     assert repr(bulk) == repr(single)
 
@@ -190,7 +188,7 @@ def test_records_that_are_no_events(tmp_path: Path, data: st.DataObject) -> None
             writer.write(one)
     bulk = TensorBoard.read(tmp_path / NAME)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_skeletons, "FEW", 10**9)
+        patch.setattr(bulk_scalars, "FEW", 10**9)
         single = TensorBoard.read(tmp_path / NAME)
     assert repr(rows(bulk.points)) == repr(rows(single.points))
     assert [p.offset for p in bulk.problems] == [p.offset for p in single.problems]
@@ -368,8 +366,8 @@ def test_the_size_of_pieces_does_not_matter(tmp_path: Path, data: st.DataObject)
             del whole[max(1, at) :]
     at_once = read(tmp_path / NAME, bytes(whole))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_tfrecord, "PIECE", data.draw(st.integers(1, 200)))
-        patch.setattr(_tfrecord, "REGION", data.draw(st.integers(1, 100)))
+        patch.setattr(tfrecord, "PIECE", data.draw(st.integers(1, 200)))
+        patch.setattr(tfrecord, "REGION", data.draw(st.integers(1, 100)))
         in_pieces = TensorBoard.read(tmp_path / NAME)
     assert rows(in_pieces.points) == rows(at_once.points)
     assert [(p.offset, p.what, p.lost) for p in in_pieces.problems] == [(p.offset, p.what, p.lost) for p in at_once.problems]

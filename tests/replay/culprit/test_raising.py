@@ -65,7 +65,7 @@ def _gives_up(model: Any, batch: Any) -> Any:
 REFUSING = [
     (_checked_by_distributions, "ValueError: Expected parameter logits"),
     (_asserted, "AssertionError: the loss is not finite"),
-    (_exits, "ended by sys.exit(1) at test_raising.py"),
+    (_exits, "was ended by sys.exit(1) at test_raising.py"),
 ]
 
 
@@ -141,8 +141,8 @@ def test_a_batch_that_the_step_refuses() -> None:
     [
         (lambda m, b: m(b["x"][:, :3], b["size"]).sum(), "step 0 raised RuntimeError: mat1 and mat2"),
         (lambda m, b: F.cross_entropy(m(b["x"], b["size"]), b["y"] + 7), "step 0 raised IndexError: Target"),
-        (lambda m, b: sys.exit("no more epochs"), r"step 0 ended by sys.exit\('no more epochs'\)"),
-        (_gives_up, r"step 0 ended by GeneratorExit\(\) at test_raising.py"),
+        (lambda m, b: sys.exit("no more epochs"), r"step 0 was ended by sys.exit\('no more epochs'\)"),
+        (_gives_up, r"step 0 was ended by GeneratorExit\(\) at test_raising.py"),
     ],
 )
 def test_an_exception_of_its_own_is_one_line(step: Any, said: str) -> None:

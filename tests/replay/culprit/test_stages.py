@@ -49,9 +49,10 @@ def asked() -> Iterator[list[int | None]]:
 
 
 def test_the_stages_are_asked_cheapest_first() -> None:
-    """A divergence is excluded before the step is traced, the origin is looked for last."""
+    """A divergence is excluded before the step is traced, the origin is looked for last; others may come between."""
     names = [s.__name__ for s in STAGES]
-    assert names == ["divergence", "layout", "transient", "untraceable", "loss_scale", "earlier_step", "origin"]
+    known = ["divergence", "layout", "transient", "untraceable", "loss_scale", "earlier_step", "origin"]
+    assert [name for name in names if name in known] == known
 
 
 def test_an_added_stage_may_leave_the_answer_to_a_later_one(asked: list[int | None]) -> None:

@@ -101,16 +101,17 @@ def test_advice_of_the_line_takes_the_place_of_a_fresh_state() -> None:
     tried = (Fix(name="clip_grad", cured=True, how="clipped"), Fix(name="rewrite", cured=True))
     fields: dict[str, Any] = {"cause": "forward-op", "phase": "forward", "fresh_state": True}
     said = advice(Culprit(**fields, fixes=tried), None, "x.pt")
-    assert said == ("rewrite it", "clip the gradient norm (clipped: cured)", "then resume from x.pt")
+    assert said == ("rewrite it", "clip the gradient norm (clipped: cures it)", "then resume from x.pt")
     said = advice(Culprit(**fields, fixes=tried[:1]), None, "x.pt")
-    assert said[0] == "start the optimizer's state afresh (cured the step)"
+    assert said[0] == "reset the optimizer state (cures the step)"
 
 
 def test_fixes_are_tried_in_this_order() -> None:
-    """Reports list fixes in the order in which they are tried."""
+    """Reports list fixes in the order in which they are tried; others may come between them."""
     names = [kind.name for kind in FIXES]
     first = ["clip_grad", "lower_lr", "fp32", "bf16", "fp64", "drop_sample"]
-    assert names == [*first, "sanitize_input", "loss_scale", "fresh_state", "eps", "contiguous"]
+    known = [*first, "sanitize_input", "loss_scale", "fresh_state", "eps", "contiguous"]
+    assert [name for name in names if name in known] == known
 
 
 @pytest.mark.parametrize("kind", list(FIXES), ids=lambda kind: kind.name)
@@ -119,7 +120,7 @@ def test_every_fix_has_a_page(kind: type[BaseFix], postmortem: Any) -> None:
     page = postmortem("explain", kind.name)
     assert page.code == 0
     assert page.out.startswith(f"{kind.name} (fix)")
-    assert all(f"\n{part}:" in page.out for part in ("What it changes", "When it is tried", "What a cure says"))
+    assert all(f"\n{part}:" in page.out for part in ("What it changes", "When it is tried", "What a cure means"))
 
 
 def test_a_registry_takes_plugins_of_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

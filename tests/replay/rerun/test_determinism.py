@@ -37,7 +37,7 @@ def _again(change: Callable[[Any, bool], Any], batches: int) -> Again:
 def test_deterministic() -> None:
     """A step that fails in the same way every time, after another one whose numbers can be compared, or alone."""
     again = _again(lambda loss, last: loss / 0 if last else loss, 3)
-    assert again == Again("run twice from the same state, the step gives the same bits: deterministic", True, False)
+    assert again == Again("run twice from the same state, the step gives bitwise identical results: deterministic", True, False)
     alone = _again(lambda loss, last: loss / 0, 1)
     assert alone == Again("run twice from the same state, the step fails in the same way", True, False)
 
@@ -47,7 +47,8 @@ def test_what_is_not_finite_hides_other_bits() -> None:
     clock = map(float, itertools.count(1))
     again = _again(lambda loss, last: loss * next(clock) * (float("nan") if last else 1), 3)
     assert (again.deterministic, again.transient) == (False, False)
-    assert again.message.startswith("run twice from the same state, step 0 gives different bits, and no operator is known for it")
+    different = "run twice from the same state, step 0 gives bitwise different results"
+    assert again.message.startswith(f"{different}, and no operator in it is known to be nondeterministic")
 
 
 def test_other_bits_of_the_step_itself() -> None:
@@ -71,7 +72,7 @@ def test_localize_says_that_a_step_is_deterministic() -> None:
     """Of a loss that is NaN that shows only in a run that a repair makes finite."""
     how = _asked(lambda: True).how
     assert how[0] == "run twice from the same state, the step fails in the same way"
-    assert "where it is finite, the step gives the same bits twice: deterministic" in how
+    assert "two finite reruns of the step give the same losses: deterministic" in how
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -81,7 +82,7 @@ def test_luck_is_no_cure(seed: int) -> None:
     thrown = iter([True] * 3 + [coin.random() < 0.5 for _ in range(10_000)])
     found = _asked(lambda: next(thrown))
     assert not {f.name for f in found.fixes if f.cured} - {"eps"}
-    assert found.phase == "none" or any("not deterministic: cured is what leaves it finite 10 times" in line for line in found.how)
+    assert found.phase == "none" or any("not deterministic: a fix cures it if 10 reruns" in line for line in found.how)
 
 
 def test_a_fault_that_does_not_come_back() -> None:

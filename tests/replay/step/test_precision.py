@@ -58,7 +58,7 @@ def test_casts_in_the_code_follow_the_precision(way: str) -> None:
     assert (found.phase, found.op, found.cause, found.samples) == ("forward", "pow", "dtype-overflow", (1,))
     assert found.precision_only is True
     assert {f.name for f in found.fixes if f.cured} >= {"fp64", "drop_sample"}
-    assert any("casts in the code" in f.how for f in found.fixes if f.name == "fp64")
+    assert any("the casts in the code" in f.how for f in found.fixes if f.name == "fp64")
 
 
 class Bank:

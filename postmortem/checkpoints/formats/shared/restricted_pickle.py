@@ -1,4 +1,4 @@
-"""Loading pickles without running what is in them, and saying in one clause why a file could not be loaded."""
+"""Loads pickles without running their code, and describes in one clause why a file could not be loaded."""
 
 from __future__ import annotations
 
@@ -23,28 +23,30 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-WHOLE = (torch.nn.Module, torch.optim.Optimizer)  # some save the objects, not their state
+WHOLE = (torch.nn.Module, torch.optim.Optimizer)  # some scripts save the objects instead of their state
 LONGEST_PICKLE = 16 * 2**20  # bytes of structure: 100,000 tensors with their names take 10 MB
-_MARKS, _STACK = 10_000, 2_000_000  # a pickle of torch's own nests less than 1,000 deep and holds the items of one tuple at most
-_READS = 8_000_000  # two to three for a value
-_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the first of a legacy file's pickles
+# a pickle written by torch nests less than 1,000 deep and holds at most the items of one tuple
+_MARKS, _STACK = 10_000, 2_000_000
+_READS = 8_000_000  # two to three per value
+_MAGIC = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19."  # the first pickle of a legacy file
 
 
 class _Dtype:
-    """Stands in for a numpy type in a pickle, which may say anything of it: an object type that claims to hold no objects would make
-    pointers of the file's bytes. Only the name and the byte order are believed."""
+    """Replaces a numpy dtype in a pickle, whose state is not trustworthy: an object dtype that claims to hold no
+    objects would turn the file's bytes into pointers. Only the name and the byte order are used."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         self.dtype: np.dtype[Any] = np.dtype(str(name))
         if self.dtype.kind not in "biufcSUO":
-            raise ValueError(f"refused: its pickle holds numpy arrays of {str(name)[:40]}; --trust loads it, if the file is your own")
+            arrays = f"numpy arrays of {str(name)[:40]}"
+            raise ValueError(f"refused: the pickle holds {arrays}; to load it, use --trust (only for files you trust)")
 
     def __setstate__(self, state: Any) -> None:
         self.dtype = self.dtype.newbyteorder(state[1])
 
 
 class _Array(np.ndarray[Any, Any]):
-    """A numpy array in a pickle: empty until it is given its content, once for all, of a type that is numpy's own."""
+    """A numpy array in a pickle: empty until its content is set, with a dtype of numpy itself."""
 
     def __new__(cls, *_: Any) -> _Array:
         return super().__new__(cls, (0,), np.uint8)
@@ -73,7 +75,7 @@ def _no_bytes() -> bytes:
 def safe_globals() -> Any:
     """Allows, for one load, the classes that are plain data: numpy arrays and scalars, deque, Namespace, paths.
 
-    Like weights_only itself this runs no code of the file: these classes only hold what is put into them.
+    Like weights_only itself this runs no code of the file: these classes only hold data.
     """
     make = getattr(torch.serialization, "safe_globals", None)
     if make is None:
@@ -87,7 +89,7 @@ def safe_globals() -> Any:
 
 
 class _Unknown(dict[Any, Any]):
-    """Stands in for an object of a class that is not here: what the pickle says of it, as items and as attributes."""
+    """Replaces an object whose class cannot be imported: its pickled state, as items and as attributes."""
 
     def __init__(self, *_: Any, **given: Any) -> None:
         super().__init__(given)
@@ -107,7 +109,7 @@ class _Unknown(dict[Any, Any]):
 
 
 class Trusting(pickle.Unpickler):
-    """Unpickles whatever can be: a script's own classes (``__main__.Config``) are not here, and no state needs them."""
+    """Unpickles everything; classes that cannot be imported (``__main__.Config``) become `_Unknown`."""
 
     def find_class(self, module: str, name: str) -> Any:
         try:
@@ -117,46 +119,47 @@ class Trusting(pickle.Unpickler):
 
 
 TRUSTING = types.SimpleNamespace(Unpickler=Trusting, load=lambda f, **how: Trusting(f, **how).load(), __name__="pickle")
-"""In place of the module pickle, for files that the user vouches for."""
+"""Replaces the module pickle, for files that the user trusts."""
 
 
 def load(path: Path, *, trust: bool, mmap: bool = False) -> Any:
-    """``torch.load`` to the CPU with ``weights_only=True``; with `trust` everything that the file holds is unpickled."""
+    """``torch.load`` to the CPU with ``weights_only=True``; with `trust`, everything in the file is unpickled."""
     how: dict[str, Any] = {"weights_only": False, "pickle_module": TRUSTING} if trust else {"weights_only": True}
     with safe_globals():
         return torch.load(path, map_location="cpu", mmap=mmap, **how)
 
 
 class Pickle(io.BytesIO):
-    """The bytes of pickles for torch's restricted unpickler, which takes a microsecond and up to 80 bytes for each of them.
+    """The bytes of pickles for torch's restricted unpickler, which needs a microsecond and up to 80 bytes for each.
 
-    ValueError where the unpickler is still reading at `LONGEST_PICKLE`, or holds more than any pickle that torch writes.
+    Raises ValueError if the unpickler reads beyond `LONGEST_PICKLE`, or holds more than a pickle of torch would.
     """
 
     _unpickler: Any = None
     _reads = 0
 
     def guards(self, unpickler: Any) -> None:
-        """From here on looks at what `unpickler` holds, every so often; it has to read through this object's `read`."""
+        """Checks the size of `unpickler` every 1024 reads; it must read through this object's `read`."""
         self._unpickler, unpickler.read = unpickler, self._counted
 
     def _counted(self, n: int) -> bytes:
         self._reads += 1
         if self._reads % 1024 == 0 and (len(self._unpickler.metastack) > _MARKS or len(self._unpickler.stack) > _STACK):
-            raise ValueError("its pickle is no saved state: it opens more and more containers and fills none")
+            raise ValueError("the pickle is not a saved state: it opens too many containers without filling them")
         data = self.read(n)
         if self.tell() > LONGEST_PICKLE or self._reads > _READS:
-            raise ValueError(f"its pickle holds too much beside the tensors: it was left at byte {self.tell()}")
+            read = f"reading stopped at byte {self.tell()}"
+            raise ValueError(f"the pickle holds too much data besides the tensors: {read}")
         return data
 
 
 def why_unreadable(path: Path, error: BaseException) -> str:
-    """Why torch could not load a file, in one clause: refused (and what it wanted), truncated, or no checkpoint at all."""
+    """Why torch could not load a file, in one clause: refused (with what it calls), truncated, or not a checkpoint."""
     try:
         size = path.stat().st_size
         head = b"" if path.is_dir() or path.suffix in (".safetensors", ".distcp") else _head(path)
     except FileNotFoundError:
-        return "gone: it was deleted or renamed while it was read"
+        return "gone: deleted or renamed while it was read"
     except OSError as denied:
         return f"cannot be read: {denied.strerror or denied}"
     if isinstance(error, PermissionError):
@@ -167,23 +170,24 @@ def why_unreadable(path: Path, error: BaseException) -> str:
     text = str(error)
     wanted = _wanted(path, text)
     if wanted:
-        return f"refused: its pickle wants to call {', '.join(wanted)}; --trust loads it, if the file is your own"
+        return f"refused: the pickle calls {', '.join(wanted)}; to load it, use --trust (only for files you trust)"
     if "Unsupported operand" in text:
-        return "truncated, corrupt, or a pickle of another protocol than 2, which torch.load reads only with --trust, if the file is your own"
+        other = "a pickle of another protocol than 2, which can only be loaded with --trust (only for files you trust)"
+        return f"truncated, corrupt, or {other}"
     if isinstance(error, (EOFError, struct.error)) or size == 0:
-        return f"truncated: it ends after {size} bytes"
+        return f"truncated: the file ends after {size} bytes"
     if isinstance(error, zipfile.BadZipFile) or "central directory" in text:
-        return f"truncated: the directory at the end of the archive is missing after {size} bytes"
+        return f"truncated after {size} bytes: the directory at the end of the zip archive is missing"
     if "zip archive" in text or "PytorchStreamReader" in text:
         return f"truncated or corrupt: {short(error)}"
     if "uantized" in text and isinstance(error, NotImplementedError):
-        return "it holds quantized tensors, which are not looked into"
+        return "it holds quantized tensors, which are not checked"
     if "TorchScript" in text or "torch.jit" in text:
         return "a TorchScript archive, not a checkpoint"
     if isinstance(error, ValueError) and type(error) is ValueError:
         return short(error)
     if isinstance(error, (pickle.UnpicklingError, struct.error, ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError)):
-        return f"truncated, corrupt or no torch checkpoint: {type(error).__name__}: {short(error)}"
+        return f"truncated, corrupt or not a torch checkpoint: {type(error).__name__}: {short(error)}"
     return f"cannot be loaded: {type(error).__name__}: {short(error)}"
 
 
@@ -193,18 +197,20 @@ def _head(path: Path) -> bytes:
 
 
 def _foreign(head: bytes, size: int) -> str | None:
-    """What a file is that begins with `head` and that torch.save has not written; None where it may have."""
-    if any(head.startswith(known) or known.startswith(head) for known in (b"PK\x03\x04", _MAGIC)):  # cut, it still begins like one
+    """What kind of file begins with `head`, if torch.save did not write it; None if it may have."""
+    # a truncated file still begins like one
+    if any(head.startswith(known) or known.startswith(head) for known in (b"PK\x03\x04", _MAGIC)):
         return None
     if not head.strip(b"\0"):
-        return f"nothing but zeros: its {size} bytes were never written"
+        return f"only zeros: the {size} bytes of the file were never written"
     if head.startswith(b"version https://git-lfs"):
-        return "a pointer of Git LFS: the weights themselves were not fetched (git lfs pull)"
+        return "a Git LFS pointer: the weights were not fetched (run git lfs pull)"
     if head[0] != 0x80:
-        return f"no torch checkpoint: neither a zip archive nor a pickle, it begins with {head[:16]!r}"
+        return f"not a torch checkpoint: neither a zip archive nor a pickle; it begins with {head[:16]!r}"
     wanted = _classes(head)
-    wants = f" and wants {', '.join(wanted[:5])}" if wanted else ""
-    return f"a pickle of protocol {head[1]} that torch.save has not written{wants}: if it is your own, pickle.load it and torch.save it again"
+    wants = f" and that requires {', '.join(wanted[:5])}" if wanted else ""
+    again = "if you trust it, load it with pickle.load and save it with torch.save"
+    return f"a pickle of protocol {head[1]} that torch.save did not write{wants}: {again}"
 
 
 def _classes(data: bytes) -> list[str]:
@@ -225,7 +231,7 @@ def _classes(data: bytes) -> list[str]:
 
 
 def _wanted(path: Path, text: str) -> list[str]:
-    """The names that a refused pickle asked for; empty where the file was not refused."""
+    """The names that a refused pickle calls; empty if the file was not refused."""
     named = re.search(r"(?:Unsupported (?:global|class)[^\n]*?|GLOBAL |Trying to (?:load|call|instantiate)[^\n]*? )([A-Za-z_][\w.]*\.[\w.]+)", text)
     if named is None:
         return []

@@ -1,4 +1,4 @@
-"""Reads the structure of what torch.save wrote, its tensors standing on the meta device: no weights are loaded."""
+"""Reads the structure of a file written by torch.save, with its tensors on the meta device: no weights are loaded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _RUNS = 2**14  # contiguous runs that the views of one file may consist of, toge
 
 
 class Storages:
-    """Stands in for the storages of a pickle: meta tensors that remember which record they are."""
+    """Replaces the storages of a pickle: meta storages, each with the key of its record."""
 
     def __init__(self) -> None:
         self.made: dict[str, torch.TypedStorage] = {}
@@ -42,7 +42,7 @@ class Storages:
         _, kind, key, _, numel, *_ = saved_id
         dtype = torch.uint8 if kind is torch.UntypedStorage else kind.dtype
         if str(key) not in self.made:
-            size = self.itemsize[str(key)] = torch._utils._element_size(dtype)  # type: ignore[no-untyped-call]
+            size = self.itemsize[str(key)] = dtype.itemsize
             untyped = torch.UntypedStorage(int(numel) * size, device="meta")  # type: ignore[no-untyped-call]
             made = torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)  # type: ignore[no-untyped-call]
             self.made[str(key)] = made
@@ -54,13 +54,13 @@ class Storages:
 
 
 def unpickle(f: Pickle, storages: Storages, trust: bool = False) -> Any:
-    """The next pickle in `f`, by torch's restricted unpickler; with `trust` by one that imports what it is asked for."""
+    """The next pickle in `f`, by torch's restricted unpickler; with `trust` by one that imports everything."""
     unpickler: Any = Trusting(f, encoding="utf-8") if trust else restricted.Unpickler(f, encoding="utf-8")
     unpickler.persistent_load = storages.load
     if not trust:
         f.guards(unpickler)
     with safe_globals(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about pickle protocols: the error says what cannot be read
+        warnings.simplefilter("ignore")  # about pickle protocols: the error reports what cannot be read
         return unpickler.load()
 
 
@@ -71,22 +71,22 @@ def structure_of_zip(f: BinaryIO, base: int, size: int, trust: bool = False) -> 
     with zipfile.ZipFile(part) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
         if "data.pkl" not in records:
-            raise ValueError("a zip archive without data.pkl: no torch checkpoint")
+            raise ValueError("a zip archive without data.pkl: not a torch checkpoint")
         if records["data.pkl"].compress_type != zipfile.ZIP_STORED:  # a few bytes could unpack to gigabytes
-            raise ValueError("record data.pkl is compressed: no torch checkpoint")
+            raise ValueError("record data.pkl is compressed: not a torch checkpoint")
         with archive.open(records["data.pkl"]) as record:
             content = unpickle(Pickle(record.read(LONGEST_PICKLE + 1)), storages, trust)
         check_sums(archive, part)
         for name, info in records.items():
             if name.startswith("data/"):
                 if info.compress_type != zipfile.ZIP_STORED:
-                    raise ValueError(f"record {name} is compressed: no torch checkpoint")
+                    raise ValueError(f"record {name} is compressed: not a torch checkpoint")
                 offsets[name[5:]] = base + data_offset(part, info)
     missing = [key for key in storages.made if key not in offsets]
     if missing:
         raise ValueError(f"record data/{missing[0]} is missing")
     part.seek(0)
-    strict: Any = torch._C.PyTorchFileReader  # what it refuses nobody can load; Python's reader forgives more
+    strict: Any = torch._C.PyTorchFileReader  # torch.load uses it; Python's reader accepts more files
     strict(part).get_all_records()
     return content, storages.places(offsets)
 
@@ -94,7 +94,7 @@ def structure_of_zip(f: BinaryIO, base: int, size: int, trust: bool = False) -> 
 def pieces_of(path: Path, content: Any, places: dict[int, int]) -> Pieces:
     """The pieces of the tensors in `content`, whose storages lie at `places` in the file `path`.
 
-    ValueError where the tensors claim far more bytes than the file has.
+    Raises ValueError if the tensors claim far more bytes than the file has.
     """
     size = path.stat().st_size
     held = Pieces(content)
@@ -112,20 +112,20 @@ def pieces_of(path: Path, content: Any, places: dict[int, int]) -> Pieces:
             piece = Piece(name, shape, t.dtype, path, place + start * item, count * item, part)
             if piece.offset + piece.nbytes > size:
                 what = f"truncated: {name} needs bytes up to {piece.offset + piece.nbytes}, the file has {size}"
-                problem = Problem(path=str(path), offset=size, what=what, lost="the tensors behind this point")
+                problem = Problem(path=str(path), offset=size, what=what, lost="the tensors after this point")
                 return Pieces(None, held.pieces, problems=[problem])
             claimed[piece.offset, piece.nbytes] = None
             held.pieces.append(piece)
     if (total := sum(nbytes for _, nbytes in claimed)) > _OVERLAP * size:
-        raise ValueError(f"its tensors lie over one another: they claim {total} bytes of a file of {size}")
+        raise ValueError(f"its tensors overlap: they claim {total} bytes of a file of {size}")
     return held
 
 
 def _runs(t: torch.Tensor, most: int) -> list[tuple[int, int]]:
     """(first number, count) of each contiguous run of a tensor in its storage.
 
-    Views such as `w[:, :8]` may have many, and the gaps between them are not theirs; a view of more than `most` runs is
-    taken from its first to its last number.
+    Views such as `w[:, :8]` may have many, with gaps that are not part of the view; a view of more than `most` runs is
+    read from its first to its last element.
     """
     if not t.numel():
         return [(int(t.storage_offset()), 0)]
@@ -144,8 +144,8 @@ def _runs(t: torch.Tensor, most: int) -> list[tuple[int, int]]:
 def tensors_in_state(content: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, torch.Tensor]]:
     """(path, tensor) of the tensors in nested containers.
 
-    A container that stands in several places counts at the first: a pickle of a hundred bytes can hold a list that
-    holds itself, or 2^60 paths.
+    A container that occurs several times counts at the first: a pickle of a hundred bytes can hold a list that contains
+    itself, or 2^60 paths.
     """
     seen: set[int] = set()
     waiting = [(where, content)]
@@ -153,8 +153,11 @@ def tensors_in_state(content: Any, where: tuple[str, ...] = ()) -> Iterator[tupl
         path, value = waiting.pop()
         value = value.state_dict() if isinstance(value, WHOLE) else value
         if isinstance(value, torch.Tensor):
-            compressed = value.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-            yield ".".join(path), value._values() if value.is_sparse else value.values() if compressed else value
+            if value.is_sparse:
+                value = value._values()  # values() refuses a tensor that is not coalesced
+            elif value.layout in (torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc):
+                value = value.values()
+            yield ".".join(path), value
         elif isinstance(value, (dict, list, tuple)) and id(value) not in seen and len(path) < _DEEPEST:
             seen.add(id(value))
             items = value.items() if isinstance(value, dict) else enumerate(value)

@@ -1,4 +1,4 @@
-"""The zip archives that torch writes, whole files or parts of one: where a record's bytes lie, and whether they changed."""
+"""Zip archives that torch writes, as a file or part of a file: the places of records, and their checksums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIMIT = 64 * 2**20
 
 
 class Part(io.RawIOBase):
-    """A part of a file as a file: an archive's directory is looked for at the end, where other archives may follow."""
+    """A part of a file as a file: zipfile searches the directory at the end, where other archives may follow."""
 
     def __init__(self, f: BinaryIO, base: int, size: int) -> None:
         self._f, self._base, self.size, self._at = f, base, size, 0
@@ -26,7 +26,7 @@ class Part(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
         if at < 0:
-            raise ValueError("truncated or corrupt: the archive's directory points to before its beginning")
+            raise ValueError("truncated or corrupt: the directory of the zip archive points before its beginning")
         self._at = at
         return at
 
@@ -44,18 +44,19 @@ class Part(io.RawIOBase):
 
 
 def data_offset(f: Part, info: zipfile.ZipInfo) -> int:
-    """Where a record's bytes begin: behind its local header, whose name and extra field have lengths of their own."""
+    """The offset of a record's bytes: after its local header, whose name and extra field vary in length."""
     f.seek(info.header_offset)
     magic, name, extra = struct.unpack("<4s22xHH", f.read(30))
     if magic != b"PK\x03\x04":
-        raise ValueError(f"truncated or corrupt: record {info.filename.partition('/')[2]} has no header of its own")
+        raise ValueError(f"truncated or corrupt: record {info.filename.partition('/')[2]} has no local header")
     return int(info.header_offset) + 30 + int(name) + int(extra)
 
 
 def check_sums(archive: zipfile.ZipFile, f: Part) -> None:
-    """ValueError names the record whose bytes changed. Archives that were written without checksums fail in every record.
+    """Raises ValueError with the record whose checksum does not match. If no record matches, the archive was written
+    without checksums, which is no error.
 
-    torch.load looks at no checksum. Archives of more than 64 MiB are passed over: that would double the time.
+    torch.load checks no checksums. Archives of more than 64 MiB are skipped: checking would double the time.
     """
     if f.size > _LIMIT:
         return
@@ -65,17 +66,17 @@ def check_sums(archive: zipfile.ZipFile, f: Part) -> None:
         data = f.read(info.file_size)
         left -= len(data)
         if left < 0:
-            raise ValueError("its records lie over one another")
+            raise ValueError("its records overlap")
         if zlib.crc32(data) == info.CRC:
             right += 1
         else:
             wrong.append(info.filename.partition("/")[2])
     if wrong and right:
-        raise ValueError(f"the checksum of record {wrong[0]} is wrong")
+        raise ValueError(f"the checksum of record {wrong[0]} does not match")
 
 
 def check_file(f: BinaryIO, size: int) -> None:
-    """`check_sums` of an archive that is a whole file of `size` bytes. ValueError or BadZipFile where it is damaged."""
+    """`check_sums` of an archive of `size` bytes in a file. Raises ValueError or BadZipFile if it is damaged."""
     if size <= _LIMIT:
         part = Part(f, 0, size)
         with zipfile.ZipFile(part) as archive:

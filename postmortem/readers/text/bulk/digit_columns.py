@@ -62,7 +62,7 @@ class DigitColumns:
 
     def _digits(self, start: int, n: int) -> NDArray[Any]:
         """Parse n digits of each row. The first is the lowest byte; digits are joined to pairs, fours and eights."""
-        width = 1 if n == 1 else 2 if n == 2 else 4 if n <= 4 else 8
+        width = next(w for w in (1, 2, 4, 8) if n <= w)
         word: Any = np.dtype(f"<u{width}").type
         found: NDArray[Any] = self._texts(start, width) & word(0x0F0F0F0F0F0F0F0F >> (64 - 8 * width))
         if n < width:

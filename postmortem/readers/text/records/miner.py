@@ -167,8 +167,9 @@ class RowMiner:
             place_fraction(record, where, match)
         elif named is not None and role_of(named.name) in ("accuracy", "val_accuracy"):
             n, total = parts(match)
+            share = n / total if total else n
             record.once = True
-            record.values.append(Value(named.name, float(percent[1]) if percent else n / total if total else n))
+            record.values.append(Value(named.name, float(percent[1]) if percent else share))
         elif record.n is None and (named is None or _is_split(named)):
             record.n, record.total = n, total = parts(match)
             record.at["n"], record.at["total"] = match.span("a"), match.span("b")
@@ -286,7 +287,9 @@ class RowMiner:
             words = _WORDS.finditer(self.text, self.start)
             self.leftover -= sum(sum(map(str.isalpha, m[0])) for m in words)
         known = placed or any(role_of(v.tag) is not None for v in self.record.values)
-        return self.covered * (2 if placed else 1 if known else 0.3) < self.leftover
+        if placed:
+            return 2 * self.covered < self.leftover
+        return self.covered * (1 if known else 0.3) < self.leftover
 
 
 def _epoch_anywhere(text: str, start: int) -> Record | None:

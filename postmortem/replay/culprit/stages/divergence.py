@@ -1,4 +1,4 @@
-"""Weights that were driven off over several steps, by steps that were too large: no single operator's fault."""
+"""Training that diverged over several steps because the updates were too large: not caused by a single operator."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ _FURTHER = 100  # steps after the fault that have to stay finite in double preci
 
 
 def far_off(roll: Roll) -> bool:
-    """True if the loss grew a thousandfold: without a fault and without a log that reports one, less is no
-    divergence."""
+    """True if the loss grew a thousandfold. If no step fails and the log reports no failure, less is no divergence."""
     losses = [abs(r.loss) for r in roll.results]
     return losses[-1] > 1000 * max(losses[0], 1e-12)
 
 
 @stage(order=10)
 def divergence(case: Investigation) -> Culprit | None:
-    """Answers if the loss left its level, and smaller steps from the start of the roll, or none at all, keep it
-    there."""
+    """Answers if the loss became unstable, and smaller updates from the start of the roll, or none at all, keep it
+    stable."""
     roll, trail = case.roll, case.trail
     if case.step is None and not (roll.last - roll.first >= 2 and (case.reported or far_off(roll))):
         return None
@@ -53,10 +52,10 @@ def divergence(case: Investigation) -> Culprit | None:
     tried.append(double)
     losses = [r.loss for r in roll.results]
     growth = f"goes from {losses[0]:.4g} to {losses[-1]:.4g}"
-    trail.append(f"the loss leaves its level at step {roll.diverged_at} and {growth}: no single operator's fault")
+    trail.append(f"the loss is unstable from step {roll.diverged_at} on and {growth}: not caused by a single operator")
     if not cured:
-        held = "smaller steps or gradients do not hold it there"
-        trail.append(f"with the weights held still it stays at its level; {held}")
+        held = "a lower learning rate or clipped gradients do not keep it stable"
+        trail.append(f"with a learning rate of 0 the loss is stable; {held}")
     return case.culprit(
         cause="divergence",
         phase="optimizer",
@@ -97,7 +96,7 @@ class _Rerun:
             end = min(self.roll.first + known - 1, self.roll.last + _FURTHER)
         precise = self.survives(double, end, level=end is None)
         cured = precise and self.survives(double)
-        return precise, Fix(name=DoublePrecision.name, cured=cured, how="all steps in double precision")
+        return precise, Fix(name=DoublePrecision.name, cured=cured, how="all steps in double precision (fp64)")
 
     def batches_differ(self) -> bool:
         """True if the batches leave the level of the first steps with fixed weights too, but less than a thousandth as
@@ -116,7 +115,7 @@ class _Rerun:
         return True
 
     def survives(self, overrides: Overrides, until: int | None = None, *, level: bool = True) -> bool:
-        """As `rolling.survives`; False if the steps cannot be run under `overrides`."""
+        """As `roll.survives`; False if the steps cannot be run under `overrides`."""
         try:
             return survives(self.runner, self.roll, overrides, until=until, level=level, usual=self.usual)
         except Exception:  # noqa: BLE001  (user code that refuses non-finite values, or this precision)

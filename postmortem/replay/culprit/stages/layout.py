@@ -1,4 +1,4 @@
-"""Everything is finite: a gradient with other strides than its parameter may be left."""
+"""A step whose values are all finite: is there a gradient with other strides than its parameter?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @stage(order=20)
 def layout(case: Investigation) -> Culprit | None:
-    """Answers for every step that is finite: with the stride fault if there is one, else that nothing is at fault."""
+    """Answers for every finite step: with the gradient whose strides differ if there is one, else with no culprit."""
     if case.step is not None:
         return None
     traced = case.trace()
@@ -28,8 +28,8 @@ def layout(case: Investigation) -> Culprit | None:
     name, grad, own, source = traced.strides[0]
     op, where = case.reruns.trace(Tracer(origin_of=source)).tracer.origin
     file, line = (where.file, where.line) if where.file else (None, None)
-    strides = "the gradient that backward makes has other strides than the parameter (DDP copies it, and warns)"
-    case.trail.append(f"everything is finite; {strides}")
+    strides = "a gradient of the backward pass has other strides than its parameter (DDP copies it and warns)"
+    case.trail.append(f"all values are finite; {strides}")
     found = case.culprit(
         cause="layout",
         phase="layout",

@@ -29,18 +29,19 @@ _OUTSIDE: dict[str, tuple[Phase, Cause]] = {
 
 @stage(order=60)
 def origin(case: Investigation) -> Culprit | None:
-    """Answers with the origin whose repair cures the step, else with the earliest one."""
+    """Answers with the candidate that cures the step when it is masked, else with the earliest one."""
     chosen, established = Confirm(case).choose(case.traced)
     if case.traced.raised is not None and established != "cured":
         raise ReplayError(describe(f"step {case.step}", case.traced.raised)) from case.traced.raised
     if not chosen:
-        case.trail.append(f"the {case.stage} is not finite, but no operator was seen that made it so")
+        what = {"loss": "the loss is", "grad": "a gradient is", "param": "a parameter is"}[case.stage]
+        case.trail.append(f"{what} non-finite, but no operator was seen to produce it")
         return case.with_fixes({"cause": "forward-op", "phase": "forward", "established": "inferred"})
     return case.with_fixes(_facts(case, chosen, established), chosen[0])
 
 
 def _facts(case: Investigation, chosen: list[Candidate], established: Established) -> dict[str, Any]:
-    """The fields of the culprit: what the first candidate shows, then what its phase and the samples add or correct."""
+    """The fields of the culprit: from the first candidate, then additions and corrections by phase and samples."""
     first, hit = chosen[0], chosen[0].hits[0]
     phase, cause = _phase(first)
     file = hit.where.file
@@ -58,8 +59,8 @@ def _facts(case: Investigation, chosen: list[Candidate], established: Establishe
     }
     known = case.traced.known
     if first.outside is None and any(t.bits and t.source < 0 and -t.source not in known for t in hit.inputs):
-        unseen = "from code that cannot be watched: another thread, an extension, numpy"
-        case.trail.append(f"what it read was not finite already, {unseen}")
+        unseen = "code that cannot be traced (another thread, an extension, numpy)"
+        case.trail.append(f"its input was already non-finite, produced by {unseen}")
     facts |= _of_phase(case, phase, first)
     return facts | _of_samples(case, phase, chosen)
 
@@ -77,7 +78,7 @@ def _phase(candidate: Candidate) -> tuple[Phase, Cause]:
 
 
 def _of_phase(case: Investigation, phase: Phase, first: Candidate) -> dict[str, Any]:
-    """The fields in which the phase differs: the parameter, and no operator for values from outside."""
+    """The fields that depend on the phase: the parameter, and no operator for values from outside the step."""
     failed = case.traced.names[0] if case.traced.names else None
     if phase == "data":
         return {"module": None, "op": None}
@@ -90,7 +91,7 @@ def _of_phase(case: Investigation, phase: Phase, first: Candidate) -> dict[str, 
         return {}
     name = failed if first.outside is None else first.outside[1]
     if first.outside is not None:
-        case.trail.append(f"the optimizer's state of {name} was not finite before the step")
+        case.trail.append(f"the optimizer state of {name} was non-finite before the step")
     rate = next((r.lr for r in case.roll.results if r.step == case.step), 0.0)
     if not math.isfinite(rate):
         case.trail.append(f"the learning rate of the step is {rate}")
@@ -102,8 +103,8 @@ def _of_samples(case: Investigation, phase: Phase, chosen: list[Candidate]) -> d
     first, hit = chosen[0], chosen[0].hits[0]
     made = case.traced.step_of(hit.index) if first.outside is None else case.last
     if made < case.last:
-        kept = f"where loss, gradients and parameters stay finite, and kept for step {case.last}"
-        case.trail.append(f"made in step {made}, {kept}")
+        kept = f"where loss, gradients and parameters are finite, and kept until step {case.last}"
+        case.trail.append(f"produced in step {made}, {kept}")
     samples: list[int] | None = None
     if made == case.last and phase in ("forward", "backward", "data") and case.samples.size > 1:
         samples, note = SampleHints(case).find(phase, chosen)
@@ -111,14 +112,14 @@ def _of_samples(case: Investigation, phase: Phase, chosen: list[Candidate]) -> d
             case.trail.append(f"samples: {note}")
     facts: dict[str, Any] = {"samples": None if samples is None else tuple(samples)}
     if phase in ("forward", "backward") and not any(t.bits for t in hit.inputs) and are_outliers(samples, case):
-        large = "finite values far outside the others' range; clamped to 1e4, the step is fine"
-        case.trail.append(f"the samples named hold {large}")
+        large = "finite values far outside the range of the others; clamped to ±1e4, the step does not fail"
+        case.trail.append(f"the samples at fault hold {large}")
         facts |= {"phase": "data", "cause": "bad-input", "module": None, "op": None}
     return facts
 
 
 def _tensor(hit: Hit) -> dict[str, Any]:
-    """The statistics of what the operator read, and of its first non-finite output."""
+    """The statistics of the operator's inputs and of its first non-finite output."""
     return {
         "inputs": [t.stats for t in hit.inputs if t.stats],
         "output": next((t.stats for t in hit.outputs if t.bits and t.stats), {}),

@@ -1,4 +1,4 @@
-"""A fault that does not come back when the step is run again."""
+"""A failure that does not recur when the step is run again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @stage(order=30)
 def transient(case: Investigation) -> Culprit | None:
-    """Answers if the fault did not come back. Otherwise sets how many finite reruns count as a cure."""
+    """Answers if the failure did not recur. Otherwise sets how many finite reruns count as a cure."""
     if case.again is None:
         return None
     if not case.reported:

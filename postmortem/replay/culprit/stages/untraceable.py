@@ -33,7 +33,7 @@ def _finite_when_traced(case: Investigation) -> Culprit:
         raise ReplayError(describe(f"step {case.step}", case.roll.raised)) from case.roll.raised
     if case.reruns.plain().first_nonfinite is None:
         rerun = "rerun from the same state with the same random numbers, the step is finite"
-        case.trail.append(f"{rerun}: not deterministic, or faulty hardware")
+        case.trail.append(f"{rerun}: nondeterministic code or a hardware fault")
         return case.culprit(cause="transient", phase="none", established="observed")
-    case.trail.append("the step fails, but not while its operators are watched")
+    case.trail.append("the step fails, but not while its operators are traced")
     return case.culprit(cause="none", phase="none", established="inferred")

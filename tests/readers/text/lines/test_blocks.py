@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postmortem.readers.text.lines import blocks as _lines
+from postmortem.readers.text.lines import blocks
 from postmortem.readers.text.lines.blocks import Lines
 
 
 def test_a_log_that_grows_while_it_is_read_has_an_end(tmp_path, monkeypatch):
     """Reading stops where the file ended when it was opened, however much is written meanwhile."""
-    monkeypatch.setattr(_lines, "BLOCK", 64)
+    monkeypatch.setattr(blocks, "BLOCK", 64)
     path = tmp_path / "train.out"
     path.write_bytes(b"step 1 loss 0.5\n" * 20)
     read = 0
@@ -32,15 +32,15 @@ def test_blocks_are_the_file(tmp_path_factory, parts, size):
     path = tmp_path_factory.mktemp("log") / "train.out"
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_lines, "BLOCK", size)
-        patch.setattr(_lines, "_SPARE", b"\n" * 16)
-        blocks = list(Lines(path))
-    assert b"".join(block.data[: block.size] for block in blocks) == data
-    assert [block.first_line for block in blocks] == [1 + data.count(b"\n", 0, block.offset) for block in blocks]
+        patch.setattr(blocks, "BLOCK", size)
+        patch.setattr(blocks, "_SPARE", b"\n" * 16)
+        read = list(Lines(path))
+    assert b"".join(block.data[: block.size] for block in read) == data
+    assert [block.first_line for block in read] == [1 + data.count(b"\n", 0, block.offset) for block in read]
     rows = [
-        row for block in blocks for row in re.split(rb"[\r\n]", block.data[: block.size].removesuffix(b"\n")) if row
+        row for block in read for row in re.split(rb"[\r\n]", block.data[: block.size].removesuffix(b"\n")) if row
     ]
     assert rows == [row for row in re.split(rb"[\r\n]", data) if row]
-    assert sum(len(block.end) for block in blocks) == len(re.findall(rb"[\r\n]", data)) + (
+    assert sum(len(block.end) for block in read) == len(re.findall(rb"[\r\n]", data)) + (
         data[-1:] not in (b"\n", b"\r", b"")
     )
