@@ -70,7 +70,9 @@ class Registry(Generic[T]):
             return
         self._loaded = True
         package = importlib.import_module(self.package)
-        names = [f"{self.package}.{m.name}" for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
+        names = [
+            f"{self.package}.{m.name}" for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")
+        ]
         for name in sorted(names):
             self._guard(name, partial(importlib.import_module, name))
         for entry in importlib.metadata.entry_points(group=self.group):

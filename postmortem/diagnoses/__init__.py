@@ -1,7 +1,7 @@
 """Diagnoses: one file per root cause; each combines findings, events, configuration and schedule.
 
 Each is a class with the members of `Cause`, registered by ``@diagnosis``. `judging.causes` asks all of them, takes
-the strongest answer as the story of the run and orders the other findings under it.
+the first answer as the diagnosis of the run and orders the other findings under its root.
 """
 
 from __future__ import annotations

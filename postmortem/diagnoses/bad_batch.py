@@ -54,9 +54,7 @@ class BadBatch:
                 f"loss and gradient norm were stable up to the previous {row}{rest}",
                 *(f.message for f in others[:2]),
             )
-            .against(
-                "an operation that was already close to the limit of its numeric range looks the same in a log"
-            )
+            .against("an operation that was already close to the limit of its numeric range looks the same in a log")
             .disproved_by("the step also fails in a replay with the previous batch")
             .advise(
                 f"{samples}: non-finite or extreme values, empty or very long samples, labels out of range",

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
-_SAVE_ALL = (
-    "save and load model, optimizer, scheduler and scaler together; compare the first lr and loss after the restart with the last ones before it"
-)
+_SAVE_ALL = "save and load model, optimizer, scheduler and scaler together; compare lr and loss before and after the restart"
 
 
 @diagnosis

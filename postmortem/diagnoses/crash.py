@@ -42,10 +42,12 @@ class Crash:
             .after_the_log()
             .because(f"raised at {_place(frame)}" if isinstance(frame, dict) else None)
             .because(
-                f"reported {count} times, by ranks {', '.join(map(str, ranks))}" if count > 1 and len(ranks) > 1 else None
+                f"reported {count} times, by ranks {', '.join(map(str, ranks))}"
+                if count > 1 and len(ranks) > 1
+                else None
             )
             .advise(*(root.evidence.get("advice") or (_fixes(known) if known is not None else ())))
-            .advise(f"what would confirm it: {known.evidence}" if known is not None and known.evidence else None)
+            .advise(f"evidence to check: {known.evidence}" if known is not None and known.evidence else None)
             .advise(f"postmortem explain {root.evidence.get('kind', root.code)}")
         )
         if ABOUT_NUMBERS.search(root.message):

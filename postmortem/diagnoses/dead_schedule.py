@@ -32,8 +32,8 @@ class DeadSchedule:
         rate = next((s.finite for s in view.of("lr") if s.tag == root.tag), None)
         if rate is not None and _in_steps(rate, root.step):
             cure = (
-                "the scheduler lowered the learning rate in steps down to zero: set a lower bound (min_lr), wait longer "
-                "before each reduction (patience, step_size), or call scheduler.step() once per evaluation, not per batch"
+                "the scheduler lowered the learning rate in steps to zero: set a lower bound (min_lr), wait longer "
+                "before each reduction (patience, step_size), or step the scheduler once per evaluation, not per batch"
             )
         else:
             factor = number(total / max(1, root.step or 1), 2)

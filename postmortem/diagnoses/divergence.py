@@ -30,10 +30,12 @@ class Divergence:
             Story(view, root, others)
             .because(*(f.message for f in others[:3]))
             .against(
-                f"{rate.tag} was {number(rate.at, 3)} at the onset and had not risen before it" if rate is not None else None
+                f"{rate.tag} was {number(rate.at, 3)} at the onset and had not risen before it"
+                if rate is not None
+                else None
             )
             .disproved_by(
-                "with a third of the learning rate, the same steps from the last good checkpoint diverge in the same way "
+                "with a third of the learning rate, the same steps from the last good checkpoint diverge as well "
                 "(then check data and loss)"
             )
             .advise(

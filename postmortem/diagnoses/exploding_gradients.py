@@ -30,7 +30,9 @@ class ExplodingGradients:
         rate = rate_at(view, root.step)
         others = consequences(findings, root)
         batch = f"the batch of step {root.step}"
-        one_batch = stable_before(view, root.step) and any(f.name == "loss-spike" and f.step == root.step for f in found)
+        one_batch = stable_before(view, root.step) and any(
+            f.name == "loss-spike" and f.step == root.step for f in found
+        )
         return (
             Story(view, root, others)
             .because(
@@ -45,7 +47,7 @@ class ExplodingGradients:
                 else f"{rate.tag} was {number(rate.at, 3)} and did not rise before it"
             )
             .disproved_by(
-                "with the gradient norm clipped, the loss still rises (then the gradient's direction is wrong, not its size)"
+                "with the gradient clipped, the loss still rises (then its direction is wrong, not its size)"
             )
             .advise(
                 f"check the samples of step {root.step}: extreme values, empty or very long samples"

@@ -31,7 +31,7 @@ class FrozenModel:
             disprove = "the metric changes if it is computed by hand from the checkpoint"
             advice = [
                 "print the inputs of the metric at two different steps",
-                "compare the weights of two checkpoints: equal weights mean a frozen model, different ones a stale metric",
+                "compare the weights of two checkpoints: if equal, the model is frozen; if not, the metric is stale",
             ]
         else:
             guesses = any(f.name == "chance-level-loss" for f in still)

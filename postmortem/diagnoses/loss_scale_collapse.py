@@ -67,7 +67,7 @@ class LossScaleCollapse:
 
 
 def _for_good(view: View, onset: Finding) -> bool:
-    """True if no point after the onset is finite. An overflow in the forward pass of one batch does not affect the next."""
+    """True if no point after the onset is finite. An overflow in one forward pass does not affect the next."""
     own = next((s for s in view.series if s.tag == onset.tag and onset.rank in (None, s.rank)), None)
     after = own.value[own.step > (onset.step or 0)] if own is not None else np.empty(0)
     return bool(len(after)) and not np.isfinite(after).any()

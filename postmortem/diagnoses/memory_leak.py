@@ -28,7 +28,9 @@ class MemoryLeak:
         out = [f for f in crashes if exhausted or "memory" in f.message.lower() or "Killed" in f.message]
         if has_errors(findings) and not out:
             return None
-        ran_out = f", until memory ran out: {out[0].message}." if out else "; memory will run out if the training continues."
+        ran_out = (
+            f", until memory ran out: {out[0].message}." if out else "; memory will run out if the training continues."
+        )
         return (
             Story(view, root, out)
             .because(*(f.message for f in out[:2]))

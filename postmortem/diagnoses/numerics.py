@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
-_FORWARD = "look for sqrt, norm, pow, log or division at or near zero in the loss or a custom layer, and add an eps inside"
+_FORWARD = (
+    "look for sqrt, norm, pow, log or division at or near zero in the loss or a custom layer, and add an eps inside"
+)
 _BACKWARD = (
     "look for a function whose derivative is infinite although its value is finite: "
     "sqrt, norm or pow at 0, also inside torch.where()"

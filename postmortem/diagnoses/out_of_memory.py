@@ -66,7 +66,7 @@ def _reasons(view: View, event: Event) -> Iterator[_Explained]:
     if total > 0 and requested > free:
         yield from _held_by_others(event.message, fields, gpu)
     elif 0 < allowed < total and requested > 0:
-        share = f"{_in_units(allowed)} of the {_in_units(total)} of {gpu}, and {_in_units(free)} of it is free"
+        share = f"{_in_units(allowed)} of the {_in_units(total)} of {gpu} ({_in_units(free)} of the GPU is free)"
         evidence = f"this process may use {share}: it reached its own limit"
         yield _Explained(free, Reason(evidence, ("raise or remove torch.cuda.set_per_process_memory_fraction",)))
     spare = fields.get("reserved_unallocated", fields.get("reserved", 0) - fields.get("allocated", 0))
@@ -120,7 +120,7 @@ def _when(view: View, event: Event) -> Iterator[Reason]:
     steps = int((series.step <= event.step).sum())
     if steps <= _FIRST_STEPS:
         evidence = (
-            "it failed in the first steps: model, gradients, optimizer state and activations do not fit together"
+            "it failed in the first steps: model, gradients, optimizer state and activations likely do not fit together"
         )
         yield Reason(evidence, (CATALOGUE[event.kind].fixes[0],))
         return
@@ -130,7 +130,9 @@ def _when(view: View, event: Event) -> Iterator[Reason]:
         if len(before) > _FIRST_STEPS:
             early, late = number(before[len(before) // 10]), number(before[-1])
             course = f"; {memory.tag} was {early} early on and {late} before the failure"
-    evidence = f"memory sufficed for {steps} logged steps; a larger batch, an evaluation or a leak may need more{course}"
+    evidence = (
+        f"memory sufficed for {steps} logged steps; a larger batch, an evaluation or a leak may explain it{course}"
+    )
     advice = (
         "limit the length of the longest batch, and evaluate under torch.no_grad(); "
         "if memory grew, store loss.item() and not loss"

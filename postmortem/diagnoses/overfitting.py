@@ -37,14 +37,17 @@ class Overfitting:
             .last_good(before=None if root.step is None else root.step + 1)
             .because(f"training loss {train}, validation loss {held_out}")
             .disproved_by(
-                "training and validation data come from different sources (then it is a distribution shift, not overfitting)"
+                "training and validation data come from different sources (then it is a data shift, not overfitting)"
             )
             .advise(
                 f"stop at step {root.step}; {where}",
                 _about_accuracy(values["accuracy_end"]) if "accuracy_end" in values else None,
                 "more data or augmentation, dropout, weight decay",
             )
-            .diagnosis("overfitting", f"The validation loss was best at step {root.step} and has been worse since: {root.message}.")
+            .diagnosis(
+                "overfitting",
+                f"The validation loss was best at step {root.step} and has been worse since: {root.message}.",
+            )
         )
 
 

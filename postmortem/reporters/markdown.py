@@ -1,4 +1,4 @@
-"""Markdown to paste into an issue or a chat: the triage of many runs, and the report of each run that is not healthy."""
+"""Markdown to paste into an issue or a chat: the triage of many runs, and a report of each unhealthy run."""
 
 from __future__ import annotations
 

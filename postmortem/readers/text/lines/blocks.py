@@ -87,7 +87,7 @@ class Lines:
                 self.notes.append(f"read as {encoding}")
                 chunks = _utf8(chunks, encoding)
             elif key := content_key(head):
-                self.notes.append(f"each line is a JSON object, the log is what stands in {key!r}")
+                self.notes.append(f"each line is a JSON object; the log text is in its field {key!r}")
                 chunks = unwrapped(chunks, key, LONGEST_LINE)
             else:
                 yield from self._uncopied(file, size)
@@ -101,7 +101,7 @@ class Lines:
             Problem(
                 path=str(self.path),
                 offset=0,
-                what=f"{count} NUL bytes before the text, as in a log that was truncated while its writer went on",
+                what=f"{count} NUL bytes before the text, as in a log that was truncated while in use",
                 kept="the text after them",
                 lost=LOST_IN_NULS,
             )
@@ -188,7 +188,7 @@ class Lines:
                     path=str(self.path),
                     offset=self.size + start,
                     line=self.line + data.count(b"\n", 0, start),
-                    what=f"{nuls} NUL bytes in the text{where}, as a crash of the node or the file system leaves them",
+                    what=f"{nuls} NUL bytes in the text{where}, as left by a crash of the node or the file system",
                     kept="the text around them",
                     lost=LOST_IN_NULS if nuls > 3 else "",
                 )

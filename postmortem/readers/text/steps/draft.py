@@ -57,7 +57,7 @@ class Draft:
         keep[cells.of(np.flatnonzero(~draft.is_last_state))] = False
         if OTHERS in tags:
             nameless = np.flatnonzero(codes == tags.index(OTHERS))
-            draft.drop(nameless, f"numbers under any but the first {MOST_TAGS} names")
+            draft.drop(nameless, f"numbers of all but the first {MOST_TAGS} tags")
         return draft
 
     def drop(self, values: NDArray[Any], why: str) -> None:
