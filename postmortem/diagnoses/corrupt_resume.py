@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
-_SAVE_ALL = "save and load model, optimizer, scheduler and scaler together; compare lr and loss before and after the restart"
+_SAVE_ALL = "save and load model, optimizer, scheduler and scaler together; compare lr and loss across the restart"
 
 
 @diagnosis

@@ -46,7 +46,7 @@ class Overfitting:
             )
             .diagnosis(
                 "overfitting",
-                f"The validation loss was best at step {root.step} and has been worse since: {root.message}.",
+                f"The model overfits after step {root.step}: {root.message}.",
             )
         )
 

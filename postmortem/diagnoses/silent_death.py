@@ -29,7 +29,8 @@ class SilentDeath:
             .because(*(f.message for f in named(findings, "memory-growth")))
             .disproved_by("another file (the .err of the job, the log of another rank) ends later or shows a reason")
             .advise(
-                "sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed; dmesg -T | grep -i kill on the node",
+                "check the job and its node: sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed; "
+                "dmesg -T | grep -i kill",
                 "resume from the newest checkpoint",
             )
             .diagnosis("silent-death", f"{died} The process was likely killed from outside.")

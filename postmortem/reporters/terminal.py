@@ -98,7 +98,10 @@ class _Page:
     def add(
         self, label: str, *words: Words, mark: Words = "", style: str = "dim", wrap: bool = True, lines: int = 0
     ) -> None:
-        """Prints `words` to the right of `label`, wrapped after `mark` (a bullet or an indent); at most `lines` lines, if given."""
+        """Prints `words` to the right of `label`, wrapped after `mark` (a bullet or an indent).
+
+        `lines` limits the number of lines; 0 means no limit.
+        """
         head = Text.assemble((label, style), " " * max(_LABEL - cell_len(label), 1), mark)
         margin = head.cell_len
         content = Text.assemble(*words)
@@ -335,7 +338,7 @@ def _codes(group: Group) -> str:
 
 
 def _member(page: _Page, run: RunReport, *, alone: bool) -> None:
-    """One run of a small group: its name, what happened where, values before and at the onset; one line if not alone."""
+    """One run of a small group: its name, what happened where, values around the onset; one line if not alone."""
     folds = folded(run)
     change: list[Words] = []
     if run.around and folds and folds[0].first.tag is not None:
