@@ -46,9 +46,7 @@ class ExplodingGradients:
                 if rate is None
                 else f"{rate.tag} was {number(rate.at, 3)} and did not rise before it"
             )
-            .disproved_by(
-                "with the gradient clipped, the loss still rises (then its direction is wrong, not its size)"
-            )
+            .disproved_by("with the gradient clipped, the loss still rises (then its direction is wrong, not its size)")
             .advise(
                 f"check the samples of step {root.step}: extreme values, empty or very long samples"
                 if one_batch
