@@ -144,7 +144,7 @@ def judge(run: Run, config: Config | None = None, *, look_into_checkpoints: bool
 
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    """Opens checkpoints where the run failed or all are asked for, and each that the diagnosis would name as good."""
+    """Opens checkpoints of failed runs or on request, and those that the diagnosis would report as good."""
     examined = Examination(run, detectors)
     inspected = Inspected(examined.checkpoints)
     if run.checkpoints and (examined.failed or look_into_checkpoints):
@@ -183,12 +183,12 @@ def exit_code(report: Report, fail_on: str) -> int:
 
 
 def broken_plugins() -> list[Broken]:
-    """Plugins that could not be imported: a scan goes on without them and reports them."""
+    """Plugins that could not be imported: a scan continues without them and reports them."""
     return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """The first step at which `b` parts from the baseline `a`, exactly and beyond noise; the settings that differ."""
+    """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; settings that differ."""
     return comparison.compare(a, b)
 
 
@@ -233,7 +233,7 @@ def replay(
 
 
 def _add_culprit(report: RunReport) -> None:
-    """Replays a failed run; its report carries the culprit, or a note that says why there is none."""
+    """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
     _need_torch("replay")
     from postmortem.replay import driver
 

@@ -31,7 +31,7 @@ _KINDS: dict[type[Any], str] = {dict: "a table", list: "a list of codes or names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What a scan is told to do."""
+    """The settings of a scan."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PostmortemError(Exception):
-    """What a command could not do; the message is for the person who typed it."""
+    """What a command could not do; the message is for the user."""
 
     exit_code = 2
 
@@ -64,7 +64,7 @@ def described(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion to append to an error message; empty where nothing is close.
+    """A suggestion to append to an error message; empty if nothing is close.
 
     >>> did_you_mean("cuda-om", ["cuda-oom", "nan-metric"])
     "; did you mean 'cuda-oom'?"

@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something a log says that is not a number.
+    """A message of a log, as opposed to a number.
 
     `kind` is the id of a signature, `line` the 1-based line in `file` (for a traceback its last line),
     `wall_time` seconds since the epoch or NaN, `fields` what the message says, as plain JSON types.
@@ -97,7 +97,7 @@ class Finding:
 class Diagnosis:
     """The story of a run: one root cause, what speaks for and against it, and what to do next.
 
-    `findings` are the ids behind it, root first. `disprove` says what would show it to be wrong.
+    `findings` are the ids of its findings, root first. `disprove` lists observations that would refute it.
     """
 
     name: str

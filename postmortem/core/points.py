@@ -57,12 +57,12 @@ class Points:
 
     @property
     def wall_time(self) -> NDArray[np.float64]:
-        """float64[n]: seconds since the epoch, NaN where unknown."""
+        """float64[n]: seconds since the epoch, NaN if unknown."""
         return self._whole("wall_time")
 
     @property
     def rank(self) -> NDArray[np.int16]:
-        """int16[n]: the rank that logged each point, -1 where unknown."""
+        """int16[n]: the rank that logged each point, -1 if unknown."""
         return self._whole("rank")
 
     @rank.setter

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """All that a reader got out of one file.
+    """Everything that a reader read from one file.
 
     `skipped` counts what was seen and left out on purpose (histograms, images, carried-over values);
     `notes` are sentences for `postmortem show` (how steps were inferred, which dialect explained how many

@@ -47,7 +47,7 @@ class RunReport:
     notes: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     culprit: Culprit | None = None
-    """The answer of a replay of the run; None where it was not replayed."""
+    """The result of a replay of the run; None if it was not replayed."""
     run: Run | None = None
 
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ class StepReset(BaseDetector):
 
     @staticmethod
     def _tag(view: View, tag: str) -> str:
-        """The loss if one is logged: it is what people look at, and all tags of a writer go back together."""
+        """The loss if one is logged: it is the most familiar tag, and all tags of a writer go back together."""
         loss = view.main("loss")
         return tag if loss is None else loss.tag
 
