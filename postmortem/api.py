@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
 
-    `path` is a file or a folder; `roles` maps tags to roles where their names do not tell. Content never raises:
-    damage becomes a Problem and the frames may be empty. NotFoundError where the path does not exist, UsageError
+    `path` is a file or a folder; `roles` maps tags to roles where their names do not show them. Content never raises:
+    damage becomes a Problem and the frames may be empty. NotFoundError if the path does not exist, UsageError
     where it holds several runs (the message lists them).
 
     >>> run = load("sample_runs/killed")
@@ -80,8 +80,8 @@ def scan(
     `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
     where torch is installed; `baseline` is a run that each one is compared with; `replay_failed` reruns the step at
     fault of each failed run that has a recipe.py and a checkpoint, so that its report carries the culprit (runs the
-    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError where a
-    path does not exist or nothing below it can be read; UsageError where the configuration names something unknown.
+    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError if a
+    path does not exist or nothing below it can be read; UsageError if the configuration names something unknown.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
@@ -125,7 +125,7 @@ def scan(
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
-    """A run below `roots` with its checkpoints, which are not looked for in folders of several runs (`shared`)."""
+    """A run below `roots` with its checkpoints, which are not searched for in folders of several runs (`shared`)."""
     run = read_run(files, roles=roles, roots=roots, shared=shared)
     if not files.path.is_dir():
         return run
@@ -137,7 +137,7 @@ def judge(run: Run, config: Config | None = None, *, look_into_checkpoints: bool
     """What happened to a run that was read: runs the detectors, finds the root cause, gives the verdict.
 
     `config` selects and tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only
-    what the report depends on, where torch is installed. `run` stays unchanged. UsageError where the configuration
+    what the report depends on, where torch is installed. `run` stays unchanged. UsageError if the configuration
     names something unknown.
     """
     return _judge(run, chosen_detectors(config or Config()), look_into_checkpoints)
@@ -209,7 +209,7 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
-    `target` is a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe` is
+    `target` is a run folder, its log, or a checkpoint (its log is searched for in the same folder). `recipe` is
     ``FILE.py[:function]``, by default the recipe.py in or beside the run. Options: `device`, `fix`, `trust`,
     `progress`, `repro` as in `postmortem.replay.driver`. ReplayError, NotFoundError or UsageError say in one line
     what is in the way.

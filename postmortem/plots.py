@@ -46,7 +46,7 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
     The panels share their steps and the place of `ax`; the first one is `ax` itself and is returned, the others
     are in ``ax.figure.axes``. Findings (of a RunReport) are vertical lines labelled with their
     code; stretches without a finite value are shaded. With `tags`, these series are drawn instead, each in a
-    panel of its own. KeyError where the run has no such tag; ValueError where the report does not hold the
+    panel of its own. KeyError if the run has no such tag; ValueError if the report does not hold the
     run's numbers (``Report`` of a large scan): plot ``postmortem.load(path)`` then.
     """
     report = run if isinstance(run, RunReport) else None

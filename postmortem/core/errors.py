@@ -55,7 +55,7 @@ class UnreadableCheckpoint(PostmortemError):
 
 
 def described(error: BaseException) -> str:
-    """An unexpected exception in one line: its class, what it says and where it was raised."""
+    """An unexpected exception in one line: its class, its message and where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

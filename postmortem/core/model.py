@@ -95,7 +95,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The story of a run: one root cause, what speaks for and against it, and what to do next.
+    """The diagnosis of a run: one root cause, the evidence for and against it, and what to do next.
 
     `findings` are the ids of its findings, root first. `disprove` lists observations that would refute it.
     """
@@ -115,7 +115,7 @@ class Diagnosis:
 class Checkpoint:
     """Saved weights of a run. `step` is what its name or content says.
 
-    `looked_into`: its tensors were read. `finite` None: not looked into, or not known because a part cannot be read.
+    `looked_into`: its tensors were read. `finite` None: not inspected, or not known because a part cannot be read.
     `nonfinite` names the tensors that hold NaN or infinities; `problem` says why it could not be read.
     """
 

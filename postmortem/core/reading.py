@@ -17,7 +17,7 @@ class Reading:
 
     `skipped` counts what was seen and left out on purpose (histograms, images, carried-over values);
     `notes` are sentences for `postmortem show` (how steps were inferred, which dialect explained how many
-    lines); `started` and `stopped` are seconds since the epoch; `ended` is None where the file does not tell.
+    lines); `started` and `stopped` are seconds since the epoch; `ended` is None if the file does not show it.
     `step_axis` says what the step is: "step", "iteration", "epoch", "row".
     """
 

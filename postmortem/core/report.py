@@ -28,7 +28,7 @@ class Around:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class RunReport:
-    """All that is reported about one run. `run` holds its numbers where they were kept (not in large scans)."""
+    """The report on one run. `run` has its numbers, unless they were dropped (in large scans)."""
 
     name: str
     path: str
@@ -51,7 +51,7 @@ class RunReport:
     run: Run | None = None
 
     def __repr__(self) -> str:
-        """One line: a console shows the whole of a report with `print`, a notebook by itself."""
+        """One line; `print` shows the full report, and so does a notebook."""
         story = f", {self.diagnosis.name}" if self.diagnosis else ""
         return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
 

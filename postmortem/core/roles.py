@@ -81,7 +81,7 @@ _NOT_A_METRIC = re.compile(
 
 
 _LONGEST = 1000
-"""Longest name that is looked at, in characters: the patterns' time grows with the square of a name's length."""
+"""Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
 
 @lru_cache(maxsize=65_536)

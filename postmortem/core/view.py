@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class View:
     """A run as detectors see it. `series` are in order of first appearance of their tag.
 
-    `checkpoints` are the run's, with what is known of them once they were looked into.
+    `checkpoints` are the run's, with what is known of them after inspection.
     """
 
     run: Run

@@ -53,8 +53,8 @@ class NonfiniteGradient(BaseDetector):
                 continue
             bad &= np.arange(len(bad)) > int(np.argmax(finite))
             rows = np.flatnonzero(bad)
-            beside = np.searchsorted(loss.step, series.step[rows], side="right") - 1
-            rows = rows[(beside >= 0) & np.isfinite(loss.value[np.maximum(beside, 0)])]
+            at_loss = np.searchsorted(loss.step, series.step[rows], side="right") - 1
+            rows = rows[(at_loss >= 0) & np.isfinite(loss.value[np.maximum(at_loss, 0)])]
             if not len(rows):
                 continue
             at = int(rows[0])

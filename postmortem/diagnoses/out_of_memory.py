@@ -113,7 +113,7 @@ def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
 
 
 def _when(view: View, event: Event) -> Iterator[Reason]:
-    """The reason that follows from the number of steps done; nothing where none are known."""
+    """The reason that follows from the number of steps done; nothing if none are known."""
     series = next(iter(watched(view)), None)
     if series is None or event.step is None:
         return

@@ -33,7 +33,7 @@ class VanishingGradients:
             .because(f"{loss.tag} ends at {number(level, 3)}" if loss is not None and level is not None else None)
             .disproved_by("the loss is as low as the data allow (then a small gradient is normal)")
             .advise(
-                "log the gradient norm per layer: the layer where it falls first is the place to look",
+                "log the gradient norm per layer: start with the layer where it falls first",
                 "try residual connections, normalisation, another activation or another initialisation there",
             )
             .diagnosis("vanishing-gradients", f"{root.message}.")

@@ -38,7 +38,7 @@ def judge(
     """The report of a run that was read: findings, root cause, verdict. Opens no file, changes nothing in `run`.
 
     `config` selects and tunes detectors (or `detectors` are given ready made); `inspected` are the run's checkpoints
-    after they were looked into. UsageError where the configuration names something unknown.
+    after inspection. UsageError if the configuration names something unknown.
     """
     detectors = chosen_detectors(config or Config()) if detectors is None else detectors
     return Examination(run, detectors).report(inspected)
@@ -156,7 +156,7 @@ def _gravest_first(finding: Finding, run: Run) -> tuple[Any, ...]:
 
 
 def verdict_of(view: View, findings: Iterable[Finding]) -> Verdict:
-    """By the gravest finding: an error is "failed", a warning "suspect".
+    """By the most severe finding: an error is "failed", a warning "suspect".
 
     Without either, a run is "healthy" if some quantity was logged at two steps or more, else "not-judged".
     """

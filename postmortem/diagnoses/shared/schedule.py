@@ -40,7 +40,7 @@ class Rate:
 
 
 def rate_at(view: View, step: int | None) -> Rate | None:
-    """The learning rate at `step`; None where none is logged before it."""
+    """The learning rate at `step`; None if none is logged before it."""
     raw = view.main("lr")
     if raw is None or step is None:
         return None

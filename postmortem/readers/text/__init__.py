@@ -1,7 +1,7 @@
 """Text logs: what a training printed to its terminal, a Slurm ``.out``, a logger's file.
 
 A dialect or the general miner parses each row; rows that differ only in their numbers are parsed once (`bulk`). Steps
-are settled at the end, over the whole file (`steps.resolve`). The lines that may matter go on to the search for
+are settled at the end, over the whole file (`steps.resolve`). Lines that may matter are passed to the search for
 failures (`failures`).
 """
 

@@ -215,7 +215,7 @@ def worst_first(report: Report) -> list[RunReport]:
 
 
 def at_onset(around: Around) -> str:
-    """The value at the onset; a dash where nothing was logged there or later."""
+    """The value at the onset; a dash if nothing was logged there or later."""
     return number(None if around.at_step == around.before_step else around.at)
 
 

@@ -75,7 +75,7 @@ class Lines:
     def __iter__(self) -> Iterator[Block]:
         with self.path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
-            size = os.fstat(file.fileno()).st_size  # what a log grows by while it is read is left out
+            size = os.fstat(file.fileno()).st_size  # growth of the log during reading is ignored
             if head.startswith(_FOUR_NULS) and (start := leading_nuls(self.path)) < size:
                 self._skip_nuls(start)
                 file.seek(start)
@@ -96,7 +96,7 @@ class Lines:
             yield from self._blocks(chunks)
 
     def _skip_nuls(self, count: int) -> None:
-        """Starts after the NUL bytes that begin the file; they stand for no line and are no sign of a crash."""
+        """Starts after the NUL bytes that begin the file; they are not a line and no sign of a crash."""
         self.problems.append(
             Problem(
                 path=str(self.path),

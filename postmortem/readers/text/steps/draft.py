@@ -67,7 +67,7 @@ class Draft:
             self.keep[values] = False
 
     def absent_tags(self) -> Iterator[tuple[int, str, int | None]]:
-        """Codes that stand for the absence of a tag, with its name and its own code; None if no row prints it."""
+        """Codes that mark the absence of a tag, with its name and its own code; None if no row prints it."""
         own = {t: i for i, t in enumerate(self.tags) if self.marks[i] == Mark.PLAIN}
         for code in np.flatnonzero(self.marks == Mark.ABSENT).tolist():
             yield code, self.tags[code], own.get(self.tags[code])
