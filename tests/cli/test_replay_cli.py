@@ -188,7 +188,7 @@ def test_no_fix_tries_none(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_repro(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--repro writes a script that shows the fault with torch alone."""
+    """--repro writes a script that reproduces the fault with torch alone."""
     _, out, _ = call(capsys, "replay", run, "--repro", tmp_path / "shown")
     assert str(tmp_path / "shown" / "repro.py") in out
     script = tmp_path / "shown" / "repro.py"
@@ -352,7 +352,7 @@ def test_bad_arguments(
 
 
 def test_no_checkpoint(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run without weights cannot be replayed, which is said."""
+    """A run without weights cannot be replayed, and the message says so."""
     (tmp_path / "progress.csv").write_bytes((run / "progress.csv").read_bytes())
     code, _, err = call(capsys, "replay", tmp_path, "--recipe", run.parent / "recipe.py")
     assert code == 2
@@ -543,7 +543,7 @@ def test_a_thread_that_never_ends(run: Path, tmp_path: Path, then: str, code: in
 
 
 def test_a_recipe_that_closes_stdout(run: Path, tmp_path: Path) -> None:
-    """Where nobody can be told what went wrong, the exit code is left, and no traceback."""
+    """If no stream can be written, only the exit code shows the error, without a traceback."""
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "recipe.py").write_text(RECIPE.format(change="import sys; sys.stdout.close(); raise ValueError"))
     command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py")]

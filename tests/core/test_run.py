@@ -1,4 +1,4 @@
-"""Frames, segments and the surviving history."""
+"""Frames, segments and the points that were not overwritten."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_another_format(tmp_path, expected, write):
 
 
 def test_two_event_files(tmp_path, expected):
-    """A log that goes on in a second file is judged as one."""
+    """A log that continues in a second file is judged as one run."""
     folder = tmp_path / "two"
     folder.mkdir()
     as_events(folder, columns(), range(170))

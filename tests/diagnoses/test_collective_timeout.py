@@ -134,7 +134,7 @@ def test_a_barrier_lists_who_is_missing(tmp_path, error):
 
 
 def test_rows_that_one_rank_alone_logs(tmp_path):
-    """A rank that logs another quantity, more rarely, is not behind."""
+    """A rank that logs another metric, more rarely, is not the slowest."""
     evaluated = "".join(f"[rank1]: step {step} val_loss {2 + 1 / (step + 1):.4f}\n" for step in range(0, 30, 10))
     (tmp_path / "train.out").write_text(rows({0: 30}) + evaluated + WAITED.format(0) + WAITED.format(1))
     found = postmortem.scan(tmp_path).runs[0].diagnosis

@@ -1,4 +1,4 @@
-"""The story of a crash: what was raised, by what, and where in the user's own code."""
+"""The diagnosis of a crash: what was raised, by what, and where in the user's code."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_what_a_logger_said_of_an_exception_is_the_same_crash(tmp_path: Path) ->
 
 
 def test_a_signature_that_sends_the_reader_on_gives_the_advice_itself(tmp_path: Path) -> None:
-    """Advice that is another signature's is told in place, not named."""
+    """Advice that refers to another signature shows that signature's fixes."""
     (tmp_path / "train.log").write_text("step 10 loss 0.9\nstep 11 loss 0.8\nLoss is nan, stopping training\n")
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
@@ -115,7 +115,7 @@ def test_crash_tells_what_the_signature_knows(story, course):
 
 
 def test_an_exception_that_no_signature_knows_is_advised_by_its_class(story, course):
-    """What is true of all exceptions stands behind `explain`; the advice is for this one."""
+    """General causes of exceptions are left to `explain`; the advice is for this one."""
     frame = 'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\n    fit(depth=3)\n'
     text = frame + "TypeError: fit() got an unexpected keyword argument 'depth'\n"
     (event,) = find_events(enumerate(text.split("\n"), 1), path="train.out").events
@@ -125,6 +125,6 @@ def test_an_exception_that_no_signature_knows_is_advised_by_its_class(story, cou
 
 
 def test_an_unrelated_crash_is_not_blamed_on_nan(story, course):
-    """A missing file ended the run; the NaN before it is told apart."""
+    """A missing file ended the run; the NaN before it is a separate finding."""
     report = story(course(**NAN_FROM_200), event_list=[MISSING], ended="crashed")
     assert next(f for f in report.findings if f.name == "crash").because_of is None

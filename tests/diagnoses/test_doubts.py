@@ -1,4 +1,4 @@
-"""What speaks against a story, and the cause that the same numbers leave open."""
+"""Evidence against a diagnosis, and other causes that fit the same numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def times(at, factor):
 
 
 def test_a_loss_that_is_not_finite_for_good_speaks_against_the_scale(story, course):
-    """Where the loss itself is NaN in every batch since the scale fell, the story says that no scale helps."""
+    """Where the loss itself is NaN in every batch since the scale fell, the diagnosis says that no loss scale helps."""
     tags = course(loss=lambda x: np.where(T >= 200, np.nan, x))
     tags["loss_scale"] = 65536.0 * 0.5 ** np.maximum(0, T - 199)
     told = story(tags).diagnosis
@@ -38,7 +38,7 @@ def test_gradients_that_explode_in_one_calm_step_point_at_its_batch(story, cours
 
 
 def test_where_every_tenth_step_is_logged_one_of_ten_batches_is_meant(story, course):
-    """A story about a batch names no step that the log cannot tell."""
+    """A diagnosis about a batch names no step that the log does not show."""
     broken = {"loss": lambda x: np.where(T >= 200, np.nan, x), "grad_norm": lambda x: np.where(T >= 200, np.nan, x)}
     sparse = {
         tag: (10 * step, value)

@@ -39,7 +39,7 @@ def no_room_on_the_gpu(course):
     ],
 )
 def no_room_on_the_host(course):
-    """Host memory has another story than that of the GPU."""
+    """Host memory has another diagnosis than GPU memory."""
     return course()
 
 
@@ -116,7 +116,7 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
     ids=["shared", "fragmented", "fragmented-older-wording", "shared-older-wording", "too-large", "own-limit", "late"],
 )
 def test_the_numbers_of_the_message(story, course, message, fields, evidence, advice):
-    """The reason that would have given the most room is told first, with the numbers that speak for it."""
+    """The reason that explains the most memory comes first, with its numbers."""
     known = {f"{name}_bytes": size << 20 for name, size in fields.items()}
     gpu = {"gpu": int(message.split("GPU ")[1][0])} if "GPU" in message else {}
     event = Event(
@@ -141,7 +141,7 @@ def test_in_the_first_steps(story):
 
 
 def test_the_course_of_memory(story, course):
-    """Where memory is logged and did not grow, its course stands beside the guess."""
+    """If memory is logged and did not grow, its values are part of the evidence."""
     event = Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9, step=399)
     found = story(
         course(memory_gb=lambda x: np.full(len(x), 61.5)), event_list=[event], ended="out-of-memory"

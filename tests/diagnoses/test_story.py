@@ -1,4 +1,4 @@
-"""What holds for every story: the consequences under the root, the last good step and checkpoint, what to do next."""
+"""Properties of every diagnosis: consequences under the root, last good step and checkpoint, advice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.diagnoses.cases import NAN_FROM_200, T, at_, from_
 
 
 def test_healthy_runs_have_no_story(story, course):
-    """Nothing is told where nothing was found."""
+    """There is no diagnosis without findings."""
     report = story(course(), ended="completed")
     assert report.verdict == "healthy"
     assert report.diagnosis is None
@@ -67,7 +67,7 @@ def test_commands_in_advice_can_be_copied(signature):
 
 
 def test_a_cause_that_raises_costs_its_own_story_only(story, course, monkeypatch):
-    """Its fault is a problem of the run; the next cause is asked."""
+    """A cause that raises becomes a problem of the run; the next cause is asked."""
     first = next(iter(CAUSES))
     monkeypatch.setattr(first, "diagnose", staticmethod(lambda view, findings: {}["missing"]))
     report = story(course(**NAN_FROM_200))
@@ -87,7 +87,7 @@ def test_a_setting_of_hundreds_of_digits_is_none(story, course):
 
 
 def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
-    """Where a tag without a role is all that was logged, its own last finite step is the last good one, and nothing is said of the loss."""
+    """Where a tag without a role is all that was logged, its own last finite step is the last good one, and the loss is not mentioned."""
     report = story({"angular/deviation": (T[::5], np.where(T[::5] < 200, 1.0 + 0.1 * np.sin(T[::5]), np.nan))})
     report.run.checkpoints[:] = [
         Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)

@@ -70,7 +70,7 @@ def test_days_are_left(tmp_path):
 
 
 def test_the_wait_between_two_jobs_is_no_pace(story):
-    """A job that was queued again for ten hours in the middle went on as fast as before: 36 s for ten steps."""
+    """A job that was queued again for ten hours in the middle continued as fast as before: 36 s for ten steps."""
     row = np.array([*range(300), *range(280, 401)])
     seconds = 36 * row + 36_000 * (np.arange(len(row)) >= 300)
     ended = Event(

@@ -149,7 +149,7 @@ def culprit() -> Culprit:
 
 
 def oom_run(name: str = "oom-1") -> RunReport:
-    """A crash: no number is bad, the log tells."""
+    """A crash: all numbers are finite, the log shows the failure."""
     return RunReport(
         name=name,
         path=f"runs/{name}",

@@ -22,7 +22,7 @@ def test_the_first_line_says_what_happened_and_where(one_failed):
 
 
 def test_one_run_has_values_story_findings_last_good_and_next_step(one_failed):
-    """Everything that a tired engineer needs stands on one page."""
+    """One page has everything that an engineer needs."""
     text = render(one_failed, RenderOptions(width=100))
     for said in (
         "ran out of memory",
@@ -54,7 +54,7 @@ def test_sparklines_mark_what_is_not_finite(one_failed):
 
 
 def test_a_command_is_never_broken(one_failed):
-    """What is to be copied stands on one line, whatever the width."""
+    """Commands are on one line, whatever the width, so that they can be copied."""
     command = "$ postmortem replay runs/exp7 --checkpoint runs/exp7/ckpt-4750.pt --step 4820"
     assert any(line.strip().endswith(command) for line in lines_of(one_failed, 60))
 
@@ -142,7 +142,7 @@ def test_verbose_tells_everything(many, one_failed):
 
 
 def test_nothing_found_in_nothing(empty_report):
-    """No run is said plainly."""
+    """A report without runs says so."""
     assert "No run was found." in render(empty_report, RenderOptions())
 
 
