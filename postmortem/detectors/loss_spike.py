@@ -106,7 +106,7 @@ class LossSpike(BaseDetector):
             and not (res.log and self._stays_up(series, spike.last, min(before, lately)))
         )
         at_end = spike.last >= len(value) - 2
-        how = "at the end of the log" if at_end else "and does not recover"
+        how = "(at the end of the log)" if at_end else "and does not recover"
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         return self.found(

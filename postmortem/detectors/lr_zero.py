@@ -71,7 +71,7 @@ class LrZero(BaseDetector):
         yield self.found(
             series,
             at,
-            f"{series.tag} is zero from step {series.step[at]} on: {rows} of {len(series)} rows",
+            f"{series.tag} is zero from step {series.step[at]} on ({rows} of {len(series)} rows)",
             end=len(series) - 1,
             evidence={"rows": rows, "points": len(series), "peak": series.value.max(), "value": series.value[at]},
         )
