@@ -20,6 +20,8 @@ from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.judging import Examination, chosen_detectors, comparison
 from postmortem.readers import READERS
+from postmortem.readers.text.dialects import DIALECTS
+from postmortem.reporters import REPORTERS
 from postmortem.runs.assemble import read_run
 from postmortem.runs.config import config_for_replay
 from postmortem.runs.group import RunFiles, discover
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.health import Health
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Problem
-    from postmortem.core.registry import Broken
+    from postmortem.core.registry import Broken, Registry
     from postmortem.core.run import Run
     from postmortem.detectors import Detector
     from postmortem.judging.comparison import Comparison
@@ -184,7 +186,8 @@ def exit_code(report: Report, fail_on: str) -> int:
 
 def broken_plugins() -> list[Broken]:
     """Plugins that could not be imported: a scan goes on without them and reports them."""
-    return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
+    used: tuple[Registry[Any], ...] = (READERS, DIALECTS, FORMATS, DETECTORS, CAUSES, REPORTERS)
+    return [broken for registry in used for broken in registry.broken]
 
 
 def compare(a: Run, b: Run) -> Comparison:

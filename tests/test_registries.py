@@ -12,7 +12,7 @@ import pytest
 
 import postmortem
 from postmortem.api import broken_plugins
-from postmortem.core.registry import Registry
+from postmortem.core.registry import Broken, Registry
 from postmortem.detectors import DETECTORS
 from postmortem.signatures import CATALOGUE
 from tests.cases import ROOT, cases_in, cases_of, file_of
@@ -102,6 +102,17 @@ def test_a_broken_plugin_is_remembered(tmp_path, monkeypatch):
     ((where, why),) = [(b.where, b.why) for b in registry.broken]
     assert where == "plugins_for_test.torn"
     assert "a_module_that_does_not_exist" in why
+
+
+@pytest.mark.parametrize(
+    "registry", [r for r in registries() if not r.package.startswith("postmortem.replay")], ids=lambda r: r.package
+)
+def test_a_scan_reports_broken_plugins_of_every_kind(registry, monkeypatch):
+    """A plugin that a scan goes without is named, whatever its kind; those of a replay need torch."""
+    torn = Broken("torn = a_package.torn", "ImportError: no")
+    list(registry)
+    monkeypatch.setattr(registry, "_broken", [torn])
+    assert broken_plugins() == [torn]
 
 
 def test_codes_and_names_are_unique():

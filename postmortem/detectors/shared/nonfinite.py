@@ -81,7 +81,7 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
     return text, evidence
 
 
-def said(view: View, kind: str) -> Event | None:
+def first_report(view: View, kind: str) -> Event | None:
     """The first message of a detector inside the program (fairseq's) that an output is not finite."""
     return next(
         (e for e in view.events if e.kind == "nan-detector" and str(e.fields.get("value", "")).lower() == kind), None

@@ -41,10 +41,9 @@ if TYPE_CHECKING:
 Within = Literal["all", "optimizers", "others"]
 
 _INEXACT = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex)}
-_graph_task, _grad_enabled = (
-    torch._C._current_graph_task_id,
-    torch.is_grad_enabled,
-)  # looked up once: they are asked per operator
+# looked up once, as they are called for every operator
+_graph_task = torch._C._current_graph_task_id
+_grad_enabled = torch.is_grad_enabled
 _NO_PLACE = (None, 0, 0, None)
 
 
