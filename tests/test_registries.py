@@ -104,6 +104,19 @@ def test_a_broken_plugin_is_remembered(tmp_path, monkeypatch):
     assert "a_module_that_does_not_exist" in why
 
 
+def test_a_name_is_taken_whatever_the_order():
+    """Two items of one name are an error, not two items; equal orders are settled by name."""
+    registry: Registry[Any] = Registry("tests", key=lambda c: c.name, order=lambda c: c.order, group="none.at.all")
+    registry._loaded = True
+    late, early, again = (type(n, (), {"name": n[0], "order": o}) for n, o in (("a", 1000), ("b", 90), ("a2", 5)))
+    registry.register(late)
+    registry.register(early)
+    assert list(registry) == [early, late]
+    assert registry["a"] is late
+    with pytest.raises(ValueError, match="'a' is registered twice"):
+        registry.register(again)
+
+
 @pytest.mark.parametrize(
     "registry", [r for r in registries() if not r.package.startswith("postmortem.replay")], ids=lambda r: r.package
 )

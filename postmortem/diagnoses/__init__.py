@@ -27,5 +27,5 @@ class Cause(Protocol):
         """The story, if this cause fits what was found; `findings` have ids. None where it does not fit."""
 
 
-CAUSES: Registry[type[Cause]] = Registry("postmortem.diagnoses", key=lambda c: f"{c.priority:03d} {c.name}")
+CAUSES: Registry[type[Cause]] = Registry("postmortem.diagnoses", key=lambda c: c.name, order=lambda c: c.priority)
 diagnosis = CAUSES.register

@@ -65,5 +65,5 @@ def content_of(reader: type[Reader]) -> Content:
     return getattr(reader, "content", Reader.content)
 
 
-READERS: Registry[type[Reader]] = Registry("postmortem.readers", key=lambda r: f"{r.priority:03d} {r.kind}")
+READERS: Registry[type[Reader]] = Registry("postmortem.readers", key=lambda r: r.kind, order=lambda r: r.priority)
 reader = READERS.register
