@@ -2,6 +2,9 @@
 
 It does not depend on how the step is run, so it can be attached to any training code::
 
+    from postmortem.replay.trace.origins import origins
+    from postmortem.replay.trace.tracer import Tracer
+
     with Tracer() as trace:
         loss = compute_loss(); loss.backward(); optimizer.step()
     origins(trace.log, [trace.source(p.grad)])
