@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
 
-    `path` is a file or a folder; `roles` maps tags to roles where their names do not tell. Content never raises:
-    damage becomes a Problem and the frames may be empty. NotFoundError where the path does not exist, UsageError
+    `path` is a file or a folder; `roles` maps tags to roles where their names do not show them. Content never raises:
+    damage becomes a Problem and the frames may be empty. NotFoundError if the path does not exist, UsageError
     where it holds several runs (the message lists them).
 
     >>> run = load("sample_runs/killed")
@@ -83,8 +83,8 @@ def scan(
     `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
     where torch is installed; `baseline` is a run that each one is compared with; `replay_failed` reruns the step at
     fault of each failed run that has a recipe.py and a checkpoint, so that its report carries the culprit (runs the
-    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError where a
-    path does not exist or nothing below it can be read; UsageError where the configuration names something unknown.
+    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError if a
+    path does not exist or nothing below it can be read; UsageError if the configuration names something unknown.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
@@ -128,7 +128,7 @@ def scan(
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
-    """A run below `roots` with its checkpoints, which are not looked for in folders of several runs (`shared`)."""
+    """A run below `roots` with its checkpoints, which are not searched for in folders of several runs (`shared`)."""
     run = read_run(files, roles=roles, roots=roots, shared=shared)
     if not files.path.is_dir():
         return run
@@ -140,14 +140,14 @@ def judge(run: Run, config: Config | None = None, *, look_into_checkpoints: bool
     """What happened to a run that was read: runs the detectors, finds the root cause, gives the verdict.
 
     `config` selects and tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only
-    what the report depends on, where torch is installed. `run` stays unchanged. UsageError where the configuration
+    what the report depends on, where torch is installed. `run` stays unchanged. UsageError if the configuration
     names something unknown.
     """
     return _judge(run, chosen_detectors(config or Config()), look_into_checkpoints)
 
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    """Opens checkpoints where the run failed or all are asked for, and each that the diagnosis would name as good."""
+    """Opens checkpoints of failed runs or on request, and those that the diagnosis would report as good."""
     examined = Examination(run, detectors)
     inspected = Inspected(examined.checkpoints)
     if run.checkpoints and (examined.failed or look_into_checkpoints):
@@ -186,13 +186,13 @@ def exit_code(report: Report, fail_on: str) -> int:
 
 
 def broken_plugins() -> list[Broken]:
-    """Plugins that could not be imported: a scan goes on without them and reports them."""
+    """Plugins that could not be imported: a scan continues without them and reports them."""
     used: tuple[Registry[Any], ...] = (READERS, DIALECTS, FORMATS, DETECTORS, CAUSES, REPORTERS)
     return [broken for registry in used for broken in registry.broken]
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """The first step at which `b` parts from the baseline `a`, exactly and beyond noise; the settings that differ."""
+    """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; settings that differ."""
     return comparison.compare(a, b)
 
 
@@ -222,9 +222,9 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
-    `target` is a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe` is
+    `target` is a run folder, its log, or a checkpoint (its log is searched for in the same folder). `recipe` is
     ``FILE.py[:function]``, by default the recipe.py in or beside the run; `step` and `checkpoint` are used in place of
-    those that the log says; `device` is by default CUDA where there is one; `fix` tries fixes; `trust` unpickles
+    those from the log; `device` is by default CUDA where there is one; `fix` tries fixes; `trust` unpickles
     whatever a checkpoint holds (only for your own files); `progress` is called with (steps done, steps in all, last
     result); `repro` is a folder for a script that shows the fault alone. ReplayError, NotFoundError, UsageError or
     MissingExtra say in one line what is in the way.
@@ -259,7 +259,7 @@ def replay(
 
 
 def _add_culprit(report: RunReport) -> None:
-    """Replays a failed run; its report carries the culprit, or a note that says why there is none."""
+    """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
     _need_torch("replay")
     from postmortem.replay import driver
 

@@ -79,7 +79,7 @@ def _tag(s: Series) -> dict[str, Any]:
 
 
 def _facts_text(facts: dict[str, Any]) -> str:
-    lines = [f"{facts['run']}  ({facts['path']})", f"ended: {facts['ended']}"]
+    lines = [f"{facts['run']}  ({facts['path']})", f"end of run: {facts['ended']}"]
     steps = facts["steps"]
     lines.append(f"steps: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
     if facts["ranks"]:

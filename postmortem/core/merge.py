@@ -1,4 +1,4 @@
-"""Joins what several sources and restarts of a run logged of the same quantity."""
+"""Joins the points that several sources and restarts of a run logged of the same metric."""
 
 from __future__ import annotations
 

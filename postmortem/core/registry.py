@@ -64,7 +64,7 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def register(self, plugin: C) -> C:
-        """Adds `plugin`; used as the decorator. ValueError where the key is taken by something else."""
+        """Adds `plugin`; used as the decorator. ValueError if the key is taken by something else."""
         item = cast("T", plugin)
         key = self.key(item)
         other = self._items.get(key)

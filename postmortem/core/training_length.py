@@ -1,4 +1,4 @@
-"""How long a training was to be, and how far it came."""
+"""The planned length of a training, and how much of it was done."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class Plan(NamedTuple):
 
 
 def plan_of(view: View) -> Plan | None:
-    """From what the files say of it, else from the configuration; None where nothing tells."""
+    """From what the files say of it, else from the configuration; None if neither has it."""
     plans = [r.facts["plan"] for r in view.run.readings if "plan" in r.facts]
-    if plans:  # of several files of a run the one that came farthest
+    if plans:  # of several files of a run, the one with the most progress
         plan = max(plans, key=lambda p: p["done"] / p["planned"])
         done = max(plan["done"], view.last_step or 0) if plan["unit"] == "step" else plan["done"]
         return Plan(float(done), float(plan["planned"]), plan["unit"])

@@ -96,7 +96,7 @@ class LossPlateau(BaseDetector):
             step = int(evaluation.step[at])
             rest = series.value[series.step >= step]
             if at == 0 and _fell(series.value):
-                continue  # stale from the first evaluation on, while the training went on: constant-metric
+                continue  # stale from the first evaluation on, while the training continued: constant-metric
             if len(rest) >= 8 and flat(rest) and noise(rest) > 0:
                 start = int(series.step[0]) if at == 0 else step
                 return (

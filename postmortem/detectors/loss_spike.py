@@ -134,7 +134,7 @@ class LossSpike(BaseDetector):
     def _stays_up(series: Series, last: int, before: float) -> bool:
         """True if no ten of at least 25 points after the spike come down to twice the level before.
 
-        A peak may be so high that a lasting loss in quality looks small beside it.
+        A peak may be so high that a lasting loss in quality looks small compared with it.
         """
         after = series.value[last + 1 :]
         if len(after) < 25:

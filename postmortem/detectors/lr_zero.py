@@ -53,7 +53,7 @@ class LrZero(BaseDetector):
             (s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)
         ]
         if len(dead) < len(rates):
-            return  # another parameter group still learns
+            return  # another parameter group is still trained
         series, at = dead[0]
         rows = len(series) - at
         yield self.found(

@@ -49,10 +49,10 @@ def _reasons(view: View, event: Event) -> Iterator[Reason]:
         silence = _ended(event) - float(wall[-1])
         # a silence of whole half hours may be the offset of a logger that writes UTC
         if silence > max(_SILENT * usual, 600) and abs((silence + 900) % 1800 - 900) > max(5 * usual, 120):
-            evidence = f"nothing was logged in the last {_hours(silence)} before the limit: it hung, or became slow"
+            evidence = f"nothing was logged in the last {_hours(silence)} before the limit: the run hung or became slow"
             advice = (
-                "more time would not help: find what it waited for (py-spy dump --pid PID, the other ranks' logs) "
-                "before it is started again"
+                "a longer time limit would not help: find out what the run waited for (py-spy dump --pid PID, the "
+                "other ranks' logs) before you start it again"
             )
             yield Reason(evidence, (advice,))
     plan = plan_of(view)

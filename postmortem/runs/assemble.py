@@ -36,7 +36,7 @@ _STILL_RUNNING_SECONDS = (150.0, 300.0)
 """Silence of a training that still runs: TensorBoard's writers buffer up to 120 s; who logs rarely gets the second."""
 _STILL_RUNNING_ROWS = 20
 _NEWEST = 100_000
-"""Points whose times tell how often a stream logs, and when it did last."""
+"""Number of points whose times show how often a stream logs, and when it did last."""
 _NO_STEPS = ("epoch", "row")
 _COARSER = "numbers without a step that another source has with a step"
 
@@ -150,7 +150,7 @@ def _unread(part: Part, what: str) -> Reading:
 
 
 def _place_events_of_outputs_without_numbers(outputs: list[Reading], others: list[Reading]) -> None:
-    """Gives the events of an output without any numbers (an ``.err``) the steps of the numbers beside it.
+    """Gives the events of an output without any numbers (an ``.err``) the steps of the numbers in the same folder.
 
     That is the last step before their time, where both are outputs and so share a clock; else an error gets the last
     step of the run, and other events get none.
@@ -236,7 +236,7 @@ def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
 
 
 def _console_events(reading: Reading, console: list[tuple[str, str]]) -> list[Event]:
-    """The failures in the console output that a W&B run carries; sets how the reading ended, where it tells more."""
+    """The failures in the console output that a W&B run carries; sets how the reading ended, if it shows more."""
     from postmortem.readers.text.failures import find_events
 
     text = "".join(chunk for _, chunk in console)

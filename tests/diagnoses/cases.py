@@ -11,7 +11,7 @@ import numpy as np
 from tests.cases import case
 
 T = np.arange(400)
-"""Steps of the calm course."""
+"""Steps of the stable course."""
 
 tells = case("tells")
 quiet = case("quiet")

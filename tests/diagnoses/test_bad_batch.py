@@ -1,4 +1,4 @@
-"""One batch that broke a calm training."""
+"""One batch that made a stable training fail."""
 
 from __future__ import annotations
 

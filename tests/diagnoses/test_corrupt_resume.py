@@ -34,7 +34,7 @@ def test_resume_with_another_learning_rate(story, course):
     assert report.diagnosis.name == "corrupt-resume"
     assert report.findings[0].name == "lr-jump"
     assert "resumed with another learning rate" in report.diagnosis.summary
-    assert "lr: go on at 0.0003, not 0.003" in report.diagnosis.next
+    assert "lr: continue at 0.0003, not 0.003" in report.diagnosis.next
     assert "divergence" in {f.name for f in report.findings if f.because_of == report.findings[0].id}
 
 

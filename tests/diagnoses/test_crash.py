@@ -58,7 +58,7 @@ def test_what_would_confirm_a_crash_speaks_not_against_it(tmp_path: Path) -> Non
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
     assert run.diagnosis.evidence_against == ()
-    assert any(line.startswith("what would confirm it: ") for line in run.diagnosis.next)
+    assert any(line.startswith("evidence to check: ") for line in run.diagnosis.next)
 
 
 def test_what_a_logger_said_of_an_exception_is_the_same_crash(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_consequences_stand_under_the_root(story, course):
 
 
 def test_last_good_step_and_checkpoint(story, course):
-    """The last calm step, the newest finite checkpoint before it, and the command that names both."""
+    """The last stable step, the newest finite checkpoint before it, and the command that names both."""
     checkpoints = [
         Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=f)
         for s, f in ((100, None), (150, True), (190, False), (250, False))
@@ -95,7 +95,7 @@ def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
     found, *_ = diagnose(View(report.run), report.findings)
     assert found is not None
     assert (found.last_good_step, found.last_good_checkpoint) == (195, "runs/exp7/ckpt-180.pt")
-    assert not any("calm" in line for line in found.evidence_against)
+    assert not any("stable" in line for line in found.evidence_against)
 
 
 def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
@@ -118,7 +118,7 @@ def test_checkpoints_that_were_not_asked_for_their_step(story, course):
     assert (found.last_good_step, found.last_good_checkpoint) == (299, None)
     assert found.next[0] == "postmortem replay runs/exp7 --step 300"
     assert not any("save checkpoints" in line for line in found.next)
-    assert "names of the checkpoints do not tell" in str(
+    assert "checkpoint names do not show" in str(
         replace(report, diagnosis=found, checkpoints=tuple(report.run.checkpoints))
     )
 

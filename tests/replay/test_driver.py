@@ -105,7 +105,7 @@ def test_lost_in_the_first_step_after_a_resume(trained: Any) -> None:
     assert Path(result.checkpoint).name == "step_00060.pt"
     assert (result.culprit.cause, result.step, result.fidelity.first_step) == ("divergence", 61, 60)
     assert {f.name for f in result.culprit.fixes if f.cured} == {"lower_lr"}
-    assert result.next[0].startswith("lr: 90 → 0.05 (calm at 0.05, broken at 90)")
+    assert result.next[0].startswith("lr: 90 → 0.05 (stable at 0.05, unstable at 90)")
 
 
 def test_lightning_with_two_optimizers(trained: Any, tmp_path: Path) -> None:

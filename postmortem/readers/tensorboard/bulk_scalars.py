@@ -220,7 +220,7 @@ def _offsets(row: NDArray[np.uint8], length: int) -> FieldOffsets | None:
         return None
     try:
         return _located(record)
-    except (ValueError, IndexError, DecodeError):  # not protobuf, or not a kind that is looked for
+    except (ValueError, IndexError, DecodeError):  # not protobuf, or a kind that is not read
         return None
 
 

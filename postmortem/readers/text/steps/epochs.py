@@ -61,11 +61,11 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         else:
             length = np.full(len(mine), _learnt_length(e, n))
             notes.append(
-                f"the counter starts again in every epoch; an epoch was taken to have {int(length[0])} of its steps, "
-                "the most seen in one"
+                f"the step counter restarts in each epoch; an epoch is assumed to have {int(length[0])} steps, "
+                "the most seen in one epoch"
             )
         if (flags[mine] & SAMPLES).any():
-            notes.append("steps count samples, as printed")
+            notes.append("steps are numbers of samples, as printed")
         step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
         main = float(np.median(length))
         _evaluations(rows, epoch, held_out, step, exact, base, main, int(rows["dialect"][mine[0]]))
@@ -190,7 +190,9 @@ def from_bars(
     step, exact = step.copy(), exact.copy()
     step[asking] = found.astype(np.int64)
     exact[asking] = True
-    notes.append(f"steps from the bar of {total} and the printed epoch, {length:g} steps each")
+    notes.append(
+        f"steps are computed from the progress bar of {total} and the printed epoch, {length:g} steps per epoch"
+    )
     return step, exact
 
 
