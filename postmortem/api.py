@@ -20,6 +20,8 @@ from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.judging import Examination, chosen_detectors, comparison
 from postmortem.readers import READERS
+from postmortem.readers.text.dialects import DIALECTS
+from postmortem.reporters import REPORTERS
 from postmortem.runs.assemble import read_run
 from postmortem.runs.config import config_for_replay
 from postmortem.runs.group import RunFiles, discover
@@ -31,11 +33,12 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.health import Health
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Problem
-    from postmortem.core.registry import Broken
+    from postmortem.core.registry import Broken, Registry
     from postmortem.core.run import Run
     from postmortem.detectors import Detector
     from postmortem.judging.comparison import Comparison
     from postmortem.replay.model import TrainStep
+    from postmortem.replay.step.result import StepResult
 
     PathLike = str | os.PathLike[str]
 
@@ -184,7 +187,8 @@ def exit_code(report: Report, fail_on: str) -> int:
 
 def broken_plugins() -> list[Broken]:
     """Plugins that could not be imported: a scan continues without them and reports them."""
-    return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
+    used: tuple[Registry[Any], ...] = (READERS, DIALECTS, FORMATS, DETECTORS, CAUSES, REPORTERS)
+    return [broken for registry in used for broken in registry.broken]
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -192,11 +196,16 @@ def compare(a: Run, b: Run) -> Comparison:
     return comparison.compare(a, b)
 
 
-def localize(train_step: TrainStep, **options: Any) -> Culprit:
-    """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch."""
+def localize(train_step: TrainStep, *, step: int | None = None, device: Any = None, fixes: bool = True) -> Culprit:
+    """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch.
+
+    `step` is the last one to look at, counted as in the log (default: all batches of a list, or the one `batch`);
+    `device` that of the reruns, by default the model's; `fixes` whether fixes are tried. `train_step` and the process
+    are unchanged afterwards. ReplayError where the step cannot be run.
+    """
     from postmortem.replay.culprit.localize import localize as run
 
-    return run(train_step, **options)
+    return run(train_step, step=step, device=device, fixes=fixes)
 
 
 def replay(
@@ -205,14 +214,20 @@ def replay(
     recipe: str | None = None,
     step: int | None = None,
     checkpoint: PathLike | None = None,
-    **options: Any,
+    device: str | None = None,
+    fix: bool = True,
+    trust: bool = False,
+    progress: Callable[[int, int, StepResult], None] | None = None,
+    repro: Path | None = None,
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
     `target` is a run folder, its log, or a checkpoint (its log is searched for in the same folder). `recipe` is
-    ``FILE.py[:function]``, by default the recipe.py in or beside the run. Options: `device`, `fix`, `trust`,
-    `progress`, `repro` as in `postmortem.replay.driver`. ReplayError, NotFoundError or UsageError say in one line
-    what is in the way.
+    ``FILE.py[:function]``, by default the recipe.py in or beside the run; `step` and `checkpoint` are used in place of
+    those from the log; `device` is by default CUDA where there is one; `fix` tries fixes; `trust` unpickles
+    whatever a checkpoint holds (only for your own files); `progress` is called with (steps done, steps in all, last
+    result); `repro` is a folder for a script that shows the fault alone. ReplayError, NotFoundError, UsageError or
+    MissingExtra say in one line what is in the way.
     """
     _need_torch("replay")
     meant = resolve(Path(target))
@@ -226,7 +241,18 @@ def replay(
     problems: list[Problem] = []
     config = config_for_replay(run, meant.folder, problems)
     result = driver.replay(
-        meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options
+        meant.folder,
+        run=run,
+        report=report,
+        config=config,
+        recipe=recipe,
+        step=step,
+        checkpoint=start,
+        device=device,
+        fix=fix,
+        trust=trust,
+        progress=progress,
+        repro=repro,
     )
     notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
     return replace(result, notes=(*result.notes, *notes)) if problems else result
@@ -250,7 +276,8 @@ def _add_culprit(report: RunReport) -> None:
 def checkpoints(path: PathLike, *, trust: bool = False) -> list[Health]:
     """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
 
-    `trust` unpickles whatever is in them: only for your own files.
+    `trust` unpickles whatever is in them: only for your own files. Damage is in `Health.problems`. NotFoundError where
+    the path does not exist, MissingExtra without torch.
     """
     _need_torch("checkpoints")
     if not Path(path).exists():

@@ -10,12 +10,14 @@ from typing import Any
 import click
 
 from postmortem._version import __version__
+from postmortem.checkpoints.formats import FORMATS
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.readers import READERS
+from postmortem.readers.text.dialects import DIALECTS
 from postmortem.reporters import REPORTERS
 
-_NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "google-crc32c", "click", "rich")
+_NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "pyyaml", "google-crc32c", "click", "rich")
 _EXTRAS = {"torch": "replay", "safetensors": "replay"}
 
 
@@ -32,6 +34,8 @@ def doctor() -> int:
     click.echo(f"device: {_device()}")
     registries: dict[str, Any] = {
         "readers": READERS,
+        "dialects": DIALECTS,
+        "checkpoint formats": FORMATS,
         "detectors": DETECTORS,
         "diagnoses": CAUSES,
         "reporters": REPORTERS,

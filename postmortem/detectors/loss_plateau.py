@@ -9,10 +9,9 @@ from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.lr_zero import dead_from
 from postmortem.detectors.shared.frozen import constant_from, digits, flat
 from postmortem.detectors.shared.losses import judged_losses
-from postmortem.detectors.shared.lr_phase import new_phase
+from postmortem.detectors.shared.lr_phase import dead_from, new_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -96,9 +96,8 @@ class LossSpike(BaseDetector):
         before = float(np.median(value[max(0, spike.first - 25) : spike.first]))
         if res.log:
             before = math.exp(res.base[spike.first])
-        lately = float(
-            np.median(value[max(0, spike.first - 5) : spike.first])
-        )  # below the median if the loss fell fast
+        # below the median if the loss fell fast
+        lately = float(np.median(value[max(0, spike.first - 5) : spike.first]))
         back = np.flatnonzero(value[spike.last + 1 :] <= before + 0.25 * (peak - before))
         recovered = (
             len(back) > 0

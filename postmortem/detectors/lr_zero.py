@@ -3,27 +3,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.lr_phase import dead_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
-    from postmortem.core.series import Series
     from postmortem.core.view import View
-
-
-def dead_from(series: Series, share: float = 1e-4) -> int | None:
-    """The first point from which the learning rate stays below `share` of its peak to the end, or None."""
-    x = series.value
-    if not len(x) or not (peak := float(x.max(initial=0.0))) > 0:
-        return 0 if len(x) and not x.any() else None
-    alive = np.flatnonzero(x > share * peak)
-    at = int(alive[-1]) + 1
-    return at if at < len(x) else None
 
 
 @detector

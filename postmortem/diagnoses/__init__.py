@@ -27,5 +27,5 @@ class Cause(Protocol):
         """The diagnosis if this cause fits the findings, else None. `findings` have ids."""
 
 
-CAUSES: Registry[type[Cause]] = Registry("postmortem.diagnoses", key=lambda c: f"{c.priority:03d} {c.name}")
+CAUSES: Registry[type[Cause]] = Registry("postmortem.diagnoses", key=lambda c: c.name, order=lambda c: c.priority)
 diagnosis = CAUSES.register

@@ -60,5 +60,10 @@ class Reader(Protocol):
         return None
 
 
-READERS: Registry[type[Reader]] = Registry("postmortem.readers", key=lambda r: f"{r.priority:03d} {r.kind}")
+def content_of(reader: type[Reader]) -> Content:
+    """What the files of `reader` hold; the default where it does not say so."""
+    return getattr(reader, "content", Reader.content)
+
+
+READERS: Registry[type[Reader]] = Registry("postmortem.readers", key=lambda r: r.kind, order=lambda r: r.priority)
 reader = READERS.register

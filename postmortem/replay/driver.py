@@ -74,10 +74,8 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
         made = Attempts(found, path, where, view, aim, dict(config), trust, progress)
         attempt = made.best_attempt()
-        with (
-            open(os.devnull, "w") as nowhere,
-            contextlib.redirect_stdout(nowhere),
-        ):  # the output of the step has been shown once
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            # the output of the step has been shown once
             culprit, judged = Verdict(made, fix=fix).of(attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(

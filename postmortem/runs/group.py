@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.errors import NotFoundError
-from postmortem.readers import Reader
+from postmortem.readers import Reader, content_of
 from postmortem.runs.file_names import (
     event_writer,
     order_of_writing,
@@ -78,7 +78,7 @@ class ClaimedFile:
     @property
     def content(self) -> Content:
         """What the file holds, as its reader says."""
-        return getattr(self.reader, "content", Reader.content)
+        return content_of(self.reader)
 
     @property
     def is_output(self) -> bool:

@@ -265,7 +265,10 @@ def test_run_that_crashed_before_it_could_log(trained: Any, tmp_path: Path) -> N
     run = copied(trained, "unlucky_noise", tmp_path)
     log = run / "progress.csv"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:6]))  # the header and steps 0 to 4
-    error = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    raise ValueError("loss is nan")\nValueError: loss is nan\n'
+    error = (
+        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n'
+        '    raise ValueError("loss is nan")\nValueError: loss is nan\n'
+    )
     (run / "train.err").write_text(error)
     for late in run.glob("step_000[1-9]*.pt"):
         late.unlink()

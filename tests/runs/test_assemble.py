@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import postmortem
+from postmortem.core.reading import Reading
+from postmortem.readers.csv_table import CsvTable
+from postmortem.readers.text import read_text
+from postmortem.runs.assemble import read_run
+from postmortem.runs.group import Part, RunFiles
 
 TABLE = "step,train_loss,lr\n" + "".join(
     f"{step},{2 - 0.01 * step if step < 57 else 'nan'},0.1\n" for step in range(90)
@@ -55,6 +61,28 @@ def test_a_crash_between_two_prints_is_placed_where_the_table_ends(tmp_path: Pat
         (folder / "train.out").write_text(prints + CRASH)
     assert [event.step for event in postmortem.load(tmp_path / "near").event_list] == [89]
     assert [event.step for event in postmortem.load(tmp_path / "far").event_list] == [50]
+
+
+def test_an_output_that_another_reader_reads_is_one_alike(tmp_path: Path) -> None:
+    """What counts is that the reader says its files are output, not its name: its failure goes where the table ends."""
+
+    class Console:
+        """Reads a made-up output."""
+
+        kind = "console"
+        content = "output"
+
+        @staticmethod
+        def read(path: Path) -> Reading:
+            return replace(read_text(path), source="console")
+
+    table, printed = tmp_path / "metrics.csv", tmp_path / "train.out"
+    table.write_text(TABLE)
+    printed.write_text("step 0 train_loss 2.0\nstep 50 train_loss 1.5\n" + CRASH)
+    parts = [Part(table, CsvTable), Part(printed, Console)]  # type: ignore[arg-type]
+    run = read_run(RunFiles("exp", tmp_path, parts))
+    assert {s.source for s in run.streams} == {"csv", "console"}
+    assert [event.step for event in run.event_list] == [89]
 
 
 def test_a_copy_of_a_file_is_no_restart(tmp_path: Path) -> None:

@@ -51,9 +51,8 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
         grave = series.role in ALWAYS_DEFINED and not _BEST.search(series.tag)
         return Onset(series, int(np.argmax(bad)), None, count, False, "error" if grave else "info")
     first_finite = int(np.argmax(finite))
-    if series.role != "loss" or _BEST.search(
-        series.tag
-    ):  # scores before the first evaluation, the gradient norm before the first update
+    if series.role != "loss" or _BEST.search(series.tag):
+        # scores before the first evaluation, the gradient norm before the first update
         bad = bad & (np.arange(len(bad)) > first_finite)
         count = int(bad.sum())
     if not count or scaler_handled(view, series):

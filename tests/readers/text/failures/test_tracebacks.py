@@ -346,7 +346,10 @@ def test_a_traceback_in_a_box_has_frames(scan: Scan) -> None:
 
 def test_a_class_of_python_may_be_in_small_letters(scan: Scan) -> None:
     """cv2.error and struct.error end a traceback like any other class."""
-    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in load\n    x = unpack(b)\nstruct.error: unpack requires a buffer of 4 bytes\n'
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 3, in load\n    x = unpack(b)\n'
+        "struct.error: unpack requires a buffer of 4 bytes\n"
+    )
     assert _of_kind(scan(text), "data-corrupt").fields["exception"] == "error"
 
 

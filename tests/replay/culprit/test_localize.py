@@ -22,8 +22,8 @@ from postmortem.replay.model import TrainStep  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-CASES = sorted((Path(__file__).parent / "cases").glob("case_*.py"))
-ZOO = Path(__file__).parents[2] / "benchmarks" / "zoo.py"
+CASES = sorted((Path(__file__).parents[1] / "cases").glob("case_*.py"))
+ZOO = Path(__file__).parents[3] / "benchmarks" / "zoo.py"
 
 
 def _load(path: Path) -> Any:

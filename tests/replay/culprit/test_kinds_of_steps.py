@@ -1,4 +1,4 @@
-"""More kinds of steps through the localiser, each a few lines: what it says of place, samples and cures."""
+"""`localize` on many kinds of steps, a few lines each: place, samples, cures and suggested lines."""
 
 from __future__ import annotations
 
