@@ -11,6 +11,7 @@ import click
 
 from postmortem._version import __version__
 from postmortem.checkpoints.formats import FORMATS
+from postmortem.cli.shared import CONTEXT
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.readers import READERS
@@ -21,7 +22,7 @@ _NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "pyyaml", "google-crc32c
 _EXTRAS = {"torch": "replay", "safetensors": "replay"}
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 def doctor() -> int:
     """Show versions, devices, readers and plugins, what is missing and how to install it.
 
