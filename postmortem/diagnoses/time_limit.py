@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.training_length import plan_of
+from postmortem.core.training_length import training_length
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
 from postmortem.diagnoses.shared.last_good import watched
@@ -55,16 +55,16 @@ def _reasons(view: View, event: Event) -> Iterator[Reason]:
                 "other ranks' logs) before you start it again"
             )
             yield Reason(evidence, (advice,))
-    plan = plan_of(view)
-    if plan is None or plan.done >= plan.planned:
+    length = training_length(view)
+    if length is None or length.done >= length.planned:
         return
-    left = (plan.planned - plan.done) * pace
-    if plan.unit == "step" and left > 0:
+    left = (length.planned - length.done) * pace
+    if length.unit == "step" and left > 0:
         limit = f"with a time limit above {_clock(left)} (Slurm: --time), or in several jobs"
-        evidence = f"it stopped {plan}; the rest takes about {_hours(left)} at {number(pace, 3)} s per step"
+        evidence = f"it stopped {length}; the rest takes about {_hours(left)} at {number(pace, 3)} s per step"
         yield Reason(evidence, (f"resume from the newest checkpoint {limit}",))
     else:
-        yield Reason(f"it stopped {plan}", ("resume from the newest checkpoint",))
+        yield Reason(f"it stopped {length}", ("resume from the newest checkpoint",))
 
 
 def _pace(view: View, series: Series) -> float:

@@ -15,7 +15,7 @@ from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers.shared.damage import Damage, problems_of
 from postmortem.readers.shared.protobuf import DecodeError
-from postmortem.readers.tensorboard.bulk_scalars import Skeletons
+from postmortem.readers.tensorboard.bulk_scalars import ScalarPatterns
 from postmortem.readers.tensorboard.event_proto import EVENT, HPARAMS, number
 from postmortem.readers.tensorboard.tfrecord import HEADER, OVERHEAD, batches
 
@@ -83,10 +83,10 @@ class _File:
 
     def read(self) -> Reading:
         builder = PointsBuilder()
-        skeletons = Skeletons(self.code_of)
+        patterns = ScalarPatterns(self.code_of)
         with self.path.open("rb") as stream:
             for batch in batches(stream, self.damage):
-                columns = self.merged(skeletons.read(batch), batch)
+                columns = self.merged(patterns.read(batch), batch)
                 builder.extend_columns([t.decode("utf-8", "replace") for t in self.codes], *columns)
             size = stream.tell()
         reading = self.reading

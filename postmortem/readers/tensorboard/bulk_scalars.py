@@ -145,7 +145,7 @@ class RecordPattern:
         return step.view(np.int64), value, column(offsets.wall_time, "<f8").astype(np.float64)
 
 
-class Skeletons:
+class ScalarPatterns:
     """The patterns learned so far in a file. `code_of` gives the caller's code of a tag's bytes."""
 
     def __init__(self, code_of: Callable[[bytes], int]) -> None:
