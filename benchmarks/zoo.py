@@ -1,4 +1,5 @@
-"""Runs a folder of replay cases through `postmortem.localize` and scores the answers, next to those of torch's detect_anomaly.
+"""Runs a folder of replay cases through `postmortem.localize` and scores the answers, next to those of torch's
+detect_anomaly.
 
     python benchmarks/zoo.py --cases DIR [--device cuda] [--only NAME] [--verbose] [--no-peer]
 

@@ -40,7 +40,8 @@ class Config:
     detectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def selects(self, code: str, name: str) -> bool:
-        """Whether --select and --ignore leave this finding in; the more specific of the two does not matter: ignore wins."""
+        """Whether --select and --ignore leave this finding in; the more specific of the two does not matter: ignore
+        wins."""
         wanted = not self.select or any(_fits(s, code, name) for s in self.select)
         return wanted and not any(_fits(s, code, name) for s in self.ignore)
 

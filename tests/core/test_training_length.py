@@ -45,7 +45,8 @@ def view(epochs, config, facts=None):
     ],
 )
 def test_from_the_settings(epochs, config, words):
-    """A whole epoch is one that ended, counted from 0 or from 1; a fraction is what was done; steps say more than epochs."""
+    """A whole epoch is one that ended, counted from 0 or from 1; a fraction is what was done; steps say more than
+    epochs."""
     assert str(training_length(view(epochs, config))) == words
 
 

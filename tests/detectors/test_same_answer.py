@@ -74,7 +74,8 @@ def expected(tmp_path):
 
 @pytest.mark.parametrize("write", [as_jsonl, as_text, as_trainer_state, as_events], ids=lambda w: w.__name__)
 def test_another_format(tmp_path, expected, write):
-    """CSV, JSON lines, text, trainer_state.json and event files of one training: the same findings at the same steps."""
+    """CSV, JSON lines, text, trainer_state.json and event files of one training: the same findings at the same
+    steps."""
     folder = tmp_path / "other"
     folder.mkdir()
     write(folder, columns(), range(300))

@@ -35,11 +35,14 @@ def a_connection_that_was_closed(course):
 
 
 WAITED = (
-    "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=120, "
-    "OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+    "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=120, "
+    "OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600010 milliseconds before "
+    "timing out.\n"
 )
 QUEUED = (
-    "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:633] [Rank {0}] Timeout at NCCL work: {1}, last enqueued NCCL work: {1}, "
+    "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:633] [Rank {0}] Timeout at NCCL work: {1}, last "
+    "enqueued NCCL work: {1}, "
     "last completed NCCL work: 119.\n"
 )
 
@@ -58,7 +61,8 @@ def rows(last: dict[int, int]) -> str:
     [
         (
             rows(dict.fromkeys(range(4), 30)) + "".join(WAITED.format(r) for r in (0, 1, 3)),
-            "Ranks 0, 1 and 3 waited for the collective ALLREDUCE number 120; rank 2 reported no timeout and likely did not join it. ",
+            "Ranks 0, 1 and 3 waited for the collective ALLREDUCE number 120; rank 2 reported no timeout and likely "
+            "did not join it. ",
             "rank 2",
         ),
         (
@@ -115,9 +119,12 @@ LISTED = (
         "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 5000 ms\n"
         + LISTED.format(5)
         + LISTED.format(6),
-        "RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running collective: CollectiveFingerPrint(SequenceNumber=13, "
-        "OpType=ALLREDUCE, TensorShape=[20, 10]). Error: \n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
-        "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check "
+        "RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running collective: "
+        "CollectiveFingerPrint(SequenceNumber=13, "
+        "OpType=ALLREDUCE, TensorShape=[20, 10]). Error: \n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in "
+        "5000 ms\n",
+        "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+        "from rank 0. Please check "
         "rank 0 logs for faulty rank.\n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
     ],
 )

@@ -44,7 +44,8 @@ ValueError: corrupt sample 900
 
 
 def test_a_crash_names_what_was_raised_first_and_the_users_line(tmp_path: Path) -> None:
-    """Of an exception out of a data-loader worker the story tells the exception inside, and the line of the user's code."""
+    """Of an exception out of a data-loader worker the story tells the exception inside, and the line of the user's
+    code."""
     (tmp_path / "train.log").write_text(WORKER)
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
@@ -62,8 +63,12 @@ def test_what_would_confirm_a_crash_speaks_not_against_it(tmp_path: Path) -> Non
 
 
 def test_what_a_logger_said_of_an_exception_is_the_same_crash(tmp_path: Path) -> None:
-    """An exception that a logger names before its traceback, also in a second file, is one crash, placed at its traceback."""
-    said = "step 10 loss 0.9\nstep 11 loss 0.8\nERROR Engine run is terminating due to exception: mat1 and mat2 must have the same dtype\n"
+    """An exception that a logger names before its traceback, also in a second file, is one crash, placed at its
+    traceback."""
+    said = (
+        "step 10 loss 0.9\nstep 11 loss 0.8\nERROR Engine run is terminating due to exception: mat1 and mat2 must "
+        "have the same dtype\n"
+    )
     raised = 'Traceback (most recent call last):\n  File "model.py", line 7, in forward\n    return x @ w\n'
     raised += "RuntimeError: mat1 and mat2 must have the same dtype\n"
     for name in ("train.log", "train.out"):
@@ -85,7 +90,10 @@ def test_a_signature_that_sends_the_reader_on_gives_the_advice_itself(tmp_path: 
 
 def test_the_crash_of_another_rank_in_its_own_file_is_the_root(tmp_path: Path) -> None:
     """A closed connection on rank 0 is a consequence of the exception on rank 1, also where each has its own file."""
-    closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:10163. This is typically caused by a remote worker crashing."
+    closed = (
+        "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:10163. This is typically caused by a "
+        "remote worker crashing."
+    )
     for rank, message in ((0, closed), (1, "RuntimeError: bad shard: expected 16 features, got 12")):
         raised = (
             f'Traceback (most recent call last):\n  File "train.py", line 1{rank}, in <module>\n    step()\n{message}\n'

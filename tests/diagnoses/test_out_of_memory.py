@@ -1,4 +1,5 @@
-"""The numbers of an out-of-memory message, and its step, show what used the memory; advice that they do not support does not come first."""
+"""The numbers of an out-of-memory message, and its step, show what used the memory; advice that they do not support
+does not come first."""
 
 from __future__ import annotations
 
@@ -51,15 +52,17 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
     [
         (
             HEAD
-            + "98.00 MiB. GPU 5 has a total capacity of 15.00 GiB of which 80.00 MiB is free. Process 30 has 11.21 GiB memory in use. "
-            "Process 31 has 3.46 GiB memory in use. Of the allocated memory 10.00 GiB is allocated by PyTorch, and 150.00 MiB is reserved",
+            + "98.00 MiB. GPU 5 has a total capacity of 15.00 GiB of which 80.00 MiB is free. Process 30 has 11.21 "
+            "GiB memory in use. "
+            "Process 31 has 3.46 GiB memory in use. Of the allocated memory 10.00 GiB is allocated by PyTorch, and "
+            "150.00 MiB is reserved",
             {"requested": 98, "total": 15 << 10, "free": 80, "allocated": 10 << 10, "reserved_unallocated": 150},
             "other processes hold 3.46 GiB of the 15 GiB of GPU 5: process 31 3.46 GiB",
             "free GPU 5",
         ),
         (
-            HEAD
-            + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB. Including non-PyTorch memory, this process has 79.00 GiB memory in use.",
+            HEAD + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB. Including non-PyTorch memory, this process has "
+            "79.00 GiB memory in use.",
             {
                 "requested": 2048,
                 "total": 80 << 10,
@@ -72,17 +75,18 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
             "PYTORCH_CUDA_ALLOC_CONF",
         ),
         (
-            HEAD
-            + "20.00 MiB (GPU 0; 10.00 GiB total capacity; 8.00 GiB already allocated; 9.00 MiB free; 9.00 GiB reserved in total by PyTorch)",
+            HEAD + "20.00 MiB (GPU 0; 10.00 GiB total capacity; 8.00 GiB already allocated; 9.00 MiB free; 9.00 GiB "
+            "reserved in total by PyTorch)",
             {"requested": 20, "total": 10 << 10, "free": 9, "allocated": 8 << 10, "reserved": 9 << 10},
             "1 GiB is reserved by PyTorch, but in pieces too small",
             "PYTORCH_CUDA_ALLOC_CONF",
         ),
         (
-            HEAD
-            + "3.00 GiB (GPU 0; 80.00 GiB total capacity; 27.00 GiB already allocated; 0.50 GiB free; 30.00 GiB reserved in total by PyTorch)",
+            HEAD + "3.00 GiB (GPU 0; 80.00 GiB total capacity; 27.00 GiB already allocated; 0.50 GiB free; 30.00 GiB "
+            "reserved in total by PyTorch)",
             {"requested": 3072, "total": 80 << 10, "free": 512, "allocated": 27 << 10, "reserved": 30 << 10},
-            "other processes hold 49.5 GiB of the 80 GiB of GPU 0: everything except what this process reserved and what is free",
+            "other processes hold 49.5 GiB of the 80 GiB of GPU 0: everything except what this process reserved and "
+            "what is free",
             "free GPU 0",
         ),
         (
@@ -93,7 +97,8 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
         ),
         (
             HEAD
-            + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 39.00 GiB is free. Process 30 has 20.00 GiB memory in use. "
+            + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 39.00 GiB is free. Process 30 has 20.00 GiB "
+            "memory in use. "
             "Including non-PyTorch memory, this process has 20.00 GiB memory in use. 20.00 GiB allowed;",
             {
                 "requested": 2048,

@@ -87,7 +87,8 @@ def test_a_setting_of_hundreds_of_digits_is_none(story, course):
 
 
 def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
-    """Where a tag without a role is all that was logged, its own last finite step is the last good one, and the loss is not mentioned."""
+    """Where a tag without a role is all that was logged, its own last finite step is the last good one, and the loss is
+    not mentioned."""
     report = story({"angular/deviation": (T[::5], np.where(T[::5] < 200, 1.0 + 0.1 * np.sin(T[::5]), np.nan))})
     report.run.checkpoints[:] = [
         Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)
@@ -110,7 +111,8 @@ def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
 
 
 def test_checkpoints_that_were_not_asked_for_their_step(story, course):
-    """Where names tell no step and nothing was looked into, the replay finds the one to start from: nobody is told to save checkpoints."""
+    """Where names tell no step and nothing was looked into, the replay finds the one to start from: nobody is told to
+    save checkpoints."""
     report = story(course(loss=at_(300, 40)))
     report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/c119.pt", step=None)]
     found, *_ = diagnose(View(report.run), report.findings)

@@ -356,7 +356,8 @@ def many() -> Report:
 
 @pytest.fixture
 def everything() -> Report:
-    """Every feature in one report: each verdict, a culprit, consequences, problems, text in many scripts, hostile text."""
+    """Every feature in one report: each verdict, a culprit, consequences, problems, text in many scripts, hostile
+    text."""
     failed = nan_run()
     failed.culprit = culprit()
     unicode = suspect_run()

@@ -1,7 +1,7 @@
 """What each format writes of one and the same report, compared with a file in ``golden/``.
 
-``REWRITE_GOLDEN=1 python -m pytest tests/reporters/test_golden.py`` writes the files anew; look at the difference before
-you commit it.
+``REWRITE_GOLDEN=1 python -m pytest tests/reporters/test_golden.py`` writes the files anew; look at the difference
+before you commit it.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ def test_with_colour_only_our_own_codes_come_through(one_hostile):
 
 
 def test_hostile_text_is_shown_as_it_is(one_hostile):
-    """Rich markup in a log stays text, control characters and direction overrides become visible, lone surrogates can be printed."""
+    """Rich markup in a log stays text, control characters and direction overrides become visible, lone surrogates can
+    be printed."""
     text = render(one_hostile, RenderOptions(width=300))
     assert "[bold]x[/bold]" in text
     assert "\\u202e" in text
@@ -174,7 +175,8 @@ def test_circular_causes_still_list_every_finding(many):
 
 
 def test_the_users_own_line_and_what_the_message_lacks_stand_under_an_event(one_failed):
-    """Under an event: the innermost line of the user's code, suspects, formats; nothing that the message already says."""
+    """Under an event: the innermost line of the user's code, suspects, formats; nothing that the message already
+    says."""
     frame = {"file": "train.py", "line": 33, "function": "step", "code": "loss.backward()"}
     fields = {"frame": frame, "suspects": [1, 11], "op": "ALLREDUCE", "exception": "ValueError", "requested_bytes": 5}
     one_failed.runs[0].events = (

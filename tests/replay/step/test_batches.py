@@ -159,7 +159,8 @@ def test_samples_that_are_listed_one_by_one(kind: str) -> None:
 
 
 def test_listed_samples_of_one_length() -> None:
-    """Sequences that happen to be of one length are samples if there are more of them than their length; a few views of a batch are none."""
+    """Sequences that happen to be of one length are samples if there are more of them than their length; a few views of
+    a batch are none."""
     samples = [{"x": torch.rand(5, 4), "keep": torch.ones(5)} for _ in range(12)]
     assert number_listed(samples) == 12
     assert number_listed(samples[:5]) == 0
