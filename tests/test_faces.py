@@ -21,7 +21,7 @@ FACES = {
     "postmortem.plugins": [
         "Advice", "BaseDetector", "BaseFix", "Case", "Change", "Checkpoint", "CheckpointFormat", "Content", "Culprit",
         "Diagnosis", "Dialect", "Event", "Finding", "Fix", "NotChecked", "Overrides", "Piece", "Pieces", "Points",
-        "PointsBuilder", "Problem", "Reading", "Record", "RenderOptions", "Report", "Row", "RowTable", "Run", "RunReport",
+        "PointsBuilder", "Problem", "Reading", "Record", "RenderOptions", "Report", "Row", "RowTable", "Run", "RunReport",  # noqa: E501
         "Scope", "Series", "StepMode", "Story", "Trust", "UnreadableCheckpoint", "Value", "View",
         "checkpoint_format", "detector", "diagnosis", "dialect", "finish_table", "fix", "reader", "reporter",
     ],

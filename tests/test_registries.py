@@ -30,7 +30,7 @@ NEEDED = {
 """The kinds of case that each item of a registry must have in its own test file, see tests/cases.py.
 
 Reporters have their golden files; readers, dialects and stages of the diagnosis are tested by the batteries of their folders.
-"""
+"""  # noqa: E501
 
 
 def registries() -> list[Registry[Any]]:

@@ -2,7 +2,8 @@
 
 A checkpoint is a file (``.pt``, ``.pth``, ``.ckpt``, ``.safetensors``, ``pytorch_model.bin``) or a folder:
 transformers' ``checkpoint-N/``, shards with their ``*.index.json``, torch.distributed.checkpoint (``.metadata`` beside
-``*.distcp``), DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder with a model beside its optimizer.
+``*.distcp``), DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder with a model and its
+optimizer.
 """
 
 from __future__ import annotations

@@ -34,8 +34,10 @@ class TrainingLength(NamedTuple):
     def __str__(self) -> str:
         """In words.
 
-        >>> print(TrainingLength(40, 100, "step"), "|", TrainingLength(3, 10, "epoch"), "|", TrainingLength(3.5, 10, "epoch"))
-        at step 40 of 100 | after epoch 3 of 10 | in epoch 4 of 10
+        >>> print(TrainingLength(40, 100, "step"), "|", TrainingLength(3.5, 10, "epoch"))
+        at step 40 of 100 | in epoch 4 of 10
+        >>> print(TrainingLength(3, 10, "epoch"))
+        after epoch 3 of 10
         """
         if self.unit == "epoch" and self.done != int(self.done):
             return f"in epoch {int(self.done) + 1} of {self.planned:g}"

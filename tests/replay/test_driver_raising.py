@@ -76,7 +76,7 @@ if __name__ == "__main__":
             if step % 5 == 4:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
                 torch.save(state, os.path.join(sys.argv[1], f"step_{step}.pt"))
-"""
+"""  # noqa: E501
 RECIPE = """
 import torch
 import train

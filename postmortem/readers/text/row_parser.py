@@ -36,8 +36,9 @@ _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
 
 
 class RowParser:
-    """Parses the rows of one log, one at a time, and counts which parser recognised them. `store` gives tags their codes.
+    """Parses the rows of one log, one at a time, and counts which parser recognised them.
 
+    `store` gives tags their codes.
     `explained` counts rows by dialect, `unexplained` rows with numbers that no parser recognised.
     """
 

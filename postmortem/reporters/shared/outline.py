@@ -51,6 +51,7 @@ class Fold:
 
     @property
     def first(self) -> Finding:
+        """The earliest of them."""
         return self.members[0]
 
 

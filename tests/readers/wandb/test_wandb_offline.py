@@ -303,7 +303,7 @@ for i in range(5):
     print("training", i)
     run.log({"frames": 64 * i, "loss": float("nan") if i == 3 else 1 / (i + 1), "deep": {"er": i}, "h": wandb.Histogram([1, 2])}, step=10 * i)
 run.finish(exit_code=3)
-"""
+"""  # noqa: E501
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, check=True, env=environment, capture_output=True, timeout=120

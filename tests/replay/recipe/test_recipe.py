@@ -200,7 +200,7 @@ def test_folder_stays_as_it_was(folder: Path) -> None:
         ("net.to('meta'), opt, print", "the model is on the meta device"),
         (
             "net, opt, {'g': print}",
-            r"step is a dict \('g'\), keyed by the names of the optimizers, .*: give optimizer=\{'g': …\} or a single step",
+            r"step is a dict \('g'\), keyed by the names of the optimizers, .*: give optimizer=\{'g': …\} or a single step",  # noqa: E501
         ),
         ("net, {'a': opt}, {'c': print}", "step has a sub-step 'c', but the optimizers are 'a'"),
         ("net, opt, lambda batch: 0", r"step is called as step\(model, batch\), but <lambda>\(batch\) cannot be"),

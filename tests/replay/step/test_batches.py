@@ -131,12 +131,12 @@ def _detect(pick: Any) -> Any:
 
 
 _LISTED = {
-    "a list of dicts": (lambda images, boxes: [{"image": i, "boxes": b, "id": 0} for i, b in zip(images, boxes, strict=True)],
+    "a list of dicts": (lambda images, boxes: [{"image": i, "boxes": b, "id": 0} for i, b in zip(images, boxes, strict=True)],  # noqa: E501
                         lambda b: [(s["image"], s["boxes"]) for s in b]),
     "a list of pairs": (lambda images, boxes: list(zip(images, boxes, strict=True)), lambda b: b),
     "lists of images and targets": (lambda images, boxes: (images, [{"boxes": b} for b in boxes]),
                                     lambda b: [(i, t["boxes"]) for i, t in zip(*b, strict=True)]),
-    "lists under names": (lambda images, boxes: {"image": tuple(images), "boxes": tuple(boxes), "id": torch.arange(len(images))},
+    "lists under names": (lambda images, boxes: {"image": tuple(images), "boxes": tuple(boxes), "id": torch.arange(len(images))},  # noqa: E501
                           lambda b: list(zip(b["image"], b["boxes"], strict=True))),
 }  # fmt: skip
 

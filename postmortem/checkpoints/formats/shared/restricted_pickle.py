@@ -251,7 +251,8 @@ def _classes(data: bytes) -> list[str]:
 def _wanted(path: Path, text: str) -> list[str]:
     """The names that a refused pickle calls; empty if the file was not refused."""
     named = re.search(
-        r"(?:Unsupported (?:global|class)[^\n]*?|GLOBAL |Trying to (?:load|call|instantiate)[^\n]*? )([A-Za-z_][\w.]*\.[\w.]+)",
+        r"(?:Unsupported (?:global|class)[^\n]*?|GLOBAL |Trying to (?:load|call|instantiate)[^\n]*? )"
+        r"([A-Za-z_][\w.]*\.[\w.]+)",
         text,
     )
     if named is None:

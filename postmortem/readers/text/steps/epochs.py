@@ -161,23 +161,7 @@ def from_bars(
     following = np.where(k < len(bars), shown[np.minimum(k, len(bars) - 1)], np.nan)
     epoch = rows["epoch"][asking]
     half = _rounding(epoch)
-    best: tuple[int, float] = (-1, 1.0)
-    for guess in (prev, following):
-        ok = (guess > 0) & (epoch > 0)
-        if not ok.any():
-            continue
-        candidates = {
-            float(np.median(guess[ok] / epoch[ok])),
-            float(guess[ok][-1] / epoch[ok][-1]),
-            float(guess[ok].max() / epoch[ok][np.argmax(guess[ok])]),
-        }
-        for around in candidates:
-            epochs = max(float(np.round(total / around)), 1.0)
-            for length in (total / epochs, around, float(np.round(around))):
-                agree = int((np.abs(epoch * length - guess) <= half * length + 0.51)[ok].sum())
-                if agree > best[0]:
-                    best = (agree, length)
-    length = best[1]
+    length = _epoch_length(total, epoch, half, (prev, following))
     low, high = np.maximum(epoch - half, 0) * length - 0.5, (epoch + half) * length + 0.5
     with np.errstate(invalid="ignore"):
         fits_next = (following >= low) & (following <= high)
@@ -194,6 +178,32 @@ def from_bars(
         f"steps are computed from the progress bar of {total} and the printed epoch, {length:g} steps per epoch"
     )
     return step, exact
+
+
+def _epoch_length(
+    total: int, epoch: NDArray[np.float64], half: NDArray[np.float64], states: tuple[NDArray[np.float64], ...]
+) -> float:
+    """The steps of an epoch for which most rows agree with a neighbouring state of the bar of `total` steps.
+
+    `epoch` float64[n] is printed, `half` float64[n] half its last place, each of `states` float64[n] a state of the bar.
+    """
+    best: tuple[int, float] = (-1, 1.0)
+    for guess in states:
+        ok = (guess > 0) & (epoch > 0)
+        if not ok.any():
+            continue
+        candidates = {
+            float(np.median(guess[ok] / epoch[ok])),
+            float(guess[ok][-1] / epoch[ok][-1]),
+            float(guess[ok].max() / epoch[ok][np.argmax(guess[ok])]),
+        }
+        for around in candidates:
+            epochs = max(float(np.round(total / around)), 1.0)
+            for length in (total / epochs, around, float(np.round(around))):
+                agree = int((np.abs(epoch * length - guess) <= half * length + 0.51)[ok].sum())
+                if agree > best[0]:
+                    best = (agree, length)
+    return best[1]
 
 
 def _rounding(epoch: NDArray[np.float64]) -> NDArray[np.float64]:

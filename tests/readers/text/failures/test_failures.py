@@ -193,7 +193,7 @@ STRIDES = """UserWarning: Grad strides do not match bucket view strides. This ma
 grad.sizes() = {0}, strides() = {1}
 bucket_view.sizes() = {0}, strides() = {2} (Triggered internally at reducer.cpp:335.)
   return Variable._execution_engine.run_backward(
-"""
+"""  # noqa: E501
 
 
 def test_stride_warnings_are_folded_by_shape(scan: Scan) -> None:
@@ -565,7 +565,7 @@ def test_the_table_quotes_the_exception_of_a_decorated_program(scan: Scan) -> No
         f"{line}\n"
         for line in (
             "  traceback : Traceback (most recent call last):",
-            '    File "/opt/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 347, in wrapper',
+            '    File "/opt/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 347, in wrapper',  # noqa: E501
             "      return f(*args, **kwargs)",
             '    File "/home/me/train.py", line 9, in main',
             "  IndexError: index out of range in self",

@@ -152,7 +152,7 @@ def test_a_message_of_several_lines(scan: Scan) -> None:
 RuntimeError: Error(s) in loading state_dict for GPT:
 \tMissing key(s) in state_dict: "wte.weight", "wpe.weight".
 \tsize mismatch for head: copying a param with shape torch.Size([100, 8]) from checkpoint, the shape in current model is torch.Size([104, 8]).
-"""
+"""  # noqa: E501
     event = only(scan(text))
     assert event.kind == "ckpt-keys"
     assert event.fields["missing"] == ["wte.weight", "wpe.weight"]
