@@ -185,7 +185,7 @@ def _epoch_length(
 ) -> float:
     """The steps of an epoch for which most rows agree with a neighbouring state of the bar of `total` steps.
 
-    `epoch` float64[n] is printed, `half` float64[n] half its last place, each of `states` float64[n] a state of the bar.
+    `epoch` float64[n] is printed, `half` float64[n] half its last place, each of `states` float64[n] the step of a bar.
     """
     best: tuple[int, float] = (-1, 1.0)
     for guess in states:
