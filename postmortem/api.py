@@ -22,6 +22,8 @@ from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.judging import Examination, chosen_detectors, comparison
 from postmortem.readers import READERS
+from postmortem.readers.text.dialects import DIALECTS
+from postmortem.reporters import REPORTERS
 from postmortem.runs.assemble import read_run
 from postmortem.runs.config import config_for_replay
 from postmortem.runs.group import RunFiles, discover
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from postmortem.core.comparison import Comparison
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Problem
-    from postmortem.core.registry import Broken
+    from postmortem.core.registry import Broken, Registry
     from postmortem.detectors import Detector
     from postmortem.replay.model import TrainStep
     from postmortem.replay.step.result import StepResult
@@ -45,8 +47,8 @@ if TYPE_CHECKING:
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
 
-    `path` is a file or a folder; `roles` maps tags to roles where their names do not tell. Content never raises:
-    damage becomes a Problem and the frames may be empty. NotFoundError where the path does not exist, UsageError
+    `path` is a file or a folder; `roles` maps tags to roles where their names do not show them. Content never raises:
+    damage becomes a Problem and the frames may be empty. NotFoundError if the path does not exist, UsageError
     where it holds several runs (the message lists them).
 
     >>> run = load("sample_runs/killed")
@@ -102,8 +104,8 @@ def scan(
     `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
     where torch is installed; `baseline` is a run that each one is compared with; `replay_failed` reruns the step at
     fault of each failed run that has a recipe.py and a checkpoint, so that its report carries the culprit (runs the
-    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError where a
-    path does not exist or nothing below it can be read; UsageError where the configuration names something unknown.
+    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError if a
+    path does not exist or nothing below it can be read; UsageError if the configuration names something unknown.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
@@ -150,7 +152,7 @@ def scan(
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
-    """A run below `roots` with its checkpoints, which are not looked for in folders of several runs (`shared`)."""
+    """A run below `roots` with its checkpoints, which are not searched for in folders of several runs (`shared`)."""
     run = read_run(files, roles=roles, roots=roots, shared=shared)
     if not files.path.is_dir():
         return run
@@ -165,14 +167,14 @@ def judge(
 
     `run` is a run that was loaded, a report that kept its run, or the path of one run. `config` selects and tunes
     detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only what the report depends on,
-    where torch is installed. `run` stays unchanged. UsageError where the configuration names something unknown.
+    where torch is installed. `run` stays unchanged. UsageError if the configuration names something unknown.
     """
     config = config or Config()
     return _judge(_run(run, "judge", config.roles), chosen_detectors(config), look_into_checkpoints)
 
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    """Opens checkpoints where the run failed or all are asked for, and each that the diagnosis would name as good."""
+    """Opens checkpoints of failed runs or on request, and those that the diagnosis would report as good."""
     examined = Examination(run, detectors)
     inspected = Inspected(examined.checkpoints)
     if run.checkpoints and (examined.failed or look_into_checkpoints):
@@ -211,12 +213,13 @@ def exit_code(report: Report, fail_on: str) -> int:
 
 
 def broken_plugins() -> list[Broken]:
-    """Plugins that could not be imported: a scan goes on without them and reports them."""
-    return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
+    """Plugins that could not be imported: a scan continues without them and reports them."""
+    used: tuple[Registry[Any], ...] = (READERS, DIALECTS, FORMATS, DETECTORS, CAUSES, REPORTERS)
+    return [broken for registry in used for broken in registry.broken]
 
 
 def compare(a: Run | RunReport | PathLike, b: Run | RunReport | PathLike) -> Comparison:
-    """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; the settings that differ.
+    """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; settings that differ.
 
     Both are runs that were loaded, reports that kept their run, or paths.
     """
@@ -249,16 +252,16 @@ def replay(
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
-    `target` is a run or its report, a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe`
-    is ``FILE.py[:function]``, by default the recipe.py in or beside the run; `step` and `checkpoint` are used in place
-    of those that the log says; `device` is by default CUDA where there is one; `fix` tries fixes; `trust` unpickles
-    whatever a checkpoint holds (only for your own files); `progress` is called with (steps done, steps in all, last
-    result); `repro` is a folder for a script that shows the fault alone. ReplayError, NotFoundError, UsageError or
-    MissingExtra say in one line what is in the way.
+    `target` is a run or its report, a run folder, its log, or a checkpoint (its log is searched for in the same
+    folder). `recipe` is ``FILE.py[:function]``, by default the recipe.py in or beside the run; `step` and `checkpoint`
+    are used in place of those from the log; `device` is by default CUDA where there is one; `fix` tries fixes; `trust`
+    unpickles whatever a checkpoint holds (only for your own files); `progress` is called with (steps done, steps in
+    all, last result); `repro` is a folder for a script that shows the fault alone. ReplayError, NotFoundError,
+    UsageError or MissingExtra say in one line what is in the way.
     """
-    meant_path = _path(target, "replay", of_run=True)
+    path = _path(target, "replay", of_run=True)
     _need_torch("replay")
-    meant = resolve(meant_path)
+    meant = resolve(path)
     report = None
     if meant.files is not None:
         report = judge(_read(meant.files, None, [meant.root], meant.shared))
@@ -287,7 +290,7 @@ def replay(
 
 
 def _add_culprit(report: RunReport) -> None:
-    """Replays a failed run; its report carries the culprit, or a note that says why there is none."""
+    """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
     _need_torch("replay")
     from postmortem.replay import driver
 

@@ -12,7 +12,7 @@ import pytest
 
 import postmortem
 from postmortem.api import broken_plugins
-from postmortem.core.registry import Registry
+from postmortem.core.registry import Broken, Registry
 from postmortem.detectors import DETECTORS
 from postmortem.signatures import CATALOGUE
 from tests.cases import ROOT, cases_in, cases_of, file_of
@@ -30,7 +30,7 @@ NEEDED = {
 """The kinds of case that each item of a registry must have in its own test file, see tests/cases.py.
 
 Reporters have their golden files; readers, dialects and stages of the diagnosis are tested by the batteries of their folders.
-"""
+"""  # noqa: E501
 
 
 def registries() -> list[Registry[Any]]:
@@ -102,6 +102,30 @@ def test_a_broken_plugin_is_remembered(tmp_path, monkeypatch):
     ((where, why),) = [(b.where, b.why) for b in registry.broken]
     assert where == "plugins_for_test.torn"
     assert "a_module_that_does_not_exist" in why
+
+
+def test_a_name_is_taken_whatever_the_order():
+    """Two items of one name are an error, not two items; equal orders are settled by name."""
+    registry: Registry[Any] = Registry("tests", key=lambda c: c.name, order=lambda c: c.order, group="none.at.all")
+    registry._loaded = True
+    late, early, again = (type(n, (), {"name": n[0], "order": o}) for n, o in (("a", 1000), ("b", 90), ("a2", 5)))
+    registry.register(late)
+    registry.register(early)
+    assert list(registry) == [early, late]
+    assert registry["a"] is late
+    with pytest.raises(ValueError, match="'a' is registered twice"):
+        registry.register(again)
+
+
+@pytest.mark.parametrize(
+    "registry", [r for r in registries() if not r.package.startswith("postmortem.replay")], ids=lambda r: r.package
+)
+def test_a_scan_reports_broken_plugins_of_every_kind(registry, monkeypatch):
+    """A plugin that a scan goes without is named, whatever its kind; those of a replay need torch."""
+    torn = Broken("torn = a_package.torn", "ImportError: no")
+    list(registry)
+    monkeypatch.setattr(registry, "_broken", [torn])
+    assert broken_plugins() == [torn]
 
 
 def test_codes_and_names_are_unique():

@@ -34,10 +34,20 @@ if TYPE_CHECKING:
 _SPAN = 16 * CHUNK  # the bytes that a thread takes at a time
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
 
-
 Part = Literal["weights", "state", "record"]
 _STATE = re.compile(r"optim|(^|[./])state[./]|exp_avg|momentum_buffer|sched|scaler|(^|[._/])rng|random", re.IGNORECASE)
 _RECORD = re.compile(r"best|min_val|max_val|metric|monitor|loss|step$", re.IGNORECASE)
+
+
+def part_of(name: str, numel: int) -> Part:
+    """What a saved tensor belongs to, by its name.
+
+    Either "weights", or "state" (of an optimizer, a scheduler, a scaler or a random generator), or "record": a single
+    number beside them, such as the step or the best loss so far.
+    """
+    if numel == 1 and _RECORD.search(name):
+        return "record"
+    return "state" if _STATE.search(name) else "weights"
 
 
 @dataclass(slots=True)
@@ -58,15 +68,13 @@ class TensorHealth:
 
     @property
     def nonfinite(self) -> int:
+        """The number of non-finite values."""
         return self.nan + self.posinf + self.neginf
 
     @property
     def part(self) -> Part:
-        """What the tensor belongs to, by its name: "weights", "state" (of an optimizer, a scheduler, a scaler or a random
-        generator), or "record": a single number beside them, such as the step or the best loss so far."""
-        if self.numel == 1 and _RECORD.search(self.name):
-            return "record"
-        return "state" if _STATE.search(self.name) else "weights"
+        """What the tensor belongs to."""
+        return part_of(self.name, self.numel)
 
     @property
     def bad(self) -> bool:
@@ -106,6 +114,7 @@ class Health(Displayed):
 
     @property
     def bad(self) -> list[TensorHealth]:
+        """The tensors that are non-finite, and not by intention."""
         return [t for t in self.tensors if t.bad]
 
 

@@ -6,7 +6,7 @@ Needs torch; without it nothing is opened.
 from __future__ import annotations
 
 import importlib.util
-import re
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _LARGEST = 4 * 2**30
 """Bytes of the largest checkpoint that a scan opens without --checkpoints, and of all that it opens so for one run."""
 _IN_ALL = 8 * _LARGEST
-_OPTIMIZER_STATE = re.compile(r"optim|exp_avg|momentum_buffer|(^|[./])state[./]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +85,10 @@ def name_parameters(events: Sequence[Event], checkpoints: Sequence[Checkpoint]) 
     if not strided or not checkpoints or not _has_torch():
         return list(events)
     from postmortem.checkpoints.file_map import map_files
+    from postmortem.checkpoints.health import part_of
 
     newest = max(checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path))
-    pieces = [p for p in map_files(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
+    pieces = [p for p in map_files(Path(newest.path)).pieces if part_of(p.name, math.prod(p.shape)) == "weights"]
 
     def named(event: Event) -> Event:
         names = [p.name for p in pieces if list(p.shape) == list(event.fields["grad_sizes"])]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from postmortem import api
-from postmortem.cli.shared import PATH, echo_json, loaded
+from postmortem.cli.shared import CONTEXT, PATH, echo_json, loaded
 from postmortem.core.model import SCHEMA_VERSION
 from postmortem.reporters.comparison_text import comparison_text
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @click.argument("a", metavar="RUN", type=PATH)
 @click.argument("b", metavar="RUN", type=PATH)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)

@@ -10,16 +10,19 @@ from typing import Any
 import click
 
 from postmortem._version import __version__
+from postmortem.checkpoints.formats import FORMATS
+from postmortem.cli.shared import CONTEXT
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.readers import READERS
+from postmortem.readers.text.dialects import DIALECTS
 from postmortem.reporters import REPORTERS
 
-_NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "google-crc32c", "click", "rich")
+_NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "pyyaml", "google-crc32c", "click", "rich")
 _EXTRAS = {"torch": "replay", "safetensors": "replay"}
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 def doctor() -> int:
     """Show versions, devices, readers and plugins, what is missing and how to install it.
 
@@ -32,6 +35,8 @@ def doctor() -> int:
     click.echo(f"device: {_device()}")
     registries: dict[str, Any] = {
         "readers": READERS,
+        "dialects": DIALECTS,
+        "checkpoint formats": FORMATS,
         "detectors": DETECTORS,
         "diagnoses": CAUSES,
         "reporters": REPORTERS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from postmortem.cli.shared import PATH, echo_json, loaded
+from postmortem.cli.shared import CONTEXT, PATH, echo_json, loaded
 from postmortem.core.config import parse_roles
 from postmortem.reporters.run_text import run_facts, run_text
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @click.argument("run", type=PATH)
 @click.option("--role", multiple=True, metavar="TAG=ROLE", help="Role of a tag whose name does not show it.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PostmortemError(Exception):
-    """What a command could not do; the message is for the person who typed it."""
+    """What a command could not do; the message is for the user."""
 
     exit_code = 2
 
@@ -55,7 +55,7 @@ class UnreadableCheckpoint(PostmortemError):
 
 
 def described(error: BaseException) -> str:
-    """An unexpected exception in one line: its class, what it says and where it was raised."""
+    """An unexpected exception in one line: its class, its message and where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -64,7 +64,7 @@ def described(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion to append to an error message; empty where nothing is close.
+    """A suggestion to append to an error message; empty if nothing is close.
 
     >>> did_you_mean("cuda-om", ["cuda-oom", "nan-metric"])
     "; did you mean 'cuda-oom'?"

@@ -32,7 +32,7 @@ def _origin(item: object) -> tuple[str, str]:
 
 
 class Registry(Generic[T]):
-    """Everything of one kind, in the order of `key`.
+    """Everything of one kind, each item with a `key` of its own, sorted by `order` and key.
 
     The modules of `package` without a leading underscore are imported on first use, then the entry points
     of `group`. A module that fails to import is remembered in `broken` and stops nothing.
@@ -46,17 +46,25 @@ class Registry(Generic[T]):
     postmortem.core.errors.UsageError: unknown plugin 'NAN01'; did you mean 'NAN001'?; available: AMP001, ...
     """
 
-    def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin", group: str = "") -> None:
+    def __init__(
+        self,
+        package: str,
+        key: Callable[[T], str],
+        *,
+        order: Callable[[T], int] = lambda _: 0,
+        noun: str = "plugin",
+        group: str = "",
+    ) -> None:
         self.package = package
         self.group = group or package
         self.noun = noun
-        self.key = key
+        self.key, self.order = key, order
         self._items: dict[str, T] = {}
         self._broken: list[Broken] = []
         self._loaded = False
 
     def register(self, plugin: C) -> C:
-        """Adds `plugin`; used as the decorator. ValueError where the key is taken by something else."""
+        """Adds `plugin`; used as the decorator. ValueError if the key is taken by something else."""
         item = cast("T", plugin)
         key = self.key(item)
         other = self._items.get(key)
@@ -86,7 +94,7 @@ class Registry(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         self._load()
-        return iter([self._items[k] for k in sorted(self._items)])
+        return iter([self._items[k] for k in sorted(self._items, key=lambda k: (self.order(self._items[k]), k))])
 
     def __getitem__(self, key: str) -> T:
         self._load()

@@ -1,4 +1,4 @@
-"""Two runs side by side: the first step at which they part, and what differs between them.
+"""Two runs side by side: the first step at which they differ, and what else differs between them.
 
 Two runs part *exactly* at the first common step at which a logged value differs, and *beyond noise* at the first
 step from which on the difference exceeds five times the step-to-step noise of the baseline for three points in a
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NOISE_FACTOR = 5.0
 LASTING_POINTS = 3
 _OUTCOMES = ("facts/run_id", "facts/exit_code", "facts/plan/done")
-"""What a run is called and how far it came is no setting of it."""
+"""The name of a run and its last step are not settings."""
 
 
 def compare(a: Run, b: Run) -> Comparison:

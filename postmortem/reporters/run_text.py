@@ -61,7 +61,7 @@ def _tag(s: Series) -> dict[str, Any]:
 def run_text(run: Run) -> str:
     """What `postmortem show` prints: sources, tags and their roles, steps, restarts, problems. Safe for a terminal."""
     facts = run_facts(run)
-    lines = [f"{facts['run']}  ({facts['path']})", f"ended: {facts['ended']}"]
+    lines = [f"{facts['run']}  ({facts['path']})", f"end of run: {facts['ended']}"]
     steps = facts["steps"]
     lines.append(f"steps: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
     if facts["ranks"]:

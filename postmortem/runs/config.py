@@ -1,4 +1,4 @@
-"""The configuration of a run: what its logs say, and the settings file that the training saved beside them.
+"""The configuration of a run: what its logs contain, and the settings file that the training saved next to them.
 
 This is the only place that looks for such a file; a scan and a replay use the same answer (`Run.config`).
 """
@@ -35,7 +35,7 @@ NAMES = (
 """Names of settings files, relative to a folder of the run; the first that holds settings counts."""
 MOST_BYTES = 1 << 20
 MOST_VALUES = 100_000
-"""Values of a YAML file with its aliases written out: a few lines of nested aliases stand for billions."""
+"""Values of a YAML file with its aliases written out: a few lines of nested aliases can expand to billions."""
 MOST_LEVELS = 50
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -54,9 +54,9 @@ def config_of_run(
     shared: Collection[Path],
     problems: list[Problem],
 ) -> dict[str, Any]:
-    """The configuration of a run: what its logs say (`logged`), overridden by the settings file beside them.
+    """The configuration of a run: what its logs contain (`logged`), overridden by the settings file next to them.
 
-    The file is looked for in the folder of the run, in those of its logs, and in the folders above them up to one
+    The file is searched for in the folder of the run, in those of its logs, and in the folders above them up to one
     of `roots`, as long as these are not `shared` with other runs. What cannot be understood is added to `problems`.
     """
     own = files.path if files.path.is_dir() else files.path.parent
@@ -73,7 +73,7 @@ def config_for_replay(run: Run | None, target: Path, problems: list[Problem]) ->
 
 
 def find_config(folders: Iterable[Path], problems: list[Problem]) -> dict[str, Any]:
-    """The settings of the first file in `folders` that has one of `NAMES` and holds any; {} where there is none."""
+    """The settings of the first file in `folders` that has one of `NAMES` and holds any; {} if there is none."""
     for path in (folder / name for folder in dict.fromkeys(folders) for name in NAMES):
         if found := _settings_in(path, problems):
             return found
@@ -141,7 +141,7 @@ def _check_size(data: bytes) -> None:
 
 
 def _without_wandb_wrapping(config: Any) -> Any:
-    """W&B's config.yaml holds ``{value: …, desc: …}`` for each key, and keys of its own."""
+    """W&B's config.yaml holds ``{value: …, desc: …}`` for each key, and its own keys."""
     if not isinstance(config, dict) or not ({"_wandb", "wandb_version"} & config.keys()):
         return config
     own = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}

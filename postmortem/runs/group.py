@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.errors import NotFoundError
-from postmortem.readers import Reader
+from postmortem.readers import Reader, content_of
 from postmortem.runs.file_names import (
     event_writer,
     order_of_writing,
@@ -41,7 +41,7 @@ _FOLDERS_OF_LOGS = ("logs", "log", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of a run: its reader, a prefix for its tags, its rank where the name tells, its stream."""
+    """One file of a run: its reader, a prefix for its tags, its rank if the name shows it, its stream."""
 
     path: Path
     reader: type[Reader]
@@ -61,9 +61,9 @@ class RunFiles:
 
 @dataclass(slots=True)
 class ClaimedFile:
-    """A file that a reader claims, while its run is looked for.
+    """A file that a reader claims, while its run is searched for.
 
-    `home` is the folder of its run; `key` tells the runs of one folder apart, empty where there is one.
+    `home` is the folder of its run; `key` distinguishes the runs of one folder, empty if there is only one.
     """
 
     path: Path
@@ -78,11 +78,11 @@ class ClaimedFile:
     @property
     def content(self) -> Content:
         """What the file holds, as its reader says."""
-        return getattr(self.reader, "content", Reader.content)
+        return content_of(self.reader)
 
     @property
     def is_output(self) -> bool:
-        """Whether the file is what a program printed: it joins the run whose numbers lie beside it."""
+        """Whether the file is what a program printed: it joins the run whose numbers are in the same folder."""
         return self.content == "output"
 
     @property
@@ -97,9 +97,9 @@ class ClaimedFile:
 
 
 def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
-    """All runs below `paths` (files or folders), in order of their names, and what could not be looked into.
+    """All runs below `paths` (files or folders), in order of their names, and what could not be inspected.
 
-    NotFoundError where a path does not exist.
+    NotFoundError if a path does not exist.
     """
     runs: list[RunFiles] = []
     problems: list[Problem] = []
@@ -133,7 +133,7 @@ class Grouping:
     """Sorts the files that readers claim below `root` into runs.
 
     Each rule of `RULES` moves files to the home and key of their run, in this order: first by the path of each file
-    alone, then by what lies beside it, then by what lies above and below.
+    alone, then by the files of its folder, then by the folders above and below.
     """
 
     RULES = (

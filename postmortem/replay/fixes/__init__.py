@@ -12,7 +12,7 @@ from postmortem.replay.fixes.base import Advice, BaseFix, Case, Change, Scope
 __all__ = ["FIXES", "Advice", "BaseFix", "Case", "Change", "Scope", "conclude", "fix", "try_fixes"]
 
 FIXES: Registry[type[BaseFix]] = Registry(
-    "postmortem.replay.fixes", key=lambda f: f"{f.order:03d} {f.name}", noun="fix", group="postmortem.fixes"
+    "postmortem.replay.fixes", key=lambda f: f.name, order=lambda f: f.order, noun="fix", group="postmortem.fixes"
 )
 fix = FIXES.register
 

@@ -38,6 +38,6 @@ class Dialect:
 
 
 DIALECTS: Registry[type[Dialect]] = Registry(
-    "postmortem.readers.text.dialects", key=lambda d: f"{d.priority:03d} {d.name}", group="postmortem.dialects"
+    "postmortem.readers.text.dialects", key=lambda d: d.name, order=lambda d: d.priority, group="postmortem.dialects"
 )
 dialect = DIALECTS.register
