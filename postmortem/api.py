@@ -102,10 +102,11 @@ def scan(
 
     `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
     `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
-    where torch is installed; `baseline` is a run that each one is compared with; `replay_failed` reruns the step at
-    fault of each failed run that has a recipe.py and a checkpoint, so that its report carries the culprit (runs the
-    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError if a
-    path does not exist or nothing below it can be read; UsageError if the configuration names something unknown.
+    where torch is installed; `baseline` is a run, its report or its path, which each run is compared with;
+    `replay_failed` reruns the failing step of each failed run that has a recipe.py and a checkpoint, so that its
+    report carries the culprit (runs the user's recipe); `progress` is called with (done, total, name of the run about
+    to be read). NotFoundError if a path does not exist or nothing below it can be read; UsageError if the
+    configuration names something unknown.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
