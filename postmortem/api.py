@@ -20,6 +20,7 @@ from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.judging import Examination, chosen_detectors, comparison
 from postmortem.readers import READERS
+from postmortem.readers.text.dialects import DIALECTS
 from postmortem.runs.assemble import read_run
 from postmortem.runs.config import config_for_replay
 from postmortem.runs.group import RunFiles, discover
@@ -119,9 +120,7 @@ def scan(
         "ignore": list(config.ignore),
         "fail_on": config.fail_on,
     }
-    return Report(
-        runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems)
-    )
+    return Report(runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems))
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
@@ -184,7 +183,7 @@ def exit_code(report: Report, fail_on: str) -> int:
 
 def broken_plugins() -> list[Broken]:
     """Plugins that could not be imported: a scan goes on without them and reports them."""
-    return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
+    return [b for registry in (READERS, DIALECTS, FORMATS, DETECTORS, CAUSES) for b in registry.broken]
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -225,9 +224,7 @@ def replay(
 
     problems: list[Problem] = []
     config = config_for_replay(run, meant.folder, problems)
-    result = driver.replay(
-        meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options
-    )
+    result = driver.replay(meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options)
     notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
     return replace(result, notes=(*result.notes, *notes)) if problems else result
 
@@ -267,6 +264,4 @@ def _need_torch(what: str) -> None:
     try:
         os.getcwd()
     except OSError:  # torch would end the process
-        raise PostmortemError(
-            f"{what}: the working directory is gone, and torch needs one: cd to a folder that exists"
-        ) from None
+        raise PostmortemError(f"{what}: the working directory is gone, and torch needs one: cd to a folder that exists") from None

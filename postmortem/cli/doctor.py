@@ -10,9 +10,11 @@ from typing import Any
 import click
 
 from postmortem._version import __version__
+from postmortem.checkpoints.formats import FORMATS
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.readers import READERS
+from postmortem.readers.text.dialects import DIALECTS
 from postmortem.reporters import REPORTERS
 
 _NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "google-crc32c", "click", "rich")
@@ -32,6 +34,8 @@ def doctor() -> int:
     click.echo(f"device: {_device()}")
     registries: dict[str, Any] = {
         "readers": READERS,
+        "dialects": DIALECTS,
+        "checkpoint formats": FORMATS,
         "detectors": DETECTORS,
         "diagnoses": CAUSES,
         "reporters": REPORTERS,

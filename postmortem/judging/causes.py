@@ -6,17 +6,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.core.errors import described
-from postmortem.core.model import Problem
+from postmortem.core.model import Diagnosis, Problem
 from postmortem.diagnoses import CAUSES
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.model import Finding
     from postmortem.core.view import View
 
 
-def diagnose(
-    view: View, findings: tuple[Finding, ...]
-) -> tuple[Diagnosis | None, tuple[Finding, ...], tuple[Problem, ...]]:
+def diagnose(view: View, findings: tuple[Finding, ...]) -> tuple[Diagnosis | None, tuple[Finding, ...], tuple[Problem, ...]]:
     """The story of the run (None: no cause fits), the findings with `because_of` filled in, root first, and problems.
 
     Causes are asked by priority, lowest number first. What a story names after its first finding is a
@@ -26,7 +24,9 @@ def diagnose(
     for cause in CAUSES:
         try:
             story = cause.diagnose(view, findings)
-        except Exception as error:  # noqa: BLE001 - a fault of one diagnosis costs its story, not the scan
+            if story is not None and not isinstance(story, Diagnosis):
+                raise TypeError(f"{story!r} is not a Diagnosis")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a fault of one diagnosis costs its story, not the scan
             what = f"{cause.name}: the diagnosis failed: {described(error)}"
             problems.append(Problem(path=str(view.run.path), what=what, lost="what it would have said"))
             continue
@@ -40,13 +40,7 @@ def _under_root(findings: tuple[Finding, ...], story: Diagnosis) -> tuple[Findin
         return findings
     root, *consequences = story.findings
     onset = next((f.step for f in findings if f.id == root), None)
-    saved_later = {
-        f.id
-        for f in findings
-        if f.name == "checkpoint-nonfinite" and onset is not None and f.step is not None and onset <= f.step
-    }
+    saved_later = {f.id for f in findings if f.name == "checkpoint-nonfinite" and onset is not None and f.step is not None and onset <= f.step}
     place = {id_: i for i, id_ in enumerate(story.findings)}
-    linked = [
-        replace(f, because_of=root) if f.id in consequences or f.id in saved_later - {root} else f for f in findings
-    ]
+    linked = [replace(f, because_of=root) if f.id in consequences or f.id in saved_later - {root} else f for f in findings]
     return tuple(sorted(linked, key=lambda f: place.get(f.id, len(place))))
