@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 WRITTEN = "<!-- Written by docs/generate.py (`make docs`): change the code, not this page. -->"
 SECTIONS = (
-    *("What it looks for", "Why it matters", "How", "Typical causes", "What to try", "Known false positives", "Known false positive"),
+    *(
+        "What it looks for",
+        "Why it matters",
+        "How",
+        "Typical causes",
+        "What to try",
+        "Known false positives",
+        "Known false positive",
+    ),
     *("What it changes", "When it is tried", "What a cure means"),
 )
 SECTION = re.compile(rf"^({'|'.join(SECTIONS)}):", re.M)
@@ -39,7 +47,9 @@ def rules() -> str:
     lines += ["`postmortem explain CODE` shows the same text. Codes and names are stable. Options are set in", ""]
     lines += ["```toml", "[tool.postmortem.detectors.NAME]", "option = value", "```", "", "## Findings", ""]
     lines += ["| code | name | severity | what it is |", "|---|---|---|---|"]
-    lines += [f"| {d.code} | [{d.name}](#{d.code.lower()}-{d.name}) | {d.severity} | {_summary(d)} |" for d in DETECTORS]
+    lines += [
+        f"| {d.code} | [{d.name}](#{d.code.lower()}-{d.name}) | {d.severity} | {_summary(d)} |" for d in DETECTORS
+    ]
     for detector in DETECTORS:
         lines += ["", f"### {detector.code} {detector.name}", "", _page(detector), *_options(detector.Options)]
     lines += ["", "## Diagnoses", "", "Asked in this order; the first that fits tells the story of the run."]
@@ -53,7 +63,13 @@ def rules() -> str:
 
 def signatures() -> str:
     """Every known failure text by family: what it means, what to do, and a line that it matches."""
-    lines = ["# Signatures of failures in logs", "", WRITTEN, "", "`postmortem explain ID` shows causes and patterns as well."]
+    lines = [
+        "# Signatures of failures in logs",
+        "",
+        WRITTEN,
+        "",
+        "`postmortem explain ID` shows causes and patterns as well.",
+    ]
     for family, entries in groupby(CATALOGUE.values(), key=lambda s: s.family):
         lines += ["", f"## {family}"]
         for entry in entries:

@@ -120,7 +120,9 @@ def scan(
         "ignore": list(config.ignore),
         "fail_on": config.fail_on,
     }
-    return Report(runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems))
+    return Report(
+        runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems)
+    )
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
@@ -224,7 +226,9 @@ def replay(
 
     problems: list[Problem] = []
     config = config_for_replay(run, meant.folder, problems)
-    result = driver.replay(meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options)
+    result = driver.replay(
+        meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options
+    )
     notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
     return replace(result, notes=(*result.notes, *notes)) if problems else result
 
@@ -264,4 +268,6 @@ def _need_torch(what: str) -> None:
     try:
         os.getcwd()
     except OSError:  # torch would end the process
-        raise PostmortemError(f"{what}: the working directory is gone, and torch needs one: cd to a folder that exists") from None
+        raise PostmortemError(
+            f"{what}: the working directory is gone, and torch needs one: cd to a folder that exists"
+        ) from None

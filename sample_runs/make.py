@@ -37,7 +37,9 @@ QUIET_WANDB = {
 }
 
 
-def run(folder: Path, command: str, out: str = "/dev/null", err: str | None = None, clock: bool = True, code: int = 0) -> None:
+def run(
+    folder: Path, command: str, out: str = "/dev/null", err: str | None = None, clock: bool = True, code: int = 0
+) -> None:
     """Runs a shell command in the folder as a user would; `out` and `err` take its streams (`err` None: in `out`).
 
     SystemExit where it does not end with `code`.
@@ -47,7 +49,9 @@ def run(folder: Path, command: str, out: str = "/dev/null", err: str | None = No
     if clock:
         env["PYTHONPATH"] = str(HERE / "_clock")
     with (folder / out).open("w") as stdout, (folder / (err or "/dev/null")).open("w") as stderr:
-        done = subprocess.run(command, shell=True, cwd=folder, env=env, stdout=stdout, stderr=stderr if err else stdout, check=False)
+        done = subprocess.run(
+            command, shell=True, cwd=folder, env=env, stdout=stdout, stderr=stderr if err else stdout, check=False
+        )
     if done.returncode != code:
         raise SystemExit(f"{folder.name}: {command!r} ended with {done.returncode}, not {code}")
 

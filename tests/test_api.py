@@ -21,7 +21,10 @@ def failed_run(tmp_path):
     rows = [f"{i},{'nan' if i >= 60 else 2 / (1 + i / 10)}\n" for i in range(100)]
     (folder / "metrics.csv").write_text("step,loss\n" + "".join(rows))
     for step in range(20, 100, 20):
-        torch.save({"model": {"w": torch.full((3,), math.nan if step >= 60 else 1.0)}, "step": step}, folder / f"step_{step:03d}.pt")
+        torch.save(
+            {"model": {"w": torch.full((3,), math.nan if step >= 60 else 1.0)}, "step": step},
+            folder / f"step_{step:03d}.pt",
+        )
     return folder
 
 
@@ -87,7 +90,9 @@ def test_roles_given_by_hand(tmp_path, postmortem):
 
 def test_configuration_file(tmp_path, postmortem, monkeypatch):
     """[tool.postmortem] of the nearest pyproject.toml counts; a key that does not exist is an error with a suggestion."""
-    (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(f"{i},{'nan' if i > 50 else 1.0 / (i + 1)}\n" for i in range(80)))
+    (tmp_path / "metrics.csv").write_text(
+        "step,loss\n" + "".join(f"{i},{'nan' if i > 50 else 1.0 / (i + 1)}\n" for i in range(80))
+    )
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text('[tool.postmortem]\nfail-on = "never"\n')
     assert postmortem("scan", "metrics.csv").code == 0
@@ -145,7 +150,12 @@ def test_scan_with_replay_carries_the_culprit(sample_runs, postmortem):
     run = sample_runs / "nan-log-of-zero"
     called = postmortem("scan", run, "--replay", "--format", "json")
     culprit = json.loads(called.out)["runs"][0]["culprit"]
-    assert (culprit["phase"], culprit["op"], culprit["module"], culprit["samples"]) == ("forward", "log", "frontend", [30])
+    assert (culprit["phase"], culprit["op"], culprit["module"], culprit["samples"]) == (
+        "forward",
+        "log",
+        "frontend",
+        [30],
+    )
     text = postmortem("scan", run, "--replay").out
     assert "torch.log(energy)" in text
     assert "cured by drop_sample, eps" in text
@@ -162,7 +172,9 @@ def test_a_replay_that_cannot_be_made_is_a_note(failed_run, postmortem):
 
 def test_reprs_are_one_line_and_print_tells_the_story(tmp_path):
     """In a console a report, a run and its numbers are one line each; `print` shows what the command line shows."""
-    (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(f"{i},{'nan' if i > 60 else 2 - 0.01 * i}\n" for i in range(90)))
+    (tmp_path / "metrics.csv").write_text(
+        "step,loss\n" + "".join(f"{i},{'nan' if i > 60 else 2 - 0.01 * i}\n" for i in range(90))
+    )
     report = postmortem.scan(tmp_path)
     assert repr(report) == "<Report of 1 runs: 1 failed>"
     for thing in (report.runs[0], postmortem.load(tmp_path)):
@@ -176,7 +188,9 @@ def test_several_runs_are_listed_by_paths_that_load(tmp_path):
     """The error for a folder of several runs lists paths: each of them is one run."""
     for name in ("a.log", "b.out", "b.err", "c/metrics.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("step,loss\n1,2.0\n2,1.5\n" if name.endswith(".csv") else "step=1 loss=2.0\nstep=2 loss=1.5\n")
+        (tmp_path / name).write_text(
+            "step,loss\n1,2.0\n2,1.5\n" if name.endswith(".csv") else "step=1 loss=2.0\nstep=2 loss=1.5\n"
+        )
     with pytest.raises(UsageError) as caught:
         postmortem.load(tmp_path)
     listed = str(caught.value).partition("load one of them: ")[2].split(", ")
@@ -198,7 +212,10 @@ def test_epochs_are_placed_by_what_the_optimizer_counted(failed_run):
         old.unlink()
     for epoch in range(5):
         done = 20 * (epoch + 1)
-        state = {"state": {0: {"step": torch.tensor(float(done)), "exp_avg": torch.ones(3)}}, "param_groups": [{"params": [0]}]}
+        state = {
+            "state": {0: {"step": torch.tensor(float(done)), "exp_avg": torch.ones(3)}},
+            "param_groups": [{"params": [0]}],
+        }
         weights = {"w": torch.full((3,), math.nan if done > 60 else 1.0)}
         torch.save({"model": weights, "optimizer": state, "epoch": epoch}, failed_run / f"epoch_{epoch}.pt")
     (run,) = postmortem.scan(failed_run).runs

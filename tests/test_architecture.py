@@ -80,7 +80,9 @@ def test_every_way_to_import_is_seen(graph: Any, written: Any, text: str) -> Non
 
 def test_parts_on_floors(graph: Any, written: Any) -> None:
     """Without a circle every part stands above what it imports, and arrows that follow from others are not drawn."""
-    known, found = written({"a/x.py": "", "b/y.py": "import pkg.a.x", "c.py": "import pkg.a.x, pkg.b.y", "d.py": "'pkg.c'"})
+    known, found = written(
+        {"a/x.py": "", "b/y.py": "import pkg.a.x", "c.py": "import pkg.a.x, pkg.b.y", "d.py": "'pkg.c'"}
+    )
     nodes, edges = graph.inside("pkg", known, found)
     assert graph.all_circles(known, found) == []
     assert graph.floors(nodes) == [["pkg", "pkg.a", "pkg.d"], ["pkg.b"], ["pkg.c"]]

@@ -13,6 +13,10 @@ def test_every_note_has_a_type_and_a_text() -> None:
     types = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]["type"]
     known = {kind["directory"] for kind in types}
     notes = [file for file in (ROOT / "changelog.d").iterdir() if file.name != "README.md"]
-    wrong = [n.name for n in notes if not n.name.startswith("+") or [n.suffix, n.stem.rpartition(".")[2] in known] != [".md", True]]
+    wrong = [
+        n.name
+        for n in notes
+        if not n.name.startswith("+") or [n.suffix, n.stem.rpartition(".")[2] in known] != [".md", True]
+    ]
     assert wrong == []
     assert [n.name for n in notes if not n.read_text("utf-8").strip()] == []

@@ -57,7 +57,9 @@ def test_quoted_output_is_real(block):
 
 
 @pytest.mark.parametrize(
-    "block", list(PYTHON.finditer(README.read_text())), ids=lambda m: f"line {README.read_text()[: m.start()].count(chr(10)) + 1}"
+    "block",
+    list(PYTHON.finditer(README.read_text())),
+    ids=lambda m: f"line {README.read_text()[: m.start()].count(chr(10)) + 1}",
 )
 def test_quoted_python_runs(block, monkeypatch):
     """A Python block of the README runs in the repository's root."""
@@ -128,4 +130,6 @@ def test_two_commands_are_those_of_the_makefile():
 
 
 if __name__ == "__main__":
-    README.write_text(CONSOLE.sub(lambda m: f"```console\n$ postmortem {m['args']}\n{real_output(m['args'])}```", README.read_text()))
+    README.write_text(
+        CONSOLE.sub(lambda m: f"```console\n$ postmortem {m['args']}\n{real_output(m['args'])}```", README.read_text())
+    )

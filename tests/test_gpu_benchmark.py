@@ -47,7 +47,9 @@ def test_a_part_that_hangs_leaves_the_rows_of_the_others(
         "cases": "print('{\"total\": 0}')",
     }
     monkeypatch.setattr(gpu, "command", lambda part, _: [sys.executable, "-S", "-c", code[part]])
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--device", "cpu", "--parts", "zoo,cases", "--limit", "5", "--cases", str(tmp_path)])
+    monkeypatch.setattr(
+        sys, "argv", ["gpu.py", "--device", "cpu", "--parts", "zoo,cases", "--limit", "5", "--cases", str(tmp_path)]
+    )
     assert gpu.main() == 1
     rows = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:]]
     assert [row for row in rows if " seconds " not in row and " time limit " not in row] == [

@@ -23,7 +23,9 @@ def test_stored_without_outputs(path):
     assert [cell for cell in code if cell.outputs or cell.execution_count] == []
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:jupyter_client.*", "ignore::DeprecationWarning:zmq.*", "ignore::ResourceWarning")
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning:jupyter_client.*", "ignore::DeprecationWarning:zmq.*", "ignore::ResourceWarning"
+)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_runs(path, monkeypatch):
     """Every cell runs in a fresh kernel, and nothing is written to stderr."""
@@ -33,6 +35,8 @@ def test_runs(path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
     notebook = nbformat.read(path, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}).execute()
+    nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
     said = [o.text for cell in notebook.cells for o in cell.get("outputs", []) if o.get("name") == "stderr"]
     assert said == []

@@ -26,11 +26,20 @@ def make_run(n: int = 1000, **series: np.ndarray) -> Run:
     for tag, value in numbers.items():
         points.extend(tag, step[: len(value)], value)
     built = points.build()
-    return Run(name="exp7", path=Path("runs/exp7"), streams=[Stream("csv", "x", built, *segments(built))], event_list=[], problems=[], sources=[])
+    return Run(
+        name="exp7",
+        path=Path("runs/exp7"),
+        streams=[Stream("csv", "x", built, *segments(built))],
+        event_list=[],
+        problems=[],
+        sources=[],
+    )
 
 
 def report_of(run: Run | None) -> RunReport:
-    finding = Finding(id="f1", code="NAN001", name="nan-onset", severity="error", tag="train/loss", step=800, message="nan")
+    finding = Finding(
+        id="f1", code="NAN001", name="nan-onset", severity="error", tag="train/loss", step=800, message="nan"
+    )
     return RunReport(name="exp7", path="runs/exp7", verdict="failed", ended="crashed", findings=(finding,), run=run)
 
 
@@ -61,7 +70,17 @@ def test_findings_are_marked_at_their_step():
 def test_labels_of_neighbouring_findings_do_not_cover_each_other():
     """Both are marked, the first of them is labelled."""
     report = report_of(make_run())
-    report.findings += (Finding(id="f2", code="CKP001", name="checkpoint-nonfinite", severity="error", step=803, message="x", because_of="f1"),)
+    report.findings += (
+        Finding(
+            id="f2",
+            code="CKP001",
+            name="checkpoint-nonfinite",
+            severity="error",
+            step=803,
+            message="x",
+            because_of="f1",
+        ),
+    )
     ax = plot_run(report)
     drawn(ax)
     assert [t.get_text() for t in ax.texts] == ["NAN001"]

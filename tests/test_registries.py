@@ -41,7 +41,11 @@ def registries() -> list[Registry[Any]]:
     for module in walk_packages(postmortem.__path__, "postmortem."):
         if module.ispkg:
             with suppress(ImportError):
-                found |= {id(value): value for value in vars(import_module(module.name)).values() if isinstance(value, Registry)}
+                found |= {
+                    id(value): value
+                    for value in vars(import_module(module.name)).values()
+                    if isinstance(value, Registry)
+                }
     return list(found.values())
 
 
@@ -64,7 +68,9 @@ def test_all_plugins_load(registry):
 )
 def test_every_registered_item_has_its_cases(item, kind):
     """The test file of each item declares a case of every kind that its registry needs."""
-    assert (ROOT / file_of(item)).exists(), f"{item.__name__} of {item.__module__} has no test file: write {file_of(item)}"
+    assert (ROOT / file_of(item)).exists(), (
+        f"{item.__name__} of {item.__module__} has no test file: write {file_of(item)}"
+    )
     kinds = {case.kind for case in cases_of(item)}
     assert kind in kinds, f"{file_of(item)} declares no case with @{kind}({item.__name__})"
 

@@ -31,7 +31,11 @@ def expected(name: str) -> dict[str, Any]:
 def matches(finding: dict[str, Any], wanted: dict[str, Any]) -> bool:
     """`name` may list alternatives (a|b), `step` may be an interval [from, to]."""
     step = wanted.get("step")
-    at_step = step is None or finding["step"] == step or (isinstance(step, list) and step[0] <= (finding["step"] or 0) <= step[1])
+    at_step = (
+        step is None
+        or finding["step"] == step
+        or (isinstance(step, list) and step[0] <= (finding["step"] or 0) <= step[1])
+    )
     return finding["name"] in wanted["name"].split("|") and wanted.get("tag") in (None, finding["tag"]) and at_step
 
 
@@ -61,9 +65,13 @@ def test_no_finding_beyond_the_expected(scanned, name):
     truth = expected(name)
 
     def known(finding: dict[str, Any]) -> bool:
-        return finding["name"] in truth.get("allowed", []) or any(matches(finding, wanted) for wanted in truth["findings"])
+        return finding["name"] in truth.get("allowed", []) or any(
+            matches(finding, wanted) for wanted in truth["findings"]
+        )
 
-    assert [f for f in scanned[name]["findings"] if f["severity"] != "info" and f["because_of"] is None and not known(f)] == []
+    assert [
+        f for f in scanned[name]["findings"] if f["severity"] != "info" and f["because_of"] is None and not known(f)
+    ] == []
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if "event" in expected(n)])
@@ -103,7 +111,10 @@ def test_make_trains_it_again(python, tmp_path, name):
     truth = expected(name)
     assert run.verdict == truth["verdict"]
     for wanted in truth["findings"]:
-        assert any(matches({"name": f.name, "tag": f.tag, "step": f.step}, wanted) for f in run.findings), (wanted, run.findings)
+        assert any(matches({"name": f.name, "tag": f.tag, "step": f.step}, wanted) for f in run.findings), (
+            wanted,
+            run.findings,
+        )
 
 
 @pytest.mark.torch
@@ -134,7 +145,12 @@ def test_replay_names_the_planted_line(postmortem, tmp_path):
     answer = json.loads(called.out)
     culprit = answer["culprit"]
     planted = 1 + (folder / "train.py").read_text().splitlines().index("        return torch.log(energy)")
-    assert (culprit["phase"], culprit["module"], culprit["op"], culprit["line"]) == ("forward", "frontend", "log", planted)
+    assert (culprit["phase"], culprit["module"], culprit["op"], culprit["line"]) == (
+        "forward",
+        "frontend",
+        "log",
+        planted,
+    )
     assert answer["step"] == 156
     assert answer["fidelity"]["ok"]
     assert culprit["samples"] == [30]

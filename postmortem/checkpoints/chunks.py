@@ -136,7 +136,9 @@ def look(data: Bytes, dtype: torch.dtype, wide: Values) -> tuple[Values, Sums]:
 def look_at_bytes(data: Bytes, dtype: torch.dtype) -> Sums:
     """As `look`, for 8-bit types, from the counts of the 256 values."""
     counts, table = torch.bincount(torch.from_numpy(data), minlength=256).numpy(), _table(dtype).astype(np.float64)
-    nan, posinf, neginf = (int(counts[which].sum()) for which in (np.isnan(table), np.isposinf(table), np.isneginf(table)))
+    nan, posinf, neginf = (
+        int(counts[which].sum()) for which in (np.isnan(table), np.isposinf(table), np.isneginf(table))
+    )
     there = np.isfinite(table) & (counts > 0)
     largest = float(np.abs(table[there]).max(initial=0.0))
     return Sums(nan, posinf, neginf, largest, norm=math.sqrt(counts[there] @ table[there] ** 2))

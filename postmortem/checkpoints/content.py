@@ -55,7 +55,9 @@ def read_saved(path: Path, *, trust: bool = False) -> Saved:
     else:
         content = _read_folder(path, trust, problems)
         if not content:
-            raise UnreadableCheckpoint(problems[0] if problems else Problem(path=str(path), what="no saved weights in this folder"))
+            raise UnreadableCheckpoint(
+                problems[0] if problems else Problem(path=str(path), what="no saved weights in this folder")
+            )
     step = step_in_content(content, path)
     if step is None:
         return Saved(path, content, _optimizer_count(content), problems, counted=True)
@@ -90,7 +92,11 @@ def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str
         if name in shards or name.endswith(".index.json") or (name == "training_args.bin" and not trust):
             continue  # the arguments of transformers' Trainer hold no state, and a pickle that runs code
         stem = name.rpartition(".")[0]
-        if is_weights(name) or name.endswith((".pt", ".pth", ".bin")) or (name.startswith(RANDOM_STATES) and name.endswith(".pkl")):
+        if (
+            is_weights(name)
+            or name.endswith((".pt", ".pth", ".bin"))
+            or (name.startswith(RANDOM_STATES) and name.endswith(".pkl"))
+        ):
             try:
                 content[stem] = read_file(folder / name, trust=trust)
             except UnreadableCheckpoint as error:
@@ -139,7 +145,9 @@ def read_file(path: Path, *, trust: bool = False) -> Any:
     except PostmortemError:
         raise
     except Exception as error:  # torch raises many kinds for a damaged file
-        raise UnreadableCheckpoint(Problem(path=str(path), what=why_unreadable(path, error), lost="the file")) from error
+        raise UnreadableCheckpoint(
+            Problem(path=str(path), what=why_unreadable(path, error), lost="the file")
+        ) from error
 
 
 def _format_of(path: Path) -> type[CheckpointFormat]:

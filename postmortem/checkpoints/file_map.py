@@ -138,7 +138,9 @@ def _missing_shards(folder: Path, there: set[str]) -> Iterator[Problem]:
 
 def optimizer_count(found: FileMap) -> int | None:
     """The steps that the optimizer counted, read without loading weights; None if it counts none."""
-    counts = [p for p in found.pieces if p.name.endswith(".step") and ".state." in f".{p.name}" and math.prod(p.shape) == 1]
+    counts = [
+        p for p in found.pieces if p.name.endswith(".step") and ".state." in f".{p.name}" and math.prod(p.shape) == 1
+    ]
     seen = []
     for piece in counts[:64]:
         try:

@@ -38,26 +38,51 @@ STEP_KEYS = (
 )
 """Keys under which checkpoints store their step, in order of priority."""
 
-STATE_FILES = ("trainer_state.json", "state.json", "train_state.json", "training_state.json", "meta.json", "metadata.json", "progress.json")
+STATE_FILES = (
+    "trainer_state.json",
+    "state.json",
+    "train_state.json",
+    "training_state.json",
+    "meta.json",
+    "metadata.json",
+    "progress.json",
+)
 _BIN = re.compile(r"(pytorch_model|model|adapter_model|consolidated|checkpoint|ckpt|weights).*\.bin$", re.I)
 _COMPANION = re.compile(
-    r"^(optim\w*|opt|sched\w*|lr_sched\w*|scaler|rng\w*|random_states?|training_args|zero_pp_rank|dataloader|sampler)([._\-\d]|$)", re.I
+    r"^(optim\w*|opt|sched\w*|lr_sched\w*|scaler|rng\w*|random_states?|training_args|zero_pp_rank|dataloader|sampler)([._\-\d]|$)",
+    re.I,
 )
-_MODEL = re.compile(r"^(model|pytorch_model|adapter_model|consolidated|mp_rank|weights|diffusion_pytorch_model|unet|ema|module|net)", re.I)
+_MODEL = re.compile(
+    r"^(model|pytorch_model|adapter_model|consolidated|mp_rank|weights|diffusion_pytorch_model|unet|ema|module|net)",
+    re.I,
+)
 _NOT_WEIGHTS = re.compile(
-    r"(^|[_\-.])(data(set)?|batch(es)?|tokens?|cache|vocab|train|val|test|embeddings?|features?|samples?|labels?|scripted|traced)([_\-.\d]|$)", re.I
+    r"(^|[_\-.])(data(set)?|batch(es)?|tokens?|cache|vocab|train|val|test|embeddings?|features?|samples?|labels?|scripted|traced)([_\-.\d]|$)",
+    re.I,
 )
-_CKPT_FOLDER = re.compile(r"(^|[_\-.=])(checkpoint|ckpt|step|global_?step|iter(ation)?|epoch|last|latest|best|final|update)s?([_\-.=]|\d|$)", re.I)
-_OF_A_STEP = re.compile(r"(checkpoint|ckpt|(global_?)?step|iter(ation)?|epoch|update)s?[_\-=]?\d+|checkpoint[_\-](last|latest|best|final)", re.I)
+_CKPT_FOLDER = re.compile(
+    r"(^|[_\-.=])(checkpoint|ckpt|step|global_?step|iter(ation)?|epoch|last|latest|best|final|update)s?([_\-.=]|\d|$)",
+    re.I,
+)
+_OF_A_STEP = re.compile(
+    r"(checkpoint|ckpt|(global_?)?step|iter(ation)?|epoch|update)s?[_\-=]?\d+|checkpoint[_\-](last|latest|best|final)",
+    re.I,
+)
 _CKPT_FOLDERS = re.compile(r"(model_?)?(checkpoint|ckpt|snapshot|weight|model|state|save|saved_model)s?", re.I)
 _NAMED_STEP = re.compile(
-    r"(?:^|[_\-.\s]|(?<=[a-z]))(?:global_?step|steps?|iter(?:ation)?s?|updates?|checkpoint|ckpt|it)[_\-=.]{0,2}(\d{1,12})(k?)(?![a-z\d])", re.I
+    r"(?:^|[_\-.\s]|(?<=[a-z]))(?:global_?step|steps?|iter(?:ation)?s?|updates?|checkpoint|ckpt|it)[_\-=.]{0,2}(\d{1,12})(k?)(?![a-z\d])",
+    re.I,
 )
 _LAST_NUMBER = re.compile(r"(?:^|[_\-=])(\d{1,12})(k?)(?![a-z\d.=])", re.I)
 _EPOCH = re.compile(r"epochs?[_\-=]?\d+|(?:^|[_\-])ep?\d+|v\d+(?:\.\d+)*$", re.I)
 _EPOCH_NUMBER = re.compile(r"(?:epochs?|(?:^|[_\-])ep)[_\-=]?(\d{1,9})", re.I)
 _LOGS = re.compile(r"(tb|tf)?[_-]?(tensorboard|events|logs?|summary|summaries|metrics|csv)([_-]?logs?)?|tb", re.I)
-_NOT_OF_A_RUN = ("__pycache__", "site-packages", "dist-packages", "node_modules")  # a .pth there is a list of Python's own paths
+_NOT_OF_A_RUN = (
+    "__pycache__",
+    "site-packages",
+    "dist-packages",
+    "node_modules",
+)  # a .pth there is a list of Python's own paths
 _MAX_ENTRIES, _MAX_DEPTH, _MAX_JSON = 20_000, 4, 64 * 2**20
 
 
@@ -86,7 +111,9 @@ def checkpoints_of(folder: Path, roots: Sequence[Path], shared: Collection[Path]
 
     Those are looked into up to one of `roots` (or the run's home), and as long as they are not `shared` with other runs.
     """
-    return next((found for place in (folder, *folders_above(folder, roots, shared)) if (found := find_checkpoints(place))), [])
+    return next(
+        (found for place in (folder, *folders_above(folder, roots, shared)) if (found := find_checkpoints(place))), []
+    )
 
 
 def folders_above(folder: Path, roots: Sequence[Path], shared: Collection[Path]) -> Iterator[Path]:
@@ -121,7 +148,9 @@ def _walk(folder: Path, depth: int, budget: list[int]) -> list[Path]:
     if budget[0] < 0:
         return []
     files = [e.name for e in entries if _is(e, file=True)]
-    folders = [e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name not in _NOT_OF_A_RUN]
+    folders = [
+        e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name not in _NOT_OF_A_RUN
+    ]
     weights = [n for n in files if is_weights(n)]
     if is_checkpoint_folder(folder, files, root=depth == 0):
         nested = [] if depth else [p for n in folders for p in _walk(folder / n, 1, budget)]
@@ -164,7 +193,9 @@ def is_checkpoint_folder(folder: Path, files: list[str], *, root: bool = False) 
     companions = [n for n in files if _COMPANION.match(n)] + [n for n in files if n in STATE_FILES[:4]]
     alone = len({step_in_name(_stem(n)) for n in models}) <= 1  # model_10.pt, model_20.pt are two checkpoints
     if root:
-        return bool(models) and bool(companions) and alone and not any(step_in_name(_stem(n)) is not None for n in models)
+        return (
+            bool(models) and bool(companions) and alone and not any(step_in_name(_stem(n)) is not None for n in models)
+        )
     return (
         bool(weights)
         and alone
@@ -208,8 +239,12 @@ def companions_of(path: Path) -> list[Path]:
     step = step_in_name(_stem(path.name))
     if step is None or path.is_dir():
         return []
-    beside = [p for p in sorted(path.parent.iterdir()) if p.name != path.name and p.suffix == path.suffix and p.is_file()]
-    return [p for p in beside if (is_weights(p.name) or _COMPANION.match(p.name)) and step_in_name(_stem(p.name)) == step]
+    beside = [
+        p for p in sorted(path.parent.iterdir()) if p.name != path.name and p.suffix == path.suffix and p.is_file()
+    ]
+    return [
+        p for p in beside if (is_weights(p.name) or _COMPANION.match(p.name)) and step_in_name(_stem(p.name)) == step
+    ]
 
 
 def step_in_name(stem: str) -> int | None:
@@ -244,7 +279,11 @@ def by_epochs(checkpoints: list[Checkpoint], last_step: int | None) -> list[Chec
 
     The log does so if its `last_step` is the newest saved epoch, within the distance of two checkpoints.
     """
-    epochs = {c.path: int(m.group(1)) for c in checkpoints if c.step is None and (m := _EPOCH_NUMBER.search(os.path.basename(c.path)))}
+    epochs = {
+        c.path: int(m.group(1))
+        for c in checkpoints
+        if c.step is None and (m := _EPOCH_NUMBER.search(os.path.basename(c.path)))
+    }
     counts = sorted(set(epochs.values()))
     if last_step is None or not counts:
         return checkpoints
@@ -280,9 +319,20 @@ def step_in(content: object, depth: int = 3) -> int | None:
         return lightning
     for key in STEP_KEYS:
         value = plain_number(content.get(key))
-        if (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer()):
+        if (isinstance(value, int) and not isinstance(value, bool)) or (
+            isinstance(value, float) and value.is_integer()
+        ):
             return int(value)
-    for key in ("state", "trainer_state", "train_state", "training_state", "meta", "metadata", "progress", "client_state"):
+    for key in (
+        "state",
+        "trainer_state",
+        "train_state",
+        "training_state",
+        "meta",
+        "metadata",
+        "progress",
+        "client_state",
+    ):
         if isinstance(content.get(key), dict) and (nested := step_in(content[key], depth - 1)) is not None:
             return nested
     return None

@@ -166,7 +166,9 @@ def tensors_of(found: FileMap, previous: FileMap) -> list[TensorHealth]:
         packed = str(p.dtype).endswith("_x2")  # two 4-bit numbers in a byte, which are never NaN or infinite
         if (p.dtype.is_floating_point or p.dtype.is_complex) and not packed:
             groups[p.path, p.offset, p.nbytes].append(p)
-    places = [_Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()]
+    places = [
+        _Place(pieces, _same(pieces[0], before.get((pieces[0].name, pieces[0].start)))) for pieces in groups.values()
+    ]
     _look_at(places)
     unreadable = {place.problem.path: place.problem for place in reversed(places) if place.problem}
     changed, outdated = found.changed(), previous.changed()

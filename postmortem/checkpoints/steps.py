@@ -26,4 +26,6 @@ def shards_named(index: Any) -> list[str]:
     """The files that an index of shards lists. Paths outside the folder and values that are not strings are ignored."""
     weights = index.get("weight_map") if isinstance(index, dict) else None
     names = {name for name in weights.values() if isinstance(name, str)} if isinstance(weights, dict) else set()
-    return sorted(name for name in names if name and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts)
+    return sorted(
+        name for name in names if name and not PurePath(name).is_absolute() and ".." not in PurePath(name).parts
+    )

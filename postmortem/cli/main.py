@@ -129,9 +129,7 @@ def _run(args: Sequence[str] | None) -> NoReturn:
             raise
         if _interrupted(error):
             _fail("interrupted", 130)
-        _fail(
-            f"internal error, please report it (POSTMORTEM_TRACEBACK=1 shows the traceback): {described(error)}", 2
-        )
+        _fail(f"internal error, please report it (POSTMORTEM_TRACEBACK=1 shows the traceback): {described(error)}", 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 

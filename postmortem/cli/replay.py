@@ -27,9 +27,7 @@ if TYPE_CHECKING:
     help="Python file that rebuilds a step.  [default: recipe.py in or beside the run]",
 )
 @click.option("--step", type=int, help="Step to rerun, numbered as in the log.  [default: where the run failed]")
-@click.option(
-    "--checkpoint", type=PATH, help="Checkpoint to start from.  [default: the last good one before the step]"
-)
+@click.option("--checkpoint", type=PATH, help="Checkpoint to start from.  [default: the last good one before the step]")
 @click.option("--device", help="cpu, cuda, cuda:1, …  [default: cuda if available]")
 @click.option("--fix/--no-fix", default=True, help="Try fixes on the failing step.  [default: --fix]")
 @click.option(

@@ -39,7 +39,9 @@ def loaded(path: Path, roles: Mapping[str, str] | None = None) -> Run:
 
     run = api.load(path, roles=roles)
     if not run.sources:
-        raise NotFoundError("; ".join(f"{p.path}: {p.what}" for p in run.problems[:5]) or f"{path}: no training log found")
+        raise NotFoundError(
+            "; ".join(f"{p.path}: {p.what}" for p in run.problems[:5]) or f"{path}: no training log found"
+        )
     return run
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 
-def diagnose(view: View, findings: tuple[Finding, ...]) -> tuple[Diagnosis | None, tuple[Finding, ...], tuple[Problem, ...]]:
+def diagnose(
+    view: View, findings: tuple[Finding, ...]
+) -> tuple[Diagnosis | None, tuple[Finding, ...], tuple[Problem, ...]]:
     """The story of the run (None: no cause fits), the findings with `because_of` filled in, root first, and problems.
 
     Causes are asked by priority, lowest number first. What a story names after its first finding is a
@@ -40,7 +42,13 @@ def _under_root(findings: tuple[Finding, ...], story: Diagnosis) -> tuple[Findin
         return findings
     root, *consequences = story.findings
     onset = next((f.step for f in findings if f.id == root), None)
-    saved_later = {f.id for f in findings if f.name == "checkpoint-nonfinite" and onset is not None and f.step is not None and onset <= f.step}
+    saved_later = {
+        f.id
+        for f in findings
+        if f.name == "checkpoint-nonfinite" and onset is not None and f.step is not None and onset <= f.step
+    }
     place = {id_: i for i, id_ in enumerate(story.findings)}
-    linked = [replace(f, because_of=root) if f.id in consequences or f.id in saved_later - {root} else f for f in findings]
+    linked = [
+        replace(f, because_of=root) if f.id in consequences or f.id in saved_later - {root} else f for f in findings
+    ]
     return tuple(sorted(linked, key=lambda f: place.get(f.id, len(place))))

@@ -168,7 +168,9 @@ def _place_events_of_texts_without_numbers(readings: list[Reading]) -> None:
     last = int((prints or [known[0].points])[-1].step[-1])
     wall, step = wall[order], step[order]
     for reading in without:
-        reading.events = [replace(e, step=_step_of(e, wall, step, last)) if e.step is None else e for e in reading.events]
+        reading.events = [
+            replace(e, step=_step_of(e, wall, step, last)) if e.step is None else e for e in reading.events
+        ]
 
 
 def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], last: int) -> int | None:
@@ -212,7 +214,9 @@ def _move_failures_to_last_step(readings: list[Reading]) -> None:
             continue
         printed = np.unique(reading.points.step)
         if len(printed) > 1 and reached <= last + float(np.median(np.diff(printed))):
-            reading.events = [replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events]
+            reading.events = [
+                replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events
+            ]
 
 
 def _quantity(tag: str) -> str:

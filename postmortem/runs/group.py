@@ -117,7 +117,9 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
         else:
             claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
-            found = Grouping(root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader], problems).runs()
+            found = Grouping(
+                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader], problems
+            ).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
             seen.update(p.path.resolve() for p in run.parts)
@@ -302,7 +304,11 @@ class Grouping:
             for folder in (file.home, *file.home.parents):
                 if folder in texts:
                     below[folder].append(file)
-        one_run = [folder for folder, files in below.items() if len({f.run for f in files}) == 1 and not all(f.is_output for f in files)]
+        one_run = [
+            folder
+            for folder, files in below.items()
+            if len({f.run for f in files}) == 1 and not all(f.is_output for f in files)
+        ]
         for folder in sorted(one_run, key=lambda folder: len(folder.parts), reverse=True):
             for file in (*below[folder], *texts[folder]):
                 file.home, file.key = folder, ""
@@ -325,7 +331,9 @@ class Grouping:
     def _home(self, file: ClaimedFile) -> Path | None:
         """The folder of the run that the reader names."""
         ask = getattr(file.reader, "home", Reader.home)
-        return guarded(file.reader, lambda: None if (home := ask(file.path)) is None else Path(home), file.path, self.problems)
+        return guarded(
+            file.reader, lambda: None if (home := ask(file.path)) is None else Path(home), file.path, self.problems
+        )
 
     def _move(self, file: ClaimedFile, home: Path) -> None:
         """What lies above the root was not asked for."""

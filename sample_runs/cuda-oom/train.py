@@ -9,7 +9,9 @@ CAPACITY, RESERVED = 79.10 * GIB, 61.38 * GIB
 
 def attention(model: nn.Module, x: torch.Tensor, length: int) -> torch.Tensor:
     scores = 12 * 2 * length * length * 16  # bytes of the attention matrix: heads, half precision, batch
-    if RESERVED + scores > CAPACITY:  # no GPU is needed to make this sample: the check and the words are the allocator's
+    if (
+        RESERVED + scores > CAPACITY
+    ):  # no GPU is needed to make this sample: the check and the words are the allocator's
         raise torch.OutOfMemoryError(
             f"CUDA out of memory. Tried to allocate {scores / GIB:.2f} GiB. GPU 0 has a total capacity of {CAPACITY / GIB:.2f} GiB of which "
             f"{(CAPACITY - RESERVED) / GIB:.2f} GiB is free. Including non-PyTorch memory, this process has {RESERVED / GIB:.2f} GiB memory in use. "

@@ -17,7 +17,11 @@ probe = nn.Linear(32, 1)
 optimizer = torch.optim.SGD(probe.parameters(), lr=PEAK_LR)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / WARMUP))
 
-run = wandb.init(project="probes", name="diverged-lr", config={"peak_lr": PEAK_LR, "steps": STEPS, "warmup": WARMUP, "optimizer": "SGD"})
+run = wandb.init(
+    project="probes",
+    name="diverged-lr",
+    config={"peak_lr": PEAK_LR, "steps": STEPS, "warmup": WARMUP, "optimizer": "SGD"},
+)
 for step in range(STEPS):
     features = torch.randn(128, 32, generator=g) + torch.randn(128, 1, generator=g)  # correlated, as features are
     target = features @ weights + 0.3 * torch.randn(128, generator=g)

@@ -10,7 +10,9 @@ torch.manual_seed(0)
 
 
 def net(inputs: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(inputs, 48), nn.LeakyReLU(0.2), nn.Linear(48, 48), nn.LeakyReLU(0.2), nn.Linear(48, outputs))
+    return nn.Sequential(
+        nn.Linear(inputs, 48), nn.LeakyReLU(0.2), nn.Linear(48, 48), nn.LeakyReLU(0.2), nn.Linear(48, outputs)
+    )
 
 
 generator, critic = net(4, 2), net(2, 1)
@@ -32,4 +34,6 @@ with open("train.log.json", "w") as log:
         optimizer_g.zero_grad()
         g_loss.backward()
         optimizer_g.step()
-        print(json.dumps({"step": step, "d_loss": round(d_loss.item(), 5), "g_loss": round(g_loss.item(), 5)}), file=log)
+        print(
+            json.dumps({"step": step, "d_loss": round(d_loss.item(), 5), "g_loss": round(g_loss.item(), 5)}), file=log
+        )

@@ -37,7 +37,9 @@ class Classifier(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.frontend = LogEnergy()
-        self.body = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 8))
+        self.body = nn.Sequential(
+            nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 8)
+        )
 
     def forward(self, sound: torch.Tensor) -> torch.Tensor:
         return self.body(self.frontend(sound))
@@ -55,7 +57,9 @@ def build() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.
 
 
 def main() -> None:
-    from torch.utils.tensorboard import SummaryWriter  # only the training writes logs: its recipe, replayed, needs torch alone
+    from torch.utils.tensorboard import (
+        SummaryWriter,
+    )  # only the training writes logs: its recipe, replayed, needs torch alone
 
     torch.manual_seed(CONFIG["seed"])
     with open("config.json", "w") as file:
@@ -73,7 +77,11 @@ def main() -> None:
         optimizer.step()
         scheduler.step()
         if (step + 1) % CONFIG["save_every"] == 0:
-            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "scheduler": scheduler.state_dict()}
+            state = {
+                "model": model.state_dict(),
+                "optimizer": optimizer.state_dict(),
+                "scheduler": scheduler.state_dict(),
+            }
             torch.save(state | {"step": step, "rng": torch.get_rng_state()}, f"step_{step:06d}.pt")
     writer.close()
 

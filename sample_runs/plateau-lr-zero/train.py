@@ -36,4 +36,11 @@ for step in range(1, STEPS + 1):
         print(row | {"epoch": round(step / 200, 3), "step": step})
     schedule.step()  # the accelerator's
     schedule.step()  # and ours
-print({"train_runtime": round(seconds, 2), "train_steps_per_second": round(STEPS / seconds, 2), "train_loss": round(total / STEPS, 4), "epoch": 3.0})
+print(
+    {
+        "train_runtime": round(seconds, 2),
+        "train_steps_per_second": round(STEPS / seconds, 2),
+        "train_loss": round(total / STEPS, 4),
+        "epoch": 3.0,
+    }
+)

@@ -69,7 +69,16 @@ def write(folder: Path, kind: str) -> Path:
     elif kind == "lightning":
         path = folder / "epoch=1-step=7.ckpt"
         state = {f"model.{k}": v for k, v in model.state_dict().items()}
-        torch.save({"state_dict": state, "optimizer_states": [optimizer.state_dict()], "global_step": 7, "epoch": 1, "lr_schedulers": []}, path)
+        torch.save(
+            {
+                "state_dict": state,
+                "optimizer_states": [optimizer.state_dict()],
+                "global_step": 7,
+                "epoch": 1,
+                "lr_schedulers": [],
+            },
+            path,
+        )
     elif kind in ("transformers", "sharded", "sharded_bin"):
         path = folder / "checkpoint-7"
         path.mkdir()
@@ -85,14 +94,19 @@ def write(folder: Path, kind: str) -> Path:
             (path / f"{stem}.{ending}.index.json").write_text(json.dumps({"weight_map": names}))
         torch.save(optimizer.state_dict(), path / "optimizer.pt")
         (path / "trainer_state.json").write_text('{"global_step": 7}')
-        torch.save({"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()}, path / "rng_state.pth")
+        torch.save(
+            {"python": random.getstate(), "numpy": np.random.get_state(), "cpu": torch.get_rng_state()},
+            path / "rng_state.pth",
+        )
     elif kind == "distributed":
         from torch.distributed import checkpoint
 
         path = folder / "step_7"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            checkpoint.save({"model": model.state_dict(), "optim": optimizer.state_dict(), "step": 7}, checkpoint_id=str(path))
+            checkpoint.save(
+                {"model": model.state_dict(), "optim": optimizer.state_dict(), "step": 7}, checkpoint_id=str(path)
+            )
     return path
 
 
@@ -189,14 +203,29 @@ def test_change_against_the_one_before(tmp_path: Path) -> None:
     """The change of a tensor is relative to its norm in the checkpoint before."""
     torch.save({"a": torch.ones(4), "b": torch.ones(4)}, tmp_path / "1.pt")
     torch.save({"a": torch.ones(4), "b": 1.5 * torch.ones(4), "c": torch.ones(2)}, tmp_path / "2.pt")
-    assert {t.name: t.change for t in health(tmp_path / "2.pt", tmp_path / "1.pt").tensors} == {"a": 0.0, "b": 0.5, "c": None}
+    assert {t.name: t.change for t in health(tmp_path / "2.pt", tmp_path / "1.pt").tensors} == {
+        "a": 0.0,
+        "b": 0.5,
+        "c": None,
+    }
 
 
 def test_unusual_tensors(tmp_path: Path) -> None:
     """Tied, strided, empty, complex, integer and half tensors, and overflow of the squares, are looked at correctly."""
     base = torch.arange(12.0).view(3, 4)
-    state = {"w": base, "tied": base, "column": base[:, 1], "turned": base.t(), "empty": torch.empty(0, 3), "c": torch.tensor([3 + 4j])}
-    state |= {"int": torch.ones(3, dtype=torch.int64), "half": torch.full((5,), 6e4, dtype=torch.float16), "huge": torch.full((4,), 1e30)}
+    state = {
+        "w": base,
+        "tied": base,
+        "column": base[:, 1],
+        "turned": base.t(),
+        "empty": torch.empty(0, 3),
+        "c": torch.tensor([3 + 4j]),
+    }
+    state |= {
+        "int": torch.ones(3, dtype=torch.int64),
+        "half": torch.full((5,), 6e4, dtype=torch.float16),
+        "huge": torch.full((4,), 1e30),
+    }
     torch.save({"model": state}, tmp_path / "x.pt")
     found = {t.name.removeprefix("model."): t for t in health(tmp_path / "x.pt").tensors}
     assert all(not t.nonfinite for t in found.values())
@@ -208,11 +237,16 @@ def test_unusual_tensors(tmp_path: Path) -> None:
     assert "empty" in found or map_files(tmp_path / "x.pt").pieces
 
 
-EIGHT_BITS = [dtype for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz") if (dtype := getattr(torch, name, None))]
+EIGHT_BITS = [
+    dtype for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz") if (dtype := getattr(torch, name, None))
+]
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e25])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, *EIGHT_BITS])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, *EIGHT_BITS],
+)
 def test_numbers_of_every_type(tmp_path: Path, dtype: torch.dtype, scale: float) -> None:
     """Norm, largest value and counts by kind over several chunks agree with torch in float64, whatever the type and scale."""
     torch.manual_seed(0)
@@ -234,16 +268,26 @@ def test_numbers_of_every_type(tmp_path: Path, dtype: torch.dtype, scale: float)
     exact = spoilt.double()
     finite = exact[exact.isfinite()]
     (bad,) = health(path).tensors
-    assert (bad.nan, bad.posinf, bad.neginf) == (int(exact.isnan().sum()), int(exact.isposinf().sum()), int(exact.isneginf().sum()))
+    assert (bad.nan, bad.posinf, bad.neginf) == (
+        int(exact.isnan().sum()),
+        int(exact.isposinf().sum()),
+        int(exact.isneginf().sum()),
+    )
     assert bad.norm == pytest.approx(float(finite.norm()), rel=1e-5)
     assert bad.max_abs == float(finite.abs().max())
 
 
-@pytest.mark.parametrize("values", [[1e-45, -2e-45], [1e-20, 3e-20], [-0.0, 0.0], [3e38, -3e38], [-2.0], [1e-300, 1e-299], [1e300, -1e300]])
+@pytest.mark.parametrize(
+    "values", [[1e-45, -2e-45], [1e-20, 3e-20], [-0.0, 0.0], [3e38, -3e38], [-2.0], [1e-300, 1e-299], [1e300, -1e300]]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_norms_whose_squares_leave_the_range(tmp_path: Path, dtype: torch.dtype, values: list[float]) -> None:
     """Second moments of 1e-20 and weights of 1e38 have a norm, though their squares are zero or infinite in their type."""
-    tensor = torch.tensor(values, dtype=torch.float64).clamp(-3e38, 3e38).to(dtype) if dtype != torch.float64 else torch.tensor(values, dtype=dtype)
+    tensor = (
+        torch.tensor(values, dtype=torch.float64).clamp(-3e38, 3e38).to(dtype)
+        if dtype != torch.float64
+        else torch.tensor(values, dtype=dtype)
+    )
     torch.save({"w": tensor}, tmp_path / "x.pt")
     (seen,) = health(tmp_path / "x.pt").tensors
     assert seen.norm == pytest.approx(math.hypot(*tensor.tolist()), rel=1e-6)
@@ -259,10 +303,15 @@ def test_tensors_at_odd_offsets(tmp_path: Path, at: int) -> None:
     text += " " * ((at - 8 - len(text)) % 64)
     (tmp_path / "x.safetensors").write_bytes(len(text).to_bytes(8, "little") + text.encode() + tensor.numpy().tobytes())
     (seen,) = health(tmp_path / "x.safetensors").tensors
-    assert (seen.norm, seen.max_abs) == (pytest.approx(float(tensor.double().norm()), rel=1e-5), float(tensor.abs().max()))
+    assert (seen.norm, seen.max_abs) == (
+        pytest.approx(float(tensor.double().norm()), rel=1e-5),
+        float(tensor.abs().max()),
+    )
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, *EIGHT_BITS])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, *EIGHT_BITS]
+)
 def test_change_of_every_type(tmp_path: Path, dtype: torch.dtype) -> None:
     """The change over several chunks agrees with torch in float64; what is not finite in either is left out."""
     torch.manual_seed(0)
@@ -291,10 +340,14 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("postmortem.checkpoints.health.map_files", cut)
     found = health(path)
     assert found.tensors == []
-    assert [(p.path, p.offset, p.what) for p in found.problems] == [(str(path), 20 * 2**20, "truncated while it was read")]
+    assert [(p.path, p.offset, p.what) for p in found.problems] == [
+        (str(path), 20 * 2**20, "truncated while it was read")
+    ]
     assert found.finite is None
     torch.save({"a": torch.ones(1000)}, path)
-    monkeypatch.setattr("postmortem.checkpoints.health.map_files", lambda found, **how: (map_files(found, **how), found.unlink())[0])
+    monkeypatch.setattr(
+        "postmortem.checkpoints.health.map_files", lambda found, **how: (map_files(found, **how), found.unlink())[0]
+    )
     assert "cannot be read: No such file" in health(path).problems[0].what
 
 
@@ -379,7 +432,9 @@ class Bytes:
         return np.zeros(1).__reduce__()[0], (np.ndarray, (0,), b"b"), (1, (), self.dtype, False, b"A" * 8)
 
 
-@pytest.mark.parametrize("dtype", [Typed("O8", (3, "|", None, None, None, -1, -1, 0)), Typed("V8", (3, "|", None, None, None, 8, 1, 63))])
+@pytest.mark.parametrize(
+    "dtype", [Typed("O8", (3, "|", None, None, None, -1, -1, 0)), Typed("V8", (3, "|", None, None, None, 8, 1, 63))]
+)
 @pytest.mark.parametrize("zipped", [True, False])
 def test_bytes_of_a_file_are_never_taken_for_objects(tmp_path: Path, zipped: bool, dtype: Typed) -> None:
     """A numpy type whose flags lie would make pointers of what the file says, and end or take over the process."""
@@ -445,10 +500,19 @@ def test_an_archive_that_torch_cannot_load_is_not_called_good(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda m: m.storage_data.pop(next(i for i in m.storage_data if i.fqn == "model.0.bias")), "model.0.bias hold 0 of 6 elements"),
-        (lambda m: m.state_dict_metadata.update({"x": 3, "y": m.state_dict_metadata.pop("model.0.bias")}), "y hold 0 of 6 elements"),
+        (
+            lambda m: m.storage_data.pop(next(i for i in m.storage_data if i.fqn == "model.0.bias")),
+            "model.0.bias hold 0 of 6 elements",
+        ),
+        (
+            lambda m: m.state_dict_metadata.update({"x": 3, "y": m.state_dict_metadata.pop("model.0.bias")}),
+            "y hold 0 of 6 elements",
+        ),
         (lambda m: setattr(m, "storage_data", 3), "truncated or corrupt metadata"),
-        (lambda m: setattr(next(iter(m.storage_data.values())), "relative_path", "../x"), "invalid place in the metadata: byte 0 of ../x"),
+        (
+            lambda m: setattr(next(iter(m.storage_data.values())), "relative_path", "../x"),
+            "invalid place in the metadata: byte 0 of ../x",
+        ),
     ],
 )
 def test_distributed_metadata_that_lies(tmp_path: Path, edit: Any, said: str) -> None:
@@ -470,13 +534,19 @@ def test_classes_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     model, optimizer = trained()
     state = gone.State()
     state.weights = model.state_dict()
-    torch.save({"state": state, "config": gone.Config(0.5), "optimizer": optimizer}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+    torch.save(
+        {"state": state, "config": gone.Config(0.5), "optimizer": optimizer},
+        tmp_path / "x.pt",
+        _use_new_zipfile_serialization=zipped,
+    )
     monkeypatch.delitem(sys.modules, "gone")
     saved = read_saved(tmp_path / "x.pt", trust=True)
     assert saved.content["config"].lr == 0.5
     assert [p.what[:7] for p in health(tmp_path / "x.pt").problems] == ["refused"]
     assert health(tmp_path / "x.pt", trust=True).finite
-    assert {t.name for t in health(tmp_path / "x.pt", trust=True).tensors} > {f"state.weights.{k}" for k in model.state_dict()}
+    assert {t.name for t in health(tmp_path / "x.pt", trust=True).tensors} > {
+        f"state.weights.{k}" for k in model.state_dict()
+    }
     fresh = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
     account = load_saved(StepRunner(TrainStep(fresh, torch.optim.Adam(fresh.parameters()), None)), saved)
     assert account.fitted[:2] == ["model: 4 of 4 tensors from state.weights", "optimizer: from optimizer"]
@@ -508,13 +578,20 @@ def test_distributed_metadata_is_not_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["os.mkdir", "FileSystemWriter", "json.loads"])
-def test_distributed_metadata_reaches_nothing_through_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_distributed_metadata_reaches_nothing_through_a_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """What the modules of torch's metadata import, also by a name with dots, is refused like any other class."""
     monkeypatch.chdir(tmp_path)
-    words = [b"\x8c" + bytes([len(w)]) + w for w in (b"torch.distributed.checkpoint.filesystem", name.encode(), b"it_ran")]
+    words = [
+        b"\x8c" + bytes([len(w)]) + w for w in (b"torch.distributed.checkpoint.filesystem", name.encode(), b"it_ran")
+    ]
     Path(".metadata").write_bytes(b"\x80\x04" + words[0] + words[1] + b"\x93" + words[2] + b"\x85R.")
     Path("__0_0.distcp").touch()
-    assert f"refused: the metadata requires torch.distributed.checkpoint.filesystem.{name}" in health(tmp_path).problems[0].what
+    assert (
+        f"refused: the metadata requires torch.distributed.checkpoint.filesystem.{name}"
+        in health(tmp_path).problems[0].what
+    )
     assert not Path("it_ran").exists()
 
 
@@ -554,7 +631,9 @@ def test_the_first_of_several_tensors_in_a_distributed_file(tmp_path: Path) -> N
     assert {t.name: t.max_abs for t in health(tmp_path).tensors} == {f"w{i}": float(i) for i in range(4)}
 
 
-_LEGACY = b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\x02M\xe9\x03." + b"\x80\x02}."  # what comes before the content
+_LEGACY = (
+    b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + b"\x80\x02M\xe9\x03." + b"\x80\x02}."
+)  # what comes before the content
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -563,10 +642,21 @@ def test_sparse_and_quantized_tensors(tmp_path: Path, zipped: bool) -> None:
     bad = torch.diag(torch.tensor([1.0, 2.0, math.nan]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        state = {"coo": bad.to_sparse(), "csr": bad.to_sparse_csr(), "csc": bad.to_sparse_csc(), "bsr": bad.to_sparse_bsr((1, 1))}
+        state = {
+            "coo": bad.to_sparse(),
+            "csr": bad.to_sparse_csr(),
+            "csc": bad.to_sparse_csc(),
+            "bsr": bad.to_sparse_bsr((1, 1)),
+        }
         torch.save(state, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
-        torch.save({"q": torch.quantize_per_tensor(bad, 0.1, 0, torch.qint8)}, tmp_path / "q.pt", _use_new_zipfile_serialization=zipped)
-    assert {t.name: (t.numel, t.nan, t.max_abs) for t in health(tmp_path / "x.pt").tensors} == dict.fromkeys(state, (3, 1, 2.0))
+        torch.save(
+            {"q": torch.quantize_per_tensor(bad, 0.1, 0, torch.qint8)},
+            tmp_path / "q.pt",
+            _use_new_zipfile_serialization=zipped,
+        )
+    assert {t.name: (t.numel, t.nan, t.max_abs) for t in health(tmp_path / "x.pt").tensors} == dict.fromkeys(
+        state, (3, 1, 2.0)
+    )
     assert health(tmp_path / "q.pt").problems[0].what == "it holds quantized tensors, which are not checked"
 
 
@@ -574,16 +664,28 @@ def test_sparse_and_quantized_tensors(tmp_path: Path, zipped: bool) -> None:
     ("data", "said"),
     [
         (b"hello", "not a torch checkpoint: neither a zip archive nor a pickle; it begins with b'hello'"),
-        (b"root:x:0:0:root:/root\n" * 9, "not a torch checkpoint: neither a zip archive nor a pickle; it begins with b'root:x:0:0:root:'"),
+        (
+            b"root:x:0:0:root:/root\n" * 9,
+            "not a torch checkpoint: neither a zip archive nor a pickle; it begins with b'root:x:0:0:root:'",
+        ),
         (bytes(4096), "only zeros: the 4096 bytes of the file were never written"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
         (pickle.dumps({"a": 1}, protocol=4), "a pickle of protocol 4 that torch.save did not write: if"),
-        (pickle.dumps({"a": torch.ones(3)}, protocol=4), "requires torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes"),
-        (pickle.dumps({"a": torch.ones(3)}, protocol=2), "a pickle of protocol 2 that torch.save did not write and that requires torch"),
+        (
+            pickle.dumps({"a": torch.ones(3)}, protocol=4),
+            "requires torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes",
+        ),
+        (
+            pickle.dumps({"a": torch.ones(3)}, protocol=2),
+            "a pickle of protocol 2 that torch.save did not write and that requires torch",
+        ),
         (_LEGACY + b"\x80\x02" + b"(" * 3_000_000, "it opens too many containers without filling them"),
         (_LEGACY + b"\x80\x02" + b"]" * 3_000_000, "it opens too many containers without filling them"),
         (_LEGACY + b"\x80\x02]q\x00h\x00a." + b"\x80\x02].", "no tensors in this file"),
-        (_LEGACY + b"\x80\x02]q\x00" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(60)) + b".\x80\x02].", "no tensors in this file"),
+        (
+            _LEGACY + b"\x80\x02]q\x00" + b"".join(b"](h%ch%ceq%c" % (i, i, i + 1) for i in range(60)) + b".\x80\x02].",
+            "no tensors in this file",
+        ),
     ],
     ids=[f"kind{i}" for i in range(11)],  # made of megabytes they would take minutes
 )
@@ -598,7 +700,11 @@ def test_a_pickle_has_a_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """What stands beside the tensors is read up to a bound, in both of torch's formats."""
     monkeypatch.setattr("postmortem.checkpoints.formats.shared.restricted_pickle._READS", 10_000)
     for zipped in (True, False):
-        torch.save({"w": torch.ones(1), "history": list(range(300, 10_300))}, tmp_path / "x.pt", _use_new_zipfile_serialization=zipped)
+        torch.save(
+            {"w": torch.ones(1), "history": list(range(300, 10_300))},
+            tmp_path / "x.pt",
+            _use_new_zipfile_serialization=zipped,
+        )
         assert "holds too much data besides the tensors" in health(tmp_path / "x.pt").problems[0].what
 
 
@@ -666,7 +772,10 @@ def test_missing_shard(tmp_path: Path) -> None:
     assert "model-00002" in health(path).problems[0].path
     assert "missing" in health(path).problems[0].what
     model, _ = trained()
-    with pytest.raises(ReplayError, match=r"trainable weights of .* are missing in model: .*model-00002-of-00002.safetensors: missing: an index"):
+    with pytest.raises(
+        ReplayError,
+        match=r"trainable weights of .* are missing in model: .*model-00002-of-00002.safetensors: missing: an index",
+    ):
         load_saved(StepRunner(TrainStep(model, None, None)), read_saved(path))
 
 
@@ -684,7 +793,9 @@ def test_prefixes(tmp_path: Path, prefix: str) -> None:
 def test_averaged_weights_are_not_taken_for_the_trained_ones(tmp_path: Path) -> None:
     """Beside a model its moving average is left alone."""
     model, optimizer = trained()
-    torch.save({"ema": {k: v * 0 for k, v in model.state_dict().items()}, "model": model.state_dict()}, tmp_path / "x.pt")
+    torch.save(
+        {"ema": {k: v * 0 for k, v in model.state_dict().items()}, "model": model.state_dict()}, tmp_path / "x.pt"
+    )
     fresh = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
     load_saved(StepRunner(TrainStep(fresh, optimizer, None)), read_saved(tmp_path / "x.pt"))
     assert torch.equal(fresh[0].weight, model[0].weight)
@@ -718,10 +829,16 @@ def test_scheduler_scaler_and_random_states(tmp_path: Path) -> None:
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     scheduler.last_epoch = 5
-    states = {"torch_rng_state": torch.get_rng_state(), "numpy_rng": np.random.get_state(), "python_rng": random.getstate()}
+    states = {
+        "torch_rng_state": torch.get_rng_state(),
+        "numpy_rng": np.random.get_state(),
+        "python_rng": random.getstate(),
+    }
     torch.save(content(lr_scheduler=scheduler.state_dict(), scaler=scaler.state_dict(), **states), tmp_path / "x.pt")
     want = torch.rand(1), np.random.rand(), random.random()
-    runner = StepRunner(TrainStep(model, optimizer, None, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3), scaler=True))
+    runner = StepRunner(
+        TrainStep(model, optimizer, None, scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3), scaler=True)
+    )
     account = load_saved(runner, read_saved(tmp_path / "x.pt"))
     account.rng.restore()
     assert (torch.rand(1), np.random.rand(), random.random()) == want
@@ -735,7 +852,10 @@ def test_optimizer_state_by_name(tmp_path: Path) -> None:
     model, optimizer = trained()
     by_name = dict(zip(dict(model.named_parameters()), optimizer.state_dict()["state"].values(), strict=True))
     groups = [{**optimizer.state_dict()["param_groups"][0], "params": list(by_name)}]
-    torch.save({"model": model.state_dict(), "optim": {"state": dict(reversed(by_name.items())), "param_groups": groups}}, tmp_path / "x.pt")
+    torch.save(
+        {"model": model.state_dict(), "optim": {"state": dict(reversed(by_name.items())), "param_groups": groups}},
+        tmp_path / "x.pt",
+    )
     fresh = torch.optim.Adam(model.parameters())
     load_saved(StepRunner(TrainStep(model, fresh, None)), read_saved(tmp_path / "x.pt"))
     assert torch.equal(fresh.state[model[2].weight]["exp_avg"], optimizer.state[model[2].weight]["exp_avg"])
@@ -752,10 +872,16 @@ def _safetensors(header: Any, data: bytes = b"") -> bytes:
         [1, 2],
         {},
         {"w": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}},
-        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}, "v": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
+        {
+            "w": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]},
+            "v": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+        },
         {"w": {"dtype": "F32", "shape": [10**9, 10**9], "data_offsets": [0, 4]}},
         {"w": {"dtype": 3, "shape": "a", "data_offsets": [0]}},
-        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, "v": {"dtype": "U8", "shape": [2], "data_offsets": [2, 4]}},
+        {
+            "w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+            "v": {"dtype": "U8", "shape": [2], "data_offsets": [2, 4]},
+        },
         {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 2**70]}},
         {"w": 7},
     ],
@@ -769,7 +895,10 @@ def test_a_safetensors_header_that_lies(tmp_path, header):
     assert seen.problems[0].what
 
 
-@pytest.mark.parametrize(("text", "said"), [('{"w": 1, "w": 2}', "lists w twice"), ("[" * 100_000, "not valid JSON"), ("{", "not valid JSON")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [('{"w": 1, "w": 2}', "lists w twice"), ("[" * 100_000, "not valid JSON"), ("{", "not valid JSON")],
+)
 def test_a_safetensors_header_that_is_no_table(tmp_path, text, said):
     """Names given twice, brackets without end and cut JSON are told as what they are."""
     path = tmp_path / "model.safetensors"
@@ -780,7 +909,10 @@ def test_a_safetensors_header_that_is_no_table(tmp_path, text, said):
 def test_a_dtype_that_nobody_knows(tmp_path):
     """A tensor of a type that cannot be judged is named; the others are looked at."""
     path = tmp_path / "model.safetensors"
-    table = {"w": {"dtype": "Q9", "shape": [1], "data_offsets": [0, 4]}, "v": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}}
+    table = {
+        "w": {"dtype": "Q9", "shape": [1], "data_offsets": [0, 4]},
+        "v": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]},
+    }
     path.write_bytes(_safetensors(table, bytes(8)))
     seen = health(path)
     assert ([t.name for t in seen.tensors], seen.finite) == (["v"], None)
@@ -800,7 +932,9 @@ def test_a_packed_pickle_is_not_unpacked(tmp_path):
     assert peak < 10_000_000
 
 
-@pytest.mark.parametrize("index", [[], {"weight_map": []}, {"weight_map": {"a": "../outside.bin", "b": 1, "c": "/outside.bin", "d": None}}])
+@pytest.mark.parametrize(
+    "index", [[], {"weight_map": []}, {"weight_map": {"a": "../outside.bin", "b": 1, "c": "/outside.bin", "d": None}}]
+)
 def test_an_index_that_names_no_shards_of_its_folder(tmp_path, index):
     """What leads out of the folder, or is no name, is not opened; the folder has no weights then."""
     torch.save({"w": torch.ones(1)}, tmp_path / "outside.bin")
@@ -840,7 +974,9 @@ def test_a_count_of_the_optimizer_that_is_no_number(tmp_path, step):
         (None, "broken", "it is for base_lrs None, the recipe's optimizer has 1"),
     ],
 )
-def test_state_of_another_kind_is_told_and_not_loaded(tmp_path: Path, optimizer: str | None, scheduler: str | None, said: str) -> None:
+def test_state_of_another_kind_is_told_and_not_loaded(
+    tmp_path: Path, optimizer: str | None, scheduler: str | None, said: str
+) -> None:
     """What torch would load and stumble over later is refused with the reason; optimizer and scheduler go on from fresh."""
     model, own = trained()
     weights, biases = [model[0].weight, model[2].weight], [model[0].bias, model[2].bias]
@@ -852,7 +988,12 @@ def test_state_of_another_kind_is_told_and_not_loaded(tmp_path: Path, optimizer:
         "cosine": torch.optim.lr_scheduler.CosineAnnealingLR(own, 9).state_dict(),
         "broken": {**torch.optim.lr_scheduler.StepLR(own, 3).state_dict(), "base_lrs": None},
     }
-    content = {"model": model.state_dict(), "optimizer": optimizers[optimizer].state_dict(), "scheduler": schedulers[scheduler], "step": 1}
+    content = {
+        "model": model.state_dict(),
+        "optimizer": optimizers[optimizer].state_dict(),
+        "scheduler": schedulers[scheduler],
+        "step": 1,
+    }
     torch.save(content, tmp_path / "x.pt")
     fresh = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
     adam = torch.optim.Adam(fresh.parameters())
@@ -869,7 +1010,12 @@ def test_accelerate_keeps_the_random_states_in_a_pickle(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     folder.mkdir()
     torch.save({"w": torch.ones(2)}, folder / "pytorch_model.bin")
-    states = {"step": 3, "random_state": random.getstate(), "numpy_random_seed": np.random.get_state(), "torch_manual_seed": torch.get_rng_state()}
+    states = {
+        "step": 3,
+        "random_state": random.getstate(),
+        "numpy_random_seed": np.random.get_state(),
+        "torch_manual_seed": torch.get_rng_state(),
+    }
     torch.save(states, folder / "random_states_0.pkl")
     saved = read_saved(folder)
     assert find_rng(saved.content).names() == ["cpu", "numpy", "python"]

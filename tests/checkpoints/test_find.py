@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from postmortem.checkpoints.find import by_epochs, checkpoints_of, find_checkpoints, shown, step_in, step_in_name, step_of
+from postmortem.checkpoints.find import (
+    by_epochs,
+    checkpoints_of,
+    find_checkpoints,
+    shown,
+    step_in,
+    step_in_name,
+    step_of,
+)
 from postmortem.core.model import Checkpoint
 
 
@@ -125,7 +133,16 @@ def test_step_in_nested_state() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ['{"step": NaN}', '{"step": Infinity}', '{"step": 1.5}', '{"step": true}', '{"step": [1]}', "[" * 50_000, '{"step": ' + "9" * 5000 + "}"]
+    "text",
+    [
+        '{"step": NaN}',
+        '{"step": Infinity}',
+        '{"step": 1.5}',
+        '{"step": true}',
+        '{"step": [1]}',
+        "[" * 50_000,
+        '{"step": ' + "9" * 5000 + "}",
+    ],
 )
 def test_a_state_file_that_tells_no_step(tmp_path, text):
     """A step that is no whole number, or JSON that cannot be read, costs the step alone."""

@@ -82,7 +82,10 @@ def test_empty_folder(postmortem, tmp_path):
     assert "no training log found" in called.err
 
 
-@pytest.mark.parametrize("option", [["--select", "NAN9"], ["--ignore", "nan-onst"], ["--role", "x"], ["--role", "x=los"], ["--format", "yaml"]])
+@pytest.mark.parametrize(
+    "option",
+    [["--select", "NAN9"], ["--ignore", "nan-onst"], ["--role", "x"], ["--role", "x=los"], ["--format", "yaml"]],
+)
 def test_bad_options(postmortem, tmp_path, option):
     """A selector, role or format that does not exist: one line, exit code 2."""
     (tmp_path / "train.out").write_text("step=1 loss=1.0\n")
@@ -112,7 +115,9 @@ def test_wandb_of_seven_bytes(postmortem, tmp_path):
 
 def test_utf16_text(postmortem, tmp_path):
     """A log in UTF-16 is read like any other."""
-    (tmp_path / "train.log").write_bytes("".join(f"step: {i} loss: {2.0 - i / 100}\n" for i in range(100)).encode("utf-16"))
+    (tmp_path / "train.log").write_bytes(
+        "".join(f"step: {i} loss: {2.0 - i / 100}\n" for i in range(100)).encode("utf-16")
+    )
     called = postmortem("scan", tmp_path, "--format", "json")
     run = json.loads(called.out)["runs"][0]
     assert run["steps"] == {"first": 0, "last": 99}
@@ -131,11 +136,19 @@ def test_closed_pipe_is_no_error(tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="redirections of a POSIX shell")
 @pytest.mark.parametrize(
     ("redirection", "code", "told"),
-    [(">&-", 0, ""), ("2>&-", 0, ""), (">&- 2>&-", 0, ""), (">/dev/full", 2, "No space left on device"), ("2>/dev/full", 0, "")],
+    [
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">&- 2>&-", 0, ""),
+        (">/dev/full", 2, "No space left on device"),
+        ("2>/dev/full", 0, ""),
+    ],
 )
 def test_output_that_goes_nowhere(redirection, code, told):
     """A closed stdout or stderr is no error, a full disk is one; neither is a traceback."""
-    result = subprocess.run(f"{sys.executable} -m postmortem rules {redirection}", shell=True, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        f"{sys.executable} -m postmortem rules {redirection}", shell=True, capture_output=True, text=True, check=False
+    )
     assert (result.returncode, result.stderr.count("\n")) == (code, 1 if told else 0)
     assert told in result.stderr
 
@@ -144,7 +157,12 @@ def test_output_that_goes_nowhere(redirection, code, told):
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 def test_an_error_that_nobody_can_be_told(redirection):
     """The exit code says it where stderr is closed or full."""
-    assert subprocess.run(f"{sys.executable} -m postmortem scan /nowhere {redirection}", shell=True, check=False).returncode == 2
+    assert (
+        subprocess.run(
+            f"{sys.executable} -m postmortem scan /nowhere {redirection}", shell=True, check=False
+        ).returncode
+        == 2
+    )
 
 
 def test_a_fault_of_postmortem_is_one_line(postmortem, monkeypatch):
@@ -186,7 +204,10 @@ def test_show_and_baseline_of_nothing(postmortem, tmp_path):
     """An empty folder is no run: to show it or to compare with it is exit code 2."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "train.out").write_text("".join(f"step={i} loss={1 / (i + 1):.4f}\n" for i in range(50)))
-    for called in (postmortem("show", tmp_path / "empty"), postmortem("scan", tmp_path, "--baseline", tmp_path / "empty")):
+    for called in (
+        postmortem("show", tmp_path / "empty"),
+        postmortem("scan", tmp_path, "--baseline", tmp_path / "empty"),
+    ):
         assert (called.code, called.out, called.err.count("\n")) == (2, "", 1)
 
 
@@ -243,7 +264,9 @@ def test_an_unknown_format_names_the_others(postmortem, sample_runs):
     assert called.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("args", [("show", ""), ("compare", "", ""), ("checkpoints", ""), ("replay", ""), ("report", "")])
+@pytest.mark.parametrize(
+    "args", [("show", ""), ("compare", "", ""), ("checkpoints", ""), ("replay", ""), ("report", "")]
+)
 def test_an_empty_path_is_an_unset_variable(postmortem, args):
     """The empty word that an unset shell variable leaves is not taken for the current folder, by no command."""
     called = postmortem(*args)
@@ -283,7 +306,9 @@ def test_names_in_a_checkpoint_do_not_steer_the_terminal(postmortem, tmp_path):
 
 def test_show_cuts_a_tag_of_megabytes(postmortem, tmp_path):
     """A tag that is no name is shown by its beginning and its length; JSON has all of it."""
-    (tmp_path / "metrics.csv").write_text(f"step,loss,{'a' * 100_000}\n" + "".join(f"{i},{1 / i},{i}\n" for i in range(1, 30)))
+    (tmp_path / "metrics.csv").write_text(
+        f"step,loss,{'a' * 100_000}\n" + "".join(f"{i},{1 / i},{i}\n" for i in range(1, 30))
+    )
     assert "a… (100000 characters)" in postmortem("show", tmp_path).out
     assert len(postmortem("show", tmp_path).out) < 2_000
     assert "a" * 100_000 in postmortem("show", tmp_path, "--format", "json").out

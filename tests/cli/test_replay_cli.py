@@ -103,7 +103,12 @@ def test_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "note": "",
     }
     culprit = answer["culprit"]
-    assert (culprit["phase"], culprit["op"], culprit["samples"], Path(culprit["file"]).name) == ("forward", "log", [1], "train.py")
+    assert (culprit["phase"], culprit["op"], culprit["samples"], Path(culprit["file"]).name) == (
+        "forward",
+        "log",
+        [1],
+        "train.py",
+    )
     assert "a word of the user's own" in err
 
 
@@ -111,11 +116,21 @@ def test_text(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """People see the source line in its context, the samples, the fixes, and how faithful the replay was."""
     code, out, _ = call(capsys, "replay", run)
     assert code == 1
-    for part in ("step 12", ">    13 |", "torch.log(x)", "samples at fault (batch indices): 1", "cures    drop_sample", "Fidelity: good", "zeros 3"):
+    for part in (
+        "step 12",
+        ">    13 |",
+        "torch.log(x)",
+        "samples at fault (batch indices): 1",
+        "cures    drop_sample",
+        "Fidelity: good",
+        "zeros 3",
+    ):
         assert part in out, part
 
 
-def test_prose_fits_a_narrow_terminal(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prose_fits_a_narrow_terminal(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Sentences are broken at the width of the terminal and set in; the user's code never is."""
     long = "return TrainStep(model, optimizer, lambda m, x: train.loss_of(m, x) + 0 * len('a string that makes this line a good deal longer'), "
     (tmp_path / "train.py").write_text(TRAIN)
@@ -131,20 +146,30 @@ def test_prose_fits_a_narrow_terminal(run: Path, tmp_path: Path, capsys: pytest.
 
 def test_what_the_step_prints_is_seen_once(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Prints of the user's step go to stderr while the run is rolled forward, and not again in reruns of the step at fault, nor for a script."""
-    (tmp_path / "train.py").write_text(TRAIN.replace("def loss_of(model, x):", "def loss_of(model, x):\n    print('one step')"))
+    (tmp_path / "train.py").write_text(
+        TRAIN.replace("def loss_of(model, x):", "def loss_of(model, x):\n    print('one step')")
+    )
     (tmp_path / "recipe.py").write_text(RECIPE.format(change="pass"))
-    code, out, err = call(capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--repro", tmp_path / "alone", "--format", "json")
+    code, out, err = call(
+        capsys, "replay", run, "--recipe", tmp_path / "recipe.py", "--repro", tmp_path / "alone", "--format", "json"
+    )
     assert (code, json.loads(out)["step"]) == (1, 12)
     assert err.count("one step") == 3  # steps 10 to 12
 
 
-def test_a_recipe_that_changes_the_directory(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_that_changes_the_directory(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Paths on the command line are those of where it was typed, in a second attempt as well."""
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "recipe.py").write_text(RECIPE.format(change="import os; os.chdir(os.path.join(os.path.dirname(__file__), 'elsewhere'))"))
+    (tmp_path / "recipe.py").write_text(
+        RECIPE.format(change="import os; os.chdir(os.path.join(os.path.dirname(__file__), 'elsewhere'))")
+    )
     monkeypatch.chdir(run.parent)
-    code, out, _ = call(capsys, "replay", "run", "--recipe", tmp_path / "recipe.py", "--checkpoint", "run/step_4.pt", "--format", "json")
+    code, out, _ = call(
+        capsys, "replay", "run", "--recipe", tmp_path / "recipe.py", "--checkpoint", "run/step_4.pt", "--format", "json"
+    )
     assert (code, json.loads(out)["culprit"]["step"], Path.cwd()) == (1, 12, run.parent)
 
 
@@ -180,7 +205,9 @@ ASKED = [
 
 
 @pytest.mark.parametrize(("asked", "code", "step", "said"), ASKED)
-def test_step_other_than_the_one_at_fault(run: Path, capsys: pytest.CaptureFixture[str], asked: int, code: int, step: int, said: str) -> None:
+def test_step_other_than_the_one_at_fault(
+    run: Path, capsys: pytest.CaptureFixture[str], asked: int, code: int, step: int, said: str
+) -> None:
     """A --step before the fault ends there; with one after it, or beyond the log, the answer is the fault, and one line says so."""
     got, out, _ = call(capsys, "replay", run, "--checkpoint", run / "step_9.pt", "--step", asked, "--format", "json")
     answer = json.loads(out)
@@ -198,10 +225,14 @@ BEYOND = [
 
 
 @pytest.mark.parametrize(("batches", "said"), BEYOND)
-def test_step_far_beyond_a_finite_log(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], batches: str, said: str) -> None:
+def test_step_far_beyond_a_finite_log(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], batches: str, said: str
+) -> None:
     """A --step that no log vouches for is not rolled to for ever: the line says where the replay ended instead."""
     (tmp_path / "train.py").write_text(TRAIN.replace("if step == 12", "if step == 10**6"))
-    (tmp_path / "recipe.py").write_text(RECIPE.format(change="pass").replace("batches=train.batch", f"batches={batches}"))
+    (tmp_path / "recipe.py").write_text(
+        RECIPE.format(change="pass").replace("batches=train.batch", f"batches={batches}")
+    )
     short = tmp_path / "short"
     short.mkdir()
     (short / "progress.csv").write_text("".join((run / "progress.csv").read_text().splitlines(keepends=True)[:10]))
@@ -214,14 +245,26 @@ def test_step_far_beyond_a_finite_log(run: Path, tmp_path: Path, capsys: pytest.
 
 BAD = {
     "recipe raises": ("raise KeyError('lr')", [], "KeyError: 'lr' at recipe.py:13"),
-    "wrong shapes": ("model = train.torch.nn.Linear(4, 1)", [], "weight is (1, 3) in the checkpoint and (1, 4) in the model"),
+    "wrong shapes": (
+        "model = train.torch.nn.Linear(4, 1)",
+        [],
+        "weight is (1, 3) in the checkpoint and (1, 4) in the model",
+    ),
     "missing weights": (
         "model.add_module('more', train.torch.nn.Linear(2, 2))",
         [],
         "trainable weights of the recipe's model are missing in model: more.weight",
     ),
-    "batches end": ("return TrainStep(model, optimizer, train.loss_of, batches=iter([train.batch(10)]))", [], "batches end before step 11"),
-    "no scalar": ("return TrainStep(model, optimizer, lambda m, x: m(x), batches=train.batch)", [], "must return a scalar loss"),
+    "batches end": (
+        "return TrainStep(model, optimizer, train.loss_of, batches=iter([train.batch(10)]))",
+        [],
+        "batches end before step 11",
+    ),
+    "no scalar": (
+        "return TrainStep(model, optimizer, lambda m, x: m(x), batches=train.batch)",
+        [],
+        "must return a scalar loss",
+    ),
     "step raises": (
         "return TrainStep(model, optimizer, lambda m, x: 1 / 0, batches=train.batch)",
         [],
@@ -232,8 +275,16 @@ BAD = {
         [],
         "step 10 of the replay ran out of memory",
     ),
-    "no batch": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']))", [], "the step has no batch: set batches=… in the TrainStep"),
-    "batches of None": ("return TrainStep(model, optimizer, lambda m, x: m(x['a']), batches=lambda s: None)", [], "batches returned None"),
+    "no batch": (
+        "return TrainStep(model, optimizer, lambda m, x: m(x['a']))",
+        [],
+        "the step has no batch: set batches=… in the TrainStep",
+    ),
+    "batches of None": (
+        "return TrainStep(model, optimizer, lambda m, x: m(x['a']), batches=lambda s: None)",
+        [],
+        "batches returned None",
+    ),
     "batches fail in torch": (
         "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.zeros(3).__getitem__)",
         [],
@@ -262,7 +313,11 @@ BAD = {
     "memory of the recipe": ("train.torch.empty(10**15)", [], "the recipe recipe.py ran out of memory at recipe.py:13"),
     "no train step": ("return None", [], "must return a postmortem.TrainStep, not NoneType"),
     "checkpoint after the onset": ("pass", ["--checkpoint", "step_14.pt"], "is of step 14, not before step 12"),
-    "step before the checkpoint": ("pass", ["--checkpoint", "step_9.pt", "--step", "7"], "is of step 9, not before step 7"),
+    "step before the checkpoint": (
+        "pass",
+        ["--checkpoint", "step_9.pt", "--step", "7"],
+        "is of step 9, not before step 7",
+    ),
     "step before all checkpoints": ("pass", ["--step", "2"], "no checkpoint before step 2: the earliest is"),
     "no such device": ("pass", ["--device", "cuda:99"], "no such device: 'cuda:99'"),
     "no device at all": ("pass", ["--device", "abacus"], "no such device: 'abacus'"),
@@ -286,7 +341,9 @@ def test_bad_input_is_one_line(run: Path, tmp_path: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize("args", [["nowhere"], ["--recipe", "nothing.py"], ["--recipe", "recipe.py:other"]])
-def test_bad_arguments(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: list[str]) -> None:
+def test_bad_arguments(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, args: list[str]
+) -> None:
     """A target, a recipe file or a function that does not exist is one line, exit code 2."""
     monkeypatch.chdir(run.parent)
     code, _, err = call(capsys, "replay", *(args if args[0] == "nowhere" else [run, *args]))
@@ -340,7 +397,12 @@ def test_what_changed_is_told_of_the_weights(tmp_path: Path, capsys: pytest.Capt
     """Moments of an optimizer change by their own size every time: they are named where they leap; a record is no weight."""
     for step, moment in ((1, 1.0), (2, 3.0), (3, 1e6)):
         state = {0: {"step": torch.tensor(float(step)), "exp_avg_sq": torch.full((4,), moment)}}
-        saved = {"model": {"w": torch.full((4,), 1.0 + step)}, "optimizer": {"state": state}, "best_loss": torch.tensor(1e9 / step), "step": step}
+        saved = {
+            "model": {"w": torch.full((4,), 1.0 + step)},
+            "optimizer": {"state": state},
+            "best_loss": torch.tensor(1e9 / step),
+            "step": step,
+        }
         torch.save(saved, tmp_path / f"step_{step}.pt")
     _, out, _ = call(capsys, "checkpoints", tmp_path)
     assert [line.split("norm ")[1] for line in out.splitlines() if "norm " in line] == ["4", "6", "8"]
@@ -379,7 +441,9 @@ def test_sample_run(capsys: pytest.CaptureFixture[str]) -> None:
     """The command that a scan of the sample run prints, pasted, names the planted line and the cure."""
     sample = Path(__file__).parents[2] / "sample_runs" / "nan-log-of-zero"
     _, out, _ = call(capsys, "scan", sample, "--format", "json")
-    command = next(line for line in json.loads(out)["runs"][0]["diagnosis"]["next"] if line.startswith("postmortem replay"))
+    command = next(
+        line for line in json.loads(out)["runs"][0]["diagnosis"]["next"] if line.startswith("postmortem replay")
+    )
     code, out, _ = call(capsys, *shlex.split(command)[1:], "--format", "json")
     found = json.loads(out)["culprit"]
     assert code == 1
@@ -387,7 +451,9 @@ def test_sample_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert {f["name"] for f in found["fixes"] if f["cured"]} == {"drop_sample", "eps"}
 
 
-def test_interrupt_that_hit_an_import(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_that_hit_an_import(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Ctrl-C over which the tidying up stumbled is told as one, not as a fault of ours."""
 
     def stumbles(*_: object, **__: object) -> None:
@@ -401,7 +467,9 @@ def test_interrupt_that_hit_an_import(run: Path, capsys: pytest.CaptureFixture[s
     assert (code, out, err.strip()) == (130, "", "postmortem: interrupted")
 
 
-def test_an_error_that_was_raised_from_itself(run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_was_raised_from_itself(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A chain of causes without an end is one line as well."""
 
     def itself(*_: object, **__: object) -> None:
@@ -419,7 +487,18 @@ def test_only_the_answer_is_on_stdout(run: Path, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     writes = "import sys, ctypes; os.write(1, b'raw'); os.system('echo child'); ctypes.CDLL(None).puts(b'from C'); sys.__stdout__.write('buffered')"
     (tmp_path / "recipe.py").write_text(RECIPE.format(change=writes))
-    command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py"), "--no-fix", "--format", "json"]
+    command = [
+        sys.executable,
+        "-m",
+        "postmortem",
+        "replay",
+        str(run),
+        "--recipe",
+        str(tmp_path / "recipe.py"),
+        "--no-fix",
+        "--format",
+        "json",
+    ]
     buffered = {k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=buffered)
     assert (done.returncode, json.loads(done.stdout)["step"]) == (1, 12)
@@ -436,7 +515,10 @@ def test_a_working_directory_that_is_gone(run: Path, tmp_path: Path, command: st
     code += f"from postmortem.cli.main import main; main([{command!r}, {str(run)!r}])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"postmortem: {command}: the working directory is gone, and torch needs one: cd to a folder that exists\n"
+    assert (
+        done.stderr
+        == f"postmortem: {command}: the working directory is gone, and torch needs one: cd to a folder that exists\n"
+    )
 
 
 @pytest.mark.parametrize(("then", "code"), [("pass", 1), ("raise ValueError", 2)])
@@ -445,7 +527,16 @@ def test_a_thread_that_never_ends(run: Path, tmp_path: Path, then: str, code: in
     (tmp_path / "train.py").write_text(TRAIN)
     start = "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start(); "
     (tmp_path / "recipe.py").write_text(RECIPE.format(change=start + then))
-    command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py"), "--no-fix"]
+    command = [
+        sys.executable,
+        "-m",
+        "postmortem",
+        "replay",
+        str(run),
+        "--recipe",
+        str(tmp_path / "recipe.py"),
+        "--no-fix",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code
     assert ("Culprit: " in done.stdout) == (code == 1)

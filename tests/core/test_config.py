@@ -11,7 +11,9 @@ from postmortem.detectors.loss_spike import LossSpike
 
 def test_settings_are_read(tmp_path):
     """The nearest pyproject.toml counts; one selector may stand without a list."""
-    (tmp_path / "pyproject.toml").write_text('[tool.postmortem]\nselect = "NAN"\nignore = ["SYS"]\nfail-on = "warning"\n')
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.postmortem]\nselect = "NAN"\nignore = ["SYS"]\nfail-on = "warning"\n'
+    )
     (tmp_path / "sub").mkdir()
     config = load_config(tmp_path / "sub")
     assert (config.select, config.ignore, config.fail_on) == (("NAN",), ("SYS",), "warning")
@@ -22,7 +24,10 @@ def test_settings_are_read(tmp_path):
     [
         "tool = 3",
         "[tool]\npostmortem = 3",
-        *(f"[tool.postmortem]\n{line}" for line in ("select = 3", "ignore = [1]", "fail-on = [1]", "roles = 3", "roles = {a = 3}", "detectors = 4")),
+        *(
+            f"[tool.postmortem]\n{line}"
+            for line in ("select = 3", "ignore = [1]", "fail-on = [1]", "roles = 3", "roles = {a = 3}", "detectors = 4")
+        ),
         "[tool.postmortem.detectors]\nloss-spike = 4",
         "[tool.postmortem]\njunk = 1",
         "[tool",

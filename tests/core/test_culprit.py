@@ -28,7 +28,9 @@ def test_a_culprit_is_strict_json_with_all_its_fields():
 def test_the_answer_of_a_replay_is_the_documented_object():
     """The culprit in it is the culprit's own JSON."""
     found = Culprit(cause="none", phase="none", how=("nothing",))
-    answer = ReplayResult(target="run", recipe="r.py", checkpoint="c.pt", step=3, fidelity=Fidelity(ok=True), culprit=found)
+    answer = ReplayResult(
+        target="run", recipe="r.py", checkpoint="c.pt", step=3, fidelity=Fidelity(ok=True), culprit=found
+    )
     value = answer.as_json()
     assert list(value) == ["schema_version", "target", "step", "fidelity", "culprit", "next"]
     assert (value["step"], value["fidelity"]["ok"], value["culprit"]) == (3, True, found.as_json())

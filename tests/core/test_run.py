@@ -75,7 +75,9 @@ def test_a_row_out_of_order_is_no_restart():
 
 def test_counters_do_not_make_restarts():
     """Where tags with a role go on, a counter that goes back once is no restart."""
-    rows = [(t, s, 1.0) for s in range(0, 50, 10) for t in ("loss", "preemption_count")] + [("preemption_count", 20, 1.0)]
+    rows = [(t, s, 1.0) for s in range(0, 50, 10) for t in ("loss", "preemption_count")] + [
+        ("preemption_count", 20, 1.0)
+    ]
     assert View(make_run(("csv", rows))).restarts == []
 
 
@@ -91,11 +93,17 @@ def test_one_number_from_two_sources_counts_once():
 
 def test_different_losses_stay_apart():
     """Two losses of different value in two sources are two series."""
-    run = make_run(("tensorboard", [("loss_a", s, 1.0) for s in range(9)]), ("text", [("loss_b", s, 3.0) for s in range(9)]))
+    run = make_run(
+        ("tensorboard", [("loss_a", s, 1.0) for s in range(9)]), ("text", [("loss_b", s, 3.0) for s in range(9)])
+    )
     assert len(View(run).series) == 2
 
 
-@given(st.lists(st.tuples(st.sampled_from(["loss", "lr", "x"]), st.integers(-(2**63), 2**63 - 1), st.floats()), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["loss", "lr", "x"]), st.integers(-(2**63), 2**63 - 1), st.floats()), max_size=60
+    )
+)
 def test_any_points_make_a_run(rows):
     """Whatever the steps and values: every row is in the frame, series have rising steps, segments never fall."""
     run = make_run(("csv", rows))

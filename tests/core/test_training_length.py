@@ -20,7 +20,18 @@ def view(epochs, config, facts=None):
     points = builder.build()
     readings = [Reading(source="csv", path="log.csv", facts=facts or {})]
     streams = [Stream("csv", "a", points, *segments(points))]
-    return View(Run(name="a", path=Path("a"), streams=streams, event_list=[], problems=[], sources=[], config=config, readings=readings))
+    return View(
+        Run(
+            name="a",
+            path=Path("a"),
+            streams=streams,
+            event_list=[],
+            problems=[],
+            sources=[],
+            config=config,
+            readings=readings,
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,4 +56,7 @@ def test_settings_that_are_no_plan(value):
 
 def test_what_a_file_says_of_itself_comes_first():
     """Of the plan that a log announces, the steps that were logged since count."""
-    assert str(plan_of(view([0], {"max_steps": 500}, {"plan": {"done": 30, "planned": 50, "unit": "step"}}))) == "at step 40 of 50"
+    assert (
+        str(plan_of(view([0], {"max_steps": 500}, {"plan": {"done": 30, "planned": 50, "unit": "step"}})))
+        == "at step 40 of 50"
+    )

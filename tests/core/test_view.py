@@ -14,7 +14,9 @@ from postmortem.core.view import View
 
 
 def series(tag: str, role: str | None, source: str, values: list[float], rank: int = -1) -> Series:
-    return Series(tag, role, rank, source, np.arange(len(values)), np.array(values, float), np.full(len(values), np.nan))
+    return Series(
+        tag, role, rank, source, np.arange(len(values)), np.array(values, float), np.full(len(values), np.nan)
+    )
 
 
 def test_one_quantity_of_two_sources_is_one_series():
@@ -34,7 +36,11 @@ def test_thousands_of_tags_are_not_compared_pair_by_pair(monkeypatch, sources):
     asked = []
     plain = merge.same_quantity
     monkeypatch.setattr(merge, "same_quantity", lambda a, b: asked.append(None) or plain(a, b))
-    found = [series(f"{s}/layer{i}", "layer_grad_norm", f"source{s}", [i, i + 1.0]) for s in range(sources) for i in range(3000)]
+    found = [
+        series(f"{s}/layer{i}", "layer_grad_norm", f"source{s}", [i, i + 1.0])
+        for s in range(sources)
+        for i in range(3000)
+    ]
     found += [series(f"key{i}", None, "text", [1.0]) for i in range(3000)]
     assert len(merge.merged(found)) == 6000
     assert len(asked) < 3 * len(found)
@@ -42,7 +48,15 @@ def test_thousands_of_tags_are_not_compared_pair_by_pair(monkeypatch, sources):
 
 def test_numbers_of_the_configuration():
     """By the last part of the key, in the order of the names asked for; W&B's wrapping and numbers in quotes are seen through."""
-    config = {"optimizer.lr": "3e-4", "Trainer/Max_Steps": {"value": 100}, "lr": 0.1, "epochs": True, "a.b": None, "n": 10**400, "m": float("nan")}
+    config = {
+        "optimizer.lr": "3e-4",
+        "Trainer/Max_Steps": {"value": 100},
+        "lr": 0.1,
+        "epochs": True,
+        "a.b": None,
+        "n": 10**400,
+        "m": float("nan"),
+    }
     run = Run(name="a", path=Path("a"), streams=[], event_list=[], problems=[], sources=[], config=config)
     seen = View(run).settings("max_steps", "lr", "epochs", "b", "n", "m", "missing")
     assert list(seen) == [("Trainer/Max_Steps", 100.0), ("optimizer.lr", 3e-4), ("lr", 0.1)]

@@ -18,7 +18,21 @@ from tests.cases import cases
 
 ALL = list(DETECTORS)
 LAYERS = ("grad_norm/layer1", "grad_norm/layer2", "grad_norm/layer3")
-TAGS = ("loss", "val_loss", "grad_norm", *LAYERS, "lr", "loss_scale", "throughput", "step_time", "data_time", "gpu_mem_gb", "acc", "val_acc", "x")
+TAGS = (
+    "loss",
+    "val_loss",
+    "grad_norm",
+    *LAYERS,
+    "lr",
+    "loss_scale",
+    "throughput",
+    "step_time",
+    "data_time",
+    "gpu_mem_gb",
+    "acc",
+    "val_acc",
+    "x",
+)
 RNG = np.random.default_rng(1)
 
 
@@ -64,7 +78,14 @@ CASES = degenerate()
 def test_the_docstring_is_a_page(detector):
     """Every page says what, why, how, typical causes, what to try and when it is wrong."""
     page = detector.__doc__ or ""
-    for section in ("What it looks for", "Why it matters", "How", "Typical causes", "What to try", "Known false positives"):
+    for section in (
+        "What it looks for",
+        "Why it matters",
+        "How",
+        "Typical causes",
+        "What to try",
+        "Known false positives",
+    ):
         assert f"{section}:" in page, f"{detector.name} lacks {section!r}"
 
 
@@ -109,7 +130,9 @@ def test_survives_anything(detector, case, view_of):
     before = [(s.step.tobytes(), s.value.tobytes()) for s in view.series]
     first = run(detector, view)
     assert [(s.step.tobytes(), s.value.tobytes()) for s in view.series] == before
-    again = run(detector, view_of(dict.fromkeys(TAGS, CASES[case]), ranks={"step_time": dict.fromkeys(range(3), CASES[case])}))
+    again = run(
+        detector, view_of(dict.fromkeys(TAGS, CASES[case]), ranks={"step_time": dict.fromkeys(range(3), CASES[case])})
+    )
     assert [json.dumps(json_value(f.evidence)) for f in first] == [json.dumps(json_value(f.evidence)) for f in again]
     assert [(f.step, f.tag, f.message) for f in first] == [(f.step, f.tag, f.message) for f in again]
     for f in first:

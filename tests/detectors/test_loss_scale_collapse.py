@@ -20,7 +20,9 @@ def a_scale_that_sinks_slowly(base):
     return base | {"loss_scale": 65536.0 * 0.5 ** (np.arange(N) // 50)}
 
 
-@pytest.mark.parametrize(("first", "settled", "fired"), [(2.0**26, 2.0**17, False), (2.0**16, 2.0**8, False), (2.0**16, 1.0, True)])
+@pytest.mark.parametrize(
+    ("first", "settled", "fired"), [(2.0**26, 2.0**17, False), (2.0**16, 2.0**8, False), (2.0**16, 1.0, True)]
+)
 def test_the_search_for_the_first_loss_scale(first, settled, fired, view_of):
     """Halving from the first step on until a useful scale is found is how a scaler begins; down to 1 is a collapse."""
     values = np.maximum(settled, first * 0.5 ** np.arange(200))

@@ -17,4 +17,7 @@ def a_validation_loss_that_turns(base):
 def both_losses_turn(base):
     """Where the training loss rises too, it is a divergence."""
     rise = np.maximum(1, np.exp((np.arange(N) - 129) / 100))
-    return base | {"train/loss": base["train/loss"] * rise, "val/loss": (np.arange(9, N, 10), base["val/loss"][1] * rise[9::10])}
+    return base | {
+        "train/loss": base["train/loss"] * rise,
+        "val/loss": (np.arange(9, N, 10), base["val/loss"][1] * rise[9::10]),
+    }

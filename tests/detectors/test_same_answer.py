@@ -27,11 +27,15 @@ def as_csv(folder, data, rows):
 
 
 def as_jsonl(folder, data, rows):
-    (folder / "metrics.jsonl").write_text("".join(json.dumps({"step": i, **{k: data[k][i] for k in data}}) + "\n" for i in rows))
+    (folder / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": i, **{k: data[k][i] for k in data}}) + "\n" for i in rows)
+    )
 
 
 def as_text(folder, data, rows):
-    (folder / "train.out").write_text("".join(f"step={i} {' '.join(f'{k}={data[k][i]!r}' for k in data)}\n" for i in rows))
+    (folder / "train.out").write_text(
+        "".join(f"step={i} {' '.join(f'{k}={data[k][i]!r}' for k in data)}\n" for i in rows)
+    )
 
 
 def as_trainer_state(folder, data, rows):

@@ -30,10 +30,21 @@ def wandb_run(exit_code: int | None, ended: str) -> Run:
     points = builder.build()
     reading = Reading(source="wandb", path="run-a.wandb", facts={"exit_code": exit_code})
     streams = [Stream("wandb", "a", points, *segments(points))]
-    return Run(name="a", path=Path("a"), streams=streams, event_list=[], problems=[], sources=[], readings=[reading], ended=ended)
+    return Run(
+        name="a",
+        path=Path("a"),
+        streams=streams,
+        event_list=[],
+        problems=[],
+        sources=[],
+        readings=[reading],
+        ended=ended,
+    )
 
 
-@pytest.mark.parametrize(("exit_code", "ended", "steps"), [(None, "unknown", [49]), (0, "completed", []), (None, "running", [])])
+@pytest.mark.parametrize(
+    ("exit_code", "ended", "steps"), [(None, "unknown", [49]), (0, "completed", []), (None, "running", [])]
+)
 def test_missing_exit_record(exit_code, ended, steps):
     """No exit record and no other end: a silent death at the last step; completed or still running: nothing."""
     found = list(SilentDeath(SilentDeath.Options()).detect(View(wandb_run(exit_code, ended))))

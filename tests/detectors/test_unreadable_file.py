@@ -12,7 +12,9 @@ def a_file_without_permission(base):
     return base
 
 
-@quiet(UnreadableFile, problems=[Problem(path="a", what="a record's checksum does not fit", offset=10, lost="one record")])
+@quiet(
+    UnreadableFile, problems=[Problem(path="a", what="a record's checksum does not fit", offset=10, lost="one record")]
+)
 def one_record_is_lost(base):
     """Damage inside a file is corrupt-record: the rest was read."""
     return base

@@ -27,7 +27,13 @@ def story():
             builder.extend(tag, np.asarray(step, np.int64), np.asarray(value, float), wall_time)
         points = builder.build()
         segment, restarts = segments(points)
-        defaults: dict[str, Any] = {"name": "exp7", "path": Path("runs/exp7"), "event_list": [], "problems": [], "sources": []}
+        defaults: dict[str, Any] = {
+            "name": "exp7",
+            "path": Path("runs/exp7"),
+            "event_list": [],
+            "problems": [],
+            "sources": [],
+        }
         return judge(Run(streams=[Stream("csv", "exp7", points, segment, restarts)], **(defaults | run)))
 
     return make

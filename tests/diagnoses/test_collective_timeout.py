@@ -16,7 +16,9 @@ from tests.diagnoses.cases import quiet, tells
     root="crash",
     step=399,
     ended="crashed",
-    event_list=[Event(kind="nccl-timeout", severity="error", message="nccl-timeout", file="train.err", line=1, step=399)],
+    event_list=[
+        Event(kind="nccl-timeout", severity="error", message="nccl-timeout", file="train.err", line=1, step=399)
+    ],
 )
 def the_message_alone(course):
     return course()
@@ -43,7 +45,12 @@ QUEUED = (
 
 
 def rows(last: dict[int, int]) -> str:
-    return "".join(f"[rank{rank}]: step {step} loss {2 + 1 / (step + rank + 1):.4f}\n" for step in range(31) for rank in last if step <= last[rank])
+    return "".join(
+        f"[rank{rank}]: step {step} loss {2 + 1 / (step + rank + 1):.4f}\n"
+        for step in range(31)
+        for rank in last
+        if step <= last[rank]
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +62,8 @@ def rows(last: dict[int, int]) -> str:
             "rank 2",
         ),
         (
-            rows(dict.fromkeys(range(3), 30)) + "".join(WAITED.format(r) + QUEUED.format(r, 121 if r == 1 else 140) for r in range(3)),
+            rows(dict.fromkeys(range(3), 30))
+            + "".join(WAITED.format(r) + QUEUED.format(r, 121 if r == 1 else 140) for r in range(3)),
             "Rank 1 had queued 121 collectives, the others up to 140. ",
             "rank 1",
         ),
@@ -89,10 +97,14 @@ def test_a_log_for_each_rank(tmp_path):
         waited = WAITED.format(rank).replace("SeqNum=120", f"SeqNum={120 + rank}") if rank != 2 else ""
         (tmp_path / f"train_rank{rank}.out").write_text(steps + waited)
     found = postmortem.scan(tmp_path).runs[0].diagnosis
-    assert found.summary.startswith("Ranks 0, 1 and 3 waited for the collective; rank 2, silent about it, likely did not come. ")
+    assert found.summary.startswith(
+        "Ranks 0, 1 and 3 waited for the collective; rank 2, silent about it, likely did not come. "
+    )
 
 
-LISTED = "[E1121 10:00:00.123456789 ProcessGroupGloo.cpp:145] [Rank 0]: Rank {} failed to pass monitoredBarrier in 5000 ms\n"
+LISTED = (
+    "[E1121 10:00:00.123456789 ProcessGroupGloo.cpp:145] [Rank 0]: Rank {} failed to pass monitoredBarrier in 5000 ms\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +112,9 @@ LISTED = "[E1121 10:00:00.123456789 ProcessGroupGloo.cpp:145] [Rank 0]: Rank {} 
     [
         "RuntimeError: timed out waiting for ranks: [3, 5, 6] in monitoredBarrier after 10000 ms\n",
         "RuntimeError: [Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
-        "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 5000 ms\n" + LISTED.format(5) + LISTED.format(6),
+        "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 5000 ms\n"
+        + LISTED.format(5)
+        + LISTED.format(6),
         "RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running collective: CollectiveFingerPrint(SequenceNumber=13, "
         "OpType=ALLREDUCE, TensorShape=[20, 10]). Error: \n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
         "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check "

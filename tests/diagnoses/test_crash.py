@@ -11,7 +11,9 @@ from postmortem.diagnoses.crash import Crash
 from postmortem.readers.text.failures import find_events
 from tests.diagnoses.cases import NAN_FROM_200, quiet, tells
 
-MISSING = Event(kind="not-found", severity="error", message="FileNotFoundError: shard-7.tar", file="train.out", line=9, step=399)
+MISSING = Event(
+    kind="not-found", severity="error", message="FileNotFoundError: shard-7.tar", file="train.out", line=9, step=399
+)
 
 
 @tells(Crash, name="crash: not-found", root="crash", step=399, event_list=[MISSING], ended="crashed")
@@ -85,7 +87,9 @@ def test_the_crash_of_another_rank_in_its_own_file_is_the_root(tmp_path: Path) -
     """A closed connection on rank 0 is a consequence of the exception on rank 1, also where each has its own file."""
     closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:10163. This is typically caused by a remote worker crashing."
     for rank, message in ((0, closed), (1, "RuntimeError: bad shard: expected 16 features, got 12")):
-        raised = f'Traceback (most recent call last):\n  File "train.py", line 1{rank}, in <module>\n    step()\n{message}\n'
+        raised = (
+            f'Traceback (most recent call last):\n  File "train.py", line 1{rank}, in <module>\n    step()\n{message}\n'
+        )
         (tmp_path / f"rank{rank}.log").write_text(f"step 10 loss 0.9\nstep 11 loss 0.8\n{raised}")
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
@@ -96,7 +100,13 @@ def test_the_crash_of_another_rank_in_its_own_file_is_the_root(tmp_path: Path) -
 def test_crash_tells_what_the_signature_knows(story, course):
     """The message, its line and the fixes of the catalogue."""
     event = Event(
-        kind="cuda-oom", severity="error", message="CUDA out of memory. Tried to allocate 2 GiB", file="train.out", line=812, step=399, rank=3
+        kind="cuda-oom",
+        severity="error",
+        message="CUDA out of memory. Tried to allocate 2 GiB",
+        file="train.out",
+        line=812,
+        step=399,
+        rank=3,
     )
     report = story(course(), event_list=[event], ended="out-of-memory")
     assert report.diagnosis.name == "crash: cuda-oom"

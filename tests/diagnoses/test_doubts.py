@@ -41,7 +41,9 @@ def test_where_every_tenth_step_is_logged_one_of_ten_batches_is_meant(story, cou
     """A story about a batch names no step that the log cannot tell."""
     broken = {"loss": lambda x: np.where(T >= 200, np.nan, x), "grad_norm": lambda x: np.where(T >= 200, np.nan, x)}
     sparse = {
-        tag: (10 * step, value) for tag, value in course(**broken).items() for step, value in [value if isinstance(value, tuple) else (T, value)]
+        tag: (10 * step, value)
+        for tag, value in course(**broken).items()
+        for step, value in [value if isinstance(value, tuple) else (T, value)]
     }
     told = story(sparse).diagnosis
     assert told.name == "bad-batch"

@@ -12,7 +12,9 @@ from tests.diagnoses.cases import from_, quiet, tells
 def a_validation_loss_without_a_change(course):
     """Bit-identical beside a training loss that is noisy and flat."""
     rng = np.random.default_rng(0)
-    return course(loss=from_(150, lambda x: 1.0 * np.exp(0.05 * rng.standard_normal(len(x)))), val_loss=from_(15, 1.04321))
+    return course(
+        loss=from_(150, lambda x: 1.0 * np.exp(0.05 * rng.standard_normal(len(x)))), val_loss=from_(15, 1.04321)
+    )
 
 
 @quiet(FrozenModel)

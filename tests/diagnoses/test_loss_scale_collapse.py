@@ -25,4 +25,8 @@ def test_infinite_gradients_are_its_consequence(story, course):
     report = story(tags)
     assert report.diagnosis.name == "loss-scale-collapse"
     assert report.findings[0].name == "loss-scale-collapse"
-    assert all(f.because_of == report.findings[0].id for f in report.findings[1:] if f.name in ("inf-onset", "nonfinite-gradient"))
+    assert all(
+        f.because_of == report.findings[0].id
+        for f in report.findings[1:]
+        if f.name in ("inf-onset", "nonfinite-gradient")
+    )

@@ -14,7 +14,11 @@ def memory_that_grows(course):
     return course(memory_gb=from_(100, lambda x: x + np.arange(len(x)) / 40))
 
 
-@quiet(MemoryLeak, ended="out-of-memory", event_list=[Event(kind="cuda-oom", severity="error", message="CUDA out of memory", step=399)])
+@quiet(
+    MemoryLeak,
+    ended="out-of-memory",
+    event_list=[Event(kind="cuda-oom", severity="error", message="CUDA out of memory", step=399)],
+)
 def out_of_memory_at_a_constant_level(course):
     return course()
 

@@ -16,7 +16,9 @@ from tests.diagnoses.cases import quiet, tells
     root="crash",
     step=399,
     ended="out-of-memory",
-    event_list=[Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9, step=399)],
+    event_list=[
+        Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9, step=399)
+    ],
 )
 def no_room_on_the_gpu(course):
     return course()
@@ -25,7 +27,16 @@ def no_room_on_the_gpu(course):
 @quiet(
     OutOfMemory,
     ended="out-of-memory",
-    event_list=[Event(kind="slurm-oom-kill", severity="error", message="Detected 1 oom_kill event", file="train.err", line=1, step=399)],
+    event_list=[
+        Event(
+            kind="slurm-oom-kill",
+            severity="error",
+            message="Detected 1 oom_kill event",
+            file="train.err",
+            line=1,
+            step=399,
+        )
+    ],
 )
 def no_room_on_the_host(course):
     """Host memory has another story than that of the GPU."""
@@ -39,26 +50,37 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
     ("message", "fields", "evidence", "advice"),
     [
         (
-            HEAD + "98.00 MiB. GPU 5 has a total capacity of 15.00 GiB of which 80.00 MiB is free. Process 30 has 11.21 GiB memory in use. "
+            HEAD
+            + "98.00 MiB. GPU 5 has a total capacity of 15.00 GiB of which 80.00 MiB is free. Process 30 has 11.21 GiB memory in use. "
             "Process 31 has 3.46 GiB memory in use. Of the allocated memory 10.00 GiB is allocated by PyTorch, and 150.00 MiB is reserved",
             {"requested": 98, "total": 15 << 10, "free": 80, "allocated": 10 << 10, "reserved_unallocated": 150},
             "others hold 3.46 GiB of the 15 GiB of GPU 5: process 31 3.46 GiB",
             "free GPU 5",
         ),
         (
-            HEAD + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB. Including non-PyTorch memory, this process has 79.00 GiB memory in use.",
-            {"requested": 2048, "total": 80 << 10, "free": 512, "in_use": 79 << 10, "allocated": 60 << 10, "reserved_unallocated": 18 << 10},
+            HEAD
+            + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB. Including non-PyTorch memory, this process has 79.00 GiB memory in use.",
+            {
+                "requested": 2048,
+                "total": 80 << 10,
+                "free": 512,
+                "in_use": 79 << 10,
+                "allocated": 60 << 10,
+                "reserved_unallocated": 18 << 10,
+            },
             "18 GiB are reserved by PyTorch but in pieces too small for the 2 GiB asked for: fragmentation",
             "PYTORCH_CUDA_ALLOC_CONF",
         ),
         (
-            HEAD + "20.00 MiB (GPU 0; 10.00 GiB total capacity; 8.00 GiB already allocated; 9.00 MiB free; 9.00 GiB reserved in total by PyTorch)",
+            HEAD
+            + "20.00 MiB (GPU 0; 10.00 GiB total capacity; 8.00 GiB already allocated; 9.00 MiB free; 9.00 GiB reserved in total by PyTorch)",
             {"requested": 20, "total": 10 << 10, "free": 9, "allocated": 8 << 10, "reserved": 9 << 10},
             "1 GiB are reserved by PyTorch but in pieces too small",
             "PYTORCH_CUDA_ALLOC_CONF",
         ),
         (
-            HEAD + "3.00 GiB (GPU 0; 80.00 GiB total capacity; 27.00 GiB already allocated; 0.50 GiB free; 30.00 GiB reserved in total by PyTorch)",
+            HEAD
+            + "3.00 GiB (GPU 0; 80.00 GiB total capacity; 27.00 GiB already allocated; 0.50 GiB free; 30.00 GiB reserved in total by PyTorch)",
             {"requested": 3072, "total": 80 << 10, "free": 512, "allocated": 27 << 10, "reserved": 30 << 10},
             "others hold 49.5 GiB of the 80 GiB of GPU 0: all but what this process reserved and what is free",
             "free GPU 0",
@@ -70,13 +92,26 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
             "look at the shapes",
         ),
         (
-            HEAD + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 39.00 GiB is free. Process 30 has 20.00 GiB memory in use. "
+            HEAD
+            + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 39.00 GiB is free. Process 30 has 20.00 GiB memory in use. "
             "Including non-PyTorch memory, this process has 20.00 GiB memory in use. 20.00 GiB allowed;",
-            {"requested": 2048, "total": 80 << 10, "free": 39 << 10, "in_use": 20 << 10, "allowed": 20 << 10, "allocated": 19 << 10},
+            {
+                "requested": 2048,
+                "total": 80 << 10,
+                "free": 39 << 10,
+                "in_use": 20 << 10,
+                "allowed": 20 << 10,
+                "allocated": 19 << 10,
+            },
             "this process may use 20 GiB of the 80 GiB of GPU 0, of which 39 GiB is free: it met its own limit",
             "raise or remove torch.cuda.set_per_process_memory_fraction",
         ),
-        (HEAD + "2.00 GiB.", {"requested": 2048}, "it had fitted for 400 logged steps", "bound the length of the longest batch"),
+        (
+            HEAD + "2.00 GiB.",
+            {"requested": 2048},
+            "it had fitted for 400 logged steps",
+            "bound the length of the longest batch",
+        ),
     ],
     ids=["shared", "fragmented", "fragmented-older-wording", "shared-older-wording", "too-large", "own-limit", "late"],
 )
@@ -84,7 +119,9 @@ def test_the_numbers_of_the_message(story, course, message, fields, evidence, ad
     """The reason that would have given the most room is told first, with the numbers that speak for it."""
     known = {f"{name}_bytes": size << 20 for name, size in fields.items()}
     gpu = {"gpu": int(message.split("GPU ")[1][0])} if "GPU" in message else {}
-    event = Event(kind="cuda-oom", severity="error", message=message, file="train.out", line=812, step=399, fields=known | gpu)
+    event = Event(
+        kind="cuda-oom", severity="error", message=message, file="train.out", line=812, step=399, fields=known | gpu
+    )
     found = story(course(), event_list=[event], ended="out-of-memory").diagnosis
     assert found.name == "crash: cuda-oom"
     assert found.evidence_for[0].startswith(evidence)
@@ -96,7 +133,9 @@ def test_the_numbers_of_the_message(story, course, message, fields, evidence, ad
 def test_in_the_first_steps(story):
     """What fails before anything was trained does not fit."""
     event = Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9, step=1)
-    found = story({"loss": (np.array([0, 1]), np.array([2.0, 1.9]))}, event_list=[event], ended="out-of-memory").diagnosis
+    found = story(
+        {"loss": (np.array([0, 1]), np.array([2.0, 1.9]))}, event_list=[event], ended="out-of-memory"
+    ).diagnosis
     assert found.summary.startswith("It was in the first steps")
     assert found.next[0].startswith("Smaller micro-batch")
 
@@ -104,7 +143,9 @@ def test_in_the_first_steps(story):
 def test_the_course_of_memory(story, course):
     """Where memory is logged and did not grow, its course stands beside the guess."""
     event = Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9, step=399)
-    found = story(course(memory_gb=lambda x: np.full(len(x), 61.5)), event_list=[event], ended="out-of-memory").diagnosis
+    found = story(
+        course(memory_gb=lambda x: np.full(len(x), 61.5)), event_list=[event], ended="out-of-memory"
+    ).diagnosis
     assert "memory_gb was 61.5 early on and 61.5 before it" in found.evidence_for[0]
 
 

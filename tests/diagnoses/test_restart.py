@@ -12,7 +12,12 @@ EVERY = np.r_[0:200, 150:400]
 
 @tells(Restart, name="restarted", root="step-reset", step=150)
 def a_resume_fifty_steps_back(course):
-    return {"loss": (EVERY, (0.5 + 2 * np.exp(-EVERY / 70)) * np.exp(0.03 * np.random.default_rng(0).standard_normal(len(EVERY))))}
+    return {
+        "loss": (
+            EVERY,
+            (0.5 + 2 * np.exp(-EVERY / 70)) * np.exp(0.03 * np.random.default_rng(0).standard_normal(len(EVERY))),
+        )
+    }
 
 
 @quiet(Restart)

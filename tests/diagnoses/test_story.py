@@ -34,7 +34,10 @@ def test_consequences_stand_under_the_root(story, course):
 
 def test_last_good_step_and_checkpoint(story, course):
     """The last calm step, the newest finite checkpoint before it, and the command that names both."""
-    checkpoints = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=f) for s, f in ((100, None), (150, True), (190, False), (250, False))]
+    checkpoints = [
+        Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=f)
+        for s, f in ((100, None), (150, True), (190, False), (250, False))
+    ]
     report = story(course(**NAN_FROM_200))
     report.run.checkpoints[:] = checkpoints
     diagnosis, *_ = diagnose(View(report.run), report.findings)
@@ -75,7 +78,10 @@ def test_a_cause_that_raises_costs_its_own_story_only(story, course, monkeypatch
 
 def test_a_setting_of_hundreds_of_digits_is_none(story, course):
     """An integer beyond any float is damage: the advice about the learning rate does without it."""
-    report = story(course(loss=from_(200, np.inf)), config={"optimizer.lr": 10**400, "num_classes": 10**400, "max_steps": -(10**400)})
+    report = story(
+        course(loss=from_(200, np.inf)),
+        config={"optimizer.lr": 10**400, "num_classes": 10**400, "max_steps": -(10**400)},
+    )
     assert report.verdict == "failed"
     assert not any("optimizer.lr" in text for text in report.diagnosis.next)
 
@@ -83,7 +89,9 @@ def test_a_setting_of_hundreds_of_digits_is_none(story, course):
 def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
     """Where a tag without a role is all that was logged, its own last finite step is the last good one, and nothing is said of the loss."""
     report = story({"angular/deviation": (T[::5], np.where(T[::5] < 200, 1.0 + 0.1 * np.sin(T[::5]), np.nan))})
-    report.run.checkpoints[:] = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)]
+    report.run.checkpoints[:] = [
+        Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)
+    ]
     found, *_ = diagnose(View(report.run), report.findings)
     assert found is not None
     assert (found.last_good_step, found.last_good_checkpoint) == (195, "runs/exp7/ckpt-180.pt")
@@ -93,7 +101,9 @@ def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
 def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
     """latest.pt is written again by the next run; ckpt-150.pt stays."""
     report = story(course(**NAN_FROM_200))
-    report.run.checkpoints[:] = [Checkpoint(path=f"runs/exp7/{name}.pt", step=150, finite=True) for name in ("ckpt-150", "latest")]
+    report.run.checkpoints[:] = [
+        Checkpoint(path=f"runs/exp7/{name}.pt", step=150, finite=True) for name in ("ckpt-150", "latest")
+    ]
     found, *_ = diagnose(View(report.run), report.findings)
     assert found is not None
     assert found.last_good_checkpoint == "runs/exp7/ckpt-150.pt"
@@ -108,7 +118,9 @@ def test_checkpoints_that_were_not_asked_for_their_step(story, course):
     assert (found.last_good_step, found.last_good_checkpoint) == (299, None)
     assert found.next[0] == "postmortem replay runs/exp7 --step 300"
     assert not any("save checkpoints" in line for line in found.next)
-    assert "names of the checkpoints do not tell" in str(replace(report, diagnosis=found, checkpoints=tuple(report.run.checkpoints)))
+    assert "names of the checkpoints do not tell" in str(
+        replace(report, diagnosis=found, checkpoints=tuple(report.run.checkpoints))
+    )
 
 
 ROOT = Finding(id="f1", code="NAN001", name="nan-onset", severity="error", tag="loss", step=200, message="loss is nan")

@@ -18,7 +18,9 @@ from tests.diagnoses.cases import quiet, tells
     root="crash",
     step=399,
     ended="crashed",
-    event_list=[Event(kind="slurm-time-limit", severity="error", message="slurm-time-limit", file="train.err", line=1, step=399)],
+    event_list=[
+        Event(kind="slurm-time-limit", severity="error", message="slurm-time-limit", file="train.err", line=1, step=399)
+    ],
 )
 def the_message_alone(course):
     return course()
@@ -27,7 +29,9 @@ def the_message_alone(course):
 @quiet(
     TimeLimit,
     ended="crashed",
-    event_list=[Event(kind="slurm-cancelled", severity="error", message="slurm-cancelled", file="train.err", line=1, step=399)],
+    event_list=[
+        Event(kind="slurm-cancelled", severity="error", message="slurm-cancelled", file="train.err", line=1, step=399)
+    ],
 )
 def a_job_that_somebody_cancelled(course):
     """There was time left."""
@@ -41,7 +45,8 @@ LIMIT = "slurmstepd: error: *** JOB 4242 ON node7 CANCELLED AT {:%Y-%m-%dT%H:%M:
 def scanned(tmp_path, rows: int, seconds: float, silence: float, total: int = 10_000):
     when = [START + timedelta(seconds=seconds * i) for i in range(rows + 1)]
     text = "".join(
-        f"{when[i]:%Y-%m-%d %H:%M:%S},000 - INFO - step {10 * i}/{total} loss {2 / (1 + i / 50) + 0.01 * (i % 7):.4f}\n" for i in range(1, rows + 1)
+        f"{when[i]:%Y-%m-%d %H:%M:%S},000 - INFO - step {10 * i}/{total} loss {2 / (1 + i / 50) + 0.01 * (i % 7):.4f}\n"
+        for i in range(1, rows + 1)
     )
     (tmp_path / "train.out").write_text(text + LIMIT.format(when[-1] + timedelta(seconds=silence)))
     return postmortem.scan(tmp_path).runs[0].diagnosis
@@ -51,8 +56,13 @@ def test_what_is_left(tmp_path):
     """400 of 1000 rows were done in 4 hours: 6 hours are left."""
     found = scanned(tmp_path, rows=400, seconds=36, silence=30)
     assert found.name == "crash: slurm-time-limit"
-    assert found.summary.startswith("It stopped at step 4000 of 10000; the rest takes about 6 h 0 min at 3.6 s per step. ")
-    assert found.next[0] == "resume from the newest checkpoint with a time limit above 06:00:00 (Slurm: --time), or in several jobs"
+    assert found.summary.startswith(
+        "It stopped at step 4000 of 10000; the rest takes about 6 h 0 min at 3.6 s per step. "
+    )
+    assert (
+        found.next[0]
+        == "resume from the newest checkpoint with a time limit above 06:00:00 (Slurm: --time), or in several jobs"
+    )
 
 
 def test_days_are_left(tmp_path):
@@ -63,10 +73,14 @@ def test_the_wait_between_two_jobs_is_no_pace(story):
     """A job that was queued again for ten hours in the middle went on as fast as before: 36 s for ten steps."""
     row = np.array([*range(300), *range(280, 401)])
     seconds = 36 * row + 36_000 * (np.arange(len(row)) >= 300)
-    ended = Event(kind="slurm-time-limit", severity="error", message="DUE TO TIME LIMIT", file="train.err", line=1, step=4000)
+    ended = Event(
+        kind="slurm-time-limit", severity="error", message="DUE TO TIME LIMIT", file="train.err", line=1, step=4000
+    )
     tags = {"loss": (10 * row, 2 / (1 + row / 50) + 0.01 * (row % 7), seconds)}
     found = story(tags, event_list=[ended], config={"max_steps": 10_000}, ended="time-limit").diagnosis
-    assert found.summary.startswith("It stopped at step 4000 of 10000; the rest takes about 6 h 0 min at 3.6 s per step. ")
+    assert found.summary.startswith(
+        "It stopped at step 4000 of 10000; the rest takes about 6 h 0 min at 3.6 s per step. "
+    )
 
 
 def test_it_hung_before(tmp_path):

@@ -127,7 +127,9 @@ def test_a_faulty_claim(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     list(READERS)
     monkeypatch.setitem(READERS._items, "000 odd", Claims)
     report = postmortem.scan(log)
-    assert [problem.what.partition(" (")[0] for problem in report.problems] == ["the odd reader failed: RuntimeError: claims"]
+    assert [problem.what.partition(" (")[0] for problem in report.problems] == [
+        "the odd reader failed: RuntimeError: claims"
+    ]
     assert report["train"].verdict == "failed"
 
 

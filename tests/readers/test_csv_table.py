@@ -74,7 +74,12 @@ def test_step_axis(tmp_path: Path, header: str, rows: list[str], steps: list[int
 
 def test_a_restart_keeps_its_steps(tmp_path: Path) -> None:
     """Steps that go back once, under a header line that comes again, are kept as they stand."""
-    text = "step,loss\n" + "".join(f"{i},1\n" for i in range(0, 500, 5)) + "step,loss,lr\n" + "".join(f"{i},1,0.1\n" for i in range(300, 600, 5))
+    text = (
+        "step,loss\n"
+        + "".join(f"{i},1\n" for i in range(0, 500, 5))
+        + "step,loss,lr\n"
+        + "".join(f"{i},1,0.1\n" for i in range(300, 600, 5))
+    )
     reading = read(tmp_path / "t.csv", text)
     assert [s for s, _ in column(reading, "loss")] == [*range(0, 500, 5), *range(300, 600, 5)]
     assert len(column(reading, "lr")) == 60
@@ -87,7 +92,11 @@ def test_wall_time_and_rank(tmp_path: Path) -> None:
     assert list(reading.points.wall_time) == [1700000000.5, 1700000001.5]
     assert reading.points.tags == ["Value"]
     reading = read(tmp_path / "b.csv", "timestamp,rank,step,loss\n1700000000500,3,1,0.1\n")
-    assert (list(reading.points.wall_time), list(reading.points.rank), reading.points.tags) == ([1700000000.5], [3], ["loss"])
+    assert (list(reading.points.wall_time), list(reading.points.rank), reading.points.tags) == (
+        [1700000000.5],
+        [3],
+        ["loss"],
+    )
     reading = read(tmp_path / "c.csv", "time,step,loss\n2023-11-14 22:13:20,1,0.1\n")
     assert list(reading.points.wall_time) == [1.7e9]
     assert reading.started == 1.7e9

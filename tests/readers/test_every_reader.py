@@ -51,7 +51,9 @@ class TestEveryReader:
         """Random bytes and UTF-16 text under its usual name raise nothing."""
         check(reader, tmp_path / NAMES.get(reader.kind, "train.out"), data)  # type: ignore[attr-defined]
 
-    @pytest.mark.parametrize("data", [b"", b"\n", b"\0" * 5000, b"\xff\xfe", b"[" * 5000, b'{"a":' * 5000, b",,,\n,,\n", b"nan" * 999])
+    @pytest.mark.parametrize(
+        "data", [b"", b"\n", b"\0" * 5000, b"\xff\xfe", b"[" * 5000, b'{"a":' * 5000, b",,,\n,,\n", b"nan" * 999]
+    )
     def test_odd_bytes(self, reader: type, tmp_path: Path, data: bytes) -> None:
         """Empty, hollow and absurd files raise nothing."""
         check(reader, tmp_path / NAMES.get(reader.kind, "train.out"), data)  # type: ignore[attr-defined]

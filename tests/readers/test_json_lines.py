@@ -30,7 +30,13 @@ def column(reading: Reading, tag: str) -> list[tuple[int, float]]:
 
 def test_mmdetection(tmp_path: Path) -> None:
     """Iterations start again with each epoch and are made global; rows of the validation stand at the end of their epoch."""
-    rows: list[Any] = [{"env_info": "sys.platform: linux", "seed": 0, "config": "lr = 0.1\nrunner = dict(type='EpochBasedRunner', max_epochs=12)"}]
+    rows: list[Any] = [
+        {
+            "env_info": "sys.platform: linux",
+            "seed": 0,
+            "config": "lr = 0.1\nrunner = dict(type='EpochBasedRunner', max_epochs=12)",
+        }
+    ]
     for epoch in (1, 2, 3):
         rows += [{"mode": "train", "epoch": epoch, "iter": i, "loss": 1.0, "time": 0.3} for i in (50, 100, 150)]
         rows.append({"mode": "val", "epoch": epoch, "iter": 5000, "bbox_mAP": 0.1 * epoch, "loss": 9.0})
@@ -48,7 +54,10 @@ def test_mmengine(tmp_path: Path) -> None:
     """In scalars.json the validation's own step is the epoch: its rows stand where training was."""
     rows: list[Any] = []
     for epoch in (1, 2):
-        rows += [{"loss": 1.0, "epoch": epoch, "iter": 50 * k + 150 * (epoch - 1), "step": 50 * k + 150 * (epoch - 1)} for k in (1, 2, 3)]
+        rows += [
+            {"loss": 1.0, "epoch": epoch, "iter": 50 * k + 150 * (epoch - 1), "step": 50 * k + 150 * (epoch - 1)}
+            for k in (1, 2, 3)
+        ]
         rows.append({"coco/bbox_mAP": 0.1, "step": epoch})
     reading = read(tmp_path / "scalars.json", rows)
     assert [s for s, _ in column(reading, "loss")] == [50, 100, 150, 200, 250, 300]
@@ -57,7 +66,17 @@ def test_mmengine(tmp_path: Path) -> None:
 
 def test_llama_factory(tmp_path: Path) -> None:
     """current_steps is the step; times as text and percentages do not disturb."""
-    rows = [{"current_steps": 10 * i, "total_steps": 500, "loss": 2.0, "lr": 1e-5, "epoch": 0.06 * i, "elapsed_time": "0:00:10"} for i in (1, 2)]
+    rows = [
+        {
+            "current_steps": 10 * i,
+            "total_steps": 500,
+            "loss": 2.0,
+            "lr": 1e-5,
+            "epoch": 0.06 * i,
+            "elapsed_time": "0:00:10",
+        }
+        for i in (1, 2)
+    ]
     reading = read(tmp_path / "trainer_log.jsonl", rows)
     assert column(reading, "loss") == [(10, 2.0), (20, 2.0)]
     assert reading.config == {"total_steps": 500}
@@ -67,7 +86,14 @@ def test_llama_factory(tmp_path: Path) -> None:
 def test_generic(tmp_path: Path) -> None:
     """Nested objects are flattened, bare and quoted NaN are numbers, booleans and null are none, a rank and times are known."""
     rows = [
-        {"step": 1, "train": {"loss": math.nan, "opt": {"lr": 0.1}}, "ok": True, "none": None, "rank": 2, "timestamp": 1.7e9},
+        {
+            "step": 1,
+            "train": {"loss": math.nan, "opt": {"lr": 0.1}},
+            "ok": True,
+            "none": None,
+            "rank": 2,
+            "timestamp": 1.7e9,
+        },
         {"step": 2, "train": {"loss": "Infinity"}, "word": "x", "rank": 3, "timestamp": 1.7e9 + 1},
     ]
     reading = read(tmp_path / "metrics.jsonl", rows)
@@ -92,7 +118,10 @@ def test_ranks_count_for_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [1e300, -5, "NaN", 10**400, 2**70, None, [1], "x"])
 def test_impossible_steps(tmp_path: Path, step: Any) -> None:
     """Steps that cannot be steps leave the rows in place, numbered."""
-    reading = read(tmp_path / "metrics.jsonl", [{"step": step, "epoch": 2**61, "loss": 1.0}, {"step": step, "epoch": 1, "loss": 2.0}])
+    reading = read(
+        tmp_path / "metrics.jsonl",
+        [{"step": step, "epoch": 2**61, "loss": 1.0}, {"step": step, "epoch": 1, "loss": 2.0}],
+    )
     assert [v for _, v in column(reading, "loss")] == [1.0, 2.0]
     assert reading.step_axis == "row"
 
@@ -173,7 +202,9 @@ def test_any_bytes(tmp_path: Path, data: bytes) -> None:
 
 def test_digits_beyond_any_float(tmp_path: Path) -> None:
     """An integer of 401 digits is damage that is counted, not an infinity; what is written as an infinity is one."""
-    (tmp_path / "m.jsonl").write_text(f'{{"step": 1, "loss": {"9" * 401}}}\n{{"step": 2, "loss": -1e999}}\n{{"step": 3, "loss": Infinity}}\n')
+    (tmp_path / "m.jsonl").write_text(
+        f'{{"step": 1, "loss": {"9" * 401}}}\n{{"step": 2, "loss": -1e999}}\n{{"step": 3, "loss": Infinity}}\n'
+    )
     reading = JsonLines.read(tmp_path / "m.jsonl")
     assert column(reading, "loss") == [(2, -math.inf), (3, math.inf)]
     assert reading.skipped == {"integers too large for a float (damaged)": 1}

@@ -55,15 +55,22 @@ def test_a_whole_state(tmp_path: Path) -> None:
     assert (reading.ended, reading.problems) == (None, [])
 
 
-@pytest.mark.parametrize(("done", "planned", "ended"), [(100, 100, "completed"), (99, 100, None), (0, 0, None), (5, -1, None)])
+@pytest.mark.parametrize(
+    ("done", "planned", "ended"), [(100, 100, "completed"), (99, 100, None), (0, 0, None), (5, -1, None)]
+)
 def test_completed(tmp_path: Path, done: int, planned: int, ended: str | None) -> None:
     """The run is completed where the step it planned is reached."""
-    assert read(tmp_path / "trainer_state.json", json.dumps(state(1, global_step=done, max_steps=planned))).ended == ended
+    assert (
+        read(tmp_path / "trainer_state.json", json.dumps(state(1, global_step=done, max_steps=planned))).ended == ended
+    )
 
 
 def test_bare_nan(tmp_path: Path) -> None:
     """NaN and Infinity as bare words, as Python's json writes them, are numbers."""
-    reading = read(tmp_path / "trainer_state.json", json.dumps({"log_history": [{"step": 1, "loss": math.nan, "grad_norm": math.inf}]}))
+    reading = read(
+        tmp_path / "trainer_state.json",
+        json.dumps({"log_history": [{"step": 1, "loss": math.nan, "grad_norm": math.inf}]}),
+    )
     assert math.isnan(column(reading, "loss")[0][1])
     assert column(reading, "grad_norm") == [(1, math.inf)]
 
@@ -124,7 +131,9 @@ def test_something_else(tmp_path: Path, text: str) -> None:
 def test_digits_beyond_any_float(tmp_path: Path) -> None:
     """An integer of 401 digits is damage that is counted, not an infinity."""
     path = tmp_path / "trainer_state.json"
-    path.write_text(f'{{"log_history": [{{"step": 1, "loss": {"9" * 401}, "note": "x"}}, {{"step": 2, "loss": Infinity}}]}}')
+    path.write_text(
+        f'{{"log_history": [{{"step": 1, "loss": {"9" * 401}, "note": "x"}}, {{"step": 2, "loss": Infinity}}]}}'
+    )
     reading = TrainerState.read(path)
     assert reading.points.value.tolist() == [float("inf")]
     assert reading.skipped == {"integers too large for a float (damaged)": 1, "non-numeric values": 1}

@@ -9,7 +9,15 @@ from postmortem.replay.advice import advice
 
 
 def culprit(**fields: Any) -> Culprit:
-    found = {"cause": "forward-op", "phase": "forward", "op": "log", "file": "train.py", "line": 7, "step": 12, **fields}
+    found = {
+        "cause": "forward-op",
+        "phase": "forward",
+        "op": "log",
+        "file": "train.py",
+        "line": 7,
+        "step": 12,
+        **fields,
+    }
     return Culprit(**found)
 
 
@@ -17,7 +25,11 @@ def test_line_then_sample_then_resume() -> None:
     """The line that cured the step comes first, then the sample, then where to go on from."""
     found = culprit(
         samples=(3,),
-        fixes=(Fix(name="drop_sample", cured=True), Fix(name="eps", cured=True, how="log kept away"), Fix(name="lower_lr", cured=False)),
+        fixes=(
+            Fix(name="drop_sample", cured=True),
+            Fix(name="eps", cured=True, how="log kept away"),
+            Fix(name="lower_lr", cured=False),
+        ),
         suggestion="--- train.py\n+++ train.py\n@@ -7 +7 @@\n-    y = x.log()\n+    y = x.clamp(min=1e-06).log()\n",
     )
     assert advice(found, None, "ck_9.pt") == (
@@ -37,7 +49,10 @@ def test_overflow_names_the_precisions_that_cured() -> None:
 def test_nothing_cured_points_at_the_input() -> None:
     """Where no general repair helps, the shapes that the operator was given are what there is to look at."""
     found = culprit(op="std", tensor={"inputs": [{"shape": [1]}]}, fixes=(Fix(name="eps", cured=False),))
-    assert advice(found, None, "x.pt")[0] == "check the input of std at train.py:7 (shape [1]): no general fix cures the step"
+    assert (
+        advice(found, None, "x.pt")[0]
+        == "check the input of std at train.py:7 (shape [1]): no general fix cures the step"
+    )
 
 
 def test_bad_state_is_not_resumed_from() -> None:

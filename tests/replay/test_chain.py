@@ -64,7 +64,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(("name", "good", "step", "phase", "module", "op", "samples", "cures"), CASES, ids=[case[0] for case in CASES])
+@pytest.mark.parametrize(
+    ("name", "good", "step", "phase", "module", "op", "samples", "cures"), CASES, ids=[case[0] for case in CASES]
+)
 def test_chain(
     trained: Any,
     capsys: pytest.CaptureFixture[str],
@@ -84,7 +86,13 @@ def test_chain(
     command = next(line for line in diagnosis["next"] if line.startswith("postmortem replay"))
     found = answer(capsys, *shlex.split(command)[1:], "--device", device)
     culprit = found["culprit"]
-    assert (culprit["step"], culprit["phase"], culprit["module"], culprit["op"], culprit["samples"]) == (step, phase, module, op, samples)
+    assert (culprit["step"], culprit["phase"], culprit["module"], culprit["op"], culprit["samples"]) == (
+        step,
+        phase,
+        module,
+        op,
+        samples,
+    )
     assert culprit["line"] == culprit_line(name)
     assert {fix["name"] for fix in culprit["fixes"] if fix["cured"]} == cures
     assert found["fidelity"]["ok"]

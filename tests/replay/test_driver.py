@@ -61,13 +61,24 @@ LOCATED = [
 ]
 
 
-@pytest.mark.parametrize(("name", "step", "phase", "module", "op", "samples", "checkpoint"), LOCATED, ids=[case[0] for case in LOCATED])
-def test_located(trained: Any, name: str, step: int, phase: str, module: str, op: str, samples: tuple[int, ...], checkpoint: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "step", "phase", "module", "op", "samples", "checkpoint"), LOCATED, ids=[case[0] for case in LOCATED]
+)
+def test_located(
+    trained: Any, name: str, step: int, phase: str, module: str, op: str, samples: tuple[int, ...], checkpoint: str
+) -> None:
     """From the log alone: the true step, every logged loss reproduced, phase, module, operator, line and samples."""
     result = rerun(trained, name)
     found = result.culprit
     assert Path(result.checkpoint).name == checkpoint
-    assert (result.step, found.step, found.phase, found.module, found.op, found.samples) == (step, step, phase, module, op, samples)
+    assert (result.step, found.step, found.phase, found.module, found.op, found.samples) == (
+        step,
+        step,
+        phase,
+        module,
+        op,
+        samples,
+    )
     assert found.line == culprit_line(name)
     assert Path(found.file or "").name == f"{name}.py"
     assert result.fidelity.ok
@@ -131,7 +142,9 @@ def test_a_checkpoint_in_several_files(trained: Any, tmp_path: Path) -> None:
     for path in run.glob("*.pt"):
         state = torch.load(path)
         step = state.pop("step")
-        torch.save({"model": state["gen"], "optimizer": state["optimizer_gen"], "iteration": step}, run / f"gen_{step}.pt")
+        torch.save(
+            {"model": state["gen"], "optimizer": state["optimizer_gen"], "iteration": step}, run / f"gen_{step}.pt"
+        )
         torch.save(state["critic"], run / f"critic_{step}.pt")
         torch.save(state["optimizer_critic"], run / f"optimizer_critic_{step}.pt")
         path.unlink()
@@ -215,9 +228,25 @@ def test_process_is_left_as_it_was(trained: Any) -> None:
     random.seed(5)
 
     def state() -> tuple[Any, ...]:
-        flags = (torch.is_grad_enabled(), torch.is_anomaly_enabled(), torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype())
-        loaded = sorted(m for m in sys.modules if getattr(sys.modules[m], "__file__", None) and str(RUNS) in str(sys.modules[m].__file__))
-        return (torch.get_rng_state().sum().item(), random.getstate(), flags, torch.get_num_threads(), list(sys.path), loaded)
+        flags = (
+            torch.is_grad_enabled(),
+            torch.is_anomaly_enabled(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.get_default_dtype(),
+        )
+        loaded = sorted(
+            m
+            for m in sys.modules
+            if getattr(sys.modules[m], "__file__", None) and str(RUNS) in str(sys.modules[m].__file__)
+        )
+        return (
+            torch.get_rng_state().sum().item(),
+            random.getstate(),
+            flags,
+            torch.get_num_threads(),
+            list(sys.path),
+            loaded,
+        )
 
     before = state()
     with torch.no_grad():
@@ -236,9 +265,7 @@ def test_run_that_crashed_before_it_could_log(trained: Any, tmp_path: Path) -> N
     run = copied(trained, "unlucky_noise", tmp_path)
     log = run / "progress.csv"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:6]))  # the header and steps 0 to 4
-    error = (
-        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    raise ValueError("loss is nan")\nValueError: loss is nan\n'
-    )
+    error = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    raise ValueError("loss is nan")\nValueError: loss is nan\n'
     (run / "train.err").write_text(error)
     for late in run.glob("step_000[1-9]*.pt"):
         late.unlink()
@@ -261,7 +288,9 @@ def test_checkpoint_between_two_lines_of_a_sparse_log(trained: Any, tmp_path: Pa
     """A finite checkpoint from after the last logged step and before the first NaN is the last good one, and the replay starts there."""
     run = copied(trained, "one_step_early", tmp_path)
     lines = (run / "progress.csv").read_text().splitlines(keepends=True)
-    (run / "progress.csv").write_text("".join([lines[0], *lines[1:22:5], lines[-2]]))  # steps 0, 5, …, 20, 30; weights of 7, 15, 23, 31
+    (run / "progress.csv").write_text(
+        "".join([lines[0], *lines[1:22:5], lines[-2]])
+    )  # steps 0, 5, …, 20, 30; weights of 7, 15, 23, 31
     result = api.replay(run, recipe=str(RUNS / "one_step_early.py"))
     assert Path(result.checkpoint).name == "step_00023.pt"
     assert (result.step, result.culprit.phase, result.fidelity.ok) == (26, "backward", True)
@@ -331,7 +360,12 @@ def test_means_in_the_log(trained: Any, tmp_path: Path) -> None:
 def test_scale_that_collapses(trained: Any) -> None:
     """A gradient that overflows from some step on whatever the scale: the first skipped step is the one at fault."""
     result = rerun(trained, "scale_collapse")
-    assert (result.step, result.culprit.phase, result.culprit.op, result.culprit.line) == (21, "backward", "sqrt", culprit_line("scale_collapse"))
+    assert (result.step, result.culprit.phase, result.culprit.op, result.culprit.line) == (
+        21,
+        "backward",
+        "sqrt",
+        culprit_line("scale_collapse"),
+    )
     assert result.fidelity.ok
 
 

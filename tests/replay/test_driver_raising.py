@@ -92,7 +92,11 @@ def _trained(folder: Path, step: str) -> Path:
     (folder / "train.py").write_text(TRAIN)
     (folder / "recipe.py").write_text(RECIPE.format(step=step))
     ended = subprocess.run(
-        [sys.executable, str(folder / "train.py"), str(folder / "run"), step], check=False, timeout=120, capture_output=True, text=True
+        [sys.executable, str(folder / "train.py"), str(folder / "run"), step],
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
     )
     assert ended.returncode == 1
     (folder / "run" / "train.err").write_text(ended.stderr)
@@ -122,7 +126,13 @@ def test_a_step_that_raises_over_nan(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (code, err) == (1, "")
     answer = json.loads(out)
     found, fidelity = answer["culprit"], answer["fidelity"]
-    assert (answer["step"], found["phase"], found["module"], found["op"], found["samples"]) == (12, "forward", "", "div", [3])
+    assert (answer["step"], found["phase"], found["module"], found["op"], found["samples"]) == (
+        12,
+        "forward",
+        "",
+        "div",
+        [3],
+    )
     assert found["code"] == "return self.scores(x / x.norm(dim=-1, keepdim=True))"
     assert found["established"] == "cured"
     assert {f["name"] for f in found["fixes"] if f["cured"]} == {"drop_sample", "eps"}
@@ -136,14 +146,18 @@ def test_repro_of_a_step_that_raises(tmp_path: Path, capsys: pytest.CaptureFixtu
     code, out, _ = _call(capsys, "replay", _trained(tmp_path, "samples"), "--repro", tmp_path / "shown")
     assert code == 1
     assert "a stand-alone script that reproduces the failure" in out
-    said = subprocess.run([sys.executable, str(tmp_path / "shown" / "repro.py")], check=True, capture_output=True, text=True, timeout=120).stdout
+    said = subprocess.run(
+        [sys.executable, str(tmp_path / "shown" / "repro.py")], check=True, capture_output=True, text=True, timeout=120
+    ).stdout
     assert said.startswith("reproduced: non-finite values")
 
 
 def test_a_step_that_raises_for_another_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A bug of the recipe that shows only later, with nothing that is not finite behind it, is one line with its place."""
     run = _trained(tmp_path, "stops")
-    recipe = RECIPE.format(step="stops").replace("batches=train.batch", "batches=lambda s: train.batch(s)[:, : 2 if s == 11 else 3]")
+    recipe = RECIPE.format(step="stops").replace(
+        "batches=train.batch", "batches=lambda s: train.batch(s)[:, : 2 if s == 11 else 3]"
+    )
     (tmp_path / "recipe.py").write_text(recipe)
     code, out, err = _call(capsys, "replay", run)
     assert (code, out) == (2, "")

@@ -211,5 +211,7 @@ def test_a_mask_of_logarithms_is_meant() -> None:
         return (m(b["x"]) + bias).softmax(-1).square().mean()
 
     mask = torch.tensor([[1.0, 1, 0, 1], [0, 0, 0, 0], [1, 0, 1, 1]])
-    culprit = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, {"x": torch.randn(3, 3), "mask": mask}))
+    culprit = localize(
+        TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, {"x": torch.randn(3, 3), "mask": mask})
+    )
     assert (culprit.op, culprit.samples) == ("softmax", (1,))

@@ -33,7 +33,9 @@ def _rows(n: int = 6, width: int = 4) -> Any:
     return torch.randn(n, width)
 
 
-def _ask(step: Callable[[Any, Any], Any], batch: Any, model: Any = None, optimizer: Any = None, **fields: Any) -> Culprit:
+def _ask(
+    step: Callable[[Any, Any], Any], batch: Any, model: Any = None, optimizer: Any = None, **fields: Any
+) -> Culprit:
     torch.manual_seed(0)
     model = model or nn.Linear(4, 4, bias=False)
     return localize(TrainStep(model, optimizer or torch.optim.SGD(model.parameters(), lr=0.01), step, batch, **fields))
@@ -51,7 +53,9 @@ def test_every_implementation_of_an_optimizer_with_eps_zero(kind: Any, options: 
     model = nn.Sequential(nn.Embedding(6, 3), nn.Linear(3, 1))
     optimizer = kind(model.parameters(), lr=1e-3, eps=0.0, **options)
     supports_scaling = getattr(optimizer, "_step_supports_amp_scaling", None)
-    culprit = _ask(lambda m, b: m(b["i"]).mean(), {"i": torch.tensor([0, 1, 2])}, model, optimizer, scaler=scaler, init_scale=8.0)
+    culprit = _ask(
+        lambda m, b: m(b["i"]).mean(), {"i": torch.tensor([0, 1, 2])}, model, optimizer, scaler=scaler, init_scale=8.0
+    )
     assert (culprit.phase, culprit.module, culprit.op, culprit.param) == ("optimizer", "0", "addcdiv", "0.weight")
     assert culprit.established == "cured"
     assert _cured(culprit) == {"eps"}
@@ -100,7 +104,9 @@ def test_bad_values_that_all_samples_share() -> None:
     """A NaN among the class weights is a fault of the data, but of no sample."""
     weights = torch.tensor([1.0, float("nan"), 1.0])
     batch = {"x": _rows(), "y": torch.arange(6) % 3, "w": weights}
-    culprit = _ask(lambda m, b: nn.functional.cross_entropy(m(b["x"])[:, :3], b["y"], weight=b["w"]), batch, shared=("w",))
+    culprit = _ask(
+        lambda m, b: nn.functional.cross_entropy(m(b["x"])[:, :3], b["y"], weight=b["w"]), batch, shared=("w",)
+    )
     assert (culprit.phase, culprit.samples) == ("data", None)
 
 
@@ -182,7 +188,9 @@ def test_a_bias_of_minus_infinity_in_the_batch_is_a_mask() -> None:
 
 def test_counts_as_denominators_are_clamped_to_one() -> None:
     """An integer denominator that may be zero is suggested to be at least one."""
-    culprit = _ask(lambda m, b: (m(b["x"]).sum(-1) / b["n"]).mean(), {"x": _rows(), "n": torch.tensor([3, 0, 2, 1, 1, 1])})
+    culprit = _ask(
+        lambda m, b: (m(b["x"]).sum(-1) / b["n"]).mean(), {"x": _rows(), "n": torch.tensor([3, 0, 2, 1, 1, 1])}
+    )
     assert {"drop_sample"} <= _cured(culprit)
     assert culprit.op == "div"
 
@@ -200,7 +208,9 @@ def test_a_bad_optimizer_state_is_a_bad_state() -> None:
     assert culprit.fresh_state is True
     faulty = _ask(lambda m, b: (0 * m(b["x"]).mean()).log(), {"x": _rows()}, model, optimizer)
     assert (faulty.op, faulty.fresh_state) == ("log", False)  # the loss does not depend on it
-    assert _ask(lambda m, b: (0 * m(b["x"]).mean()).log(), {"x": _rows()}, model).fresh_state is None  # plain SGD has no state
+    assert (
+        _ask(lambda m, b: (0 * m(b["x"]).mean()).log(), {"x": _rows()}, model).fresh_state is None
+    )  # plain SGD has no state
 
 
 def _train_step(**fields: Any) -> TrainStep:
@@ -210,7 +220,9 @@ def _train_step(**fields: Any) -> TrainStep:
 def test_a_learning_rate_that_is_nan() -> None:
     """A schedule that yields NaN is told beside the update that it spoils."""
     model = nn.Linear(4, 1)
-    culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, model, torch.optim.SGD(model.parameters(), lr=float("nan")))
+    culprit = _ask(
+        lambda m, b: m(b["x"]).mean(), {"x": _rows()}, model, torch.optim.SGD(model.parameters(), lr=float("nan"))
+    )
     assert (culprit.phase, culprit.cause) == ("optimizer", "optimizer-update")
     assert "the learning rate of the step is nan" in culprit.how
 
@@ -282,11 +294,15 @@ def test_suggested_lines(tmp_path: Path, line: str, op: str, signed: bool, wante
         ("return (a\n    .pow(b))", "pow", 0, "return (a.clamp(min=1e-06)"),
     ],
 )
-def test_the_suggestion_is_for_the_expression_that_ran(tmp_path: Path, body: str, op: str, at: int, wanted: str) -> None:
+def test_the_suggestion_is_for_the_expression_that_ran(
+    tmp_path: Path, body: str, op: str, at: int, wanted: str
+) -> None:
     """Of several on a line, or one over several lines, the expression that ran is the one that is changed."""
     file = tmp_path / "user.py"
     file.write_text(f"import torch\n\ndef step(a, b):\n    {body}\n", encoding="utf-8")
-    code = next(c for c in compile(file.read_text(encoding="utf-8"), str(file), "exec").co_consts if hasattr(c, "co_code"))
+    code = next(
+        c for c in compile(file.read_text(encoding="utf-8"), str(file), "exec").co_consts if hasattr(c, "co_code")
+    )
     ran = [i.offset for i in dis.get_instructions(code) if i.opname == "CALL" or i.argrepr in ("/", "/=")]
     span = Where(code, 0, ran[at], None).span
     assert span is not None
@@ -305,11 +321,15 @@ def test_the_suggestion_is_for_the_expression_that_ran(tmp_path: Path, body: str
         ("a / b / c", "div", True, "a / (b + 1e-06) / (c + 1e-06)"),
     ],
 )
-def test_suggestions_for_several_expressions_of_a_line(tmp_path: Path, line: str, op: str, signed: bool, wanted: str) -> None:
+def test_suggestions_for_several_expressions_of_a_line(
+    tmp_path: Path, line: str, op: str, signed: bool, wanted: str
+) -> None:
     """Beside one another or one in the other: each is repaired once, however often it ran."""
     file = tmp_path / "user.py"
     file.write_text(f"{line}\n")
-    nodes = [n for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Call) or (op == "div" and isinstance(n, ast.BinOp))]
+    nodes = [
+        n for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Call) or (op == "div" and isinstance(n, ast.BinOp))
+    ]
     spans = [(n.lineno, n.end_lineno or n.lineno, n.col_offset, n.end_col_offset or 0) for n in nodes]
     diff = suggested_line(str(file), spans * 2, 1, op, 1e-6, signed)
     assert diff is not None
@@ -404,7 +424,9 @@ def test_layers_that_overflow_one_after_another() -> None:
 
     model = nn.Sequential(nn.Linear(4, 4, bias=False), *(Layer() for _ in range(4))).half()
     nn.init.eye_(model[0].weight)
-    culprit = _ask(lambda m, b: (m(b["x"]) / 1e4).float().mean(), {"x": torch.linspace(1, 9000, 24).view(6, 4).half()}, model)
+    culprit = _ask(
+        lambda m, b: (m(b["x"]) / 1e4).float().mean(), {"x": torch.linspace(1, 9000, 24).view(6, 4).half()}, model
+    )
     assert (culprit.op, culprit.cause, culprit.established) == ("add", "dtype-overflow", "cured")
     assert culprit.module == "2"
 
@@ -420,7 +442,9 @@ def test_layers_of_unknown_size() -> None:
     """Lazy modules that have not seen a batch are told as such."""
     model = nn.Sequential(nn.LazyLinear(2))
     with pytest.raises(ReplayError, match="lazy modules"):
-        localize(TrainStep(model, torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), lambda m, b: m(b).mean(), _rows()))
+        localize(
+            TrainStep(model, torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1), lambda m, b: m(b).mean(), _rows())
+        )
 
 
 def test_the_first_of_two_sub_steps() -> None:
@@ -453,7 +477,9 @@ def test_fresh_state_that_only_puts_off_a_divergence() -> None:
     for _ in range(3):
         model(x).mean().backward()
         optimizer.step()
-    step = TrainStep(model, optimizer, lambda m, b: ((m(b) - 1) ** 2).mean(), batches=lambda _: x, before_step=faster, first_step=0)
+    step = TrainStep(
+        model, optimizer, lambda m, b: ((m(b) - 1) ** 2).mean(), batches=lambda _: x, before_step=faster, first_step=0
+    )
     culprit = localize(step, step=60)
     assert (culprit.cause, culprit.fresh_state) == ("divergence", False)
     assert "lower_lr" in _cured(culprit)
@@ -475,6 +501,10 @@ def test_names_of_a_compiled_model_are_the_users(whole: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1))
     with torch.no_grad():
         model[1].weight[0, 1] = float("nan")
-    compiled = torch.compile(model, backend="eager") if whole else nn.Sequential(model[0], torch.compile(model[1], backend="eager"))
+    compiled = (
+        torch.compile(model, backend="eager")
+        if whole
+        else nn.Sequential(model[0], torch.compile(model[1], backend="eager"))
+    )
     culprit = _ask(lambda m, b: m(b["x"]).mean(), {"x": _rows()}, compiled)
     assert (culprit.phase, culprit.module, culprit.param) == ("parameters", "1", "1.weight")

@@ -33,7 +33,9 @@ def _written(folder: Path, step: Any, batch: Any, model: Any = None, optimizer: 
     culprit = localize(train_step, runner=runner, rolled=Fault(done), fixes=False)
     said = write_repro(folder, runner, done, culprit)
     assert "that reproduces the failure" in said, said
-    return culprit.phase, subprocess.run([sys.executable, str(folder / "repro.py")], check=True, capture_output=True, text=True, timeout=120).stdout
+    return culprit.phase, subprocess.run(
+        [sys.executable, str(folder / "repro.py")], check=True, capture_output=True, text=True, timeout=120
+    ).stdout
 
 
 @pytest.mark.parametrize("options", [{}, {"foreach": True}], ids=["plain", "foreach"])
@@ -105,7 +107,9 @@ def test_an_operator_of_an_earlier_step(tmp_path: Path) -> None:
     model = _Rescale()
     batches = [torch.randn(4, 3) for _ in range(5)]
     batches[2][:, 1] = 0.5
-    train_step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), lambda m, b: m(b).pow(2).mean(), batches=batches)
+    train_step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.01), lambda m, b: m(b).pow(2).mean(), batches=batches
+    )
     runner = StepRunner(train_step)
     done = rolling.roll(runner, 0, 4)
     culprit = localize(train_step, runner=runner, rolled=Fault(done), fixes=False)

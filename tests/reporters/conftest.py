@@ -43,7 +43,13 @@ def nan_run() -> RunReport:
         for k in range(12)
     ]
     info = Finding(
-        id="f14", code="RUN001", name="step-reset", severity="info", tag="train/loss", step=2000, message="resumed at step 2000 after step 1999"
+        id="f14",
+        code="RUN001",
+        name="step-reset",
+        severity="info",
+        tag="train/loss",
+        step=2000,
+        message="resumed at step 2000 after step 1999",
     )
     curve = (2.9, 2.7, 2.6, 2.5, 2.4, 2.31, math.nan, math.nan)
     return RunReport(
@@ -64,7 +70,10 @@ def nan_run() -> RunReport:
             evidence_for=("grad_norm rose from 1.2 at step 4808 to 1834 at step 4819",),
             evidence_against=("no gradient clipping was seen in the config",),
             disprove=("the same step replayed in fp64 stays finite",),
-            next=("Replay the step: `postmortem replay runs/exp7 --checkpoint runs/exp7/ckpt-4750.pt --step 4820`", "lower lr from 3e-4 to 1e-4"),
+            next=(
+                "Replay the step: `postmortem replay runs/exp7 --checkpoint runs/exp7/ckpt-4750.pt --step 4820`",
+                "lower lr from 3e-4 to 1e-4",
+            ),
             last_good_step=4790,
             last_good_checkpoint="runs/exp7/ckpt-4750.pt",
         ),
@@ -83,13 +92,19 @@ def nan_run() -> RunReport:
         ),
         problems=(
             Problem(
-                path="runs/exp7/events.out.tfevents.1", offset=99, what="record cut at the end of the file", kept="12345 points", lost="17 bytes"
+                path="runs/exp7/events.out.tfevents.1",
+                offset=99,
+                what="record cut at the end of the file",
+                kept="12345 points",
+                lost="17 bytes",
             ),
         ),
         checked=("NAN001", "NAN003", "RUN001"),
         not_checked=(("LOS006", "no validation loss found"),),
         around=(
-            Around(tag="train/loss", role="loss", before_step=4819, before=2.31, at_step=4820, at=math.nan, curve=curve),
+            Around(
+                tag="train/loss", role="loss", before_step=4819, before=2.31, at_step=4820, at=math.nan, curve=curve
+            ),
             Around(
                 tag="grad_norm",
                 role="grad_norm",
@@ -120,8 +135,13 @@ def culprit() -> Culprit:
         step=4820,
         precision_only=False,
         fixes=(Fix(name="eps", cured=True, how="1e-8 under the root"), Fix(name="lower_lr", cured=False)),
-        fidelity=Fidelity(ok=True, checkpoint="runs/exp7/ckpt-4750.pt", first_step=4750, compared=70, exact=69, max_rel_error=1e-6),
-        how=("the step was run again from checkpoint 4750", "encoder.norm is the first module whose output is not finite"),
+        fidelity=Fidelity(
+            ok=True, checkpoint="runs/exp7/ckpt-4750.pt", first_step=4750, compared=70, exact=69, max_rel_error=1e-6
+        ),
+        how=(
+            "the step was run again from checkpoint 4750",
+            "encoder.norm is the first module whose output is not finite",
+        ),
         established="cured",
         suggestion="-        return x / torch.sqrt(var)\n+        return x / torch.sqrt(var + 1e-8)",
         fresh_state=False,
@@ -139,7 +159,10 @@ def oom_run(name: str = "oom-1") -> RunReport:
         first_step=1,
         last_step=250,
         diagnosis=Diagnosis(
-            name="out-of-memory", summary="The GPU ran out of memory in the forward pass.", findings=("f1",), next=("halve the batch size",)
+            name="out-of-memory",
+            summary="The GPU ran out of memory in the forward pass.",
+            findings=("f1",),
+            next=("halve the batch size",),
         ),
         findings=(
             Finding(
@@ -162,7 +185,12 @@ def oom_run(name: str = "oom-1") -> RunReport:
                 message="torch.OutOfMemoryError: CUDA out of memory",
             ),
             Event(
-                kind="victim", severity="info", file=f"runs/{name}/slurm-1.out", line=79, rank=1, message="Sending process 12 closing signal SIGTERM"
+                kind="victim",
+                severity="info",
+                file=f"runs/{name}/slurm-1.out",
+                line=79,
+                rank=1,
+                message="Sending process 12 closing signal SIGTERM",
             ),
         ),
         checked=("NAN001",),
@@ -180,7 +208,13 @@ def suspect_run() -> RunReport:
         last_step=299,
         findings=(
             Finding(
-                id="f1", code="LOS003", name="loss-plateau", severity="warning", tag="loss", step=120, message="loss has not moved since step 120"
+                id="f1",
+                code="LOS003",
+                name="loss-plateau",
+                severity="warning",
+                tag="loss",
+                step=120,
+                message="loss has not moved since step 120",
             ),
         ),
         checked=("NAN001", "LOS003"),
@@ -195,7 +229,12 @@ def unjudged_run() -> RunReport:
         ended="unknown",
         sources=(Source(kind="wandb", files=("runs/empty-1/run-1.wandb",), points=0),),
         problems=(
-            Problem(path="runs/empty-1/run-1.wandb", offset=0, what="7 bytes: the run was killed before anything was written", lost="everything"),
+            Problem(
+                path="runs/empty-1/run-1.wandb",
+                offset=0,
+                what="7 bytes: the run was killed before anything was written",
+                lost="everything",
+            ),
         ),
         not_checked=(("NAN001", "no metrics"), ("LOS003", "no metrics")),
     )
@@ -211,7 +250,11 @@ def healthy_run(name: str) -> RunReport:
         first_step=0,
         last_step=999,
         checked=("NAN001", "LOS003"),
-        around=(Around(tag="loss", role="loss", before_step=998, before=0.1, at_step=999, at=0.1, curve=(2.0, 1.0, 0.5, 0.1)),),
+        around=(
+            Around(
+                tag="loss", role="loss", before_step=998, before=0.1, at_step=999, at=0.1, curve=(2.0, 1.0, 0.5, 0.1)
+            ),
+        ),
     )
 
 
@@ -247,13 +290,41 @@ def hostile_run() -> RunReport:
                 message=HOSTILE + "\n::error::x",
                 evidence={HOSTILE: HOSTILE},
             ),
-            Finding(id="f2", code="NAN001", name="nan-onset", severity="error", tag=HOSTILE + "2", step=1, message=HOSTILE, because_of="f1"),
+            Finding(
+                id="f2",
+                code="NAN001",
+                name="nan-onset",
+                severity="error",
+                tag=HOSTILE + "2",
+                step=1,
+                message=HOSTILE,
+                because_of="f1",
+            ),
         ),
-        events=(Event(kind=HOSTILE, severity="error", file=HOSTILE, line=1, message=HOSTILE + "\r\n::error::x", fields={HOSTILE: HOSTILE}),),
+        events=(
+            Event(
+                kind=HOSTILE,
+                severity="error",
+                file=HOSTILE,
+                line=1,
+                message=HOSTILE + "\r\n::error::x",
+                fields={HOSTILE: HOSTILE},
+            ),
+        ),
         problems=(Problem(path=HOSTILE, what=HOSTILE, kept=HOSTILE, lost=HOSTILE),),
         checked=("NAN001",),
         not_checked=(("LOS003", HOSTILE),),
-        around=(Around(tag=HOSTILE, role="loss", before_step=0, before=1.0, at_step=1, at=math.nan, curve=(1.0, math.nan, -math.inf)),),
+        around=(
+            Around(
+                tag=HOSTILE,
+                role="loss",
+                before_step=0,
+                before=1.0,
+                at_step=1,
+                at=math.nan,
+                curve=(1.0, math.nan, -math.inf),
+            ),
+        ),
         notes=(HOSTILE,),
         checkpoints=(Checkpoint(path=HOSTILE, step=0, finite=None),),
     )
@@ -271,7 +342,15 @@ def one_failed() -> Report:
 @pytest.fixture
 def many() -> Report:
     """One run of each verdict and cause, and a file that belongs to none."""
-    runs = (healthy_run("good-1"), nan_run(), oom_run("oom-1"), suspect_run(), unjudged_run(), oom_run("oom-2"), healthy_run("good-2"))
+    runs = (
+        healthy_run("good-1"),
+        nan_run(),
+        oom_run("oom-1"),
+        suspect_run(),
+        unjudged_run(),
+        oom_run("oom-2"),
+        healthy_run("good-2"),
+    )
     return report_of(*runs, problems=(Problem(path="runs/notes.bin", what="no reader understands it"),))
 
 
@@ -303,7 +382,12 @@ def four_hundred() -> Report:
     runs = [healthy_run(f"good-{k}") for k in range(250)]
     for k in range(150):
         run = oom_run(f"bad-{k}")
-        run.diagnosis = Diagnosis(name=f"cause-{k % 12}", summary="Something went wrong. " * 8, findings=("f1",), next=("postmortem replay x",))
+        run.diagnosis = Diagnosis(
+            name=f"cause-{k % 12}",
+            summary="Something went wrong. " * 8,
+            findings=("f1",),
+            next=("postmortem replay x",),
+        )
         runs.append(run)
     return report_of(*runs)
 

@@ -21,7 +21,8 @@ number = st.floats(allow_nan=True, allow_infinity=True)
 severity = st.sampled_from(["error", "warning", "info"])
 ident = st.sampled_from(["f1", "f2", "f3", ""])
 plain = st.recursive(
-    st.none() | number | text | st.booleans() | step, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(text, inner, max_size=2)
+    st.none() | number | text | st.booleans() | step,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(text, inner, max_size=2),
 )
 fields = st.dictionaries(text, plain, max_size=2)
 line = st.none() | st.integers(1, 10**9)
@@ -41,7 +42,18 @@ findings = st.builds(
     id=ident,
     because_of=st.none() | ident,
 )
-events = st.builds(Event, kind=text, severity=severity, message=text, file=text, line=line, step=step, rank=rank, wall_time=number, fields=fields)
+events = st.builds(
+    Event,
+    kind=text,
+    severity=severity,
+    message=text,
+    file=text,
+    line=line,
+    step=step,
+    rank=rank,
+    wall_time=number,
+    fields=fields,
+)
 problems = st.builds(Problem, path=text, what=text, offset=st.none() | st.integers(0), line=line, kept=text, lost=text)
 diagnoses = st.builds(
     Diagnosis,

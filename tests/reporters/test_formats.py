@@ -137,8 +137,13 @@ def test_github_annotates_roots_at_the_log_line(many):
 
 def test_github_annotates_the_file_that_holds_the_numbers():
     """Where a finding has no file of its own, it points at the source with the most numbers, not at an empty one."""
-    finding = Finding(id="f1", code="NAN001", name="nan-onset", severity="error", tag="loss", step=7, message="loss is NaN at step 7")
-    sources = (Source(kind="trainer_state", files=("a/trainer_state.json",), points=0), Source(kind="text", files=("a/train.log",), points=40))
+    finding = Finding(
+        id="f1", code="NAN001", name="nan-onset", severity="error", tag="loss", step=7, message="loss is NaN at step 7"
+    )
+    sources = (
+        Source(kind="trainer_state", files=("a/trainer_state.json",), points=0),
+        Source(kind="text", files=("a/train.log",), points=40),
+    )
     run = RunReport(name="a", path="a", verdict="failed", ended="unknown", sources=sources, findings=(finding,))
     assert rendered("github", Report(runs=(run,), version="0")).startswith("::error file=a/train.log,")
 
@@ -158,7 +163,9 @@ def test_junit_counts_runs(many):
     """Failed runs fail, what could not be judged or read is an error, healthy and suspect runs pass."""
     root = ET.fromstring(rendered("junit", many))
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("8", "3", "2")
-    failed = {c.get("name"): c.find("failure").get("message") for c in root.iter("testcase") if c.find("failure") is not None}
+    failed = {
+        c.get("name"): c.find("failure").get("message") for c in root.iter("testcase") if c.find("failure") is not None
+    }
     assert failed["exp7"] == "NAN003 nonfinite-gradient in grad_norm at step 4820"
     assert "postmortem replay" in next(c for c in root.iter("testcase") if c.get("name") == "exp7").find("failure").text
 
@@ -181,7 +188,10 @@ def test_sarif_has_stable_rules_and_fingerprints(many, one_failed):
     alone = strict(rendered("sarif", one_failed))["runs"][0]["results"]
     assert {r["partialFingerprints"]["postmortem/v1"] for r in alone} < set(prints)
     crash = next(r for r in log["results"] if r["ruleId"] == "RUN003")
-    assert crash["locations"][0]["physicalLocation"] == {"artifactLocation": {"uri": "runs/oom-1/slurm-1.out"}, "region": {"startLine": 77}}
+    assert crash["locations"][0]["physicalLocation"] == {
+        "artifactLocation": {"uri": "runs/oom-1/slurm-1.out"},
+        "region": {"startLine": 77},
+    }
     assert len(log["invocations"][0]["toolExecutionNotifications"]) == 3
 
 

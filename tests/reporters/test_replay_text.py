@@ -46,7 +46,9 @@ def test_the_short_form_has_place_samples_and_cures():
 def test_the_short_form_without_a_culprit():
     """Nothing where nothing was replayed; else why there is no culprit."""
     assert culprit_lines(None) == []
-    assert culprit_lines(Culprit(cause="transient", phase="none", how=("ran", "did not come back"))) == ["none: did not come back"]
+    assert culprit_lines(Culprit(cause="transient", phase="none", how=("ran", "did not come back"))) == [
+        "none: did not come back"
+    ]
     assert culprit_lines(Culprit(cause="transient", phase="none")) == ["none: transient"]
 
 
@@ -67,7 +69,10 @@ def test_a_replay_that_does_not_follow_the_log_is_a_lead():
     """The culprit is then announced as no more than that."""
     fidelity = Fidelity(ok=False, compared=3, note="0 of 3 losses equal")
     lines = answer(Culprit(**FOUND), fidelity=fidelity)
-    assert "The replayed losses do not match the log (see Fidelity below): this culprit is a lead, not established." in lines
+    assert (
+        "The replayed losses do not match the log (see Fidelity below): this culprit is a lead, not established."
+        in lines
+    )
     assert "Fidelity: POOR. 0 of 3 losses equal" in lines
 
 

@@ -115,7 +115,16 @@ def test_unknown_exceptions_are_grouped_by_message(many):
     for run, message in zip(runs, ("KeyError: 'a' at 0x7f12", "KeyError: 'a' at 0x99", "ValueError: b"), strict=True):
         run.diagnosis = None
         run.events = (Event(kind="generic-exception", severity="error", file="x.out", line=7, message=message),)
-        run.findings = (Finding(id="f1", code="RUN003", name="crash", severity="error", message=message, evidence={"file": "x.out", "line": 7}),)
+        run.findings = (
+            Finding(
+                id="f1",
+                code="RUN003",
+                name="crash",
+                severity="error",
+                message=message,
+                evidence={"file": "x.out", "line": 7},
+            ),
+        )
     many.runs = tuple(runs)
     text = render(many, RenderOptions(width=120))
     assert "crash: KeyError: 'a' at # (RUN003)  2 runs" in text.replace(" (RUN003 crash)", " (RUN003)")
@@ -148,7 +157,16 @@ def test_circular_causes_still_list_every_finding(many):
     """A plugin that names causes in a circle loses no finding and hangs nothing."""
     run = many["exp7"]
     circle = [
-        Finding(id=f"c{k}", code=f"XYZ00{k}", name="x", severity="error", message=f"m{k}", step=k, because_of=f"c{(k + 1) % 3}") for k in range(3)
+        Finding(
+            id=f"c{k}",
+            code=f"XYZ00{k}",
+            name="x",
+            severity="error",
+            message=f"m{k}",
+            step=k,
+            because_of=f"c{(k + 1) % 3}",
+        )
+        for k in range(3)
     ]
     run.findings, run.diagnosis = tuple(circle), None
     many.runs = (run,)
@@ -159,7 +177,11 @@ def test_the_users_own_line_and_what_the_message_lacks_stand_under_an_event(one_
     """Under an event: the innermost line of the user's code, suspects, formats; nothing that the message already says."""
     frame = {"file": "train.py", "line": 33, "function": "step", "code": "loss.backward()"}
     fields = {"frame": frame, "suspects": [1, 11], "op": "ALLREDUCE", "exception": "ValueError", "requested_bytes": 5}
-    one_failed.runs[0].events = (Event(kind="nccl-timeout", severity="error", file="x.out", line=7, message="timeout of ALLREDUCE", fields=fields),)
+    one_failed.runs[0].events = (
+        Event(
+            kind="nccl-timeout", severity="error", file="x.out", line=7, message="timeout of ALLREDUCE", fields=fields
+        ),
+    )
     text = " ".join("\n".join(lines_of(one_failed, 120)).split())
     assert "at train.py:33 in step: loss.backward()" in text
     assert "suspect ranks 1, 11" in text
@@ -174,7 +196,9 @@ def test_the_triage_page_tells_why_a_run_crashed_where_that_is_known(tmp_path, r
     message += " GPU 0 has a total capacity of 80.00 GiB of which 70.00 GiB is free." if reason else ""
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    (tmp_path / "a" / "train.out").write_text(f'Traceback (most recent call last):\n  File "train.py", line 6, in <module>\n{message}\n')
+    (tmp_path / "a" / "train.out").write_text(
+        f'Traceback (most recent call last):\n  File "train.py", line 6, in <module>\n{message}\n'
+    )
     (tmp_path / "b" / "train.out").write_text("".join(f"step {i} loss {2 / (1 + i):.4f}\n" for i in range(40)))
     text = render(postmortem.scan(tmp_path), RenderOptions(width=120))
     assert ("One tensor of 90 GiB is more than all of GPU 0 (80 GiB)" in text) == told

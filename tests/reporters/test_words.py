@@ -61,7 +61,8 @@ def test_an_outlier_survives_thinning():
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(None, "–"), (math.nan, "nan"), (-math.inf, "-inf"), (3e-4, "0.0003"), (1e-5, "1e-05"), (2.31049, "2.31")]
+    ("value", "shown"),
+    [(None, "–"), (math.nan, "nan"), (-math.inf, "-inf"), (3e-4, "0.0003"), (1e-5, "1e-05"), (2.31049, "2.31")],
 )
 def test_numbers_are_short(value, shown):
     """Four significant digits, as people read them."""
@@ -75,7 +76,11 @@ def test_numbers_are_short(value, shown):
         ("postmortem replay a --step 3", "", ["postmortem replay a --step 3"]),
         ("postmortem replay a  (needs weights; none found)", "needs weights; none found:", ["postmortem replay a"]),
         ("Rerun it: `postmortem replay a`", "Rerun it:", ["postmortem replay a"]),
-        ("Save weights: then `postmortem replay a` names the line", "Save weights: then this names the line:", ["postmortem replay a"]),
+        (
+            "Save weights: then `postmortem replay a` names the line",
+            "Save weights: then this names the line:",
+            ["postmortem replay a"],
+        ),
         ("set `lr` lower", "set `lr` lower", []),
     ],
 )

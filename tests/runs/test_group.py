@@ -56,7 +56,9 @@ def test_folders_made_by_add_scalars_and_hparams_belong_to_their_parent(tmp_path
 
 def test_sibling_train_and_validation_folders_are_one_run(tmp_path):
     """train/ and validation/ side by side are one run with prefixed tags; train/ alone is a run of its own."""
-    got = layout(tmp_path, f"a/train/{events(1700000100)}", f"a/validation/{events(1700000101)}", f"b/train/{events(1700000100)}")
+    got = layout(
+        tmp_path, f"a/train/{events(1700000100)}", f"a/validation/{events(1700000101)}", f"b/train/{events(1700000100)}"
+    )
     assert sorted(got) == ["a", "b/train"]
     found, _ = discover([tmp_path])
     assert [p.prefix for p in found[0].parts] == ["train", "validation"]
@@ -216,7 +218,9 @@ def test_a_folder_inside_a_run(tmp_path, inside, file):
     """A path that leads to the inside of a run is taken as the run: what lies above it was not asked for."""
     path = tmp_path / inside / file
     path.parent.mkdir(parents=True)
-    path.write_text('{"log_history": [{"step": 1, "loss": 2.0}]}' if file.endswith(".json") else "step,loss\n1,2.0\n2,1.5\n")
+    path.write_text(
+        '{"log_history": [{"step": 1, "loss": 2.0}]}' if file.endswith(".json") else "step,loss\n1,2.0\n2,1.5\n"
+    )
     (run,) = discover([path.parent])[0]
     assert (run.path, run.name) == (path.parent, path.parent.name)
 
@@ -248,7 +252,9 @@ def test_the_output_of_a_trainer_and_its_text_are_one_run(tmp_path):
         f"job/out/runs/b/{events(1700000200, 2)}",
     )
     got = layout(tmp_path, "job/train.log", state, first, second)
-    assert {name: sorted(files) for name, files in got.items()} == {"job": sorted(["job/train.log", state, first, second])}
+    assert {name: sorted(files) for name, files in got.items()} == {
+        "job": sorted(["job/train.log", state, first, second])
+    }
 
 
 def test_a_text_above_several_runs_is_none_of_theirs(tmp_path):
@@ -394,11 +400,15 @@ class TestRules:
         kinds = {r.kind: r for r in READERS}
         claimed = []
         for path in (root / p for p in paths):
-            kind = {".csv": "csv", ".json": "trainer_state", ".wandb": "wandb", ".0": "tensorboard"}.get(path.suffix, "text")
+            kind = {".csv": "csv", ".json": "trainer_state", ".wandb": "wandb", ".0": "tensorboard"}.get(
+                path.suffix, "text"
+            )
             claimed.append(ClaimedFile(path, kinds[kind], path.parent))
         grouping = Grouping(root, claimed, [])
         getattr(grouping, rule)()
-        return {f.path.relative_to(root).as_posix(): (f.home.relative_to(root).as_posix(), f.key) for f in grouping.files}
+        return {
+            f.path.relative_to(root).as_posix(): (f.home.relative_to(root).as_posix(), f.key) for f in grouping.files
+        }
 
     def test_all_are_listed(self) -> None:
         """A rule that no one calls would be a mistake."""
@@ -434,7 +444,9 @@ class TestRules:
 
     def test_keep_newest_snapshot(self) -> None:
         """Of one home one snapshot stays: that of the run itself, as it is written last."""
-        assert list(self.after("keep_newest_snapshot", "a/trainer_state.json", "b/checkpoint-9/trainer_state.json")) == [
+        assert list(
+            self.after("keep_newest_snapshot", "a/trainer_state.json", "b/checkpoint-9/trainer_state.json")
+        ) == [
             "a/trainer_state.json",
             "b/checkpoint-9/trainer_state.json",
         ]

@@ -15,7 +15,17 @@ EXAMPLES = [(s, e) for s in ENTRIES for e in s.examples]
 
 def test_families_are_there() -> None:
     """All families of failures have entries, and ids are kebab-case."""
-    assert {s.family for s in ENTRIES} >= {"memory", "autograd", "numbers", "distributed", "cuda", "compile", "data", "checkpoints", "scheduler"}
+    assert {s.family for s in ENTRIES} >= {
+        "memory",
+        "autograd",
+        "numbers",
+        "distributed",
+        "cuda",
+        "compile",
+        "data",
+        "checkpoints",
+        "scheduler",
+    }
     assert len(ENTRIES) > 120
     assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", s.id) for s in ENTRIES)
 
@@ -51,7 +61,10 @@ def test_an_entry_is_complete(signature: Signature) -> None:
     groups = {name for p in (*signature.patterns, *signature.details) for name in p.groupindex}
     assert set(signature.fields) <= groups, "a field type without a group of that name"
     shown = page(signature)
-    assert all(part in shown for part in (signature.id, signature.meaning, signature.examples[0], signature.patterns[0].pattern))
+    assert all(
+        part in shown
+        for part in (signature.id, signature.meaning, signature.examples[0], signature.patterns[0].pattern)
+    )
 
 
 @pytest.mark.parametrize("signature", ENTRIES, ids=lambda s: s.id)

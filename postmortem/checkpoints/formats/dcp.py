@@ -26,7 +26,11 @@ _METADATA = "torch.distributed.checkpoint.metadata"
 _CALLABLE = {
     *((_METADATA, n) for n in ("Metadata", "MetadataIndex", "StorageMeta", "TensorProperties", "_MEM_FORMAT_ENCODING")),
     *((_METADATA, f"{kind}StorageMetadata") for kind in ("Tensor", "Bytes", "Chunk")),
-    *((f"torch.distributed.checkpoint.{m}", n) for m in ("filesystem", "_fsspec_filesystem") for n in ("_StorageInfo", "_StoragePrefix")),
+    *(
+        (f"torch.distributed.checkpoint.{m}", n)
+        for m in ("filesystem", "_fsspec_filesystem")
+        for n in ("_StorageInfo", "_StoragePrefix")
+    ),
     ("torch", "Size"),
     ("torch", "device"),
     ("torch.serialization", "_get_layout"),
@@ -85,7 +89,9 @@ class _Metadata(pickle.Unpickler):
         import torch
 
         # names one by one: a module also holds what it imports, and a name may have dots ("os.system")
-        if (module, name) not in _CALLABLE and not (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+        if (module, name) not in _CALLABLE and not (
+            module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        ):
             raise pickle.UnpicklingError(f"refused: the metadata requires {module}.{name}")
         if (module, name) not in self._found:
             self._found[module, name] = _own(super().find_class(module, name))
@@ -231,7 +237,9 @@ def _load_chunk(folder: Path, where: Any) -> Any:
             return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # as above
         what = why_unreadable(path, error) if path.is_file() else "missing: the metadata lists this file"
-        raise UnreadableCheckpoint(Problem(path=str(path), offset=where.offset, what=what, lost="its tensors")) from error
+        raise UnreadableCheckpoint(
+            Problem(path=str(path), offset=where.offset, what=what, lost="its tensors")
+        ) from error
 
 
 def _place(content: dict[str, Any], where: Any, value: Any) -> None:

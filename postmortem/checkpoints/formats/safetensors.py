@@ -147,7 +147,11 @@ def _piece(path: Path, name: str, info: dict[str, Any], base: int, known: dict[s
 
     start, stop = info["data_offsets"]
     kind, shape = info.get("dtype"), info.get("shape")
-    if not isinstance(kind, str) or not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+    if (
+        not isinstance(kind, str)
+        or not isinstance(shape, list)
+        or not all(isinstance(n, int) and n >= 0 for n in shape)
+    ):
         raise ValueError(f"the header gives dtype {str(kind)[:40]} and shape {str(shape)[:40]} for {name}")
     dtype = known.get(kind, torch.uint8)
     if stop - start != math.prod(shape) * dtype.itemsize and kind in known:

@@ -59,7 +59,9 @@ def test_the_pieces_lie_where_the_bytes_are(case: Any, tmp_path: Path) -> None:
     """At the offset of each piece stand the bytes of its tensor."""
     found = case.of.pieces(saved(case, tmp_path, tensors()), trust=False)
     assert found.problems == []
-    assert {p.name: (tuple(p.shape), p.dtype) for p in found.pieces} == {n: (tuple(t.shape), t.dtype) for n, t in tensors().items()}
+    assert {p.name: (tuple(p.shape), p.dtype) for p in found.pieces} == {
+        n: (tuple(t.shape), t.dtype) for n, t in tensors().items()
+    }
     for piece in found.pieces:
         held = piece.path.read_bytes()[piece.offset : piece.offset + piece.nbytes]
         assert held == bytes(tensors()[piece.name].view(torch.uint8).numpy())

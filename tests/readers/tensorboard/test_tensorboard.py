@@ -40,11 +40,16 @@ def scalar(tag: str, step: int, value: float, wall_time: float = 1.7e9) -> Event
 
 def tensor(tag: str, step: int, proto: TensorProto, plugin: str = "") -> Event:
     metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name=plugin)) if plugin else None
-    return Event(wall_time=1.7e9, step=step, summary=Summary(value=[Summary.Value(tag=tag, tensor=proto, metadata=metadata)]))
+    return Event(
+        wall_time=1.7e9, step=step, summary=Summary(value=[Summary.Value(tag=tag, tensor=proto, metadata=metadata)])
+    )
 
 
 def rows(points: Points) -> list[Row]:
-    return [(points.tags[c], int(s), float(v), float(w)) for c, s, v, w in zip(points.code, points.step, points.value, points.wall_time, strict=True)]
+    return [
+        (points.tags[c], int(s), float(v), float(w))
+        for c, s, v, w in zip(points.code, points.step, points.value, points.wall_time, strict=True)
+    ]
 
 
 def some_events(n: int) -> list[Event]:
@@ -60,7 +65,12 @@ def read(path: Path, data: bytes) -> Reading:
 
 def test_values_survive_exactly(tmp_path: Path) -> None:
     """Step 0, negative and huge steps, NaN, infinities and wall times come back as they were written."""
-    events = [scalar("a", 0, math.nan, 1.5), scalar("a", -3, math.inf, 2.5), scalar("b/c d", 2**40, -math.inf, 1.7e9 + 0.123456), scalar("a", 7, 0.5)]
+    events = [
+        scalar("a", 0, math.nan, 1.5),
+        scalar("a", -3, math.inf, 2.5),
+        scalar("b/c d", 2**40, -math.inf, 1.7e9 + 0.123456),
+        scalar("a", 7, 0.5),
+    ]
     write(tmp_path / NAME, events)
     reading = TensorBoard.read(tmp_path / NAME)
     got = rows(reading.points)
@@ -104,7 +114,9 @@ def test_tensors_of_every_type(tmp_path: Path, kind: str, dtype: int, field: str
     assert reading.skipped == {}
 
 
-@pytest.mark.parametrize(("dtype", "bits", "value"), [(19, 0x3E00, 1.5), (19, 0x7C00, math.inf), (14, 0x3FC0, 1.5), (14, 0xFF80, -math.inf)])
+@pytest.mark.parametrize(
+    ("dtype", "bits", "value"), [(19, 0x3E00, 1.5), (19, 0x7C00, math.inf), (14, 0x3FC0, 1.5), (14, 0xFF80, -math.inf)]
+)
 @pytest.mark.parametrize("repeat", [1, 40])
 def test_half_and_bfloat16(tmp_path: Path, dtype: int, bits: int, value: float, repeat: int) -> None:
     """Half and bfloat16 read right from raw content and from half_val."""
@@ -117,7 +129,9 @@ def test_half_and_bfloat16(tmp_path: Path, dtype: int, bits: int, value: float, 
 def test_other_kinds_are_counted(tmp_path: Path) -> None:
     """Histograms, images, audio, text, graphs and hparams give no points; they are counted, and hparams are config."""
     matrix = TensorProto(
-        dtype=2, tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=2), TensorShapeProto.Dim(size=3)]), double_val=[0.0] * 6
+        dtype=2,
+        tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=2), TensorShapeProto.Dim(size=3)]),
+        double_val=[0.0] * 6,
     )
     texts = TensorProto(dtype=7, string_val=[b"hello"])
     values = [
@@ -127,7 +141,9 @@ def test_other_kinds_are_counted(tmp_path: Path) -> None:
         hparams.hparams_pb({"lr": 0.1, "name": "adam", "amp": True}).value[0],
     ]
     events = [Event(wall_time=1.0, graph_def=b"xyz"), Event(wall_time=1.0, summary=Summary(value=values))]
-    events += [tensor("h2", s, matrix, "histograms" if s == 0 else "") for s in range(30)] + [tensor("t", 0, texts, "text")]
+    events += [tensor("h2", s, matrix, "histograms" if s == 0 else "") for s in range(30)] + [
+        tensor("t", 0, texts, "text")
+    ]
     events.append(scalar("loss", 3, 2.0))
     write(tmp_path / NAME, events)
     reading = TensorBoard.read(tmp_path / NAME)
@@ -153,7 +169,9 @@ def test_bulk_and_single_reading_agree(tmp_path: Path, data: st.DataObject) -> N
     steps = st.sampled_from([0, 1, 127, 128, 16384, 2**35, -1])
     number = st.floats(width=32)
     events = []
-    for tag, step, value, as_tensor in data.draw(st.lists(st.tuples(st.sampled_from(tags), steps, number, st.booleans()), max_size=30)):
+    for tag, step, value, as_tensor in data.draw(
+        st.lists(st.tuples(st.sampled_from(tags), steps, number, st.booleans()), max_size=30)
+    ):
         one = tensor(tag, step, TensorProto(dtype=1, float_val=[value])) if as_tensor else scalar(tag, step, value)
         events += [one] * data.draw(st.sampled_from([1, 1, 20]))
     write(tmp_path / NAME, events)
@@ -237,7 +255,12 @@ def test_flip_any_byte(tmp_path: Path, where: int, mask: int, n: int) -> None:
 
 
 @QUICK
-@given(where=st.integers(0, 10**6), garbage=st.binary(min_size=1, max_size=300), removed=st.integers(0, 80), n=st.sampled_from([3, 60]))
+@given(
+    where=st.integers(0, 10**6),
+    garbage=st.binary(min_size=1, max_size=300),
+    removed=st.integers(0, 80),
+    n=st.sampled_from([3, 60]),
+)
 def test_garbage_in_the_middle(tmp_path: Path, where: int, garbage: bytes, removed: int, n: int) -> None:
     """Bytes put in or taken out anywhere: what stands whole before and after them is still read, and a Problem says so."""
     events = some_events(n)
@@ -307,7 +330,11 @@ def test_torch_writer(tmp_path: Path) -> None:
         writer.add_histogram("weights", np.arange(10.0), 1)
     (path,) = tmp_path.iterdir()
     reading = TensorBoard.read(path)
-    expected = [row for s in range(100) for row in [("loss", s, float(np.float32(1 / (s + 1))), 1.7e9 + s), ("new style", s, float(s), 1.7e9 + s)]]
+    expected = [
+        row
+        for s in range(100)
+        for row in [("loss", s, float(np.float32(1 / (s + 1))), 1.7e9 + s), ("new style", s, float(s), 1.7e9 + s)]
+    ]
     assert rows(reading.points) == expected
     assert reading.skipped == {"text": 1, "histograms": 1}
 
@@ -370,7 +397,9 @@ def test_the_size_of_pieces_does_not_matter(tmp_path: Path, data: st.DataObject)
         patch.setattr(tfrecord, "REGION", data.draw(st.integers(1, 100)))
         in_pieces = TensorBoard.read(tmp_path / NAME)
     assert rows(in_pieces.points) == rows(at_once.points)
-    assert [(p.offset, p.what, p.lost) for p in in_pieces.problems] == [(p.offset, p.what, p.lost) for p in at_once.problems]
+    assert [(p.offset, p.what, p.lost) for p in in_pieces.problems] == [
+        (p.offset, p.what, p.lost) for p in at_once.problems
+    ]
 
 
 def test_records_on_either_side_of_zeros(tmp_path: Path) -> None:

@@ -12,10 +12,16 @@ from postmortem.readers.wandb.summary import WandbSummary
 def test_values_stand_at_the_last_step(tmp_path: Path) -> None:
     """All numbers, nested ones too, at `_step`; W&B's own keys are no tags."""
     path = tmp_path / "wandb-summary.json"
-    path.write_text('{"loss": NaN, "a": {"b": 2}, "best": "Infinity", "note": "x", "_step": 20, "_timestamp": 1.5e9, "_wandb": {"runtime": 3}}')
+    path.write_text(
+        '{"loss": NaN, "a": {"b": 2}, "best": "Infinity", "note": "x", "_step": 20, "_timestamp": 1.5e9, "_wandb": {"runtime": 3}}'
+    )
     reading = WandbSummary.read(path)
     points = reading.points
-    assert [(points.tags[c], int(s)) for c, s in zip(points.code, points.step, strict=True)] == [("loss", 20), ("a.b", 20), ("best", 20)]
+    assert [(points.tags[c], int(s)) for c, s in zip(points.code, points.step, strict=True)] == [
+        ("loss", 20),
+        ("a.b", 20),
+        ("best", 20),
+    ]
     assert repr(points.value.tolist()) == "[nan, 2.0, inf]"
     assert reading.skipped == {"non-numeric values": 1}
     assert reading.stopped == 1.5e9

@@ -69,7 +69,9 @@ def column(reading: Reading, tag: str) -> list[tuple[int, float]]:
 
 def test_a_whole_run(tmp_path: Path) -> None:
     """History, config, summary, console, exit code, names and times of a run are kept."""
-    run = RECORD(run={"run_id": b"abc", "project": b"p", "host": b"n1", "start_time": {"seconds": 5, "nanos": 500_000_000}})
+    run = RECORD(
+        run={"run_id": b"abc", "project": b"p", "host": b"n1", "start_time": {"seconds": 5, "nanos": 500_000_000}}
+    )
     run.run.config.update.add(**item("lr", 0.1))
     payloads = [
         run.SerializeToString(),
@@ -95,7 +97,12 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert reading.config == {"lr": 0.1, "model": {"depth": 3, "name": "x"}}
     assert reading.summary == {"best": 0.5, "nested": {"a": 2}}
     assert reading.facts["console"] == [("stderr", "Traceback\n"), ("stdout", "step 0\n")]
-    assert (reading.ended, reading.facts["exit_code"], reading.facts["run_id"], reading.facts["job_id"]) == ("crashed", 1, "abc", "77")
+    assert (reading.ended, reading.facts["exit_code"], reading.facts["run_id"], reading.facts["job_id"]) == (
+        "crashed",
+        1,
+        "abc",
+        "77",
+    )
     assert (reading.started, reading.stopped, reading.step_axis) == (5.5, 101.5, "_step")
     assert reading.skipped == {"system metrics": 1}
     assert reading.problems == []
@@ -116,7 +123,14 @@ def test_nested_values_and_media(tmp_path: Path) -> None:
         tmp_path / "r.wandb",
         [
             history(0, **{"a|b": 1.0, "h|_type": "histogram", "h|bins": [1, 2], "h|count": 3}),
-            history(1, a={"b": 2.0, "c": {"d": 3}}, img={"_type": "image-file", "size": 9, "sha": {"x": 1}}, note="hi", empty=None, flags=[True]),
+            history(
+                1,
+                a={"b": 2.0, "c": {"d": 3}},
+                img={"_type": "image-file", "size": 9, "sha": {"x": 1}},
+                note="hi",
+                empty=None,
+                flags=[True],
+            ),
         ],
     )
     assert column(reading, "a.b") == [(0, 1.0), (1, 2.0)]
@@ -126,15 +140,29 @@ def test_nested_values_and_media(tmp_path: Path) -> None:
 
 def test_typed_values(tmp_path: Path) -> None:
     """Numbers in the typed fields of newer clients are read like those in JSON."""
-    items = [{"key": b"f", "number": math.inf}, {"key": b"i", "integer": -7}, {"key": b"j", "json": b'{"k": 2}'}, {"key": b"t", "text": b"words"}]
+    items = [
+        {"key": b"f", "number": math.inf},
+        {"key": b"i", "integer": -7},
+        {"key": b"j", "json": b'{"k": 2}'},
+        {"key": b"t", "text": b"words"},
+    ]
     reading = read(tmp_path / "r.wandb", [RECORD(history={"item": items, "step": {"num": 4}}).SerializeToString()])
-    assert {tag: column(reading, tag) for tag in reading.points.tags} == {"f": [(4, math.inf)], "i": [(4, -7.0)], "j.k": [(4, 2.0)]}
+    assert {tag: column(reading, tag) for tag in reading.points.tags} == {
+        "f": [(4, math.inf)],
+        "i": [(4, -7.0)],
+        "j.k": [(4, 2.0)],
+    }
 
 
 @pytest.mark.parametrize("name", ["global_step", "trainer/global_step", "iter", "Iteration", "train/step"])
 def test_a_counter_column_is_the_step(tmp_path: Path, name: str) -> None:
     """A column that counts is the axis, rows without it belong to the last one before; the choice is told."""
-    rows = [history(0, **{name: 0, "loss": 5.0}), history(1, **{name: 100, "loss": 4.0}), history(2, acc=0.5), history(3, **{name: 200, "loss": 3.0})]
+    rows = [
+        history(0, **{name: 0, "loss": 5.0}),
+        history(1, **{name: 100, "loss": 4.0}),
+        history(2, acc=0.5),
+        history(3, **{name: 200, "loss": 3.0}),
+    ]
     reading = read(tmp_path / "r.wandb", rows)
     assert column(reading, "loss") == [(0, 5.0), (100, 4.0), (200, 3.0)]
     assert column(reading, "acc") == [(100, 0.5)]
@@ -175,7 +203,12 @@ def test_impossible_steps(tmp_path: Path) -> None:
 
 def test_only_the_header(tmp_path: Path) -> None:
     """The 7 bytes a killed run can leave, fewer, none, and something else entirely: one Problem each, no points."""
-    for data, said in [(START, "killed before"), (START[:5], "killed before"), (b"", "empty"), (b"hello world, this is text" * 9, "not a W&B log")]:
+    for data, said in [
+        (START, "killed before"),
+        (START[:5], "killed before"),
+        (b"", "empty"),
+        (b"hello world, this is text" * 9, "not a W&B log"),
+    ]:
         path = tmp_path / "r.wandb"
         path.write_bytes(data)
         reading = WandbOffline.read(path)
@@ -186,7 +219,9 @@ def test_only_the_header(tmp_path: Path) -> None:
 
 def big_run(n: int) -> tuple[list[bytes], bytes, list[int]]:
     """A log whose records go over several blocks, one of them longer than a block."""
-    payloads = [history(i, loss=float(i), pad="x" * (9000 if i % 3 else 10) * (5 if i == n // 2 else 1)) for i in range(n)]
+    payloads = [
+        history(i, loss=float(i), pad="x" * (9000 if i % 3 else 10) * (5 if i == n // 2 else 1)) for i in range(n)
+    ]
     return (payloads, *log_file(payloads))
 
 
@@ -268,7 +303,9 @@ for i in range(5):
 run.finish(exit_code=3)
 """
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-    subprocess.run([sys.executable, "-c", script], cwd=tmp_path, check=True, env=environment, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, check=True, env=environment, capture_output=True, timeout=120
+    )
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
     reading = WandbOffline.read(path)
     assert reading.problems == []
@@ -277,13 +314,17 @@ run.finish(exit_code=3)
     assert [v for _, v in loss if not math.isnan(v)] == [1.0, 0.5, 1 / 3, 0.2]
     assert column(reading, "deep.er") == [(64 * i, float(i)) for i in range(5)]
     assert reading.config == {"lr": 0.5, "model": {"n": 3}}
-    assert [text for stream, text in reading.facts["console"] if stream == "stdout"][:5] == [f"training {i}\n" for i in range(5)]
+    assert [text for stream, text in reading.facts["console"] if stream == "stdout"][:5] == [
+        f"training {i}\n" for i in range(5)
+    ]
     assert (reading.ended, reading.facts["exit_code"]) == ("crashed", 3)
     assert reading.skipped["histogram values"] == 5
 
 
 def test_digits_beyond_any_float(tmp_path: Path) -> None:
     """An integer of 401 digits in the history is damage that is counted, not an infinity."""
-    reading = read(tmp_path / "run-x.wandb", [history(0, loss=1.0), history(1, loss=-int("9" * 401)), history(2, loss=math.inf)])
+    reading = read(
+        tmp_path / "run-x.wandb", [history(0, loss=1.0), history(1, loss=-int("9" * 401)), history(2, loss=math.inf)]
+    )
     assert [float(v) for v in reading.points.value if v > 0] == [1.0, math.inf]
     assert reading.skipped["integers too large for a float (damaged)"] == 1

@@ -26,7 +26,14 @@ def build(device):
     torch.manual_seed(37)
     model = Net().to(device)
     batch = {"x": torch.randn(6, 3).to(device), "y": torch.full((6,), 2.0).to(device)}
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

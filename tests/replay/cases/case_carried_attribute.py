@@ -36,7 +36,13 @@ def build(device):
     batches = [{"x": torch.randn(6, 4), "y": torch.randint(0, 3, (6,))} for _ in range(5)]
     batches[2]["x"][:, 2] = 1.0
     batches = [{k: v.to(device) for k, v in b.items()} for b in batches]
-    return {"model": model, "optimizer": torch.optim.Adam(model.parameters()), "step": step, "batch": batches[0], "batches": batches}
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+    }
 
 
 TRUTH = {

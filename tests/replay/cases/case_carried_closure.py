@@ -16,7 +16,13 @@ def build(device):
 
     batches = [{"x": torch.randn(6, 4, device=device), "y": 3 * torch.randn(6, device=device)} for _ in range(6)]
     batches[3]["y"].zero_()
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.01), "step": step, "batch": batches[0], "batches": batches}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+    }
 
 
 TRUTH = {

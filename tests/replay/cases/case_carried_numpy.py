@@ -29,7 +29,13 @@ def build(device):
     batches = [{"x": torch.randn(4, 3), "y": torch.randn(4, 2)} for _ in range(4)]
     batches[1]["x"][:, 2] = 0.0
     batches = [{k: v.to(device) for k, v in b.items()} for b in batches]
-    return {"model": model, "optimizer": torch.optim.Adam(model.parameters()), "step": step, "batch": batches[0], "batches": batches}
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+    }
 
 
 TRUTH = {

@@ -29,7 +29,13 @@ def build(device):
     batches = [{"x": torch.randn(5, 4), "y": torch.randn(5, 1), "w": torch.ones(5, 1)} for _ in range(5)]
     batches[1]["w"].zero_()
     batches = [{k: v.to(device) for k, v in b.items()} for b in batches]
-    return {"model": model, "optimizer": DelayedTrust(model.parameters()), "step": step, "batch": batches[0], "batches": batches}
+    return {
+        "model": model,
+        "optimizer": DelayedTrust(model.parameters()),
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+    }
 
 
 TRUTH = {

@@ -36,7 +36,13 @@ def build(device):
     batches = [{"x": torch.randn(5, 4), "y": torch.randint(0, 2, (5,))} for _ in range(5)]
     batches[2]["x"].zero_()
     batches = [{k: v.to(device) for k, v in b.items()} for b in batches]
-    return {"model": model, "optimizer": torch.optim.Adam(model.parameters()), "step": step, "batch": batches[0], "batches": batches}
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+    }
 
 
 TRUTH = {

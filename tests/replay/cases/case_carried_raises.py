@@ -28,7 +28,13 @@ def build(device):
     batches = [{"x": torch.randn(4, 3), "y": torch.randn(4, 2)} for _ in range(5)]
     batches[2]["x"].zero_()
     batches = [{k: v.to(device) for k, v in b.items()} for b in batches]
-    return {"model": model, "optimizer": torch.optim.Adam(model.parameters()), "step": step, "batch": batches[0], "batches": batches}
+    return {
+        "model": model,
+        "optimizer": torch.optim.Adam(model.parameters()),
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+    }
 
 
 TRUTH = {

@@ -24,7 +24,13 @@ def build(device):
     batches = [{"x": torch.randn(6, 4, device=device), "w": torch.rand(6, device=device)} for _ in range(9)]
     batches[5]["w"].zero_()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    return {"model": model, "optimizer": optimizer, "step": Step(teacher).__call__, "batch": batches[0], "batches": batches}
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "step": Step(teacher).__call__,
+        "batch": batches[0],
+        "batches": batches,
+    }
 
 
 TRUTH = {

@@ -37,7 +37,11 @@ def build(device):
         "model": model,
         "optimizer": torch.optim.AdamW(model.parameters(), lr=1e-3),
         "step": step,
-        "batch": {"ids": torch.randint(0, 15, (6, 4), device=device), "target": torch.randint(0, 15, (6, 4), device=device), "keep": keep},
+        "batch": {
+            "ids": torch.randint(0, 15, (6, 4), device=device),
+            "target": torch.randint(0, 15, (6, 4), device=device),
+            "keep": keep,
+        },
     }
 
 

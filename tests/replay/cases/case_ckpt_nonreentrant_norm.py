@@ -42,7 +42,14 @@ def build(device):
     x = torch.randn(5, 6)
     x[2] = 0.0
     batch = {"x": x.to(device), "y": torch.tensor([0, 1, 2, 1, 0], device=device)}
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

@@ -45,7 +45,14 @@ def build(device):
     x[1] = 0.0
     x[3] = 0.0
     batch = {"x": x.to(device), "y": torch.tensor([0, 1, 0, 1, 0], device=device)}
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

@@ -32,7 +32,14 @@ def build(device):
     x = torch.rand(5, 3)
     x[1] *= 150.0
     batch = {"x": x.to(device), "y": torch.rand(5).to(device)}
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

@@ -34,7 +34,14 @@ def build(device):
     torch.manual_seed(41)
     model = Net().to(device)
     batch = {"x": torch.randn(2, 3, 8, 8).to(device), "y": torch.tensor([0, 1]).to(device)}
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

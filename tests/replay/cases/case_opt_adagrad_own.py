@@ -36,7 +36,14 @@ def build(device):
     torch.manual_seed(21)
     model = Net().to(device)
     batch = {"x": torch.randn(5, 4, device=device), "y": torch.randn(5, device=device)}
-    return {"model": model, "optimizer": UnitStep(model.parameters(), lr=0.01), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": UnitStep(model.parameters(), lr=0.01),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

@@ -44,7 +44,11 @@ def build(device):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     optimizer.register_step_post_hook(Averager(model, warmup=1))
-    built = {"model": model, "optimizer": optimizer, "batch": {"x": torch.randn(4, 2, 6), "y": torch.tensor([0, 1, 1, 0])}}
+    built = {
+        "model": model,
+        "optimizer": optimizer,
+        "batch": {"x": torch.randn(4, 2, 6), "y": torch.tensor([0, 1, 1, 0])},
+    }
     built["model"].to(device)
     return {**built, "step": step, "batch": {k: v.to(device) for k, v in built["batch"].items()}}
 

@@ -32,7 +32,14 @@ class Net(nn.Module):
 def build(device):
     torch.manual_seed(0)
     m = Net().to(device)
-    return {"model": m, "optimizer": opt(m), "step": lambda m, b: m(**b), "batch": data(device), "autocast": None, "scaler": False}
+    return {
+        "model": m,
+        "optimizer": opt(m),
+        "step": lambda m, b: m(**b),
+        "batch": data(device),
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

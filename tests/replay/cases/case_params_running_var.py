@@ -25,7 +25,14 @@ def build(device):
     model.stem[1].eval()
     model.stem[1].running_var[3] = float("nan")
     batch = {"x": torch.randn(5, 4).to(device), "y": torch.randint(0, 2, (5,)).to(device)}
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

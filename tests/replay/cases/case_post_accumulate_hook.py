@@ -33,7 +33,11 @@ def build(device):
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
         "step": step,
-        "batch": {"x": torch.randn(4, 5, device=device), "use": torch.zeros(4, 1, device=device), "y": torch.tensor([0, 1, 1, 0], device=device)},
+        "batch": {
+            "x": torch.randn(4, 5, device=device),
+            "use": torch.zeros(4, 1, device=device),
+            "y": torch.tensor([0, 1, 1, 0], device=device),
+        },
     }
 
 

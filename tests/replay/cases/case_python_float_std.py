@@ -35,7 +35,14 @@ def build(device):
     x = torch.randn(4, 6)
     x[2] = 0.25
     batch = {"x": x.to(device), "y": torch.tensor([0, 1, 0, 1], device=device)}
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

@@ -27,7 +27,11 @@ def build(device):
         "model": m,
         "optimizer": torch.optim.SGD(m.parameters(), lr=0.1),
         "step": lambda m, b: F.cross_entropy(m(b["ids"], b["n"]), b["y"]),
-        "batch": {"ids": torch.randint(0, 12, (8, 5), device=device), "n": n, "y": torch.tensor([0, 1, 0, 1, 1, 0, 0, 1], device=device)},
+        "batch": {
+            "ids": torch.randint(0, 12, (8, 5), device=device),
+            "n": n,
+            "y": torch.tensor([0, 1, 0, 1, 1, 0, 0, 1], device=device),
+        },
         "autocast": None,
         "scaler": False,
     }

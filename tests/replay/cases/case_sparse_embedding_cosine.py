@@ -33,7 +33,14 @@ def build(device):
     model = Net().to(device)
     batch = {"a": torch.tensor([3, 5, 9, 11]), "b": torch.tensor([4, 0, 8, 3]), "y": torch.rand(4)}
     batch = {k: v.to(device) for k, v in batch.items()}
-    return {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1), "step": step, "batch": batch, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.1),
+        "step": step,
+        "batch": batch,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

@@ -29,7 +29,15 @@ def build(device):
     batches = [{"x": torch.randn(6, 6, device=device), "y": torch.randn(6, device=device)} for _ in range(6)]
     batches[3]["x"].zero_()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    return {"model": model, "optimizer": optimizer, "step": step, "batch": batches[0], "batches": batches, "autocast": None, "scaler": False}
+    return {
+        "model": model,
+        "optimizer": optimizer,
+        "step": step,
+        "batch": batches[0],
+        "batches": batches,
+        "autocast": None,
+        "scaler": False,
+    }
 
 
 TRUTH = {

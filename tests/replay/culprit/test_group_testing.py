@@ -130,7 +130,10 @@ def test_a_micro_batch_without_any_label(count: int, rows: int, micro: int, leng
     """Where all labels of a micro-batch are ignored it fails as a whole: no sample of it is at fault, and leaving it empty cures nothing."""
     torch.manual_seed(0)
     model = nn.Linear(5, 7)
-    micros = [{"x": torch.randn(rows, lengths[i % 2], 5), "y": torch.randint(0, 7, (rows, lengths[i % 2]))} for i in range(count)]
+    micros = [
+        {"x": torch.randn(rows, lengths[i % 2], 5), "y": torch.randint(0, 7, (rows, lengths[i % 2]))}
+        for i in range(count)
+    ]
     micros[0]["y"][0] = micros[micro]["y"][:] = -100
 
     def step(m: Any, b: Any) -> Any:
@@ -218,7 +221,9 @@ class Packed(nn.Module):
 
     def forward(self, ids: Any, keep: Any) -> Any:
         tokens = self.embed(ids)[keep]
-        return tokens / (tokens - self.embed.weight[0]).norm(dim=-1, keepdim=True)  # the norm's derivative, and 0 / 0, at token 0
+        return tokens / (tokens - self.embed.weight[0]).norm(
+            dim=-1, keepdim=True
+        )  # the norm's derivative, and 0 / 0, at token 0
 
 
 @pytest.mark.parametrize("stage", ["forward", "backward"])

@@ -111,7 +111,10 @@ def test_an_optimizer_that_refuses_nan() -> None:
                 _refuse(p.grad)
             super().step(closure)
 
-    built = _built(lambda m, b: (m(b["x"], b["size"]) - m(b["x"], b["size"]).detach()).pow(2).sum(-1).sqrt().mean(), (1.0, 1.0, 1.0, 1.0))
+    built = _built(
+        lambda m, b: (m(b["x"], b["size"]) - m(b["x"], b["size"]).detach()).pow(2).sum(-1).sqrt().mean(),
+        (1.0, 1.0, 1.0, 1.0),
+    )
     built.optimizer = Careful(built.model.parameters(), lr=0.01)
     culprit = localize(built)
     assert (culprit.phase, culprit.op, culprit.precision_only) == ("backward", "sqrt", False)

@@ -49,7 +49,9 @@ def _overflows(m: Any, b: Any) -> Any:
     return (m(b) * 0 + b).exp().sum()
 
 
-def test_a_fix_of_a_plugin_is_tried_reported_and_advised(ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fix_of_a_plugin_is_tried_reported_and_advised(
+    ask: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An installed package with an entry point of group ``postmortem.fixes`` adds a fix, in its place of the order."""
     (tmp_path / "halving_plugin.py").write_text(PLUGIN)
     monkeypatch.syspath_prepend(tmp_path)

@@ -113,8 +113,14 @@ def test_beside(folder: Path) -> None:
         ("import sys\nsys.exit(3)", r"raised SystemExit: 3 at recipe\.py:2"),
         ("raise GeneratorExit", r"raised GeneratorExit at recipe\.py:1"),
         ("class E(Exception):\n    def __str__(self): return 1 / 0\nraise E", r"raised E at recipe\.py:3"),
-        ("x = bytearray(10**15)", r"ran out of memory at recipe\.py:1: x = bytearray\(10\*\*15\): build a smaller model"),
-        ("import torch\ntorch.nn.Linear(10**7, 10**7)", r"ran out of memory at recipe\.py:2: .*: build a smaller model"),
+        (
+            "x = bytearray(10**15)",
+            r"ran out of memory at recipe\.py:1: x = bytearray\(10\*\*15\): build a smaller model",
+        ),
+        (
+            "import torch\ntorch.nn.Linear(10**7, 10**7)",
+            r"ran out of memory at recipe\.py:2: .*: build a smaller model",
+        ),
     ],
 )
 def test_what_goes_wrong_is_one_line(tmp_path: Path, source: str, said: str) -> None:
@@ -150,7 +156,9 @@ def test_a_recipe_may_change_the_working_directory(folder: Path, monkeypatch: py
     assert Path.cwd() == folder.parent
 
 
-def test_a_recipe_that_removes_the_working_directory(folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recipe_that_removes_the_working_directory(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What else is put back is put back all the same."""
     here, before = tmp_path_factory.mktemp("here"), list(sys.path)
     monkeypatch.chdir(here)
@@ -183,14 +191,26 @@ def test_folder_stays_as_it_was(folder: Path) -> None:
         ("net, opt, print, scheduler='cosine'", "scheduler must be a learning rate scheduler, not a str"),
         ("net, opt, print, scaler='yes'", "scaler must be True, False or a GradScaler, not a str"),
         ("net, opt, print, batches=3", "batches must be a function of the step or an iterable, not an int"),
-        ("net, opt, print, batches=lambda step: (yield step)", "batches is a generator function: call it and give its result"),
+        (
+            "net, opt, print, batches=lambda step: (yield step)",
+            "batches is a generator function: call it and give its result",
+        ),
         ("net.to('meta'), opt, print", "the model is on the meta device"),
-        ("net, opt, {'g': print}", r"step is a dict \('g'\), keyed by the names of the optimizers, .*: give optimizer=\{'g': …\} or a single step"),
+        (
+            "net, opt, {'g': print}",
+            r"step is a dict \('g'\), keyed by the names of the optimizers, .*: give optimizer=\{'g': …\} or a single step",
+        ),
         ("net, {'a': opt}, {'c': print}", "step has a sub-step 'c', but the optimizers are 'a'"),
         ("net, opt, lambda batch: 0", r"step is called as step\(model, batch\), but <lambda>\(batch\) cannot be"),
-        ("net, {'a': opt}, {'a': lambda: 0}", r"step\['a'\] is called as step\['a'\]\(model, batch\), but <lambda>\(\) cannot be"),
+        (
+            "net, {'a': opt}, {'a': lambda: 0}",
+            r"step\['a'\] is called as step\['a'\]\(model, batch\), but <lambda>\(\) cannot be",
+        ),
         ("net, opt, print, batches=lambda: 0", r"batches is called as batches\(step\), but <lambda>\(\) cannot be"),
-        ("net, opt, print, before_step=lambda: 0", r"before_step is called as before_step\(step\), but <lambda>\(\) cannot be"),
+        (
+            "net, opt, print, before_step=lambda: 0",
+            r"before_step is called as before_step\(step\), but <lambda>\(\) cannot be",
+        ),
     ],
 )
 def test_fields_that_cannot_be(tmp_path: Path, made: str, said: str) -> None:

@@ -28,7 +28,9 @@ def _again(change: Callable[[Any, bool], Any], batches: int) -> Again:
     model = torch.nn.Linear(3, 1)
     given = [torch.randn(4, 3) for _ in range(batches)]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    step = TrainStep(model, optimizer, lambda m, b: change(m(b).pow(2).mean(), torch.equal(b, given[-1])), batches=given)
+    step = TrainStep(
+        model, optimizer, lambda m, b: change(m(b).pow(2).mean(), torch.equal(b, given[-1])), batches=given
+    )
     runner = StepRunner(step)
     done = roll(runner, 0, batches - 1)
     return run_again(runner, done, done.last)
@@ -37,7 +39,9 @@ def _again(change: Callable[[Any, bool], Any], batches: int) -> Again:
 def test_deterministic() -> None:
     """A step that fails in the same way every time, after another one whose numbers can be compared, or alone."""
     again = _again(lambda loss, last: loss / 0 if last else loss, 3)
-    assert again == Again("run twice from the same state, the step gives bitwise identical results: deterministic", True, False)
+    assert again == Again(
+        "run twice from the same state, the step gives bitwise identical results: deterministic", True, False
+    )
     alone = _again(lambda loss, last: loss / 0, 1)
     assert alone == Again("run twice from the same state, the step fails in the same way", True, False)
 
@@ -64,7 +68,12 @@ def test_other_bits_of_the_step_itself() -> None:
 def _asked(wrong: Callable[[], bool]) -> Any:
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 1)
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), lambda m, b: m(b).sum() / (0 if wrong() else 1), torch.randn(4, 3))
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        lambda m, b: m(b).sum() / (0 if wrong() else 1),
+        torch.randn(4, 3),
+    )
     return localize(step)
 
 

@@ -38,7 +38,9 @@ def finding(name: str, tag: str, step: int, end: int | None = None, severity: st
 )
 def test_step(tmp_path: Path, findings: list[Finding], step: int, nonfinite: bool) -> None:
     """The first non-finite loss before anything else; a value of an evaluation is no step; without a fault the end of the log."""
-    (tmp_path / "progress.csv").write_text("step,train/loss,grad_norm,val/loss,lr,scale\n" + "".join(f"{i},1.5,2,1,0.1,8\n" for i in range(100)))
+    (tmp_path / "progress.csv").write_text(
+        "step,train/loss,grad_norm,val/loss,lr,scale\n" + "".join(f"{i},1.5,2,1,0.1,8\n" for i in range(100))
+    )
     report = api.scan(tmp_path).runs[0]
     assert report.run is not None
     report.findings = tuple(findings)
@@ -69,7 +71,9 @@ def test_newest_finite_before_the_step(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         value = float("nan") if step in (30, 40) else 1.0
         torch.save({"model": {"w": torch.full((2,), value)}}, tmp_path / f"step_{step}.pt")
-    run = replace(empty, checkpoints=[Checkpoint(path=str(tmp_path / f"step_{s}.pt"), step=s) for s in (10, 20, 30, 40)])
+    run = replace(
+        empty, checkpoints=[Checkpoint(path=str(tmp_path / f"step_{s}.pt"), step=s) for s in (10, 20, 30, 40)]
+    )
 
     def chosen(step: int, given: Path | None = None, good: int | None = None) -> str:
         diagnosis = SimpleNamespace(last_good_checkpoint=str(tmp_path / f"step_{good}.pt"))

@@ -61,7 +61,12 @@ def logged(values: dict[int, float], tag: str = "loss", mean: bool = False) -> L
 def test_best_of_several_tags_is_taken() -> None:
     """Where several tags could hold the loss, the one that agrees is taken and named."""
     replayed = results([1.25, 1.5, 1.75])
-    found = compare(replayed, {"loss": [logged({0: 9.0, 1: 8.0}, "other"), logged({0: 1.25, 2: 1.75}, "train/loss")]}, checkpoint="c", first_step=0)
+    found = compare(
+        replayed,
+        {"loss": [logged({0: 9.0, 1: 8.0}, "other"), logged({0: 1.25, 2: 1.75}, "train/loss")]},
+        checkpoint="c",
+        first_step=0,
+    )
     assert (found.ok, found.compared, found.exact, found.max_rel_error, found.first_mismatch) == (True, 2, 2, 0.0, None)
     assert "train/loss" in found.note
 
@@ -146,4 +151,6 @@ def test_a_loss_with_the_name_of_its_tag(name: str) -> None:
     points = builder.build()
     stream = Stream("csv", "exp", points, *segments(points))
     view = View(Run(name="exp", path=Path("exp"), streams=[stream], event_list=[], problems=[], sources=[]))
-    assert {n: [one.tag for one in found if not one.last] for n, found in logged_losses(view, None, [name]).items()} == {name: ["loss/gen/total"]}
+    assert {
+        n: [one.tag for one in found if not one.last] for n, found in logged_losses(view, None, [name]).items()
+    } == {name: ["loss/gen/total"]}

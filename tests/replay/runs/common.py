@@ -25,4 +25,7 @@ class Log:
 
 
 def save(out, step, model, optimizer, **more):
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, **more}, os.path.join(out, f"step_{step:05d}.pt"))
+    torch.save(
+        {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step, **more},
+        os.path.join(out, f"step_{step:05d}.pt"),
+    )

@@ -48,8 +48,14 @@ def train(out, device="cpu"):
             optimizer.step()
             log.write(json.dumps({"epoch": epoch, "train_loss": loss.item()}) + "\n")
             if epoch % 5 == 0:
-                state = {"epoch": epoch, "model_state_dict": model.state_dict(), "optimizer_state_dict": optimizer.state_dict()}
-                torch.save({**state, "rng": torch.get_rng_state()}, os.path.join(out, "checkpoints", f"epoch_{epoch:03d}.pt"))
+                state = {
+                    "epoch": epoch,
+                    "model_state_dict": model.state_dict(),
+                    "optimizer_state_dict": optimizer.state_dict(),
+                }
+                torch.save(
+                    {**state, "rng": torch.get_rng_state()}, os.path.join(out, "checkpoints", f"epoch_{epoch:03d}.pt")
+                )
 
 
 def recipe(ctx):
@@ -57,4 +63,6 @@ def recipe(ctx):
 
     model = Net().to(ctx.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    return TrainStep(model, optimizer, loss_of, batches=lambda epoch: X, first_step=ctx.state["epoch"] + 1, divisible=False)
+    return TrainStep(
+        model, optimizer, loss_of, batches=lambda epoch: X, first_step=ctx.state["epoch"] + 1, divisible=False
+    )

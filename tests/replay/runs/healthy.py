@@ -56,4 +56,6 @@ def recipe(ctx):
     from postmortem import TrainStep
 
     model, optimizer, scheduler = build()
-    return TrainStep(model, optimizer, loss_of, batches=batches, scheduler=scheduler, scaler=True, accumulate=2, clip=1.0)
+    return TrainStep(
+        model, optimizer, loss_of, batches=batches, scheduler=scheduler, scaler=True, accumulate=2, clip=1.0
+    )

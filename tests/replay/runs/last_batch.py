@@ -16,7 +16,12 @@ X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 
 def loader(epoch):
     rows = [24, 28, 32, 33][epoch]
-    return DataLoader(TensorDataset(X[:rows], X[:rows].sum(1)), batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(epoch))
+    return DataLoader(
+        TensorDataset(X[:rows], X[:rows].sum(1)),
+        batch_size=4,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(epoch),
+    )
 
 
 class Scaled(nn.Module):
@@ -57,7 +62,12 @@ def train(out, device="cpu"):
                 done += 1
             if epoch:
                 shutil.move(os.path.join(out, "last.pt"), os.path.join(out, "prev.pt"))
-            state = {"model": model.state_dict(), "opt": optimizer.state_dict(), "next_epoch": epoch + 1, "iter_num": done}
+            state = {
+                "model": model.state_dict(),
+                "opt": optimizer.state_dict(),
+                "next_epoch": epoch + 1,
+                "iter_num": done,
+            }
             torch.save(state, os.path.join(out, "last.pt"))
 
 

@@ -62,11 +62,23 @@ def train(out, device="cpu"):
         if step % 10 == 9:
             weights = {f"module.{k}": v for k, v in model.state_dict().items()}
             state = {"ema_state_dict": average.state_dict(), "state_dict": weights, "optimizer": optimizer.state_dict()}
-            torch.save({**state, "lr_sched": scheduler.state_dict(), "global_step": step}, os.path.join(out, f"weights_{step}.pth"))
+            torch.save(
+                {**state, "lr_sched": scheduler.state_dict(), "global_step": step},
+                os.path.join(out, f"weights_{step}.pth"),
+            )
 
 
 def recipe(ctx):
     from postmortem import TrainStep
 
     model, optimizer, scheduler = make(ctx.device)
-    return TrainStep(model, optimizer, loss_of, scheduler=scheduler, batches=batch, clip=2.0, sample_dim={"frames": 1}, logged="train/l1")
+    return TrainStep(
+        model,
+        optimizer,
+        loss_of,
+        scheduler=scheduler,
+        batches=batch,
+        clip=2.0,
+        sample_dim={"frames": 1},
+        logged="train/l1",
+    )

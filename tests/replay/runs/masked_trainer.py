@@ -56,7 +56,15 @@ def train(out, device="cpu"):
         optimizer.step()
         scheduler.step()
         if step % 5 == 0:
-            history.append({"loss": total / 5, "grad_norm": norm, "learning_rate": scheduler.get_last_lr()[0], "step": step, "epoch": step / 45})
+            history.append(
+                {
+                    "loss": total / 5,
+                    "grad_norm": norm,
+                    "learning_rate": scheduler.get_last_lr()[0],
+                    "step": step,
+                    "epoch": step / 45,
+                }
+            )
             total = 0.0
         if step % 15 == 0:
             folder = os.path.join(out, f"checkpoint-{step}")
@@ -64,7 +72,9 @@ def train(out, device="cpu"):
             parts = {"pytorch_model.bin": model, "optimizer.pt": optimizer, "scheduler.pt": scheduler}
             for name, part in parts.items():
                 torch.save(part.state_dict(), os.path.join(folder, name))
-            random_states = {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state()} if device == "cuda" else {})
+            random_states = {"cpu": torch.get_rng_state()} | (
+                {"cuda": torch.cuda.get_rng_state()} if device == "cuda" else {}
+            )
             torch.save(random_states, os.path.join(folder, "rng_state.pth"))
             with open(os.path.join(folder, "trainer_state.json"), "w") as f:
                 json.dump({"global_step": step, "max_steps": 45, "log_history": history}, f)
@@ -74,4 +84,6 @@ def recipe(ctx):
     from postmortem import TrainStep
 
     model, optimizer, scheduler = make(ctx.device)
-    return TrainStep(model, optimizer, lambda m, rows: m(rows), scheduler=scheduler, accumulate=2, clip=1.0, batches=micro_batches)
+    return TrainStep(
+        model, optimizer, lambda m, rows: m(rows), scheduler=scheduler, accumulate=2, clip=1.0, batches=micro_batches
+    )

@@ -44,13 +44,19 @@ def batch(step):
 def losses(model, x):
     mean = model.encoder(x)
     z = mean + 0.1 * torch.from_numpy(np.random.randn(*mean.shape)).float()
-    return {"recon": ((model.decoder(z) - x) ** 2).mean(), "kl": 0.01 * ((mean - model.prior(torch.ones(1, 1))) ** 2).mean()}
+    return {
+        "recon": ((model.decoder(z) - x) ** 2).mean(),
+        "kl": 0.01 * ((mean - model.prior(torch.ones(1, 1))) ** 2).mean(),
+    }
 
 
 def build():
     model = Vae()
     rest = [p for n, p in model.named_parameters() if not n.startswith("prior")]
-    return model, {"main": torch.optim.AdamW(rest, lr=1e-2), "prior": torch.optim.SGD(model.prior.parameters(), lr=1e-1)}
+    return model, {
+        "main": torch.optim.AdamW(rest, lr=1e-2),
+        "prior": torch.optim.SGD(model.prior.parameters(), lr=1e-1),
+    }
 
 
 def thaw(model, step):
@@ -83,7 +89,11 @@ def train(out):
             log(step, *(v.item() for v in named.values()))
             if step % 10 == 9:
                 path = os.path.join(out, f"ckpt_{step + 1}.pt")
-                state = {"model": model.state_dict(), "optimizers": {k: o.state_dict() for k, o in optimizers.items()}, "iter": step + 1}
+                state = {
+                    "model": model.state_dict(),
+                    "optimizers": {k: o.state_dict() for k, o in optimizers.items()},
+                    "iter": step + 1,
+                }
                 torch.save({**state, "numpy_rng": np.random.get_state()}, path)
                 saved = path if step + 1 == 30 else saved
 

@@ -55,7 +55,12 @@ def train(out, device="cpu"):
             scheduler.step()
             log.write(f"step: {step:4d}  loss: {loss.item():.6f}  lr: {scheduler.get_last_lr()[0]:.3e}\n")
             if step % 10 == 0:
-                state = {"model": model.state_dict(), "optim": optimizer.state_dict(), "sched": scheduler.state_dict(), "step": torch.tensor(step)}
+                state = {
+                    "model": model.state_dict(),
+                    "optim": optimizer.state_dict(),
+                    "sched": scheduler.state_dict(),
+                    "step": torch.tensor(step),
+                }
                 dcp.save(state, checkpoint_id=os.path.join(out, f"step-{step}"))
 
 
@@ -63,4 +68,6 @@ def recipe(ctx):
     from postmortem import TrainStep
 
     model, optimizer, scheduler = make(ctx.device)
-    return TrainStep(model, optimizer, loss_of, scheduler=scheduler, batches=batch, before_step=lambda step: thaw(model, step))
+    return TrainStep(
+        model, optimizer, loss_of, scheduler=scheduler, batches=batch, before_step=lambda step: thaw(model, step)
+    )

@@ -30,7 +30,10 @@ def batch(step):
 def loss_critic(models, b):
     with torch.no_grad():
         fake = models["gen"](torch.ones_like(b["z"]))
-    return nn.functional.softplus(models["critic"](fake)).mean() + nn.functional.softplus(-models["critic"](b["real"])).mean()
+    return (
+        nn.functional.softplus(models["critic"](fake)).mean()
+        + nn.functional.softplus(-models["critic"](b["real"])).mean()
+    )
 
 
 def loss_gen(models, b):
@@ -39,7 +42,10 @@ def loss_gen(models, b):
 
 def build():
     models = {"gen": Generator(), "critic": nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))}
-    optimizers = {"critic": torch.optim.Adam(models["critic"].parameters(), lr=2e-3), "gen": torch.optim.Adam(models["gen"].parameters(), lr=1e-3)}
+    optimizers = {
+        "critic": torch.optim.Adam(models["critic"].parameters(), lr=2e-3),
+        "gen": torch.optim.Adam(models["gen"].parameters(), lr=1e-3),
+    }
     return models, optimizers
 
 
@@ -58,7 +64,9 @@ def train(out):
             values.append(loss.item())
         log(step, *values)
         if step % 6 == 0:
-            state = {k: m.state_dict() for k, m in models.items()} | {f"optimizer_{k}": o.state_dict() for k, o in optimizers.items()}
+            state = {k: m.state_dict() for k, m in models.items()} | {
+                f"optimizer_{k}": o.state_dict() for k, o in optimizers.items()
+            }
             torch.save({**state, "step": step}, os.path.join(out, f"step_{step}.pt"))
 
 

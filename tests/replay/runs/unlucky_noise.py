@@ -45,7 +45,13 @@ def train(out):
         optimizer.step()
         log(step, loss.item())
         if step % 4 == 3:
-            save(out, step, model, optimizer, rng={"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()})
+            save(
+                out,
+                step,
+                model,
+                optimizer,
+                rng={"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "python": random.getstate()},
+            )
 
 
 def recipe(ctx):

@@ -121,7 +121,10 @@ def _detect(pick: Any) -> Any:
     """The loss of a detector on images of several sizes; `pick` gives (image, boxes) pairs of a batch."""
 
     def step(m: Any, b: Any) -> Any:
-        losses = [((m(image.mean((1, 2))) - torch.log(boxes[:, 2:] - boxes[:, :2]).mean()) ** 2).mean() for image, boxes in pick(b)]
+        losses = [
+            ((m(image.mean((1, 2))) - torch.log(boxes[:, 2:] - boxes[:, :2]).mean()) ** 2).mean()
+            for image, boxes in pick(b)
+        ]
         return torch.stack(losses).mean()
 
     return step
@@ -148,7 +151,9 @@ def test_samples_that_are_listed_one_by_one(kind: str) -> None:
     boxes = [torch.cat([b, b + 0.5], 1) for b in low]
     boxes[2][1, 3] = boxes[2][1, 1]
     model = nn.Linear(3, 1)
-    culprit = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), _detect(pick), make(images, boxes)))
+    culprit = localize(
+        TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), _detect(pick), make(images, boxes))
+    )
     assert (culprit.phase, culprit.op, culprit.samples) == ("forward", "log", (2,))
     assert {"drop_sample", "eps"} == {f.name for f in culprit.fixes if f.cured}
 

@@ -45,7 +45,10 @@ class Energy(nn.Module):
 
 
 def _built(model: Any, loss: Any = None) -> TrainStep:
-    batch = {"x": torch.tensor([[0.1, 0.2, 0.1, 0.3], [0.2, 1.0, 0.1, 0.1], [0.1, 0.1, 0.2, 0.1]]), "y": torch.zeros(3, 1)}
+    batch = {
+        "x": torch.tensor([[0.1, 0.2, 0.1, 0.3], [0.2, 1.0, 0.1, 0.1], [0.1, 0.1, 0.2, 0.1]]),
+        "y": torch.zeros(3, 1),
+    }
     step = loss or (lambda m, b: F.mse_loss(1e-4 * m(b["x"]), b["y"]))
     return TrainStep(model, torch.optim.SGD(model.parameters(), lr=1e-9), step, batch)
 

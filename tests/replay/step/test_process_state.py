@@ -24,7 +24,12 @@ pytestmark = pytest.mark.torch
 class Net(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.first, self.norm, self.drop, self.last = torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+        self.first, self.norm, self.drop, self.last = (
+            torch.nn.Linear(4, 8),
+            torch.nn.BatchNorm1d(8),
+            torch.nn.Dropout(0.2),
+            torch.nn.Linear(8, 1),
+        )
         self.frozen = torch.nn.Linear(2, 2).requires_grad_(False)
         self.calls, self.sums = 0, [0.0]
 
@@ -55,12 +60,31 @@ def failing(after: int, error: type[BaseException]) -> Callable[[Any, Any], torc
 def process() -> dict[str, Any]:
     return {
         "rng": (torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()),
-        "modes": (torch.is_grad_enabled(), torch.is_anomaly_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")),
+        "modes": (
+            torch.is_grad_enabled(),
+            torch.is_anomaly_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_autocast_dtype("cpu"),
+        ),
         "flags": (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()),
         "defaults": (torch.get_default_dtype(), torch.get_num_threads(), torch.get_float32_matmul_precision()),
-        "stacks": (torch.overrides._get_current_function_mode_stack(), torch.utils._python_dispatch._get_current_dispatch_mode_stack()),
-        "python": (list(sys.path), os.getcwd(), dict(os.environ), list(warnings.filters), sys.gettrace(), sys.dont_write_bytecode),
-        "hooks": {n: dict(v) for n, v in vars(torch.nn.modules.module).items() if n.startswith("_global_") and isinstance(v, dict)},
+        "stacks": (
+            torch.overrides._get_current_function_mode_stack(),
+            torch.utils._python_dispatch._get_current_dispatch_mode_stack(),
+        ),
+        "python": (
+            list(sys.path),
+            os.getcwd(),
+            dict(os.environ),
+            list(warnings.filters),
+            sys.gettrace(),
+            sys.dont_write_bytecode,
+        ),
+        "hooks": {
+            n: dict(v)
+            for n, v in vars(torch.nn.modules.module).items()
+            if n.startswith("_global_") and isinstance(v, dict)
+        },
     }
 
 
@@ -72,8 +96,16 @@ def objects(model: Any, optimizer: Any, batch: dict[str, torch.Tensor]) -> list[
     return [
         [(n, bits(p), bits(p.grad)) for n, p in model.named_parameters()],
         [(n, bits(b)) for n, b in model.named_buffers()],
-        [(n, m.training, len(m._forward_hooks), len(m._backward_hooks), sorted(vars(m))) for n, m in model.named_modules()],
-        [model.calls, list(model.sums), state, [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]],
+        [
+            (n, m.training, len(m._forward_hooks), len(m._backward_hooks), sorted(vars(m)))
+            for n, m in model.named_modules()
+        ],
+        [
+            model.calls,
+            list(model.sums),
+            state,
+            [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups],
+        ],
         [(k, bits(v)) for k, v in batch.items()],
     ]
 
@@ -81,7 +113,14 @@ def objects(model: Any, optimizer: Any, batch: dict[str, torch.Tensor]) -> list[
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize(
     "step",
-    [loss_of, failing(1, ValueError), failing(3, ValueError), failing(9, ValueError), failing(2, KeyboardInterrupt), failing(7, KeyboardInterrupt)],
+    [
+        loss_of,
+        failing(1, ValueError),
+        failing(3, ValueError),
+        failing(9, ValueError),
+        failing(2, KeyboardInterrupt),
+        failing(7, KeyboardInterrupt),
+    ],
     ids=["to its end", "at once", "raising third", "raising ninth", "interrupted second", "interrupted seventh"],
 )
 def test_left_as_it_was(step: Any, grad: bool) -> None:
@@ -96,7 +135,11 @@ def test_left_as_it_was(step: Any, grad: bool) -> None:
     model.drop.eval()
     batch = {"x": torch.randn(6, 4), "y": torch.rand(6)}
     batch["y"][3] = 0.0
-    with warnings.catch_warnings(), torch.set_grad_enabled(grad), torch.autocast("cpu", torch.bfloat16, enabled=not grad):
+    with (
+        warnings.catch_warnings(),
+        torch.set_grad_enabled(grad),
+        torch.autocast("cpu", torch.bfloat16, enabled=not grad),
+    ):
         warnings.filterwarnings("error", "a filter of the user's own")
         before = process(), objects(model, optimizer, batch)
         try:

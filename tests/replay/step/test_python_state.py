@@ -176,7 +176,9 @@ def test_an_object_with_the_step_and_the_batches(stream: bool) -> None:
     torch.manual_seed(0)
     model = nn.Linear(3, 2)
     batches = trainer.stream() if stream else trainer.batches
-    culprit = localize(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), trainer.loss, batches=batches), step=4)
+    culprit = localize(
+        TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), trainer.loss, batches=batches), step=4
+    )
     assert (culprit.op, culprit.step) == ("div", 1)
     assert (trainer.temperature, trainer.taken) == (2.0, 2)
 
@@ -202,7 +204,11 @@ def test_a_step_that_is_an_object() -> None:
 def test_what_gives_the_batches_is_left_alone() -> None:
     """An object that counts the batches it gave is asked for each once, and not set back."""
     trainer = Trainer()
-    train_step = TrainStep(model := nn.Linear(3, 2), torch.optim.SGD(model.parameters(), lr=0.01), lambda m, b: (m(b) / (b[0, 0] - 3)).mean())
+    train_step = TrainStep(
+        model := nn.Linear(3, 2),
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        lambda m, b: (m(b) / (b[0, 0] - 3)).mean(),
+    )
     train_step.batches = trainer.batches
     culprit = localize(train_step, step=4)
     assert (culprit.step, culprit.op, trainer.taken) == (2, "div", 3)
@@ -314,12 +320,16 @@ def test_a_graph_that_the_step_keeps(make: Any) -> None:
 
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)
-    train_step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), step, batches=lambda _: -torch.ones(4, 4), first_step=0)
+    train_step = TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), step, batches=lambda _: -torch.ones(4, 4), first_step=0
+    )
     assert localize(train_step, step=2).op == "log"
 
 
 @pytest.mark.parametrize(
-    "kind", [dict, Counter, OrderedDict, functools.partial(defaultdict, int)], ids=["dict", "Counter", "OrderedDict", "defaultdict"]
+    "kind",
+    [dict, Counter, OrderedDict, functools.partial(defaultdict, int)],
+    ids=["dict", "Counter", "OrderedDict", "defaultdict"],
 )
 def test_every_kind_of_dict_is_put_back(kind: Any) -> None:
     """What a step counts in a Counter, an OrderedDict or a defaultdict is afterwards what it was before."""

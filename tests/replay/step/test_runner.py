@@ -64,8 +64,18 @@ def everything(runner: StepRunner) -> list[Any]:
     optimizer = runner.optimizers[""]
     state = [v.clone() for s in optimizer.state.values() for v in s.values()]
     tensors = [t.clone() for t in (*model.parameters(), *model.buffers(), model.average)]
-    plain = [model.calls, list(model.history), optimizer.param_groups[0]["lr"], runner.schedulers[0].last_epoch, torch.get_rng_state().tolist()]
-    return [*(t.tolist() for t in (*tensors, *state)), *plain, None if runner.scaler is None else runner.scaler.state_dict()]
+    plain = [
+        model.calls,
+        list(model.history),
+        optimizer.param_groups[0]["lr"],
+        runner.schedulers[0].last_epoch,
+        torch.get_rng_state().tolist(),
+    ]
+    return [
+        *(t.tolist() for t in (*tensors, *state)),
+        *plain,
+        None if runner.scaler is None else runner.scaler.state_dict(),
+    ]
 
 
 @pytest.mark.parametrize("scaler", [False, True])
@@ -196,7 +206,9 @@ def test_accumulation_is_the_mean_over_micro_batches() -> None:
         return (m(b) ** 2).mean()
 
     whole = StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, batch=x))
-    parts = StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, batch=[x[:3], x[3:]], accumulate=2))
+    parts = StepRunner(
+        TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.0), loss, batch=[x[:3], x[3:]], accumulate=2)
+    )
     a, b = whole.run(whole.draw(0), 0), parts.run(parts.draw(0), 0)
     assert a.loss == pytest.approx(b.loss)
     assert a.grad_norm == pytest.approx(b.grad_norm)
@@ -212,12 +224,21 @@ def test_several_optimizers() -> None:
     def optimizers() -> dict[str, Any]:
         return {k: torch.optim.SGD(m.parameters(), lr=0.1) for k, m in models.items()}
 
-    both = StepRunner(TrainStep(models, optimizers(), lambda m, x: {"one": m["a"](x).mean(), "two": m["b"](x).mean()}, batch=torch.ones(3, 2)))
+    both = StepRunner(
+        TrainStep(
+            models,
+            optimizers(),
+            lambda m, x: {"one": m["a"](x).mean(), "two": m["b"](x).mean()},
+            batch=torch.ones(3, 2),
+        )
+    )
     before = [p.clone() for m in models.values() for p in m.parameters()]
     result = both.run(both.draw(0), 0)
     assert sorted(result.losses) == ["one", "two"]
     assert result.loss == pytest.approx(sum(result.losses.values()))
-    assert all(not torch.equal(p, q) for p, q in zip(before, (p for m in models.values() for p in m.parameters()), strict=True))
+    assert all(
+        not torch.equal(p, q) for p, q in zip(before, (p for m in models.values() for p in m.parameters()), strict=True)
+    )
 
     step = {"b": lambda m, x: m["b"](x).mean(), "a": lambda m, x: (m["a"](x) + m["b"](x)).mean()}
     result = StepRunner(TrainStep(models, optimizers(), step, batch=torch.ones(3, 2))).run(torch.ones(3, 2), 0)
@@ -231,7 +252,9 @@ def test_where_a_step_fails_first() -> None:
         model = nn.Linear(1, 1, bias=False)
         with torch.no_grad():
             model.weight.fill_(weight)
-        return StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=lr), loss, batch=torch.ones(1))).run(torch.ones(1), 0)
+        return StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=lr), loss, batch=torch.ones(1))).run(
+            torch.ones(1), 0
+        )
 
     assert result(lambda m, x: m(x).log().sum(), weight=-1.0).first_nonfinite == "loss"
     grad = result(lambda m, x: (m(x) * 0).sqrt().sum())
@@ -246,7 +269,12 @@ def test_scaler_skips_an_overflow() -> None:
     model = nn.Linear(1, 1)
     before = model.weight.clone()
     step = TrainStep(
-        model, torch.optim.SGD(model.parameters(), lr=0.1), lambda m, x: m(x).sum() * 4, batch=torch.ones(1), scaler=True, init_scale=2.0**127
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        lambda m, x: m(x).sum() * 4,
+        batch=torch.ones(1),
+        scaler=True,
+        init_scale=2.0**127,
     )
     runner = StepRunner(step)
     result = runner.run(runner.draw(0), 0)
@@ -274,13 +302,20 @@ def test_roll_stops_at_the_fault() -> None:
     """The roll ends at the first fault, with the state from before it; a source that ends early ends the roll."""
     model = nn.Linear(1, 1)
     values = [1.0, 2.0, float("nan"), 1.0]
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), lambda m, x: m(x).sum(), batches=[torch.tensor([v]) for v in values])
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.01),
+        lambda m, x: m(x).sum(),
+        batches=[torch.tensor([v]) for v in values],
+    )
     runner = StepRunner(step)
     done = roll(runner, 5, 8)
     assert (done.fault, done.last, done.diverged_at, done.overflow) == (7, 7, None, None)
     runner.restore(done.before)
     assert torch.isfinite(model.weight).all()
-    clean = StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), lambda m, x: m(x).sum(), batches=[torch.ones(1)]))
+    clean = StepRunner(
+        TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), lambda m, x: m(x).sum(), batches=[torch.ones(1)])
+    )
     ended = roll(clean, 5, 8)
     assert ended.fault is None
     assert "end before step 6" in (ended.ended or "")
@@ -295,9 +330,17 @@ def test_roll_keeps_the_start_of_skipped_steps() -> None:
         return m(x).sum() if torch.isfinite(x) else (m(torch.ones(1)) * 0).sqrt().sum()
 
     batches = [torch.ones(1), bad, torch.ones(1), bad, bad, bad]
-    runner = StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.01), loss, batches=batches, scaler=True, init_scale=4.0))
+    runner = StepRunner(
+        TrainStep(
+            model, torch.optim.SGD(model.parameters(), lr=0.01), loss, batches=batches, scaler=True, init_scale=4.0
+        )
+    )
     done = roll(runner, 0, 5)
-    assert (done.fault, done.overflow, [r.skipped for r in done.results]) == (None, 3, [False, True, False, True, True, True])
+    assert (done.fault, done.overflow, [r.skipped for r in done.results]) == (
+        None,
+        3,
+        [False, True, False, True, True, True],
+    )
     runner.restore(done.before)
     assert runner.scaler.get_scale() == 2.0
 
@@ -320,7 +363,13 @@ def test_leaves_level(losses: list[float], left: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "at"), [([0.4, 9.0, 400.0, 20.0, 1.6, 1.7], 1), ([0.4, 9.0, 0.5, 0.4, 0.4], None), ([0.4, 1.6, 1.7, 1.6], None), ([], None)]
+    ("losses", "at"),
+    [
+        ([0.4, 9.0, 400.0, 20.0, 1.6, 1.7], 1),
+        ([0.4, 9.0, 0.5, 0.4, 0.4], None),
+        ([0.4, 1.6, 1.7, 1.6], None),
+        ([], None),
+    ],
 )
 def test_leaps(losses: list[float], at: int | None) -> None:
     """A loss that leaps tenfold and stays above twice its level; one spike, or a rise of less, is none."""
@@ -331,7 +380,12 @@ def test_survives_needs_the_level() -> None:
     """A repair of a divergence counts only where all steps from the start stay finite and within ten times the level."""
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
-    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=3.0), lambda m, x: (m(x) ** 2).mean(), batches=[torch.ones(4, 1)] * 200)
+    step = TrainStep(
+        model,
+        torch.optim.SGD(model.parameters(), lr=3.0),
+        lambda m, x: (m(x) ** 2).mean(),
+        batches=[torch.ones(4, 1)] * 200,
+    )
     runner = StepRunner(step)
     done = roll(runner, 0, 199)
     assert done.fault is not None
@@ -407,7 +461,9 @@ def test_an_observer_ends_the_step() -> None:
             raise StopAt("grad")
 
     model = torch.nn.Linear(4, 2)
-    runner = StepRunner(TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of_a_careful_user, torch.ones(3, 4)))
+    runner = StepRunner(
+        TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), loss_of_a_careful_user, torch.ones(3, 4))
+    )
     before = [p.clone() for p in model.parameters()]
     with pytest.raises(StopAt) as stopped, runner.observing(stop):
         runner.run(runner.draw(0), 0)

@@ -80,7 +80,13 @@ def safe_globals() -> Any:
     make = getattr(torch.serialization, "safe_globals", None)
     if make is None:
         return nullcontext()
-    allowed: list[Any] = [_Dtype, _Array, (_Dtype, "numpy.dtype"), (_Array, "numpy.ndarray"), (_no_bytes, "builtins.bytes")]
+    allowed: list[Any] = [
+        _Dtype,
+        _Array,
+        (_Dtype, "numpy.dtype"),
+        (_Array, "numpy.ndarray"),
+        (_no_bytes, "builtins.bytes"),
+    ]
     for module in ("numpy.core.multiarray", "numpy._core.multiarray"):
         allowed += [(_Array, f"{module}._reconstruct"), (_scalar, f"{module}.scalar")]
     allowed += [collections.deque, collections.defaultdict, dict, list, set, argparse.Namespace, types.SimpleNamespace]
@@ -186,7 +192,19 @@ def why_unreadable(path: Path, error: BaseException) -> str:
         return "a TorchScript archive, not a checkpoint"
     if isinstance(error, ValueError) and type(error) is ValueError:
         return short(error)
-    if isinstance(error, (pickle.UnpicklingError, struct.error, ValueError, LookupError, TypeError, AttributeError, AssertionError, ArithmeticError)):
+    if isinstance(
+        error,
+        (
+            pickle.UnpicklingError,
+            struct.error,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            AssertionError,
+            ArithmeticError,
+        ),
+    ):
         return f"truncated, corrupt or not a torch checkpoint: {type(error).__name__}: {short(error)}"
     return f"cannot be loaded: {type(error).__name__}: {short(error)}"
 
@@ -232,7 +250,10 @@ def _classes(data: bytes) -> list[str]:
 
 def _wanted(path: Path, text: str) -> list[str]:
     """The names that a refused pickle calls; empty if the file was not refused."""
-    named = re.search(r"(?:Unsupported (?:global|class)[^\n]*?|GLOBAL |Trying to (?:load|call|instantiate)[^\n]*? )([A-Za-z_][\w.]*\.[\w.]+)", text)
+    named = re.search(
+        r"(?:Unsupported (?:global|class)[^\n]*?|GLOBAL |Trying to (?:load|call|instantiate)[^\n]*? )([A-Za-z_][\w.]*\.[\w.]+)",
+        text,
+    )
     if named is None:
         return []
     every = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
@@ -246,5 +267,7 @@ def _wanted(path: Path, text: str) -> list[str]:
 
 def short(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    line = next((x for x in lines if x.startswith("WeightsUnpickler error")), lines[0] if lines else type(error).__name__)
+    line = next(
+        (x for x in lines if x.startswith("WeightsUnpickler error")), lines[0] if lines else type(error).__name__
+    )
     return re.split(r"\. This (?:file can still|is an internal)", line)[0][:200]

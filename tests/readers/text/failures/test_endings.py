@@ -28,7 +28,10 @@ def scan() -> Scan:
     return read
 
 
-@pytest.mark.parametrize("end", ["Job finished at Fri Nov 20 12:00:00 UTC 2026", "Training finished", "Exit code: 0", "Run completed in 12:03"])
+@pytest.mark.parametrize(
+    "end",
+    ["Job finished at Fri Nov 20 12:00:00 UTC 2026", "Training finished", "Exit code: 0", "Run completed in 12:03"],
+)
 def test_a_script_that_ends_does_not_mend_a_crash(scan: Scan, end: str) -> None:
     """A stack that begins at <module> was caught by nobody: "finished" behind it is said by the script around."""
     reading = scan(STEPS + UNCAUGHT + end + "\n")
@@ -58,7 +61,9 @@ def test_training_after_an_uncaught_exception_counts(scan: Scan) -> None:
 
 
 def test_a_killed_process_did_not_finish_its_job(scan: Scan) -> None:
-    reading = scan(STEPS + "/var/spool/slurm_script: line 12: 12345 Killed                  python train.py\nJob finished\n")
+    reading = scan(
+        STEPS + "/var/spool/slurm_script: line 12: 12345 Killed                  python train.py\nJob finished\n"
+    )
     assert reading.ended == "killed"
 
 
@@ -74,7 +79,9 @@ def test_a_lead_that_nobody_knows_is_taken_off(scan: Scan, lead: str) -> None:
 
 def test_the_launcher_says_whose_output_follows(scan: Scan) -> None:
     """Composer prints what a rank wrote between two rules."""
-    (event,) = scan(STEPS + "-----Begin global rank 4 STDERR-----\n" + UNCAUGHT + "-----End global rank 4 STDERR-----\n").events
+    (event,) = scan(
+        STEPS + "-----Begin global rank 4 STDERR-----\n" + UNCAUGHT + "-----End global rank 4 STDERR-----\n"
+    ).events
     assert event.rank == 4
 
 
@@ -82,7 +89,9 @@ def test_the_launcher_says_whose_output_follows(scan: Scan) -> None:
 def test_kaldi_says_how_a_job_ended(scan: Scan, code: int, ended: str) -> None:
     """The last line of a job's log holds its code."""
     assert (
-        scan(f"{STEPS}# Accounting: time=40 threads=1\n# Ended (code {code}) at Fri Nov 20 22:14:37 UTC 2026, elapsed time 40 seconds\n").ended
+        scan(
+            f"{STEPS}# Accounting: time=40 threads=1\n# Ended (code {code}) at Fri Nov 20 22:14:37 UTC 2026, elapsed time 40 seconds\n"
+        ).ended
         == ended
     )
 
@@ -124,7 +133,11 @@ Traceback (most recent call last): (RANK 3)
 OSError: [Errno 28] No space left on device
 """
     (event,) = scan(STEPS + text).events
-    assert (event.kind, event.fields["cause_kind"], event.fields["failed_ranks"]) == ("ckpt-distributed", "disk-full", [3])
+    assert (event.kind, event.fields["cause_kind"], event.fields["failed_ranks"]) == (
+        "ckpt-distributed",
+        "disk-full",
+        [3],
+    )
     assert event.fields["frame"]["file"] == "/home/me/store.py"
 
 
@@ -138,7 +151,9 @@ _PREEMPTED = "slurmstepd: error: *** JOB 4242 ON node001 CANCELLED AT 2026-01-05
 def test_steps_that_go_back_and_on_are_a_new_start(tmp_path: Path) -> None:
     """A job that was preempted, did its last steps again and completed has completed, however short its log is."""
     log = tmp_path / "train.out"
-    log.write_text("\n".join([*_course(range(0, 400, 5)), _PREEMPTED, *_course(range(350, 700, 5)), "Training finished."]) + "\n")
+    log.write_text(
+        "\n".join([*_course(range(0, 400, 5)), _PREEMPTED, *_course(range(350, 700, 5)), "Training finished."]) + "\n"
+    )
     reading = TextReader.read(log)
     assert reading.ended == "completed"
     assert [(e.kind, e.severity) for e in reading.events] == [("slurm-cancelled", "info")]
@@ -176,7 +191,9 @@ def test_srun_names_ranks_by_their_tasks(scan: Scan, said: str, ranks: list[int]
 def test_the_rank_that_ran_out_of_memory_is_that_of_the_task(scan: Scan) -> None:
     """slurmstepd does not say who was killed, srun does."""
     text = "slurmstepd: error: Detected 1 oom_kill event in StepId=55.0. Some of the step tasks have been OOM Killed.\n"
-    reading = scan(STEPS + text + "srun: error: node001: task 3: Out Of Memory\nsrun: error: node001: tasks 0-2: Terminated\n")
+    reading = scan(
+        STEPS + text + "srun: error: node001: task 3: Out Of Memory\nsrun: error: node001: tasks 0-2: Terminated\n"
+    )
     assert [(e.kind, e.rank, e.severity) for e in reading.events] == [
         ("slurm-oom-kill", 3, "error"),
         ("srun-exit", 3, "info"),
@@ -211,7 +228,9 @@ FAULT = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 88
 def test_a_gpu_that_broke_fails_every_call_behind_it(scan: Scan, xid: int, lost: str) -> None:
     """Of what the driver says about the hardware the exception is a consequence; of what it says of the program it tells more."""
     driver = f"[1234.5] NVRM: Xid (PCI:0000:3b:00): {xid}, pid=4711, name=python\n"
-    reading = scan(STEPS + driver + FAULT + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n")
+    reading = scan(
+        STEPS + driver + FAULT + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+    )
     assert [(e.kind, e.severity) for e in reading.events] == [("xid", "error"), ("illegal-access", lost)]
     assert ("victim_of" in reading.events[1].fields) == (lost == "info")
 
@@ -252,10 +271,17 @@ def test_a_line_below_an_exception_that_only_notes_something_does_not_name_it(sc
 
 def test_a_dump_of_the_watchdog_says_where_it_hangs(scan: Scan) -> None:
     """faulthandler.dump_traceback_later: the run hung, unless it trained on."""
-    dump = 'Timeout (0:10:00)!\nThread 0x00007f12 (most recent call first):\n  File "/home/me/data.py", line 44 in fetch\n'
+    dump = (
+        'Timeout (0:10:00)!\nThread 0x00007f12 (most recent call first):\n  File "/home/me/data.py", line 44 in fetch\n'
+    )
     reading = scan(STEPS + dump)
     assert reading.ended == "hung"
-    assert reading.events[0].fields["frame"] == {"file": "/home/me/data.py", "line": 44, "function": "fetch", "code": ""}
+    assert reading.events[0].fields["frame"] == {
+        "file": "/home/me/data.py",
+        "line": 44,
+        "function": "fetch",
+        "code": "",
+    }
     assert scan(STEPS + dump + STEPS * 20).events[0].severity == "info"
 
 

@@ -36,7 +36,12 @@ def steps(n: int, prefix: str = "") -> str:
 
 def failed(message: str, rank: int | None = None) -> str:
     before = "" if rank is None else f"[rank{rank}]: "
-    lines = ("Traceback (most recent call last):", '  File "/home/me/train.py", line 8, in <module>', "    step()", message)
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/home/me/train.py", line 8, in <module>',
+        "    step()",
+        message,
+    )
     return "".join(f"{before}{line}\n" for line in lines)
 
 
@@ -98,7 +103,9 @@ def test_the_kill_that_the_agent_reports_gets_its_rank_from_the_table(scan: Scan
 
 def test_the_same_failure_on_all_ranks_is_one_event(scan: Scan) -> None:
     """Eight ranks out of memory: one event, first rank, all ranks, sizes as ints."""
-    reading = scan(steps(3) + "".join(failed(OOM.format(n, r), r) for n, r in ((2, 5), (3, 0), (2, 1))) + table(1, 1, {}))
+    reading = scan(
+        steps(3) + "".join(failed(OOM.format(n, r), r) for n, r in ((2, 5), (3, 0), (2, 1))) + table(1, 1, {})
+    )
     event = one(reading, "cuda-oom")
     assert (event.rank, event.fields["ranks"], event.fields["count"]) == (5, [0, 1, 5], 3)
     assert event.fields["requested_bytes"] == 2 << 30
@@ -114,7 +121,9 @@ def test_missing_ranks_of_a_timeout_are_suspects(scan: Scan) -> None:
     text = (
         "world_size: 4\n"
         + steps(3)
-        + "".join(f"[rank{r}]:[E1120 12:31:25.416425540 ProcessGroupNCCL.cpp:632] [Rank {r}] {work}\n" for r in (0, 1, 3))
+        + "".join(
+            f"[rank{r}]:[E1120 12:31:25.416425540 ProcessGroupNCCL.cpp:632] [Rank {r}] {work}\n" for r in (0, 1, 3)
+        )
     )
     event = one(scan(text), "nccl-timeout")
     assert event.fields["ranks"] == [0, 1, 3]
@@ -139,7 +148,11 @@ def test_a_flood_of_assertions_is_one_event(scan: Scan) -> None:
         "../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward_kernel: block:"
         " [0,0,0], thread: [{},0,0] Assertion `t >= 0 && t < n_classes` failed.\n"
     )
-    reading = scan(steps(3) + "".join(thread.format(i) for i in range(200)) + failed("RuntimeError: CUDA error: device-side assert triggered"))
+    reading = scan(
+        steps(3)
+        + "".join(thread.format(i) for i in range(200))
+        + failed("RuntimeError: CUDA error: device-side assert triggered")
+    )
     event = one(reading, "device-assert")
     assert event.fields["count"] == 201
     assert event.fields["assertion"] == "t >= 0 && t < n_classes"
@@ -158,7 +171,12 @@ RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.
 """
     event = one(scan(text), "anomaly-nan")
     assert (event.line, event.fields["function"], event.fields["output"]) == (7, "SqrtBackward0", 0)
-    assert event.fields["forward"] == {"file": "/home/me/model.py", "line": 93, "function": "forward", "code": "y = torch.sqrt(x)"}
+    assert event.fields["forward"] == {
+        "file": "/home/me/model.py",
+        "line": 93,
+        "function": "forward",
+        "code": "y = torch.sqrt(x)",
+    }
 
 
 STRIDES = """UserWarning: Grad strides do not match bucket view strides. This may indicate grad was not created according to the contract.
@@ -178,7 +196,11 @@ def test_stride_warnings_are_folded_by_shape(scan: Scan) -> None:
         ("ddp-stride", "warning", 5, 1),
     ]
     harmless, real = (e.fields for e in events)
-    assert (harmless["grad_format"], harmless["bucket_format"], harmless["same_memory"]) == ("ambiguous", "ambiguous", True)
+    assert (harmless["grad_format"], harmless["bucket_format"], harmless["same_memory"]) == (
+        "ambiguous",
+        "ambiguous",
+        True,
+    )
     assert (real["grad_format"], real["bucket_format"], real["same_memory"]) == ("channels_last", "contiguous", False)
     assert real["grad_strides"] == [72, 1, 24, 8]
 
@@ -243,24 +265,48 @@ def test_overflows_are_a_note_with_their_course(scan: Scan) -> None:
         " OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {}, reducing to {}\n"
     )
     event = one(scan(line.format(65536, 32768) + steps(4) + line.format(32768, 16384)), "ds-overflow")
-    assert (event.severity, event.fields["count"], event.fields["scale_from"], event.fields["last"]["scale_to"]) == ("info", 2, 65536.0, 16384.0)
+    assert (event.severity, event.fields["count"], event.fields["scale_from"], event.fields["last"]["scale_to"]) == (
+        "info",
+        2,
+        65536.0,
+        16384.0,
+    )
 
 
 ENDINGS = [
     (steps(3) + "`Trainer.fit` stopped: `max_epochs=3` reached.\n", "completed"),
     (steps(3) + "{'train_runtime': 98.0, 'train_loss': 2.7, 'epoch': 2.0}\n", "completed"),
     (steps(3) + "2026-11-20 12:00:01 | INFO | fairseq_cli.train | done training in 12.3 seconds\n", "completed"),
-    (steps(3) + "[2026-11-20 03:20:47,467] [INFO] [launch.py:460:main] Process 73579 exits successfully.\n", "completed"),
+    (
+        steps(3) + "[2026-11-20 03:20:47,467] [INFO] [launch.py:460:main] Process 73579 exits successfully.\n",
+        "completed",
+    ),
     (steps(3) + failed("KeyboardInterrupt"), "interrupted"),
-    (steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO TIME LIMIT ***\n", "time-limit"),
-    (steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO PREEMPTION ***\n", "preempted"),
-    (steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO JOB REQUEUE ***\n", "preempted"),
+    (
+        steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO TIME LIMIT ***\n",
+        "time-limit",
+    ),
+    (
+        steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO PREEMPTION ***\n",
+        "preempted",
+    ),
+    (
+        steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO JOB REQUEUE ***\n",
+        "preempted",
+    ),
     (steps(3) + "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-20T12:45:36 ***\n", "interrupted"),
     (steps(3) + "command terminated with exit code 137\n", "killed"),
     (steps(3) + "[2]    4711 segmentation fault (core dumped)  python train.py\n", "crashed"),
-    (steps(3) + "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n", "out-of-memory"),
+    (
+        steps(3)
+        + "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n",
+        "out-of-memory",
+    ),
     (steps(3) + "srun: error: node003: task 5: Out Of Memory\n", "out-of-memory"),
-    (steps(3) + "/var/spool/slurmd/job7/slurm_script: line 12: 4711 Killed                  python train.py\n", "killed"),
+    (
+        steps(3) + "/var/spool/slurmd/job7/slurm_script: line 12: 4711 Killed                  python train.py\n",
+        "killed",
+    ),
     (steps(3) + "Segmentation fault (core dumped)\n", "crashed"),
     (steps(3) + failed("RuntimeError: Timed out waiting 1800000ms for recv operation to complete", 0), "hung"),
     (steps(3) + "Received SIGTERM: 15\n", "killed"),
@@ -360,14 +406,21 @@ def test_workers_of_ray_are_told_apart_by_process(scan: Scan) -> None:
         for pid, (name, error) in workers.items()
     ]
     events = scan("\n".join(lines) + "\n").events
-    assert [(e.message, e.fields["frame"]["file"]) for e in events] == [("ValueError: x y", "a.py"), ("TypeError: x y", "b.py")]
+    assert [(e.message, e.fields["frame"]["file"]) for e in events] == [
+        ("ValueError: x y", "a.py"),
+        ("TypeError: x y", "b.py"),
+    ]
 
 
 def test_trouble_while_a_finished_run_is_taken_down_is_a_note(scan: Scan) -> None:
     """A watchdog that fires after the last step has lost nothing."""
-    text = steps(3) + "`Trainer.fit` stopped: `max_epochs=3` reached.\n[E1120 12:31:25.4 ProcessGroupNCCL.cpp:1316] [Rank 0] "
+    text = (
+        steps(3)
+        + "`Trainer.fit` stopped: `max_epochs=3` reached.\n[E1120 12:31:25.4 ProcessGroupNCCL.cpp:1316] [Rank 0] "
+    )
     reading = scan(
-        text + "Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0\nAborted (core dumped)\n"
+        text
+        + "Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0\nAborted (core dumped)\n"
     )
     assert set(kinds(reading).values()) == {"info"}
     assert reading.ended == "completed"
@@ -384,8 +437,13 @@ def test_the_rank_that_is_behind_is_named(scan: Scan) -> None:
     header = "[rank{0}]:[E1120 12:31:25.416 ProcessGroupNCCL.cpp:616] "
     work = "WorkNCCL(SeqNum=812, OpType=ALLREDUCE, NumelIn=100, NumelOut=100, Timeout(ms)=1800000) ran for 1800031 milliseconds before timing out."
     line = header + "[Rank {0}] Watchdog caught collective operation timeout: " + work + "\n"
-    more = header + "[PG ID 0 Rank {0}] Timeout at NCCL work: 812, last enqueued NCCL work: {1}, last completed NCCL work: 811.\n"
-    event = one(scan("".join((line + more).format(rank, last) for rank, last in ((0, 815), (1, 812), (2, 815)))), "nccl-timeout")
+    more = (
+        header
+        + "[PG ID 0 Rank {0}] Timeout at NCCL work: 812, last enqueued NCCL work: {1}, last completed NCCL work: 811.\n"
+    )
+    event = one(
+        scan("".join((line + more).format(rank, last) for rank, last in ((0, 815), (1, 812), (2, 815)))), "nccl-timeout"
+    )
     assert event.fields["ranks"] == [0, 1, 2]
     assert event.fields["enqueued_by_rank"] == {"0": 815, "1": 812, "2": 815}
     assert event.fields["laggard"] == 1
@@ -397,7 +455,10 @@ def test_a_restart_by_the_launcher_is_a_new_attempt(scan: Scan) -> None:
     reading = scan(steps(5) + failed("ValueError: x y", 1) + restart + steps(20))
     assert kinds(reading) == {"generic-exception": "info", "elastic-restart": "warning"}
     again = scan(steps(5) + failed("ValueError: x y", 1) + restart + failed("TypeError: z", 1) + table(1, 1, {}))
-    assert [(e.kind, e.severity) for e in again.events][::2] == [("generic-exception", "warning"), ("generic-exception", "error")]
+    assert [(e.kind, e.severity) for e in again.events][::2] == [
+        ("generic-exception", "warning"),
+        ("generic-exception", "error"),
+    ]
 
 
 def test_the_table_alone_says_who_failed_first(scan: Scan) -> None:
@@ -451,9 +512,15 @@ def test_a_rank_that_left_without_a_word_is_named_by_the_launcher(scan: Scan) ->
 def test_an_ignored_exception_ends_nothing(scan: Scan) -> None:
     """What Python calls ignored is a note; the same exception without that word is an error."""
     text = "Training finished, saved to out\nException ignored in: <function Loader.__del__ at 0x7f>\n"
-    (note,) = [e for e in scan(steps(9) + text + failed("AssertionError: can only test a child process")).events if e.kind != "exception-ignored"]
+    (note,) = [
+        e
+        for e in scan(steps(9) + text + failed("AssertionError: can only test a child process")).events
+        if e.kind != "exception-ignored"
+    ]
     assert note.severity == "info"
-    assert kinds(scan(steps(9) + failed("AssertionError: can only test a child process")))["generic-exception"] == "error"
+    assert (
+        kinds(scan(steps(9) + failed("AssertionError: can only test a child process")))["generic-exception"] == "error"
+    )
 
 
 def test_what_a_library_warns_of_is_no_error(scan: Scan) -> None:
@@ -496,19 +563,28 @@ def test_a_signal_with_and_without_a_rank_is_one_event(scan: Scan) -> None:
 
 def test_an_exception_whose_words_are_mostly_a_note_is_a_cause(scan: Scan) -> None:
     """An empty data set that ended the program is to blame, not the launcher's table behind it."""
-    text = steps(1) + failed("ValueError: num_samples should be a positive integer value, but got num_samples=0") + table(0, 1, {})
+    text = (
+        steps(1)
+        + failed("ValueError: num_samples should be a positive integer value, but got num_samples=0")
+        + table(0, 1, {})
+    )
     assert kinds(scan(text)) == {"empty-cache": "error", "elastic-child-failed": "info"}
 
 
 def test_a_victim_of_no_known_rank_may_be_the_one_in_the_table(scan: Scan) -> None:
     """The launcher's rank counts as silent only where it is known that the others are others."""
-    assert kinds(scan(steps(3) + failed(CLOSED) + table(1, 1, {}))) == {"gloo-closed": "error", "elastic-child-failed": "info"}
+    assert kinds(scan(steps(3) + failed(CLOSED) + table(1, 1, {}))) == {
+        "gloo-closed": "error",
+        "elastic-child-failed": "info",
+    }
     assert kinds(scan(steps(3) + failed(CLOSED, 0) + table(1, 1, {})))["elastic-child-failed"] == "error"
 
 
 def test_a_store_that_went_away_is_no_cause(scan: Scan) -> None:
     """The process that held it was killed; what the others say of it comes after that, whichever line is first."""
-    gone = "[rank1]:[W901 21:19:09.254317555 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=51): Broken pipe\n"
+    gone = (
+        "[rank1]:[W901 21:19:09.254317555 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=51): Broken pipe\n"
+    )
     killed = "E0901 21:19:11.000000 1 api.py:874] failed (exitcode: -9) local_rank: 0 (pid: 12) of binary: python\n"
     reading = scan(steps(3) + gone + killed)
     assert (reading.ended, kinds(reading)) == ("killed", {"store-timeout": "info", "host-kill": "error"})

@@ -38,10 +38,14 @@ FAILED = "[W 2026-01-05 10:00:00,001] Trial 3 failed with value None.\n"
         OPTUNA + traceback("ValueError: bad width\n") + FAILED + NEXT,
         traceback(OOM) + FAILED + NEXT,
         traceback(NO_MEMORY) + FAILED,
-        traceback("ray.exceptions.RayTaskError(ValueError): ray::train() (pid=7)\nValueError: bad width\n", "resolve_future")
+        traceback(
+            "ray.exceptions.RayTaskError(ValueError): ray::train() (pid=7)\nValueError: bad width\n", "resolve_future"
+        )
         + "Trial train_9f3b_00003 errored after 2 iterations at 2026-01-05 10:00:00.\n"
         + NEXT,
-        traceback("ValueError: bad width\n") + "wandb: ERROR Run 8d2k errored:\nwandb: Agent Starting Run: 2kd8 with config:\n" + NEXT,
+        traceback("ValueError: bad width\n")
+        + "wandb: ERROR Run 8d2k errored:\nwandb: Agent Starting Run: 2kd8 with config:\n"
+        + NEXT,
         traceback("ValueError: bad width\n", "run_one") + "=== Trial 4/10: width=64 ===\n" + NEXT,
         traceback("ValueError: bad width\n", "<module>") + "Starting experiment with width=64\n" + NEXT,
         OOM + "batch size too large, trying 16\n" + NEXT,
@@ -63,7 +67,14 @@ def test_what_the_program_goes_on_after_is_no_crash(scan: Scan, text: str) -> No
 
 def test_the_last_trial_that_nobody_caught_is_the_crash(scan: Scan) -> None:
     """The failure of a trial that ended the search is an event of its own, at its own line; those before it stay warnings."""
-    text = STEPS + traceback("ValueError: bad width\n") + FAILED + NEXT + traceback("ValueError: bad width\n") + FAILED.replace("3", "4")
+    text = (
+        STEPS
+        + traceback("ValueError: bad width\n")
+        + FAILED
+        + NEXT
+        + traceback("ValueError: bad width\n")
+        + FAILED.replace("3", "4")
+    )
     reading = scan(text + traceback("ValueError: bad width\n", "<module>"))
     assert reading.ended == "crashed"
     (crash,) = [e for e in reading.events if e.severity == "error"]
@@ -81,7 +92,12 @@ def test_a_program_that_died_must_have_been_started_again(scan: Scan, words: str
 
 
 @pytest.mark.parametrize(
-    "words", ["Try reducing batch size.", "Consider using CPU or skipping the largest samples", "You can resume by falling back to fp32"]
+    "words",
+    [
+        "Try reducing batch size.",
+        "Consider using CPU or skipping the largest samples",
+        "You can resume by falling back to fp32",
+    ],
 )
 def test_advice_behind_a_failure_goes_nowhere(scan: Scan, words: str) -> None:
     """What a program tells its user to do is not what it does."""
@@ -101,7 +117,10 @@ def test_words_of_another_do_not_hide_why_a_process_died(scan: Scan) -> None:
     """Where a launcher reports a death and no training follows, the failure before it is the cause, whatever somebody said of going on."""
     text = STEPS + traceback("ValueError: bad width\n") + "retrying the connection\n"
     report = "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n"
-    assert [(e.kind, e.severity) for e in scan(text + report).events] == [("generic-exception", "error"), ("child-exit", "info")]
+    assert [(e.kind, e.severity) for e in scan(text + report).events] == [
+        ("generic-exception", "error"),
+        ("child-exit", "info"),
+    ]
     assert scan(text + MORE + report).events[0].severity == "warning"
 
 
@@ -111,7 +130,10 @@ def test_words_without_a_failure_are_no_event(scan: Scan) -> None:
 
 def test_numbers_of_two_ranks_are_never_mixed(scan: Scan) -> None:
     """An out-of-memory of several ranks is one event with the numbers of the first; what only another one says is not among them."""
-    longer = OOM.replace("1.20", "1.40").replace("GPU 0", "GPU 1").rstrip() + " Of the allocated memory 60.00 GiB is allocated by PyTorch.\n"
+    longer = (
+        OOM.replace("1.20", "1.40").replace("GPU 0", "GPU 1").rstrip()
+        + " Of the allocated memory 60.00 GiB is allocated by PyTorch.\n"
+    )
     for first, second in (("[rank0]: ", "[rank1]: "), ("", "")):
         (event,) = scan(STEPS + first + OOM + second + longer).events
         assert (event.fields["gpu"], event.fields["free_gib"]) == (0, 1.2)
@@ -161,7 +183,10 @@ def test_an_environment_that_was_not_activated(scan: Scan) -> None:
     said = "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
     assert [(e.kind, e.severity) for e in scan(said + STEPS).events] == [("conda-activate", "warning")]
     reading = scan(said + traceback("ModuleNotFoundError: No module named 'torch'\n", "<module>"))
-    assert [(e.kind, e.severity) for e in reading.events] == [("conda-activate", "warning"), ("module-missing", "error")]
+    assert [(e.kind, e.severity) for e in reading.events] == [
+        ("conda-activate", "warning"),
+        ("module-missing", "error"),
+    ]
 
 
 @pytest.mark.parametrize(

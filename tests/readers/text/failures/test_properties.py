@@ -45,7 +45,10 @@ PREFIXES = [
     "\x1b[31m",
 ]
 line = st.builds(
-    lambda prefix, piece, cut: (prefix + piece)[:cut], st.sampled_from(PREFIXES), st.sampled_from(PIECES), st.sampled_from([400, 400, 400, 30, 7])
+    lambda prefix, piece, cut: (prefix + piece)[:cut],
+    st.sampled_from(PREFIXES),
+    st.sampled_from(PIECES),
+    st.sampled_from([400, 400, 400, 30, 7]),
 )
 
 
@@ -99,7 +102,9 @@ def test_interleaving_with_rank_prefixes_changes_nothing(order: list[str]) -> No
 )
 def test_a_pathological_line_ends_and_stays_small(text: str) -> None:
     """Megabytes that look like a failure all along come to an end (a pattern without bound would not), and no event keeps them."""
-    found = find_events([(1, "Traceback (most recent call last):"), (2, text), (3, "ValueError: " + text), (4, text)], path="x")
+    found = find_events(
+        [(1, "Traceback (most recent call last):"), (2, text), (3, "ValueError: " + text), (4, text)], path="x"
+    )
     assert all(len(event.message) < 100_000 for event in found.events)
 
 
@@ -113,14 +118,25 @@ def test_a_flood_keeps_its_count() -> None:
 def test_a_flood_of_exceptions_keeps_its_count() -> None:
     """So are exceptions with the words of a text that in an ordinary line would only be a note."""
     frame = '  File "/home/me/train.py", line 3, in f'
-    block = ["Traceback (most recent call last):", frame, "    g(x)", "RuntimeError: Found 0 images in data/train", "", ""]
+    block = [
+        "Traceback (most recent call last):",
+        frame,
+        "    g(x)",
+        "RuntimeError: Found 0 images in data/train",
+        "",
+        "",
+    ]
     (event,) = find_events(enumerate([*block, "", "-"] * 1500, 1), path="x").events
     assert (event.kind, event.severity) == ("empty-cache", "error")
     assert event.fields["count"] == 1500
 
 
 @settings(max_examples=150, deadline=None)
-@given(st.lists(st.text(alphabet="abCUDA out\r\x00é", max_size=30), max_size=8), st.sampled_from(["CUDA out", "a out", "éabC"]), st.integers(0, 7))
+@given(
+    st.lists(st.text(alphabet="abCUDA out\r\x00é", max_size=30), max_size=8),
+    st.sampled_from(["CUDA out", "a out", "éabC"]),
+    st.integers(0, 7),
+)
 def test_the_prefilter_finds_what_is_there(lines: list[str], anchor: str, at: int) -> None:
     """Exactly the lines that hold an anchor, wherever it stands in them."""
     if lines:

@@ -48,7 +48,12 @@ def test_a_traceback_is_one_event_at_its_last_line(scan: Scan) -> None:
         10,
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)",
     )
-    assert event.fields["frame"] == {"file": "/home/me/project/model.py", "line": 12, "function": "forward", "code": "return self.fc(x)"}
+    assert event.fields["frame"] == {
+        "file": "/home/me/project/model.py",
+        "line": 12,
+        "function": "forward",
+        "code": "return self.fc(x)",
+    }
     assert event.fields["a_cols"] == 512
     assert event.fields["first_line"] == 2
     assert scan(PLAIN).ended == "crashed"
@@ -56,7 +61,11 @@ def test_a_traceback_is_one_event_at_its_last_line(scan: Scan) -> None:
 
 def test_an_unknown_exception_is_reported_too(scan: Scan) -> None:
     """Without an entry in the catalogue it is a generic exception, with class and message."""
-    event = only(scan('Traceback (most recent call last):\n  File "train.py", line 3, in f\n    g()\nmypkg.errors.OddThing: at index 17\n'))
+    event = only(
+        scan(
+            'Traceback (most recent call last):\n  File "train.py", line 3, in f\n    g()\nmypkg.errors.OddThing: at index 17\n'
+        )
+    )
     assert event.kind == "generic-exception"
     assert event.fields["exception"] == "OddThing"
     assert event.fields["exception_class"] == "mypkg.errors.OddThing"
@@ -79,7 +88,9 @@ def test_the_last_line_counts_without_a_header(scan: Scan) -> None:
 
 def test_a_header_in_the_middle_of_a_line(scan: Scan) -> None:
     """print() had left a line open when the traceback began."""
-    event = only(scan('pass 0 Traceback (most recent call last):\n  File "train.py", line 3, in f\n    g()\nValueError: x\n'))
+    event = only(
+        scan('pass 0 Traceback (most recent call last):\n  File "train.py", line 3, in f\n    g()\nValueError: x\n')
+    )
     assert event.line == 4
     assert event.fields["first_line"] == 1
 
@@ -123,7 +134,11 @@ KeyError: 'label'
 """
     event = only(scan(text))
     assert (event.kind, event.line) == ("dl-caught", 6)
-    assert (event.fields["exception"], event.fields["worker"], event.fields["cause_kind"]) == ("KeyError", 3, "not-found")
+    assert (event.fields["exception"], event.fields["worker"], event.fields["cause_kind"]) == (
+        "KeyError",
+        3,
+        "not-found",
+    )
     assert event.fields["causes"] == ["KeyError: 'label'"]
     assert event.fields["frame"]["line"] == 41
 
@@ -166,8 +181,23 @@ def test_processes_without_a_rank_prefix_write_over_one_another(scan: Scan) -> N
     """The same exception k times in mixed frames is one event with its count."""
     block = ['  File "main.py", line 255, in evaluation', "    outputs = model(**batch)"]
     header = "Traceback (most recent call last):"
-    error = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:{} and cpu!"
-    lines = [header, block[0], header, block[0], block[1], block[1], error.format(1), *block, error.format(2), header, *block, error.format(3)]
+    error = (
+        "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:{} and cpu!"
+    )
+    lines = [
+        header,
+        block[0],
+        header,
+        block[0],
+        block[1],
+        block[1],
+        error.format(1),
+        *block,
+        error.format(2),
+        header,
+        *block,
+        error.format(3),
+    ]
     event = only(scan("\n".join(lines)))
     assert (event.kind, event.line, event.fields["count"]) == ("device-mismatch", 7, 3)
     assert event.fields["frame"]["file"] == "main.py"
@@ -216,7 +246,11 @@ def test_metrics_and_words_are_no_exceptions(scan: Scan, line: str) -> None:
 def test_an_optional_import_that_failed_is_a_note(scan: Scan) -> None:
     """The traceback is printed, training goes on: severity info, the run did not crash."""
     start = 'ERROR:root:Unable to import wandb.\nTraceback (most recent call last):\n  File "log.py", line 27, in <module>\n    import wandb\n'
-    reading = scan(start + "ModuleNotFoundError: No module named 'wandb'\n" + "".join(f"step {i} loss {2 / (i + 1)}\n" for i in range(30)))
+    reading = scan(
+        start
+        + "ModuleNotFoundError: No module named 'wandb'\n"
+        + "".join(f"step {i} loss {2 / (i + 1)}\n" for i in range(30))
+    )
     event = only(reading)
     assert event.severity == "info"
     assert event.fields["went_on"] is True
@@ -233,7 +267,9 @@ def test_a_caught_failure_long_before_the_end_is_a_note(scan: Scan) -> None:
 
 def test_the_message_does_not_swallow_the_next_lines(scan: Scan) -> None:
     """What the scheduler prints after the message is an event of its own."""
-    reading = scan(PLAIN + "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO TIME LIMIT ***\n")
+    reading = scan(
+        PLAIN + "slurmstepd: error: *** JOB 77 ON n1 CANCELLED AT 2026-11-20T12:45:36 DUE TO TIME LIMIT ***\n"
+    )
     assert [e.kind for e in reading.events] == ["mat-shapes", "slurm-time-limit"]
     assert [e.severity for e in reading.events] == ["error", "info"]
     assert reading.facts["job_id"] == "77"
@@ -242,7 +278,14 @@ def test_the_message_does_not_swallow_the_next_lines(scan: Scan) -> None:
 def test_redrawn_bars_and_colours_around_it(scan: Scan) -> None:
     """A traceback behind the states of a bar and colour codes keeps its physical line number."""
     bar = "".join(f"\r{i}%|#   | {i}/100 [00:01<00:09, 9.9it/s]" for i in range(90))
-    event = only(scan("first\n" + bar + "\r\x1b[31mTraceback (most recent call last):\x1b[0m\n" + "\n".join(PLAIN.splitlines()[2:])))
+    event = only(
+        scan(
+            "first\n"
+            + bar
+            + "\r\x1b[31mTraceback (most recent call last):\x1b[0m\n"
+            + "\n".join(PLAIN.splitlines()[2:])
+        )
+    )
     assert (event.kind, event.line) == ("mat-shapes", 10)
 
 
@@ -292,23 +335,28 @@ def test_a_traceback_in_a_box_has_frames(scan: Scan) -> None:
         "ValueError: bad head",
     ]
     event = _of_kind(scan("\n".join(box) + "\n"), "generic-exception")
-    frame = {"file": "/home/me/a-long-folder/and-another-one/with/many/more/folders/net.py", "line": 26, "function": "forward"}
+    frame = {
+        "file": "/home/me/a-long-folder/and-another-one/with/many/more/folders/net.py",
+        "line": 26,
+        "function": "forward",
+    }
     assert event.fields["frame"] == frame | {"code": "return self.head(x)"}
     assert event.line == len(box)
 
 
 def test_a_class_of_python_may_be_in_small_letters(scan: Scan) -> None:
     """cv2.error and struct.error end a traceback like any other class."""
-    text = (
-        'Traceback (most recent call last):\n  File "a.py", line 3, in load\n    x = unpack(b)\nstruct.error: unpack requires a buffer of 4 bytes\n'
-    )
+    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in load\n    x = unpack(b)\nstruct.error: unpack requires a buffer of 4 bytes\n'
     assert _of_kind(scan(text), "data-corrupt").fields["exception"] == "error"
 
 
 def test_where_it_was_raised_tells_a_worker_from_a_file(scan: Scan) -> None:
     """EOFError from multiprocessing is a lost worker, from anywhere else an empty file."""
     text = 'Traceback (most recent call last):\n  File "{}", line 159, in read\n    raise EOFError\nEOFError\n'
-    assert _of_kind(scan(text.format("/usr/lib/python3.12/multiprocessing/reduction.py")), "worker-connection").severity == "error"
+    assert (
+        _of_kind(scan(text.format("/usr/lib/python3.12/multiprocessing/reduction.py")), "worker-connection").severity
+        == "error"
+    )
     assert _of_kind(scan(text.format("/home/me/load.py")), "ckpt-corrupt").severity == "error"
 
 
@@ -329,7 +377,9 @@ def test_frames_count_where_the_header_is_lost(scan: Scan) -> None:
 def test_a_rank_may_stand_behind_a_bar_that_did_not_end_its_line(scan: Scan) -> None:
     """The header stands in the line of the bar, the frames behind the rank alone."""
     header, *lines = PLAIN.splitlines()[1:]
-    text = f" 16%|#6   | 16/100 [00:05<00:27,  3.1it/s][rank3]: {header}\n" + "".join(f"[rank3]: {line}\n" for line in lines)
+    text = f" 16%|#6   | 16/100 [00:05<00:27,  3.1it/s][rank3]: {header}\n" + "".join(
+        f"[rank3]: {line}\n" for line in lines
+    )
     event = only(scan(text))
     assert (event.rank, event.kind, event.fields["frame"]["line"]) == (3, "mat-shapes", 12)
 
@@ -337,11 +387,22 @@ def test_a_rank_may_stand_behind_a_bar_that_did_not_end_its_line(scan: Scan) -> 
 def test_an_unknown_exception_has_advice_for_its_class(scan: Scan) -> None:
     """What no entry knows is advised on by class and shape of the message; a class of one's own is not."""
     told = only(
-        scan(PLAIN.replace("RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)", "NameError: name 'x' is not defined"))
+        scan(
+            PLAIN.replace(
+                "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)",
+                "NameError: name 'x' is not defined",
+            )
+        )
     )
     assert told.kind == "generic-exception"
     assert "never assigned" in told.fields["advice"][0]
-    own = only(scan(PLAIN.replace("RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)", "mylib.OddError: bad")))
+    own = only(
+        scan(
+            PLAIN.replace(
+                "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x512 and 2048x10)", "mylib.OddError: bad"
+            )
+        )
+    )
     assert own.kind == "generic-exception"
     assert "advice" not in own.fields
 

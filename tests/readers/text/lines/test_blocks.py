@@ -37,9 +37,7 @@ def test_blocks_are_the_file(tmp_path_factory, parts, size):
         read = list(Lines(path))
     assert b"".join(block.data[: block.size] for block in read) == data
     assert [block.first_line for block in read] == [1 + data.count(b"\n", 0, block.offset) for block in read]
-    rows = [
-        row for block in read for row in re.split(rb"[\r\n]", block.data[: block.size].removesuffix(b"\n")) if row
-    ]
+    rows = [row for block in read for row in re.split(rb"[\r\n]", block.data[: block.size].removesuffix(b"\n")) if row]
     assert rows == [row for row in re.split(rb"[\r\n]", data) if row]
     assert sum(len(block.end) for block in read) == len(re.findall(rb"[\r\n]", data)) + (
         data[-1:] not in (b"\n", b"\r", b"")
