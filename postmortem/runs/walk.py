@@ -99,10 +99,14 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
-    found = next((r for r in READERS if guarded(r, partial(r.claims, path, head), path, problems)), None)
+    found = next((r for r in READERS if guarded(r, partial(_claims, r, path, head), path, problems)), None)
     if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
         problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
     return found
+
+
+def _claims(reader: type[Reader], path: Path, head: bytes) -> bool:
+    return reader.claims(path, head)
 
 
 def guarded(reader: type[Reader], ask: Callable[[], Answer], path: Path, problems: list[Problem]) -> Answer | None:

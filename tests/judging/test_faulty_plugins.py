@@ -121,15 +121,26 @@ class Claims:
         raise RuntimeError("claims")
 
 
-def test_a_faulty_claim(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Claimless:
+    """A reader that cannot be asked."""
+
+    kind, priority = "odd", 0
+
+
+@pytest.mark.parametrize(
+    ("plugin", "what"),
+    [
+        (Claims, "RuntimeError: claims"),
+        (Claimless, "AttributeError: type object 'Claimless' has no attribute 'claims'"),
+    ],
+)
+def test_a_faulty_claim(log: Path, monkeypatch: pytest.MonkeyPatch, plugin: type, what: str) -> None:
     """Another reader takes the files; the fault is reported once, not for each file."""
     (log / "other.log").write_text("nothing\n")
     list(READERS)
-    monkeypatch.setitem(READERS._items, "000 odd", Claims)
+    monkeypatch.setitem(READERS._items, "000 odd", plugin)
     report = postmortem.scan(log)
-    assert [problem.what.partition(" (")[0] for problem in report.problems] == [
-        "the odd reader failed: RuntimeError: claims"
-    ]
+    assert [problem.what.partition(" (")[0] for problem in report.problems] == [f"the odd reader failed: {what}"]
     assert report["train"].verdict == "failed"
 
 
