@@ -9,8 +9,10 @@ import functools
 import math
 import os
 import re
+import threading
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.formats.shared.pieces import Piece
 
 _SPAN = 16 * CHUNK  # the bytes that a thread takes at a time
+_TURN = threading.Lock()
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
 
 Part = Literal["weights", "state", "record"]
@@ -124,11 +127,19 @@ def inspect(path: Path) -> Health:
     Damage is in `problems`; nothing is raised for content.
     """
     files = [Path(where, name) for where, _, names in os.walk(path) for name in names] or [path]
-    return _inspect(path, tuple(sorted((str(file), stamp_of(file)) for file in files)))
+    return _inspect(path, tuple(sorted((str(file), stamp_of(file), _changed_at(file)) for file in files)))
+
+
+def _changed_at(path: Path) -> int | None:
+    """Time in ns of the last change of content or attributes, which no program can set; None if the file is gone."""
+    try:
+        return path.stat().st_ctime_ns
+    except OSError:
+        return None
 
 
 @functools.lru_cache(maxsize=64)
-def _inspect(path: Path, stamps: tuple[tuple[str, Stamp], ...]) -> Health:
+def _inspect(path: Path, states: tuple[tuple[str, Stamp, int | None], ...]) -> Health:
     return health(path)
 
 
@@ -198,23 +209,30 @@ def _look_at(places: list[_Place]) -> None:
     if not spans:
         return
     workers = min(8, os.cpu_count() or 1, len(spans))  # more would compete for the cache
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(workers) as pool:
-            try:
-                work = [pool.submit(_work, spans) for _ in range(workers)]
-                seen = chain.from_iterable(worker.result() for worker in work)
-                # in order, so that the first problem is reported and the sums do not vary
-                for span, what in sorted(seen, key=lambda one: one[0].start):
-                    if isinstance(what, Problem):
-                        span.place.problem = span.place.problem or what
-                    else:
-                        span.place.sums.add(what)
-            finally:
-                spans.clear()  # if a worker failed or Ctrl-C was pressed, the others stop
-    finally:
-        torch.set_num_threads(threads)
+    with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+        try:
+            work = [pool.submit(_work, spans) for _ in range(workers)]
+            seen = chain.from_iterable(worker.result() for worker in work)
+            # in order, so that the first problem is reported and the sums do not vary
+            for span, what in sorted(seen, key=lambda one: one[0].start):
+                if isinstance(what, Problem):
+                    span.place.problem = span.place.problem or what
+                else:
+                    span.place.sums.add(what)
+        finally:
+            spans.clear()  # if a worker failed or Ctrl-C was pressed, the others stop
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """torch computes with one thread meanwhile. Callers take turns: each restores the number that it found."""
+    with _TURN:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 def _work(spans: deque[_Span]) -> list[tuple[_Span, Sums | Problem]]:

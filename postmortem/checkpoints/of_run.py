@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,9 +45,12 @@ def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int 
     note says so. Raises MissingExtra if `every` is set and torch is not installed.
     """
     if not _has_torch():
-        if every:
+        if every and _has_folder():
             raise MissingExtra("--checkpoints", "replay")
-        return Inspected(tuple(checkpoints))
+        notes = (
+            () if _has_folder() else ("no checkpoint was opened: the working directory is gone, and torch needs one",)
+        )
+        return Inspected(tuple(checkpoints), notes)
     found = Inspected(tuple(_with_steps(checkpoints, last)))
     good = None
     for checkpoint in sorted(found.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True):
@@ -98,7 +102,16 @@ def name_parameters(events: Sequence[Event], checkpoints: Sequence[Checkpoint]) 
 
 
 def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
+    return _has_folder() and importlib.util.find_spec("torch") is not None
+
+
+def _has_folder() -> bool:
+    """Whether the working directory exists: without one, importing torch ends the process."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _affordable(found: Inspected, checkpoint: Checkpoint) -> bool:

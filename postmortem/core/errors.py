@@ -40,6 +40,11 @@ class MissingExtra(PostmortemError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} requires the extra [{extra}]: pip install 'training-postmortem[{extra}]'")
+        self._made_from = what, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        """Pickled by its arguments: worker processes raise it as well."""
+        return type(self), self._made_from
 
 
 class ReplayError(PostmortemError):
@@ -52,6 +57,10 @@ class UnreadableCheckpoint(PostmortemError):
     def __init__(self, problem: Problem) -> None:
         super().__init__(f"{problem.path}: {problem.what}")
         self.problem = problem
+
+    def __reduce__(self) -> tuple[type[UnreadableCheckpoint], tuple[Problem]]:
+        """Pickled by its argument: worker processes raise it as well."""
+        return type(self), (self.problem,)
 
 
 def described(error: BaseException) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
+import threading
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from postmortem.core.errors import UsageError, did_you_mean
+from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -61,12 +63,18 @@ class Registry(Generic[T]):
         self.key, self.order = key, order
         self._items: dict[str, T] = {}
         self._broken: list[Broken] = []
-        self._loaded = False
+        self._loading = self._loaded = False
+        self._lock = threading.RLock()
 
     def register(self, plugin: C) -> C:
-        """Adds `plugin`; used as the decorator. ValueError if the key is taken by something else."""
+        """Adds `plugin`; used as the decorator.
+
+        ValueError if the key is taken by something else, TypeError if it is no text.
+        """
         item = cast("T", plugin)
         key = self.key(item)
+        if not isinstance(key, str):
+            raise TypeError(f"{self.package}: {key!r} is not a str")
         other = self._items.get(key)
         if other is not None and _origin(other) != _origin(item):
             raise ValueError(f"{self.package}: {key!r} is registered twice")
@@ -74,23 +82,26 @@ class Registry(Generic[T]):
         return plugin
 
     def _load(self) -> None:
+        """Imports everything once. Other threads wait: half of the detectors would find half of the faults."""
         if self._loaded:
             return
-        self._loaded = True
-        package = importlib.import_module(self.package)
-        names = [
-            f"{self.package}.{m.name}" for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")
-        ]
-        for name in sorted(names):
-            self._guard(name, partial(importlib.import_module, name))
-        for entry in importlib.metadata.entry_points(group=self.group):
-            self._guard(f"{entry.name} = {entry.value}", entry.load)
+        with self._lock:
+            if self._loaded or self._loading:  # by another thread; or a module asks while it is imported itself
+                return
+            self._loading = True
+            package = importlib.import_module(self.package)
+            modules = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+            for name in sorted(f"{self.package}.{module}" for module in modules):
+                self._guard(name, partial(importlib.import_module, name))
+            for entry in importlib.metadata.entry_points(group=self.group):
+                self._guard(f"{entry.name} = {entry.value}", entry.load)
+            self._loading, self._loaded = False, True
 
     def _guard(self, where: str, load: Callable[[], object]) -> None:
         try:
             load()
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything while it is imported
-            self._broken.append(Broken(where, f"{type(error).__name__}: {error}"))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything while it is imported
+            self._broken.append(Broken(where, printable(" ".join(f"{type(error).__name__}: {error}".split()))))
 
     def __iter__(self) -> Iterator[T]:
         self._load()

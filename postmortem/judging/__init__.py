@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.find import by_epochs
 from postmortem.core.config import Config, check_selectors, make_options
-from postmortem.core.errors import described
+from postmortem.core.errors import UsageError, described
 from postmortem.core.model import SEVERITIES, Finding, Problem, Verdict
 from postmortem.core.report import RunReport
 from postmortem.core.view import View
@@ -19,7 +19,7 @@ from postmortem.judging.around import around
 from postmortem.judging.causes import diagnose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from postmortem.checkpoints.of_run import Inspected
     from postmortem.core.run import Run
@@ -50,11 +50,29 @@ def chosen_detectors(config: Config) -> list[Detector]:
     for where, selectors in (("select", config.select), ("ignore", config.ignore)):
         check_selectors(selectors, known, where=where)
     check_selectors(config.detectors, known, where="detectors")
-    return [
-        d(make_options(d.Options, config.detectors.get(d.name, {}), where=f"detectors.{d.name}"))
-        for d in DETECTORS
-        if config.selects(d.code, d.name)
-    ]
+    return [_made(d, config.detectors.get(d.name, {})) for d in DETECTORS if config.selects(d.code, d.name)]
+
+
+def _made(kind: type[Detector], options: Mapping[str, Any]) -> Detector:
+    try:
+        return kind(make_options(kind.Options, options, where=f"detectors.{kind.name}"))
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a fault of one detector costs what it finds, not the scan
+        return _Unmade(kind, error)
+
+
+class _Unmade:
+    """Stands for a detector that could not be made: it answers with the error, as one that fails later."""
+
+    Options = object
+
+    def __init__(self, kind: type[Detector], error: Exception) -> None:
+        self.code, self.name, self.severity, self.error = kind.code, kind.name, kind.severity, error
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        """Raises the error."""
+        raise self.error
 
 
 class Examination:
@@ -138,14 +156,23 @@ def _detect(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
     for detector in detectors:
         code = detector.code
         try:
-            answers[code] = _Answer(code, tuple(detector.detect(view)))
+            answers[code] = _Answer(code, tuple(_well_formed(f) for f in detector.detect(view)))
         except NotChecked as why:
             answers[code] = _Answer(code, why_not=str(why))
-        except Exception as error:  # noqa: BLE001 - a faulty detector must not end the scan
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a faulty detector must not end the scan
             fault = f"the detector failed: {described(error)}"
             problem = Problem(path=str(view.run.path), what=f"{code}: {fault}", lost="the findings of this detector")
             answers[code] = _Answer(code, why_not=fault, problem=problem)
     return answers
+
+
+def _well_formed(finding: Finding) -> Finding:
+    """The finding of a plugin. TypeError or ValueError if nothing can be done with it."""
+    if not isinstance(finding, Finding):
+        raise TypeError(f"{finding!r} is not a Finding")
+    if finding.severity not in SEVERITIES:
+        raise ValueError(f"unknown severity {finding.severity!r}; the severities are {', '.join(SEVERITIES)}")
+    return finding
 
 
 def _gravest_first(finding: Finding, run: Run) -> tuple[Any, ...]:

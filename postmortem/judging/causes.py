@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.core.errors import described
-from postmortem.core.model import Problem
+from postmortem.core.model import Diagnosis, Problem
 from postmortem.diagnoses import CAUSES
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.model import Finding
     from postmortem.core.view import View
 
 
@@ -26,7 +26,9 @@ def diagnose(
     for cause in CAUSES:
         try:
             story = cause.diagnose(view, findings)
-        except Exception as error:  # noqa: BLE001 - a faulty diagnosis must not end the scan
+            if story is not None and not isinstance(story, Diagnosis):
+                raise TypeError(f"{story!r} is not a Diagnosis")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a faulty diagnosis must not end the scan
             what = f"{cause.name}: the diagnosis failed: {described(error)}"
             problems.append(Problem(path=str(view.run.path), what=what, lost="this diagnosis"))
             continue

@@ -37,6 +37,8 @@ MOST_BYTES = 1 << 20
 MOST_VALUES = 100_000
 """Values of a YAML file with its aliases written out: a few lines of nested aliases can expand to billions."""
 MOST_LEVELS = 50
+MOST_BITS = 4096
+"""Of a whole number: Python refuses to print one with more than 4300 digits. A longer one stays text."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -88,7 +90,7 @@ def _settings_in(path: Path, problems: list[Problem]) -> dict[str, Any]:
     if not stat.S_ISREG(status.st_mode):
         return {}
     try:
-        if status.st_size >= MOST_BYTES:
+        if status.st_size > MOST_BYTES:
             raise _NotUnderstood(f"is not read as a configuration: {status.st_size} bytes, more than {MOST_BYTES}")
         found, left_out = (_from_json if path.suffix == ".json" else _from_yaml)(path.read_bytes())
         if found is not None and not isinstance(found, dict):
@@ -110,9 +112,16 @@ def _listed(names: list[str]) -> str:
 
 def _from_json(data: bytes) -> tuple[Any, list[str]]:
     try:
-        return json.loads(data.decode("utf-8")), []
+        found = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise _NotUnderstood(f"is not JSON: {error}") from error
+    level = [found]
+    for _ in range(MOST_LEVELS + 1):
+        containers = (held for held in level if isinstance(held, (dict, list)))
+        level = [inner for held in containers for inner in (held.values() if isinstance(held, dict) else held)]
+    if level:
+        raise _NotUnderstood(f"is not read as a configuration: nested more than {MOST_LEVELS} levels deep")
+    return found, []
 
 
 def _from_yaml(data: bytes) -> tuple[Any, list[str]]:
@@ -190,9 +199,10 @@ class _PlainYaml:
         if node.tag not in _SCALARS:
             raise _NoPlainData
         try:
-            return self.constructor.construct_object(node)
-        except (ValueError, KeyError) as error:  # an explicit tag: !!int x, !!bool x
+            found = self.constructor.construct_object(node)
+        except (ValueError, LookupError) as error:  # an explicit tag: !!int x, !!bool x, !!int ""
             raise _NoPlainData from error
+        return node.value if isinstance(found, int) and found.bit_length() > MOST_BITS else found
 
     def _mapping(self, node: Any, where: tuple[str, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {}

@@ -7,6 +7,7 @@ import re
 import stat
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import names_a_checkpoint
@@ -21,11 +22,10 @@ from postmortem.runs.file_names import (
     slurm_job,
     torchrun_rank,
 )
-from postmortem.runs.walk import WANDB_RUN, claim, files_below, kind_of
+from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from postmortem.core.model import Problem
     from postmortem.readers import Content
@@ -118,7 +118,7 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
         else:
             claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
             found = Grouping(
-                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader]
+                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader], problems
             ).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
@@ -148,9 +148,10 @@ class Grouping:
         "join_the_only_run",
     )
 
-    def __init__(self, root: Path, files: list[ClaimedFile]) -> None:
+    def __init__(self, root: Path, files: list[ClaimedFile], problems: list[Problem]) -> None:
         self.root = root
         self.files = files
+        self.problems = problems
 
     def runs(self) -> list[RunFiles]:
         """The runs in order of their names, after all rules."""
@@ -171,7 +172,7 @@ class Grouping:
             folder = file.path.parent
             inside = (folder, *folder.parents)
             wandb_run = next((p for p in inside if p.parent.name == "wandb" and WANDB_RUN.fullmatch(p.name)), None)
-            home = wandb_run or getattr(file.reader, "home", Reader.home)(file.path)
+            home = wandb_run or self._home(file)
             if home is not None:
                 file.placed = True
                 self._move(file, home)
@@ -326,6 +327,13 @@ class Grouping:
             if one_each and any(not f.is_output or torchrun_rank(f.path) >= 0 for f in below):
                 for file in (*here, *below):
                     file.home, file.key = folder, ""
+
+    def _home(self, file: ClaimedFile) -> Path | None:
+        """The folder of the run that the reader names."""
+        ask = getattr(file.reader, "home", Reader.home)
+        return guarded(
+            file.reader, lambda: None if (home := ask(file.path)) is None else Path(home), file.path, self.problems
+        )
 
     def _move(self, file: ClaimedFile, home: Path) -> None:
         """What lies above the root was not asked for."""

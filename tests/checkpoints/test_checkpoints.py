@@ -13,6 +13,7 @@ import tracemalloc
 import types
 import warnings
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from safetensors.torch import save_file  # noqa: E402
 
 from postmortem.checkpoints.content import read_saved  # noqa: E402
 from postmortem.checkpoints.file_map import map_files, optimizer_count  # noqa: E402
-from postmortem.checkpoints.health import health  # noqa: E402
+from postmortem.checkpoints.health import health, inspect  # noqa: E402
 from postmortem.core.errors import PostmortemError, ReplayError, UnreadableCheckpoint  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.roll.random_state import find_rng  # noqa: E402
@@ -1051,3 +1052,30 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     except PostmortemError as error:
         said = str(error)
     assert "cannot be read: Permission denied" in said
+
+
+def test_a_file_overwritten_in_place_is_opened_again(tmp_path: Path) -> None:
+    """Size and time of modification are the same afterwards, as after ``rsync --inplace --times``."""
+    path = tmp_path / "step_1.safetensors"
+    save_file({"w": torch.ones(2)}, path)
+    assert inspect(path).finite is True
+    before = path.stat()
+    good = path.read_bytes()
+    path.write_bytes(good[:-4] + np.float32(np.nan).tobytes())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_ino) == (before.st_size, before.st_ino)
+    assert inspect(path).finite is False
+
+
+def test_threads_of_torch_are_as_many_as_before(tmp_path: Path) -> None:
+    """After several checks at the same time, too."""
+    path = tmp_path / "step_1.pt"
+    torch.save({"w": torch.ones(8)}, path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: health(path), range(200)))
+            assert set(pool.map(lambda _: torch.get_num_threads(), range(8))) == {3}
+    finally:
+        torch.set_num_threads(threads)

@@ -404,7 +404,7 @@ class TestRules:
                 path.suffix, "text"
             )
             claimed.append(ClaimedFile(path, kinds[kind], path.parent))
-        grouping = Grouping(root, claimed)
+        grouping = Grouping(root, claimed, [])
         getattr(grouping, rule)()
         return {
             f.path.relative_to(root).as_posix(): (f.home.relative_to(root).as_posix(), f.key) for f in grouping.files

@@ -159,13 +159,11 @@ class Lines:
 
     def _block(self, data: bytes, size: int) -> Block:
         """The block of the first `size` of these bytes, cleaned of what is not text. The bytes after them are spare."""
-        at, control = _controls(data, size)
-        if (
-            control[_NUL]
-            or control[_ESC]
-            or control[_BACKSPACE]
-            or (self.size == 0 and data.startswith(codecs.BOM_UTF8))
-        ):
+        unclean = size > 2 * BLOCK and b"\0" in data  # a long hole: positions of its NULs take eight times its size
+        if not unclean:
+            at, control = _controls(data, size)
+            unclean = bool(control[_NUL] or control[_ESC] or control[_BACKSPACE])
+        if unclean or (self.size == 0 and data.startswith(codecs.BOM_UTF8)):
             data = self._cleaned(data[:size])
             size = len(data)
             data += _SPARE
