@@ -114,10 +114,7 @@ def scan(
     """
     config = config or Config()
     detectors = chosen_detectors(config)
-    given = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, os.PathLike)) else [paths]
-    roots = [_path(p, "scan") for p in given]
-    if not roots:
-        raise UsageError("scan: no path was given")
+    roots = _roots(paths)
     found, problems = discover(roots)
     if not found and not problems:
         kinds = "event files, .wandb, .out/.log, CSV, trainer_state.json"
@@ -150,6 +147,15 @@ def scan(
     return Report(
         runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems)
     )
+
+
+def _roots(paths: PathLike | Iterable[PathLike]) -> list[Path]:
+    """The paths that a scan was given: one, or several of them."""
+    given = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, os.PathLike)) else [paths]
+    roots = [_path(p, "scan") for p in given]
+    if not roots:
+        raise UsageError("scan: no path was given")
+    return roots
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
