@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from dataclasses import replace
@@ -10,16 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem._version import __version__
 from postmortem.checkpoints.find import checkpoints_of, find_checkpoints
-from postmortem.checkpoints.formats import FORMATS
 from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_run, name_parameters
 from postmortem.core import model
 from postmortem.core.config import Config
 from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError, UsageError
+from postmortem.core.registry import collected_faults
 from postmortem.core.report import Report, RunReport
-from postmortem.detectors import DETECTORS
-from postmortem.diagnoses import CAUSES
 from postmortem.judging import Examination, chosen_detectors, comparison
-from postmortem.readers import READERS
 from postmortem.runs.assemble import read_run
 from postmortem.runs.config import config_for_replay
 from postmortem.runs.group import RunFiles, discover
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.health import Health
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Problem
-    from postmortem.core.registry import Broken
+    from postmortem.core.registry import Broken, Registry
     from postmortem.core.run import Run
     from postmortem.detectors import Detector
     from postmortem.judging.comparison import Comparison
@@ -129,8 +127,10 @@ def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path
     run = read_run(files, roles=roles, roots=roots, shared=shared)
     if not files.path.is_dir():
         return run
-    found = checkpoints_of(files.path, roots, shared)
-    return replace(run, checkpoints=found, event_list=name_parameters(run.event_list, found))
+    with collected_faults() as faults:
+        found = checkpoints_of(files.path, roots, shared)
+        events = name_parameters(run.event_list, found)
+    return replace(run, checkpoints=found, event_list=events, problems=[*run.problems, *faults])
 
 
 def judge(run: Run, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
@@ -145,6 +145,13 @@ def judge(run: Run, config: Config | None = None, *, look_into_checkpoints: bool
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
     """Opens checkpoints where the run failed or all are asked for, and each that the diagnosis would name as good."""
+    with collected_faults([*run.problems]) as faults:
+        report = _judged(run, detectors, look_into_checkpoints)
+    report.problems = (*report.problems, *faults[len(run.problems) :])
+    return report
+
+
+def _judged(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
     examined = Examination(run, detectors)
     inspected = Inspected(examined.checkpoints)
     if run.checkpoints and (examined.failed or look_into_checkpoints):
@@ -182,9 +189,31 @@ def exit_code(report: Report, fail_on: str) -> int:
     return 3 if lost or blind else 0
 
 
-def broken_plugins() -> list[Broken]:
-    """Plugins that could not be imported: a scan goes on without them and reports them."""
-    return [*READERS.broken, *FORMATS.broken, *DETECTORS.broken, *CAUSES.broken]
+_REGISTRIES = {
+    "readers": "postmortem.readers:READERS",
+    "dialects": "postmortem.readers.text.dialects:DIALECTS",
+    "checkpoint formats": "postmortem.checkpoints.formats:FORMATS",
+    "detectors": "postmortem.detectors:DETECTORS",
+    "diagnoses": "postmortem.diagnoses:CAUSES",
+    "reporters": "postmortem.reporters:REPORTERS",
+    "fixes": "postmortem.replay.fixes:FIXES",
+    "stages of a replay": "postmortem.replay.culprit.stages:STAGES",
+}
+_NEED_TORCH = ("fixes", "stages of a replay")
+OF_A_SCAN = tuple(kind for kind in _REGISTRIES if kind not in _NEED_TORCH)
+"""The kinds of plugins that a scan uses."""
+
+
+def registries(*kinds: str) -> dict[str, Registry[Any]]:
+    """The registries of these kinds of plugins, by default of all kinds; without torch, not those that need it."""
+    has_torch = importlib.util.find_spec("torch") is not None
+    places = [(k, *_REGISTRIES[k].split(":")) for k in kinds or _REGISTRIES if has_torch or k not in _NEED_TORCH]
+    return {kind: getattr(importlib.import_module(module), name) for kind, module, name in places}
+
+
+def broken_plugins(*kinds: str) -> list[Broken]:
+    """Plugins of these kinds, by default of all, that could not be imported. Every command goes on without them."""
+    return [broken for registry in registries(*kinds).values() for broken in registry.broken]
 
 
 def compare(a: Run, b: Run) -> Comparison:
@@ -215,7 +244,22 @@ def replay(
     what is in the way.
     """
     _need_torch("replay")
-    meant = resolve(Path(target))
+    problems: list[Problem] = []
+    with collected_faults(problems):
+        result = _replayed(Path(target), recipe, step, checkpoint, problems, options)
+    notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
+    return replace(result, notes=(*result.notes, *notes)) if problems else result
+
+
+def _replayed(
+    target: Path,
+    recipe: str | None,
+    step: int | None,
+    checkpoint: PathLike | None,
+    problems: list[Problem],
+    options: dict[str, Any],
+) -> ReplayResult:
+    meant = resolve(target)
     report = None
     if meant.files is not None:
         report = judge(_read(meant.files, None, [meant.root], meant.shared))
@@ -223,13 +267,10 @@ def replay(
     run = report.run if report is not None else None
     from postmortem.replay import driver
 
-    problems: list[Problem] = []
     config = config_for_replay(run, meant.folder, problems)
-    result = driver.replay(
+    return driver.replay(
         meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options
     )
-    notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
-    return replace(result, notes=(*result.notes, *notes)) if problems else result
 
 
 def _add_culprit(report: RunReport) -> None:
@@ -237,12 +278,14 @@ def _add_culprit(report: RunReport) -> None:
     _need_torch("replay")
     from postmortem.replay import driver
 
+    faults: list[Problem] = [*report.problems]
     try:
-        result = driver.replay(Path(report.path), run=report.run, report=report)
+        with collected_faults(faults):
+            result = driver.replay(Path(report.path), run=report.run, report=report)
     except PostmortemError as error:
         report.notes = (*report.notes, f"replay: {error}")
         return
-    report.culprit = result.culprit
+    report.culprit, report.problems = result.culprit, tuple(faults)
     if result.next and report.diagnosis is not None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
 

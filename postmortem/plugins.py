@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from postmortem.readers.text.dialects import Dialect, dialect
     from postmortem.readers.text.records.record import Record, Row
     from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+    from postmortem.replay.step.function_mode import StepMode
     from postmortem.replay.step.overrides import Overrides
     from postmortem.reporters import RenderOptions, reporter
 
@@ -76,6 +77,7 @@ __all__ = [
     "RunReport",
     "Scope",
     "Series",
+    "StepMode",
     "Story",
     "View",
     "checkpoint_format",
@@ -108,6 +110,7 @@ __getattr__, __dir__ = lazy(
         "RowTable": "postmortem.readers.shared.row_table",
         "Run": "postmortem.core.run",
         "Series": "postmortem.core.series",
+        "StepMode": "postmortem.replay.step.function_mode",
         "Story": "postmortem.diagnoses.shared.story",
         "View": "postmortem.core.view",
         "diagnosis": "postmortem.diagnoses",

@@ -184,7 +184,8 @@ def is_weights(name: str) -> bool:
 
 def is_checkpoint_folder(folder: Path, files: list[str], *, root: bool = False) -> bool:
     """Whether `folder`, which holds `files`, is one checkpoint (and no folder of several)."""
-    if any(known.is_folder(files) for known in FORMATS):
+    lost = "the folders that only this format recognises"
+    if any(FORMATS.call(known, "is_folder", files, default=False, path=folder, lost=lost) for known in FORMATS):
         return True
     if any(n.endswith((".safetensors.index.json", ".bin.index.json")) for n in files):
         return True

@@ -60,5 +60,7 @@ class Reader(Protocol):
         return None
 
 
-READERS: Registry[type[Reader]] = Registry("postmortem.readers", key=lambda r: f"{r.priority:03d} {r.kind}")
+READERS: Registry[type[Reader]] = Registry(
+    "postmortem.readers", key=lambda r: f"{r.priority:03d} {r.kind}", noun="reader"
+)
 reader = READERS.register

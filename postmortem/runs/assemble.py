@@ -129,6 +129,8 @@ def _same_bytes(a: Path, b: Path) -> bool:
 def _read(part: Part) -> Reading:
     try:
         reading = part.reader.read(part.path)
+        if not isinstance(reading, Reading):
+            raise TypeError(f"read returned {type(reading).__name__}, not a Reading")
     except OSError as error:
         return _unread(part, f"cannot be read: {error.strerror or error}")
     except Exception as error:  # noqa: BLE001 - a fault of a reader costs its file, not the scan

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.errors import NotFoundError
-from postmortem.readers import Reader
+from postmortem.core.registry import collected_faults
+from postmortem.readers import READERS, Reader
 from postmortem.runs.file_names import (
     event_writer,
     order_of_writing,
@@ -117,9 +118,9 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
         else:
             claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
-            found = Grouping(
-                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader]
-            ).runs()
+            files = [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader]
+            with collected_faults(problems):
+                found = Grouping(root, files).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
             seen.update(p.path.resolve() for p in run.parts)
@@ -171,7 +172,7 @@ class Grouping:
             folder = file.path.parent
             inside = (folder, *folder.parents)
             wandb_run = next((p for p in inside if p.parent.name == "wandb" and WANDB_RUN.fullmatch(p.name)), None)
-            home = wandb_run or getattr(file.reader, "home", Reader.home)(file.path)
+            home = wandb_run or _home(file)
             if home is not None:
                 file.placed = True
                 self._move(file, home)
@@ -343,6 +344,15 @@ class Grouping:
         in_order = sorted(members, key=lambda f: (f.is_output, order_of_writing(f.path), str(f.path)))
         parts = [Part(f.path, f.reader, f.prefix, f.rank, _stream(f)) for f in in_order]
         return RunFiles(name, members[0].path if key and len(members) == 1 else home, parts)
+
+
+def _home(file: ClaimedFile) -> Path | None:
+    """The folder of the run, where the reader of the file names one."""
+    if not hasattr(file.reader, "home"):
+        return Reader.home(file.path)
+    lost = "the folder that the reader would name as the run"
+    home: Path | None = READERS.call(file.reader, "home", file.path, default=None, path=file.path, lost=lost)
+    return home
 
 
 def _stream(file: ClaimedFile) -> str:

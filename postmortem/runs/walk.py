@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import is_checkpoint
 from postmortem.core.model import Problem
+from postmortem.core.registry import collected_faults
 from postmortem.readers import READERS
 from postmortem.readers.shared.decode import leading_nuls
 from postmortem.readers.text.lines.blocks import looks_like_text
@@ -96,7 +97,10 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
-    found = next((r for r in READERS if r.claims(path, head)), None)
+    lost = "the files that only this reader recognises"
+    with collected_faults(problems):
+        asked = ((r, READERS.call(r, "claims", path, head, default=False, path=path, lost=lost)) for r in READERS)
+        found = next((r for r, claims in asked if claims), None)
     if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
         problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
     return found

@@ -38,6 +38,9 @@ class Dialect:
 
 
 DIALECTS: Registry[type[Dialect]] = Registry(
-    "postmortem.readers.text.dialects", key=lambda d: f"{d.priority:03d} {d.name}", group="postmortem.dialects"
+    "postmortem.readers.text.dialects",
+    key=lambda d: f"{d.priority:03d} {d.name}",
+    noun="dialect",
+    group="postmortem.dialects",
 )
 dialect = DIALECTS.register
