@@ -23,9 +23,8 @@ FACES = {
     "postmortem.plugins": [
         "Advice", "BaseDetector", "BaseFix", "Case", "Checkpoint", "CheckpointFormat", "Culprit", "Diagnosis", "Dialect",
         "Event", "Finding", "Fix", "NotChecked", "Overrides", "Piece", "Pieces", "Points", "PointsBuilder", "Problem",
-        "Reading", "Record", "RenderOptions", "Report", "Row", "RowTable", "Run", "RunReport", "Scope", "Series", "Story",
-        "View",
-        "checkpoint_format", "detector", "diagnosis", "dialect", "finish_table", "fix", "reader", "reporter",
+        "Reading", "Record", "RenderOptions", "Report", "Row", "RowTable", "Run", "RunReport", "Scope", "Series",
+        "StepMode", "Story", "View", "checkpoint_format", "detector", "diagnosis", "dialect", "finish_table", "fix", "reader", "reporter",
     ],
     "postmortem.readers.text": ["DIALECTS", "read_text"],
     "postmortem.runs": ["discover", "read_run"],

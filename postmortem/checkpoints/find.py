@@ -1,6 +1,6 @@
 """Finds the checkpoints of a run by names and small JSON files alone: no torch, no weights are opened.
 
-A checkpoint is a file (``.pt``, ``.pth``, ``.ckpt``, ``.safetensors``, ``pytorch_model.bin``) or a folder: transformers'
+A checkpoint is a file (one of the `suffixes` of a format, or ``pytorch_model.bin``) or a folder: transformers'
 ``checkpoint-N/``, shards with their ``*.index.json``, torch.distributed.checkpoint (``.metadata`` beside ``*.distcp``),
 DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder with a model beside its optimizer.
 """

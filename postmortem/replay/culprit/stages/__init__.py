@@ -61,8 +61,10 @@ def diagnose(case: Investigation) -> Culprit:
             case.trail.append(f"{STAGES.fault(ask, 'its diagnosis', error)}; later stages were asked")
             failed = failed or error
             continue
-        if found is not None and (failed is None or found.cause != "none"):
-            return found
-    if failed is not None:
+        if found is not None:
+            break
+    else:
+        found = case.culprit(cause="none", phase="none", established="inferred")
+    if failed is not None and found.cause == "none":
         raise failed
-    return case.culprit(cause="none", phase="none", established="inferred")
+    return found
