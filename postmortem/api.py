@@ -206,7 +206,11 @@ OF_A_SCAN = tuple(kind for kind in _REGISTRIES if kind not in _NEED_TORCH)
 
 def registries(*kinds: str) -> dict[str, Registry[Any]]:
     """The registries of these kinds of plugins, by default of all kinds; without torch, not those that need it."""
-    has_torch = importlib.util.find_spec("torch") is not None
+    try:
+        _need_torch("a replay")
+        has_torch = True
+    except PostmortemError:
+        has_torch = False
     places = [(k, *_REGISTRIES[k].split(":")) for k in kinds or _REGISTRIES if has_torch or k not in _NEED_TORCH]
     return {kind: getattr(importlib.import_module(module), name) for kind, module, name in places}
 

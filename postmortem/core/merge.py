@@ -48,8 +48,7 @@ def _survives(step: NDArray[np.int64], segment: NDArray[np.int16]) -> NDArray[np
     """True for points that no later segment of the same tag wrote again."""
     later = np.minimum.accumulate(step[::-1])[::-1]  # smallest step from here on
     last = np.searchsorted(segment, segment, side="right")  # first row of a later segment
-    next_start = np.where(last < len(step), later[np.minimum(last, len(step) - 1)], np.iinfo(np.int64).max)
-    return step < next_start
+    return (last == len(step)) | (step < later[np.minimum(last, len(step) - 1)])
 
 
 def merged(found: list[Series]) -> list[Series]:
