@@ -1,4 +1,4 @@
-"""Joins what several sources and restarts of a run logged of the same quantity."""
+"""Joins the points that several sources and restarts of a run logged of the same metric."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def _survives(step: NDArray[np.int64], segment: NDArray[np.int16]) -> NDArray[np
     """True for points that no later segment of the same tag wrote again."""
     later = np.minimum.accumulate(step[::-1])[::-1]  # smallest step from here on
     last = np.searchsorted(segment, segment, side="right")  # first row of a later segment
-    return (last == len(step)) | (step < later[np.minimum(last, len(step) - 1)])
+    found: NDArray[np.bool_] = (last == len(step)) | (step < later[np.minimum(last, len(step) - 1)])
+    return found
 
 
 def merged(found: list[Series]) -> list[Series]:
