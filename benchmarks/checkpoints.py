@@ -1,4 +1,4 @@
-"""Speed and memory of looking into a checkpoint, against one plain pass over the file.
+"""Speed and memory of inspecting a checkpoint, compared with one plain pass over the file.
 
     python benchmarks/checkpoints.py [--mib 1024] [--kind float32 bfloat16 ...] [--safetensors] [--previous]
         [--folder DIR]

@@ -1,10 +1,10 @@
 """CPU time and memory of all detectors.
 
     python benchmarks/detect.py                    1 million points of 50 tags; the bar is 2 s of CPU time
-    python benchmarks/detect.py --points 20000000  and how it grows
+    python benchmarks/detect.py --points 20000000  how the time grows
 
 The tags are what a training logs: losses, a gradient norm and one per layer, learning rate, loss scale, times,
-memory, scores, and tags nobody knows. Nothing is wrong with the run, so every detector reads all of it.
+memory, scores, and unknown tags. Nothing is wrong with the run, so every detector reads all of it.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _same(a: float, b: float) -> bool:
 
 
 def _has_event(reading: Reading, expected: dict[str, Any]) -> bool:
-    """Whether an event of that id says all that is expected of it; a rank may be one of several that said the same."""
+    """Whether an event of that id has all expected fields; its rank may be one of several that reported the same."""
     return any(
         event.kind == expected["id"] and all(_says(event, k, v) for k, v in expected.items() if k not in ("id", "note"))
         for event in reading.events

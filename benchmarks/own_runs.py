@@ -1,4 +1,4 @@
-"""Runs of our own making, with the truth beside them: does each planted fault come out at its step, and nothing else?
+"""Generated runs with known faults: is each fault found at its step, and nothing else?
 
     python benchmarks/own_runs.py [--seeds 3]
 
@@ -166,7 +166,7 @@ def train(kind: str, fault: str, seed: int, steps: int, at: int) -> dict[str, An
 
 def learning_rate(base: float, fault: str, k: int, steps: int, at: int) -> float:
     """The learning rate of step k: warm-up, then a cosine, changed by `fault` from step `at` on."""
-    if fault == "lr-jump":  # the schedule starts anew
+    if fault == "lr-jump":  # the schedule starts again
         return base * (0.55 + 0.45 * np.cos(np.pi * min(1.0, (k if k < at else k - at) / (0.6 * steps))))
     rate = base * min(1.0, (k + 1) / 20) * (1.0 if fault == "divergence" else 0.6 + 0.4 * np.cos(np.pi * k / steps))
     if fault == "divergence" and k >= at:
@@ -286,7 +286,7 @@ def runs(seeds: int = 1) -> list[Made]:
 
 
 def judged(made: Made) -> tuple[bool, list[str]]:
-    """Whether the fault was found at its step, and what else was said above info."""
+    """Whether the fault was found at its step, and which other findings are above info."""
     found = []
     for detector in DETECTORS:
         try:

@@ -1,4 +1,4 @@
-"""Scores a scan on real logs whose truth was written down by people.
+"""Scores a scan on real logs that people have labelled.
 
     python benchmarks/realworld.py --corpus DIR [--out FILE.md] [--only NAME]
 
@@ -10,7 +10,7 @@ DIR holds `truth.json`, a list with one entry per file: `id`, `file`, `kind`, an
 - `crash`: type and 1-based line of the decisive message; `benign_lines`: look like failures and are none
 - `labels`: short names of what is in the file
 
-Each check is one thing that is true or false about one file; the table counts them. Exits with 1 only where
+Each check is one thing that is true or false about one file; the table counts them. Exits with 1 only if
 a scan raised an exception.
 """
 
@@ -58,12 +58,12 @@ CRASHES = {
     "slurm_time_limit": ("time-limit", "cancelled"),
     "interrupt": ("interrupt", "sigint", "sigterm"),
 }
-"""Words of which one must be in the kind of the event; other types of crash may be of any kind."""
+"""The kind of the event must contain one of these words; other types of crash may have any kind."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was checked: the column it counts in, whether it held, and what was seen instead."""
+    """One check: its column in the table, whether it passed, and what was seen instead."""
 
     column: str
     ok: bool
@@ -109,7 +109,7 @@ def check_points(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
 
 
 def check_onset(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
-    """The first non-finite step of every tag, exact, and no tag beside those."""
+    """The first non-finite step of every tag, exact, and no other tag."""
     found: dict[str, list[Finding]] = {}
     for f in report.findings:
         if f.name in NONFINITE and f.step is not None and f.tag is not None:
@@ -131,7 +131,7 @@ def check_onset(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
 
 
 def check_verdict(report: RunReport, truth: dict[str, Any]) -> Iterator[Check]:
-    """Nothing graver than info on a healthy run, an error on a failed one; a silent death is a warning."""
+    """Nothing more severe than info on a healthy run, an error on a failed one; a silent death is a warning."""
     health, severities = truth["health"], {f.severity for f in report.findings}
     said = f"{report.verdict}: " + ", ".join(
         f"{f.name} {f.tag or ''} @{f.step}" for f in report.findings[:4] if f.severity != "info"

@@ -1,4 +1,4 @@
-"""What replay costs, in plain steps of the same model, beside torch's detect_anomaly in the same run.
+"""The cost of replay in plain steps of the same model, compared with torch's detect_anomaly in the same run.
 
     python benchmarks/replay_cost.py [--device cuda] [--size tiny|30m|all] [--repeats N]
 

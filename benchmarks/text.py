@@ -7,7 +7,7 @@ the reader with everything it does (numbers, steps, events); the best way with t
 returns all ``key = value`` numbers of the file by key and nothing else; polars' string functions for the same, if it
 is installed; and ``rg -c`` or ``grep -c`` for one word as the floor. Peak memory is measured in a process of its own.
 
-A virtual machine gives memory that lies idle back to its host, and to fetch it again costs about two nanoseconds a
+A virtual machine gives memory that lies idle back to its host, and fetching it again costs about two nanoseconds a
 byte, which are counted as the kernel's time of whoever asks. So each way finds memory that was in use just before;
 ``--untouched`` leaves that out.
 """

@@ -1,4 +1,5 @@
-"""Runs a folder of replay cases through `postmortem.localize` and scores the answers, beside torch's detect_anomaly.
+"""Runs a folder of replay cases through `postmortem.localize` and scores the answers, next to those of torch's
+detect_anomaly.
 
     python benchmarks/zoo.py --cases DIR [--device cuda] [--only NAME] [--verbose] [--no-peer]
 
@@ -56,7 +57,7 @@ def localizer(case: Any, device: str = "cpu") -> dict[str, Any]:
 
 
 def anomaly(case: Any, device: str = "cpu") -> dict[str, Any]:
-    """What torch.autograd.detect_anomaly says of the same step."""
+    """What torch.autograd.detect_anomaly reports for the same step."""
     built = {"autocast": None, "scaler": False, **case.build(device)}
     kind = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(built["autocast"])
     scaler = torch.amp.GradScaler(device, init_scale=built.get("init_scale", 2.0**16), enabled=bool(built["scaler"]))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from click.testing import CliRunner
 
 from postmortem.cli.main import COMMANDS, cli
+from postmortem.core.printable import printable
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.replay.fixes import FIXES
@@ -75,7 +76,7 @@ def signatures() -> str:
         for entry in entries:
             lines += ["", f"### {entry.id}", "", f"{entry.severity.capitalize()}. {entry.meaning}", ""]
             lines += [f"- {fix}" for fix in entry.fixes]
-            lines += ["", "```text", entry.examples[0], "```"]
+            lines += ["", "```text", printable(entry.examples[0]), "```"]
     return "\n".join(lines) + "\n"
 
 

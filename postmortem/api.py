@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from postmortem.detectors import Detector
     from postmortem.judging.comparison import Comparison
     from postmortem.replay.model import TrainStep
+    from postmortem.replay.step.result import StepResult
 
     PathLike = str | os.PathLike[str]
 
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
 
-    `path` is a file or a folder; `roles` maps tags to roles where their names do not tell. Content never raises:
-    damage becomes a Problem and the frames may be empty. NotFoundError where the path does not exist, UsageError
+    `path` is a file or a folder; `roles` maps tags to roles where their names do not show them. Content never raises:
+    damage becomes a Problem and the frames may be empty. NotFoundError if the path does not exist, UsageError
     where it holds several runs (the message lists them).
 
     >>> run = load("sample_runs/killed")
@@ -78,8 +79,8 @@ def scan(
     `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
     where torch is installed; `baseline` is a run that each one is compared with; `replay_failed` reruns the step at
     fault of each failed run that has a recipe.py and a checkpoint, so that its report carries the culprit (runs the
-    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError where a
-    path does not exist or nothing below it can be read; UsageError where the configuration names something unknown.
+    user's recipe); `progress` is called with (done, total, name of the run about to be read). NotFoundError if a
+    path does not exist or nothing below it can be read; UsageError if the configuration names something unknown.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
@@ -123,7 +124,7 @@ def scan(
 
 
 def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
-    """A run below `roots` with its checkpoints, which are not looked for in folders of several runs (`shared`)."""
+    """A run below `roots` with its checkpoints, which are not searched for in folders of several runs (`shared`)."""
     run = read_run(files, roles=roles, roots=roots, shared=shared)
     if not files.path.is_dir():
         return run
@@ -137,14 +138,14 @@ def judge(run: Run, config: Config | None = None, *, look_into_checkpoints: bool
     """What happened to a run that was read: runs the detectors, finds the root cause, gives the verdict.
 
     `config` selects and tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only
-    what the report depends on, where torch is installed. `run` stays unchanged. UsageError where the configuration
+    what the report depends on, where torch is installed. `run` stays unchanged. UsageError if the configuration
     names something unknown.
     """
     return _judge(run, chosen_detectors(config or Config()), look_into_checkpoints)
 
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    """Opens checkpoints where the run failed or all are asked for, and each that the diagnosis would name as good."""
+    """Opens checkpoints of failed runs or on request, and those that the diagnosis would report as good."""
     with collected_faults([*run.problems]) as faults:
         report = _judged(run, detectors, look_into_checkpoints)
     report.problems = (*report.problems, *faults[len(run.problems) :])
@@ -221,15 +222,20 @@ def broken_plugins(*kinds: str) -> list[Broken]:
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """The first step at which `b` parts from the baseline `a`, exactly and beyond noise; the settings that differ."""
+    """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; settings that differ."""
     return comparison.compare(a, b)
 
 
-def localize(train_step: TrainStep, **options: Any) -> Culprit:
-    """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch."""
+def localize(train_step: TrainStep, *, step: int | None = None, device: Any = None, fixes: bool = True) -> Culprit:
+    """Reruns one training step and names what made it fail: module, operator, line, samples, fixes. Needs torch.
+
+    `step` is the last one to look at, counted as in the log (default: all batches of a list, or the one `batch`);
+    `device` that of the reruns, by default the model's; `fixes` whether fixes are tried. `train_step` and the process
+    are unchanged afterwards. ReplayError where the step cannot be run.
+    """
     from postmortem.replay.culprit.localize import localize as run
 
-    return run(train_step, **options)
+    return run(train_step, step=step, device=device, fixes=fixes)
 
 
 def replay(
@@ -238,47 +244,57 @@ def replay(
     recipe: str | None = None,
     step: int | None = None,
     checkpoint: PathLike | None = None,
-    **options: Any,
+    device: str | None = None,
+    fix: bool = True,
+    trust: bool = False,
+    progress: Callable[[int, int, StepResult], None] | None = None,
+    repro: Path | None = None,
 ) -> ReplayResult:
     """Reruns the step at which the run `target` failed and names what made it fail. Needs torch.
 
-    `target` is a run folder, its log, or a checkpoint (its log is looked for beside it). `recipe` is
-    ``FILE.py[:function]``, by default the recipe.py in or beside the run. Options: `device`, `fix`, `trust`,
-    `progress`, `repro` as in `postmortem.replay.driver`. ReplayError, NotFoundError or UsageError say in one line
-    what is in the way.
+    `target` is a run folder, its log, or a checkpoint (its log is searched for in the same folder). `recipe` is
+    ``FILE.py[:function]``, by default the recipe.py in or beside the run; `step` and `checkpoint` are used in place of
+    those from the log; `device` is by default CUDA where there is one; `fix` tries fixes; `trust` unpickles
+    whatever a checkpoint holds (only for your own files); `progress` is called with (steps done, steps in all, last
+    result); `repro` is a folder for a script that shows the fault alone. ReplayError, NotFoundError, UsageError or
+    MissingExtra say in one line what is in the way.
     """
     _need_torch("replay")
     problems: list[Problem] = []
     with collected_faults(problems):
-        result = _replayed(Path(target), recipe, step, checkpoint, problems, options)
+        result = _replayed(
+            Path(target),
+            Path(checkpoint) if checkpoint is not None else None,
+            problems,
+            {
+                "recipe": recipe,
+                "step": step,
+                "device": device,
+                "fix": fix,
+                "trust": trust,
+                "progress": progress,
+                "repro": repro,
+            },
+        )
     notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
     return replace(result, notes=(*result.notes, *notes)) if problems else result
 
 
-def _replayed(
-    target: Path,
-    recipe: str | None,
-    step: int | None,
-    checkpoint: PathLike | None,
-    problems: list[Problem],
-    options: dict[str, Any],
-) -> ReplayResult:
+def _replayed(target: Path, checkpoint: Path | None, problems: list[Problem], options: dict[str, Any]) -> ReplayResult:
     meant = resolve(target)
     report = None
     if meant.files is not None:
         report = judge(_read(meant.files, None, [meant.root], meant.shared))
-    start = Path(checkpoint) if checkpoint is not None else meant.checkpoint
+    start = checkpoint if checkpoint is not None else meant.checkpoint
     run = report.run if report is not None else None
     from postmortem.replay import driver
 
     config = config_for_replay(run, meant.folder, problems)
-    return driver.replay(
-        meant.folder, run=run, report=report, config=config, recipe=recipe, step=step, checkpoint=start, **options
-    )
+    return driver.replay(meant.folder, run=run, report=report, config=config, checkpoint=start, **options)
 
 
 def _add_culprit(report: RunReport) -> None:
-    """Replays a failed run; its report carries the culprit, or a note that says why there is none."""
+    """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
     _need_torch("replay")
     from postmortem.replay import driver
 
@@ -297,7 +313,8 @@ def _add_culprit(report: RunReport) -> None:
 def checkpoints(path: PathLike, *, trust: bool = False) -> list[Health]:
     """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
 
-    `trust` unpickles whatever is in them: only for your own files.
+    `trust` unpickles whatever is in them: only for your own files. Damage is in `Health.problems`. NotFoundError where
+    the path does not exist, MissingExtra without torch.
     """
     _need_torch("checkpoints")
     if not Path(path).exists():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from postmortem.core.run import Run
 
 _judged: weakref.WeakKeyDictionary[Run, RunReport] = weakref.WeakKeyDictionary()
-"""Reports of runs that were shown, without the run itself, which they would keep alive."""
+"""Reports of runs that were displayed, without the run itself, so that it is not kept alive."""
 
 
 def text(report: Report | RunReport) -> str:
@@ -30,7 +30,7 @@ def text(report: Report | RunReport) -> str:
 
 
 def html(thing: Report | RunReport | Run | Finding) -> str:
-    """An HTML fragment. A run is judged the first time it is shown; later its report is at hand."""
+    """An HTML fragment. A run is judged the first time it is displayed; its report is cached."""
     from postmortem.core.run import Run
     from postmortem.reporters.html import fragment
 

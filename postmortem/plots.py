@@ -36,7 +36,7 @@ _PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
 _COLORS = {"error": "#dd3333", "warning": "#d98200", "info": "#767676"}
 _MOST_LINES = 6  # series in one panel
 _MOST_MARKS = 6  # findings marked; more would hide the curves
-_HUGE = 1e100  # larger values are drawn here: the arithmetic of the axes would overflow
+_HUGE = 1e100  # larger values are drawn here, as the axes' arithmetic would overflow
 _POINTS = 4000  # drawn per series: four for each pixel of a wide figure
 
 
@@ -46,7 +46,7 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
     The panels share their steps and the place of `ax`; the first one is `ax` itself and is returned, the others
     are in ``ax.figure.axes``. Findings (of a RunReport) are vertical lines labelled with their
     code; stretches without a finite value are shaded. With `tags`, these series are drawn instead, each in a
-    panel of its own. KeyError where the run has no such tag; ValueError where the report does not hold the
+    panel of its own. KeyError if the run has no such tag; ValueError if the report does not hold the
     run's numbers (``Report`` of a large scan): plot ``postmortem.load(path)`` then.
     """
     report = run if isinstance(run, RunReport) else None
@@ -109,7 +109,7 @@ def _axes(ax: Axes | None) -> Axes:
 
 
 def _stack(top: Axes, n: int) -> list[Axes]:
-    """`top` and n - 1 panels below it, all in the place that `top` had and sharing its steps; `top` is the tallest."""
+    """`top` and n - 1 panels below it, in the original place of `top` and with shared steps; `top` is the tallest."""
     if n < 2:
         return [top] * n
     figure, spec = top.get_figure(), top.get_subplotspec()
@@ -194,6 +194,6 @@ def _label(series: Series) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that matplotlib shows unchanged: no mathematics between dollar signs, no control characters, cut at 120."""
+    """Text that matplotlib shows unchanged: no math mode, no control characters, at most 120 characters."""
     shown = "".join(c if c.isprintable() else "�" for c in text[:120]).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown  # a label with a leading underscore is hidden

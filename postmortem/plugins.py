@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.formats import CheckpointFormat, checkpoint_format
     from postmortem.checkpoints.formats.shared.pieces import Piece, Pieces
     from postmortem.core.culprit import Culprit, Fix
+    from postmortem.core.errors import UnreadableCheckpoint
     from postmortem.core.model import Checkpoint, Diagnosis, Event, Finding, Problem
     from postmortem.core.points import Points, PointsBuilder
     from postmortem.core.reading import Reading
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
     from postmortem.detectors.base import BaseDetector
     from postmortem.diagnoses import diagnosis
     from postmortem.diagnoses.shared.story import Story
-    from postmortem.readers import reader
+    from postmortem.readers import Content, reader
     from postmortem.readers.shared.row_table import RowTable
     from postmortem.readers.shared.row_table import finish as finish_table
     from postmortem.readers.text.dialects import Dialect, dialect
-    from postmortem.readers.text.records.record import Record, Row
-    from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+    from postmortem.readers.text.records.record import Record, Row, Trust, Value
+    from postmortem.replay.fixes import Advice, BaseFix, Case, Change, Scope, fix
     from postmortem.replay.step.function_mode import StepMode
     from postmortem.replay.step.overrides import Overrides
     from postmortem.reporters import RenderOptions, reporter
@@ -52,8 +53,10 @@ __all__ = [
     "BaseDetector",
     "BaseFix",
     "Case",
+    "Change",
     "Checkpoint",
     "CheckpointFormat",
+    "Content",
     "Culprit",
     "Diagnosis",
     "Dialect",
@@ -79,6 +82,9 @@ __all__ = [
     "Series",
     "StepMode",
     "Story",
+    "Trust",
+    "UnreadableCheckpoint",
+    "Value",
     "View",
     "checkpoint_format",
     "detector",
@@ -95,12 +101,13 @@ __getattr__, __dir__ = lazy(
     {
         **dict.fromkeys(("Checkpoint", "Diagnosis", "Event", "Finding", "Problem"), "postmortem.core.model"),
         **dict.fromkeys(("Culprit", "Fix"), "postmortem.core.culprit"),
-        **dict.fromkeys(("Advice", "BaseFix", "Case", "Scope", "fix"), "postmortem.replay.fixes"),
+        **dict.fromkeys(("Advice", "BaseFix", "Case", "Change", "Scope", "fix"), "postmortem.replay.fixes"),
         **dict.fromkeys(("Points", "PointsBuilder"), "postmortem.core.points"),
         **dict.fromkeys(("Report", "RunReport"), "postmortem.core.report"),
         **dict.fromkeys(("NotChecked", "detector"), "postmortem.detectors"),
         **dict.fromkeys(("Dialect", "dialect"), "postmortem.readers.text.dialects"),
-        **dict.fromkeys(("Record", "Row"), "postmortem.readers.text.records.record"),
+        **dict.fromkeys(("Record", "Row", "Trust", "Value"), "postmortem.readers.text.records.record"),
+        **dict.fromkeys(("Content", "reader"), "postmortem.readers"),
         **dict.fromkeys(("RenderOptions", "reporter"), "postmortem.reporters"),
         **dict.fromkeys(("CheckpointFormat", "checkpoint_format"), "postmortem.checkpoints.formats"),
         **dict.fromkeys(("Piece", "Pieces"), "postmortem.checkpoints.formats.shared.pieces"),
@@ -113,8 +120,9 @@ __getattr__, __dir__ = lazy(
         "StepMode": "postmortem.replay.step.function_mode",
         "Story": "postmortem.diagnoses.shared.story",
         "View": "postmortem.core.view",
+        "StepMode": "postmortem.replay.step.function_mode",
+        "UnreadableCheckpoint": "postmortem.core.errors",
         "diagnosis": "postmortem.diagnoses",
         "finish_table": "postmortem.readers.shared.row_table:finish",
-        "reader": "postmortem.readers",
     },
 )

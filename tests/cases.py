@@ -1,8 +1,8 @@
 """Cases: what a test file declares for one registered class, so that no class goes without.
 
-A class in ``postmortem/detectors/nan_onset.py`` has its cases in ``tests/detectors/test_nan_onset.py``: functions under a
-decorator that names the class. The battery of the folder runs them; ``tests/test_registries.py`` fails for a class that
-lacks a kind of case.
+A class in ``postmortem/detectors/nan_onset.py`` has its cases in ``tests/detectors/test_nan_onset.py``: functions under
+a decorator that names the class. The battery of the folder runs them; ``tests/test_registries.py`` fails for a class
+that lacks a kind of case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Case:
-    """One case of a registered item: its kind ("fires"), the function that makes or tests it, what the decorator was given."""
+    """One case of a registered item: its kind ("fires"), the function that makes or tests it, what the decorator was
+    given."""
 
     kind: str
     of: Any

@@ -89,7 +89,8 @@ def test_roles_given_by_hand(tmp_path, postmortem):
 
 
 def test_configuration_file(tmp_path, postmortem, monkeypatch):
-    """[tool.postmortem] of the nearest pyproject.toml counts; a key that does not exist is an error with a suggestion."""
+    """[tool.postmortem] of the nearest pyproject.toml counts; a key that does not exist is an error with a
+    suggestion."""
     (tmp_path / "metrics.csv").write_text(
         "step,loss\n" + "".join(f"{i},{'nan' if i > 50 else 1.0 / (i + 1)}\n" for i in range(80))
     )
@@ -134,7 +135,8 @@ def test_stride_warnings_name_the_parameters_that_could_be_meant(tmp_path):
     warning = (
         "[W1017 12:09:57.211698780 reducer.cpp:327] Warning: Grad strides do not match bucket view strides. "
         "This is not an error, but may impair performance.\n"
-        "grad.sizes() = [9, 1, 3, 3], strides() = [9, 1, 3, 1]\nbucket_view.sizes() = [9, 1, 3, 3], strides() = [9, 9, 3, 1]\n"
+        "grad.sizes() = [9, 1, 3, 3], strides() = [9, 1, 3, 1]\nbucket_view.sizes() = [9, 1, 3, 3], strides() = [9, "
+        "9, 3, 1]\n"
     )
     (tmp_path / "train.out").write_text(warning + "".join(f"step={i} loss={1 / (i + 1):.4f}\n" for i in range(30)))
     weights = {"depthwise.weight": torch.ones(9, 1, 3, 3), "head.weight": torch.ones(3, 9)}

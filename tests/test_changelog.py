@@ -9,7 +9,8 @@ ROOT = Path(__file__).parent.parent
 
 
 def test_every_note_has_a_type_and_a_text() -> None:
-    """A note is called +WHAT.TYPE.md with a type of pyproject.toml; another name would be left out of the release notes."""
+    """A note is called +WHAT.TYPE.md with a type of pyproject.toml; another name would be left out of the release
+    notes."""
     types = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["towncrier"]["type"]
     known = {kind["directory"] for kind in types}
     notes = [file for file in (ROOT / "changelog.d").iterdir() if file.name != "README.md"]

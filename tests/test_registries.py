@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import postmortem
 from postmortem.api import broken_plugins, registries
-from postmortem.core.registry import Registry
+from postmortem.core.registry import Broken, Registry
 from postmortem.detectors import DETECTORS
 from postmortem.signatures import CATALOGUE
 from tests.cases import ROOT, cases_in, cases_of, file_of
@@ -105,6 +107,61 @@ def test_a_broken_plugin_is_remembered(tmp_path, monkeypatch):
     ((where, why),) = [(b.where, b.why) for b in registry.broken]
     assert where == "plugins_for_test.torn"
     assert "a_module_that_does_not_exist" in why
+
+
+def test_a_name_is_taken_whatever_the_order():
+    """Two items of one name are an error, not two items; equal orders are settled by name."""
+    registry: Registry[Any] = Registry("tests", key=lambda c: c.name, order=lambda c: c.order, group="none.at.all")
+    registry._loaded = True
+    late, early, again = (type(n, (), {"name": n[0], "order": o}) for n, o in (("a", 1000), ("b", 90), ("a2", 5)))
+    registry.register(late)
+    registry.register(early)
+    assert list(registry) == [early, late]
+    assert registry["a"] is late
+    with pytest.raises(ValueError, match="'a' is registered twice"):
+        registry.register(again)
+
+
+@pytest.mark.parametrize(
+    "registry", [r for r in registries() if not r.package.startswith("postmortem.replay")], ids=lambda r: r.package
+)
+def test_a_scan_reports_broken_plugins_of_every_kind(registry, monkeypatch):
+    """A plugin that a scan goes without is named, whatever its kind; those of a replay need torch."""
+    torn = Broken("torn = a_package.torn", "ImportError: no")
+    list(registry)
+    monkeypatch.setattr(registry, "_broken", [torn])
+    assert broken_plugins() == [torn]
+
+
+def test_a_plugin_that_ends_the_process(tmp_path, monkeypatch):
+    """One that exits while it is imported is broken like any other, and the reason is one printable line."""
+    package = tmp_path / "exits_for_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("raise SystemExit(3)")
+    (package / "b.py").write_text("raise RuntimeError('one\\n\\x1b[31mtwo')")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry: Registry[type] = Registry("exits_for_test", key=lambda t: t.__name__)
+    assert [b.why for b in registry.broken] == ["SystemExit: 3", "RuntimeError: one \N{REPLACEMENT CHARACTER}[31mtwo"]
+
+
+def test_a_key_that_is_no_text():
+    """It could not be sorted among the others."""
+    registry: Registry[Any] = Registry("postmortem.detectors", key=lambda item: item.code)
+    with pytest.raises(TypeError, match="5 is not a str"):
+        registry.register(SimpleNamespace(code=5))
+
+
+def test_threads_wait_for_a_registry(tmp_path, monkeypatch):
+    """A thread that asks while another one imports the plugins gets all of them."""
+    package = tmp_path / "slow_for_test"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("import time; time.sleep(0.2); raise ImportError")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry: Registry[type] = Registry("slow_for_test", key=lambda t: t.__name__)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: len(registry.broken), range(4))) == [1, 1, 1, 1]
 
 
 def test_codes_and_names_are_unique():

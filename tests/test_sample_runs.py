@@ -137,7 +137,8 @@ def test_readme_lists_every_sample():
 
 @pytest.mark.torch
 def test_replay_names_the_planted_line(postmortem, tmp_path):
-    """The command that the scan suggests for the NaN sample names the line with the logarithm, the clip and the cure."""
+    """The command that the scan suggests for the NaN sample names the line with the logarithm, the clip and the
+    cure."""
     pytest.importorskip("torch")
     folder = tmp_path / "nan-log-of-zero"
     shutil.copytree(SAMPLES / "nan-log-of-zero", folder)

@@ -102,14 +102,14 @@ def find_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def home_of(folder: Path) -> Path:
-    """The folder of a run whose log lies in `folder`: the one above, where that is a folder for logs alone (``exp7/tb``)."""
+    """The folder of a run whose log lies in `folder`: the one above if that is for logs alone (``exp7/tb``)."""
     return folder.parent if _LOGS.fullmatch(folder.name) else folder
 
 
 def checkpoints_of(folder: Path, roots: Sequence[Path], shared: Collection[Path]) -> list[Checkpoint]:
     """The checkpoints of the run with its log in `folder`: below it, else below the folders above it.
 
-    Those are looked into up to one of `roots` (or the run's home), and as long as they are not `shared` with other runs.
+    Those are looked into up to one of `roots` (or the run's home), and as long as they are not `shared` with others.
     """
     return next(
         (found for place in (folder, *folders_above(folder, roots, shared)) if (found := find_checkpoints(place))), []
@@ -340,7 +340,7 @@ def step_in(content: object, depth: int = 3) -> int | None:
 
 
 def _lightning_step(content: dict[Any, Any]) -> int | None:
-    """The step of a Lightning checkpoint as its loggers count; its `global_step` counts the steps of all optimizers together."""
+    """The step of a Lightning checkpoint as its loggers count; `global_step` counts the steps of all optimizers."""
     inner: Any = content if "pytorch-lightning_version" in content else None
     for key in ("loops", "fit_loop", "epoch_loop.state_dict", "_batches_that_stepped"):
         inner = inner.get(key) if isinstance(inner, dict) else None

@@ -9,8 +9,10 @@ import functools
 import math
 import os
 import re
+import threading
 from collections import defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -32,12 +34,23 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.formats.shared.pieces import Piece
 
 _SPAN = 16 * CHUNK  # the bytes that a thread takes at a time
+_TURN = threading.Lock()
 _NO_MATTER = ("rng", "best", "min_val", "max_val", "metric", "monitor")
-
 
 Part = Literal["weights", "state", "record"]
 _STATE = re.compile(r"optim|(^|[./])state[./]|exp_avg|momentum_buffer|sched|scaler|(^|[._/])rng|random", re.IGNORECASE)
 _RECORD = re.compile(r"best|min_val|max_val|metric|monitor|loss|step$", re.IGNORECASE)
+
+
+def part_of(name: str, numel: int) -> Part:
+    """What a saved tensor belongs to, by its name.
+
+    Either "weights", or "state" (of an optimizer, a scheduler, a scaler or a random generator), or "record": a single
+    number beside them, such as the step or the best loss so far.
+    """
+    if numel == 1 and _RECORD.search(name):
+        return "record"
+    return "state" if _STATE.search(name) else "weights"
 
 
 @dataclass(slots=True)
@@ -58,15 +71,13 @@ class TensorHealth:
 
     @property
     def nonfinite(self) -> int:
+        """The number of non-finite values."""
         return self.nan + self.posinf + self.neginf
 
     @property
     def part(self) -> Part:
-        """What the tensor belongs to, by its name: "weights", "state" (of an optimizer, a scheduler, a scaler or a random
-        generator), or "record": a single number beside them, such as the step or the best loss so far."""
-        if self.numel == 1 and _RECORD.search(self.name):
-            return "record"
-        return "state" if _STATE.search(self.name) else "weights"
+        """What the tensor belongs to."""
+        return part_of(self.name, self.numel)
 
     @property
     def bad(self) -> bool:
@@ -101,6 +112,7 @@ class Health:
 
     @property
     def bad(self) -> list[TensorHealth]:
+        """The tensors that are non-finite, and not by intention."""
         return [t for t in self.tensors if t.bad]
 
 
@@ -110,14 +122,23 @@ def inspect(path: Path) -> Health:
     Damage is in `problems`; nothing is raised for content.
     """
     files = [Path(where, name) for where, _, names in os.walk(path) for name in names] or [path]
-    seen, faults = _inspect(path, tuple(sorted((str(file), stamp_of(file)) for file in files)))
+    states = tuple(sorted((str(file), stamp_of(file), _changed_at(file)) for file in files))
+    seen, faults = _inspect(path, states)
     for fault in faults:
         report_fault(fault)
     return seen
 
 
+def _changed_at(path: Path) -> int | None:
+    """Time in ns of the last change of content or attributes, which no program can set; None if the file is gone."""
+    try:
+        return path.stat().st_ctime_ns
+    except OSError:
+        return None
+
+
 @functools.lru_cache(maxsize=64)
-def _inspect(path: Path, stamps: tuple[tuple[str, Stamp], ...]) -> tuple[Health, list[Problem]]:
+def _inspect(path: Path, states: tuple[tuple[str, Stamp, int | None], ...]) -> tuple[Health, list[Problem]]:
     """The health, and the faults of plugins that were met: those are reported each time that it is asked for."""
     with collected_faults() as faults:
         return health(path), faults
@@ -189,23 +210,30 @@ def _look_at(places: list[_Place]) -> None:
     if not spans:
         return
     workers = min(8, os.cpu_count() or 1, len(spans))  # more would compete for the cache
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with ThreadPoolExecutor(workers) as pool:
-            try:
-                work = [pool.submit(_work, spans) for _ in range(workers)]
-                seen = chain.from_iterable(worker.result() for worker in work)
-                # in order, so that the first problem is reported and the sums do not vary
-                for span, what in sorted(seen, key=lambda one: one[0].start):
-                    if isinstance(what, Problem):
-                        span.place.problem = span.place.problem or what
-                    else:
-                        span.place.sums.add(what)
-            finally:
-                spans.clear()  # if a worker failed or Ctrl-C was pressed, the others stop
-    finally:
-        torch.set_num_threads(threads)
+    with _one_torch_thread(), ThreadPoolExecutor(workers) as pool:
+        try:
+            work = [pool.submit(_work, spans) for _ in range(workers)]
+            seen = chain.from_iterable(worker.result() for worker in work)
+            # in order, so that the first problem is reported and the sums do not vary
+            for span, what in sorted(seen, key=lambda one: one[0].start):
+                if isinstance(what, Problem):
+                    span.place.problem = span.place.problem or what
+                else:
+                    span.place.sums.add(what)
+        finally:
+            spans.clear()  # if a worker failed or Ctrl-C was pressed, the others stop
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    """torch computes with one thread meanwhile. Callers take turns: each restores the number that it found."""
+    with _TURN:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 def _work(spans: deque[_Span]) -> list[tuple[_Span, Sums | Problem]]:

@@ -27,8 +27,14 @@ def last_good(checkpoints: Sequence[Checkpoint], may_be: Callable[[Checkpoint], 
     A step saved in several files of one folder (``G_60.pth``, ``D_60.pth``) is good only if none of them is
     non-finite. Of two files of one step, the one with the step in its name is chosen: ``latest.pt`` may be overwritten.
     """
-    spoiled = {_part_of(c) for c in checkpoints if c.finite is False and c.step is not None}
-    good = [c for c in checkpoints if _may_be_good(c) and _part_of(c) not in spoiled and may_be(c)]
+    bad = [c for c in checkpoints if c.finite is False and c.step is not None]
+    spoiled = {_part_of(c) for c in bad}
+    spoiled_by_name = {_part_of(c) for c in bad if _names_its_step(c)}
+    good = [
+        c
+        for c in checkpoints
+        if _may_be_good(c) and _part_of(c) not in (spoiled_by_name if _names_its_step(c) else spoiled) and may_be(c)
+    ]
     return max(good, key=_age, default=None)
 
 
@@ -85,4 +91,8 @@ def _part_of(c: Checkpoint) -> tuple[str, int | None]:
 
 
 def _age(c: Checkpoint) -> tuple[bool, int, bool, str]:
-    return c.step is not None, c.step or 0, step_of(Path(c.path)) is not None, c.path
+    return c.step is not None, c.step or 0, _names_its_step(c), c.path
+
+
+def _names_its_step(c: Checkpoint) -> bool:
+    return step_of(Path(c.path)) is not None

@@ -6,7 +6,8 @@ Needs torch; without it nothing is opened.
 from __future__ import annotations
 
 import importlib.util
-import re
+import math
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 _LARGEST = 4 * 2**30
 """Bytes of the largest checkpoint that a scan opens without --checkpoints, and of all that it opens so for one run."""
 _IN_ALL = 8 * _LARGEST
-_OPTIMIZER_STATE = re.compile(r"optim|exp_avg|momentum_buffer|(^|[./])state[./]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,12 @@ def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int 
     note says so. Raises MissingExtra if `every` is set and torch is not installed.
     """
     if not _has_torch():
-        if every:
+        if every and _has_folder():
             raise MissingExtra("--checkpoints", "replay")
-        return Inspected(tuple(checkpoints))
+        notes = (
+            () if _has_folder() else ("no checkpoint was opened: the working directory is gone, and torch needs one",)
+        )
+        return Inspected(tuple(checkpoints), notes)
     found = Inspected(tuple(_with_steps(checkpoints, last)))
     good = None
     for checkpoint in sorted(found.checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path), reverse=True):
@@ -86,9 +89,10 @@ def name_parameters(events: Sequence[Event], checkpoints: Sequence[Checkpoint]) 
     if not strided or not checkpoints or not _has_torch():
         return list(events)
     from postmortem.checkpoints.file_map import map_files
+    from postmortem.checkpoints.health import part_of
 
     newest = max(checkpoints, key=lambda c: (c.step is not None, c.step or 0, c.path))
-    pieces = [p for p in map_files(Path(newest.path)).pieces if not _OPTIMIZER_STATE.search(p.name)]
+    pieces = [p for p in map_files(Path(newest.path)).pieces if part_of(p.name, math.prod(p.shape)) == "weights"]
 
     def named(event: Event) -> Event:
         names = [p.name for p in pieces if list(p.shape) == list(event.fields["grad_sizes"])]
@@ -98,7 +102,16 @@ def name_parameters(events: Sequence[Event], checkpoints: Sequence[Checkpoint]) 
 
 
 def _has_torch() -> bool:
-    return importlib.util.find_spec("torch") is not None
+    return _has_folder() and importlib.util.find_spec("torch") is not None
+
+
+def _has_folder() -> bool:
+    """Whether the working directory exists: without one, importing torch ends the process."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
 
 
 def _affordable(found: Inspected, checkpoint: Checkpoint) -> bool:

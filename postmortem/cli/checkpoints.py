@@ -9,7 +9,7 @@ import click
 
 from postmortem import api
 from postmortem.checkpoints.last_good import last_good_of
-from postmortem.cli.shared import PATH, echo_json, warn_of_broken_plugins
+from postmortem.cli.shared import CONTEXT, PATH, echo_json, warn_of_broken_plugins
 from postmortem.core.errors import NotFoundError
 from postmortem.core.model import SCHEMA_VERSION
 from postmortem.core.registry import collected_faults
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from postmortem.checkpoints.health import Health
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @click.argument("path", type=PATH)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.option("--trust", is_flag=True, help="Unpickle everything, which can run code: only for files you trust.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from postmortem import api
-from postmortem.cli.shared import PATH, echo_json, loaded
+from postmortem.cli.shared import CONTEXT, PATH, echo_json, loaded
 from postmortem.core.model import SCHEMA_VERSION
 from postmortem.core.printable import number, printable
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _SHOWN = 20
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @click.argument("a", metavar="RUN", type=PATH)
 @click.argument("b", metavar="RUN", type=PATH)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)

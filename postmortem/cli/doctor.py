@@ -9,12 +9,13 @@ import click
 
 from postmortem import api
 from postmortem._version import __version__
+from postmortem.cli.shared import CONTEXT
 
-_NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "google-crc32c", "click", "rich")
+_NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "pyyaml", "google-crc32c", "click", "rich")
 _EXTRAS = {"torch": "replay", "safetensors": "replay"}
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 def doctor() -> int:
     """Show versions, devices, readers and plugins, what is missing and how to install it.
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from postmortem import signatures
-from postmortem.cli.shared import echo_json
+from postmortem.cli.shared import CONTEXT, echo_json
 from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
@@ -37,7 +37,7 @@ def _page(kind: str, code: str, name: str, severity: str, text: str) -> dict[str
     return {"kind": kind, "code": code, "name": name, "severity": severity, "summary": summary, "text": text}
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @click.argument("what", metavar="CODE|NAME")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain(what: str, format_: str) -> int:
@@ -67,7 +67,7 @@ def _page_text(page: dict[str, Any]) -> str:
     return f"{page['code']} {page['name']} ({about})\n\n{page['text']}".lstrip()
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def rules(format_: str) -> int:
     """List all findings with their codes, all diagnoses, and all signatures of failures in logs."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 import click
 
 from postmortem._version import __version__
+from postmortem.cli.shared import CONTEXT
 from postmortem.core.errors import PostmortemError, described, did_you_mean
 from postmortem.core.printable import printable
 
@@ -38,7 +39,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
 }
 
-_HELP = ["-h", "--help"]
 _GRACE = 1.0  # seconds for threads of the user's code to end
 
 
@@ -54,7 +54,6 @@ class _Commands(click.Group):
         module, attribute = COMMANDS[cmd_name][0].split(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
-        command.context_settings.setdefault("help_option_names", _HELP)  # also where it is called without this group
         return command
 
     def resolve_command(
@@ -76,7 +75,7 @@ class _Commands(click.Group):
 
 @click.command(
     cls=_Commands,
-    context_settings={"help_option_names": _HELP},
+    context_settings=CONTEXT,
     epilog="Exit codes: 0 no findings, 1 findings, 2 error, 3 not everything could be judged.",
 )
 @click.version_option(__version__, "-V", "--version", prog_name="postmortem", message="%(prog)s %(version)s")

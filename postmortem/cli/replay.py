@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli.shared import PATH, echo_json, own_stdout, warn_of_broken_plugins
+from postmortem.cli.shared import CONTEXT, PATH, echo_json, own_stdout, warn_of_broken_plugins
 from postmortem.core.printable import printable
 from postmortem.reporters.replay_text import replay_lines
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @click.argument("target", type=PATH)
 @click.option(
     "--recipe",

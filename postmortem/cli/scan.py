@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli.shared import PATH, own_stdout, warn_of_broken_plugins
+from postmortem.cli.shared import CONTEXT, PATH, own_stdout, warn_of_broken_plugins
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
@@ -52,7 +52,7 @@ _replay = click.option(
 )
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @_paths
 @click.option(
     "--format",
@@ -98,7 +98,7 @@ def scan(
     return api.exit_code(report, config.fail_on)
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @_paths
 @click.option(
     "-o",

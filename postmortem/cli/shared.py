@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from postmortem.core.run import Run
 
 
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+"""Settings of every command, so that its help is the same with and without the group."""
+
+
 class _Given(click.Path):
     """A path, but not the empty word that an unset shell variable leaves: as a path that would be this folder."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from postmortem.cli.shared import PATH, echo_json, loaded
+from postmortem.cli.shared import CONTEXT, PATH, echo_json, loaded
 from postmortem.core.config import parse_roles
 from postmortem.core.printable import number, printable
 from postmortem.core.view import View
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _LONGEST_TAG = 200  # the longest names of layers are not as long
 
 
-@click.command()
+@click.command(context_settings=CONTEXT)
 @click.argument("run", type=PATH)
 @click.option("--role", multiple=True, metavar="TAG=ROLE", help="Role of a tag whose name does not show it.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
@@ -79,7 +79,7 @@ def _tag(s: Series) -> dict[str, Any]:
 
 
 def _facts_text(facts: dict[str, Any]) -> str:
-    lines = [f"{facts['run']}  ({facts['path']})", f"ended: {facts['ended']}"]
+    lines = [f"{facts['run']}  ({facts['path']})", f"end of run: {facts['ended']}"]
     steps = facts["steps"]
     lines.append(f"steps: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
     if facts["ranks"]:

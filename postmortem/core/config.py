@@ -31,7 +31,7 @@ _KINDS: dict[type[Any], str] = {dict: "a table", list: "a list of codes or names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What a scan is told to do."""
+    """The settings of a scan."""
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
@@ -40,7 +40,8 @@ class Config:
     detectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def selects(self, code: str, name: str) -> bool:
-        """Whether --select and --ignore leave this finding in; the more specific of the two does not matter: ignore wins."""
+        """Whether --select and --ignore leave this finding in; the more specific of the two does not matter: ignore
+        wins."""
         wanted = not self.select or any(_fits(s, code, name) for s in self.select)
         return wanted and not any(_fits(s, code, name) for s in self.ignore)
 
@@ -97,7 +98,7 @@ def make_config(table: Mapping[str, Any], *, where: str) -> Config:
 
 
 def check_roles(roles: Mapping[str, str], *, where: str) -> None:
-    """UsageError where a tag is given a role that does not exist."""
+    """UsageError if a tag is given a role that does not exist."""
     for tag, role in roles.items():
         if _checked(role, str, f"{where}: role of {tag!r}") not in ROLES:
             hint = f"{did_you_mean(role, ROLES)}; the roles are {', '.join(ROLES)}"
@@ -105,7 +106,7 @@ def check_roles(roles: Mapping[str, str], *, where: str) -> None:
 
 
 def parse_roles(items: Iterable[str]) -> dict[str, str]:
-    """``TAG=ROLE`` items of the command line as a dict. UsageError where one is not of that form or has no such role."""
+    """``TAG=ROLE`` items of the command line as a dict. UsageError if one is not of that form or has no such role."""
     roles = {}
     for item in items:
         tag, equals, role = item.rpartition("=")
@@ -117,7 +118,7 @@ def parse_roles(items: Iterable[str]) -> dict[str, str]:
 
 
 def check_selectors(selectors: Iterable[str], known: Iterable[tuple[str, str]], *, where: str) -> None:
-    """UsageError where a selector fits no (code, name) of `known`."""
+    """UsageError if a selector fits no (code, name) of `known`."""
     pairs = list(known)
     for selector in selectors:
         if not any(_fits(selector, code, name) for code, name in pairs):

@@ -1,4 +1,4 @@
-"""How core types show themselves: renderings that a layer above installs in `HOOKS`; without them, their `repr`."""
+"""How core types are displayed: a layer above installs renderings in `HOOKS`; without them, `repr` is used."""
 
 from __future__ import annotations
 

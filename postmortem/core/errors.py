@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class PostmortemError(Exception):
-    """What a command could not do; the message is for the person who typed it."""
+    """What a command could not do; the message is for the user."""
 
     exit_code = 2
 
@@ -40,6 +40,11 @@ class MissingExtra(PostmortemError):
 
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what} requires the extra [{extra}]: pip install 'training-postmortem[{extra}]'")
+        self._made_from = what, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str]]:
+        """Pickled by its arguments: worker processes raise it as well."""
+        return type(self), self._made_from
 
 
 class ReplayError(PostmortemError):
@@ -53,9 +58,13 @@ class UnreadableCheckpoint(PostmortemError):
         super().__init__(f"{problem.path}: {problem.what}")
         self.problem = problem
 
+    def __reduce__(self) -> tuple[type[UnreadableCheckpoint], tuple[Problem]]:
+        """Pickled by its argument: worker processes raise it as well."""
+        return type(self), (self.problem,)
+
 
 def described(error: BaseException) -> str:
-    """An unexpected exception in one line: its class, what it says and where it was raised."""
+    """An unexpected exception in one line: its class, its message and where it was raised."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -64,7 +73,7 @@ def described(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion to append to an error message; empty where nothing is close.
+    """A suggestion to append to an error message; empty if nothing is close.
 
     >>> did_you_mean("cuda-om", ["cuda-oom", "nan-metric"])
     "; did you mean 'cuda-oom'?"

@@ -50,7 +50,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something a log says that is not a number.
+    """A message of a log, as opposed to a number.
 
     `kind` is the id of a signature, `line` the 1-based line in `file` (for a traceback its last line),
     `wall_time` seconds since the epoch or NaN, `fields` what the message says, as plain JSON types.
@@ -95,9 +95,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The story of a run: one root cause, what speaks for and against it, and what to do next.
+    """The diagnosis of a run: one root cause, the evidence for and against it, and what to do next.
 
-    `findings` are the ids behind it, root first. `disprove` says what would show it to be wrong.
+    `findings` are the ids of its findings, root first. `disprove` lists observations that would refute it.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Diagnosis:
 class Checkpoint:
     """Saved weights of a run. `step` is what its name or content says.
 
-    `looked_into`: its tensors were read. `finite` None: not looked into, or not known because a part cannot be read.
+    `looked_into`: its tensors were read. `finite` None: not inspected, or not known because a part cannot be read.
     `nonfinite` names the tensors that hold NaN or infinities; `problem` says why it could not be read.
     """
 

@@ -19,7 +19,7 @@ class Points:
     """n numbers in order of arrival, as columns.
 
     `code` (int32[n] or uint16[n]) indexes `tags`; `step` int64[n]; `value` float64[n], NaN and infinities exact;
-    `wall_time` float64[n], seconds since the epoch, NaN where unknown; `rank` int16[n], -1 where unknown.
+    `wall_time` float64[n], seconds since the epoch, NaN if unknown; `rank` int16[n], -1 if unknown.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class Points:
 
     @property
     def wall_time(self) -> NDArray[np.float64]:
-        """float64[n]: seconds since the epoch, NaN where unknown."""
+        """float64[n]: seconds since the epoch, NaN if unknown."""
         return self._whole("wall_time")
 
     @property
     def rank(self) -> NDArray[np.int16]:
-        """int16[n]: the rank that logged each point, -1 where unknown."""
+        """int16[n]: the rank that logged each point, -1 if unknown."""
         return self._whole("rank")
 
     @rank.setter

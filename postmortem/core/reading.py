@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """All that a reader got out of one file.
+    """Everything that a reader read from one file.
 
     `skipped` counts what was seen and left out on purpose (histograms, images, carried-over values);
     `notes` are sentences for `postmortem show` (how steps were inferred, which dialect explained how many
-    lines); `started` and `stopped` are seconds since the epoch; `ended` is None where the file does not tell.
+    lines); `started` and `stopped` are seconds since the epoch; `ended` is None if the file does not show it.
     `step_axis` says what the step is: "step", "iteration", "epoch", "row".
     """
 

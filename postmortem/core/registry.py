@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
+import threading
 import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from postmortem.core.errors import PostmortemError, UsageError, described, did_you_mean
 from postmortem.core.model import Problem
+from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +67,7 @@ def _origin(item: object) -> tuple[str, str]:
 
 
 class Registry(Generic[T]):
-    """Everything of one kind, in the order of `key`.
+    """Everything of one kind, each item with a `key` of its own, sorted by `order` and key.
 
     The modules of `package` without a leading underscore are imported on first use, then the entry points
     of `group`. A module that fails to import is remembered in `broken` and stops nothing.
@@ -79,19 +81,33 @@ class Registry(Generic[T]):
     postmortem.core.errors.UsageError: unknown plugin 'NAN01'; did you mean 'NAN001'?; available: AMP001, ...
     """
 
-    def __init__(self, package: str, key: Callable[[T], str], *, noun: str = "plugin", group: str = "") -> None:
+    def __init__(
+        self,
+        package: str,
+        key: Callable[[T], str],
+        *,
+        order: Callable[[T], int] = lambda _: 0,
+        noun: str = "plugin",
+        group: str = "",
+    ) -> None:
         self.package = package
         self.group = group or package
         self.noun = noun
-        self.key = key
+        self.key, self.order = key, order
         self._items: dict[str, T] = {}
         self._broken: list[Broken] = []
-        self._loaded = False
+        self._loading = self._loaded = False
+        self._lock = threading.RLock()
 
     def register(self, plugin: C) -> C:
-        """Adds `plugin`; used as the decorator. ValueError where the key is taken by something else."""
+        """Adds `plugin`; used as the decorator.
+
+        ValueError if the key is taken by something else, TypeError if it is no text.
+        """
         item = cast("T", plugin)
         key = self.key(item)
+        if not isinstance(key, str):
+            raise TypeError(f"{self.package}: {key!r} is not a str")
         other = self._items.get(key)
         if other is not None and _origin(other) != _origin(item):
             raise ValueError(f"{self.package}: {key!r} is registered twice")
@@ -99,29 +115,32 @@ class Registry(Generic[T]):
         return plugin
 
     def _load(self) -> None:
+        """Imports everything once. Other threads wait: half of the detectors would find half of the faults."""
         if self._loaded:
             return
-        self._loaded = True
-        package = importlib.import_module(self.package)
-        names = [
-            f"{self.package}.{m.name}" for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")
-        ]
-        for name in sorted(names):
-            self._guard(name, partial(importlib.import_module, name))
-        for entry in importlib.metadata.entry_points(group=self.group):
-            self._guard(f"{entry.name} = {entry.value}", entry.load)
+        with self._lock:
+            if self._loaded or self._loading:  # by another thread; or a module asks while it is imported itself
+                return
+            self._loading = True
+            package = importlib.import_module(self.package)
+            modules = (m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
+            for name in sorted(f"{self.package}.{module}" for module in modules):
+                self._guard(name, partial(importlib.import_module, name))
+            for entry in importlib.metadata.entry_points(group=self.group):
+                self._guard(f"{entry.name} = {entry.value}", entry.load)
+            self._loading, self._loaded = False, True
 
     def _guard(self, where: str, load: Callable[[], object]) -> None:
         try:
             load()
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything while it is imported
-            self._broken.append(Broken(where, f"{type(error).__name__}: {error}"))
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything while it is imported
+            self._broken.append(Broken(where, printable(" ".join(f"{type(error).__name__}: {error}".split()))))
 
     def __iter__(self) -> Iterator[T]:
         self._load()
-        return iter([self._items[k] for k in sorted(self._items)])
+        return iter([self._items[k] for k in sorted(self._items, key=lambda k: (self.order(self._items[k]), k))])
 
-    def fault(self, plugin: object, method: str, error: Exception) -> str:
+    def fault(self, plugin: object, method: str, error: BaseException) -> str:
         """One line that says which plugin failed, in which method and how."""
         name = getattr(plugin, "name", None) or getattr(plugin, "kind", None) or getattr(plugin, "__name__", plugin)
         return f"the {self.noun} {name} failed in {method}: {described(error)}"
@@ -145,7 +164,7 @@ class Registry(Generic[T]):
             return getattr(plugin, method)(*args)
         except (PostmortemError, raises):
             raise
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
             report_fault(Problem(path=str(path), what=self.fault(plugin, method, error), lost=lost))
             return default
 

@@ -28,7 +28,7 @@ class Around:
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class RunReport:
-    """All that is reported about one run. `run` holds its numbers where they were kept (not in large scans)."""
+    """The report on one run. `run` has its numbers, unless they were dropped (in large scans)."""
 
     name: str
     path: str
@@ -47,11 +47,11 @@ class RunReport:
     notes: tuple[str, ...] = ()
     checkpoints: tuple[Checkpoint, ...] = ()
     culprit: Culprit | None = None
-    """The answer of a replay of the run; None where it was not replayed."""
+    """The result of a replay of the run; None if it was not replayed."""
     run: Run | None = None
 
     def __repr__(self) -> str:
-        """One line: a console shows the whole of a report with `print`, a notebook by itself."""
+        """One line; `print` shows the full report, and so does a notebook."""
         story = f", {self.diagnosis.name}" if self.diagnosis else ""
         return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
 

@@ -1,4 +1,4 @@
-"""What a tag means, from its name as people really write it.
+"""The role of a tag, from its name.
 
 Roles: loss, val_loss, grad_norm, layer_grad_norm, lr, loss_scale, throughput, step_time, data_time, memory,
 accuracy, val_accuracy, perplexity, reward, epoch. A tag without a role is still read, counted and checked
@@ -81,12 +81,12 @@ _NOT_A_METRIC = re.compile(
 
 
 _LONGEST = 1000
-"""Longest name that is looked at, in characters: the patterns' time grows with the square of a name's length."""
+"""Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
 
 @lru_cache(maxsize=65_536)
 def role_of(tag: str) -> str | None:
-    """The role of a tag, or None where its name does not tell.
+    """The role of a tag, or None if its name does not show it.
 
     >>> [role_of(tag) for tag in ("train/loss", "eval_loss", "Train/Acc@1", "learning_rate", "grad_norm", "x")]
     ['loss', 'val_loss', 'accuracy', 'lr', 'grad_norm', None]

@@ -1,4 +1,4 @@
-"""A run's numbers and events: columns while we work on them, pandas frames for people.
+"""A run's numbers and events: columns internally, pandas frames for users.
 
 The columns are concatenated once; `frame` and `events` are built when somebody asks, so a scan does not
 pay for pandas.

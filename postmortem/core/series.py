@@ -1,4 +1,4 @@
-"""One quantity of one rank over the surviving steps."""
+"""One metric of one rank over the steps that were not overwritten."""
 
 from __future__ import annotations
 

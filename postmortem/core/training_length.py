@@ -1,4 +1,4 @@
-"""How long a training was to be, and how far it came."""
+"""The planned length of a training, and how much of it was done."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOTALS = (
 _EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "epochs", "n_epochs", "total_epochs")
 
 
-class Plan(NamedTuple):
+class TrainingLength(NamedTuple):
     """Steps or epochs that were done and planned; a part of an epoch is a fraction."""
 
     done: float
@@ -34,27 +34,29 @@ class Plan(NamedTuple):
     def __str__(self) -> str:
         """In words.
 
-        >>> print(Plan(40, 100, "step"), "|", Plan(3, 10, "epoch"), "|", Plan(3.5, 10, "epoch"))
-        at step 40 of 100 | after epoch 3 of 10 | in epoch 4 of 10
+        >>> print(TrainingLength(40, 100, "step"), "|", TrainingLength(3.5, 10, "epoch"))
+        at step 40 of 100 | in epoch 4 of 10
+        >>> print(TrainingLength(3, 10, "epoch"))
+        after epoch 3 of 10
         """
         if self.unit == "epoch" and self.done != int(self.done):
             return f"in epoch {int(self.done) + 1} of {self.planned:g}"
         return f"{'after' if self.unit == 'epoch' else 'at'} {self.unit} {self.done:g} of {self.planned:g}"
 
 
-def plan_of(view: View) -> Plan | None:
-    """From what the files say of it, else from the configuration; None where nothing tells."""
+def training_length(view: View) -> TrainingLength | None:
+    """From what the files say of it, else from the configuration; None if neither has it."""
     plans = [r.facts["plan"] for r in view.run.readings if "plan" in r.facts]
-    if plans:  # of several files of a run the one that came farthest
+    if plans:  # of several files of a run, the one with the most progress
         plan = max(plans, key=lambda p: p["done"] / p["planned"])
         done = max(plan["done"], view.last_step or 0) if plan["unit"] == "step" else plan["done"]
-        return Plan(float(done), float(plan["planned"]), plan["unit"])
+        return TrainingLength(float(done), float(plan["planned"]), plan["unit"])
     steps, epochs = (next((n for _, n in view.settings(*names) if 0 < n < 1e15), None) for names in (_TOTALS, _EPOCHS))
     if steps is not None and view.last_step is not None:
-        return Plan(float(view.last_step), steps, "step")
+        return TrainingLength(float(view.last_step), steps, "step")
     epoch = view.main("epoch")
     if epochs is not None and epoch is not None and len(epoch.finite):
-        return Plan(_epochs_done(epoch.finite.value), epochs, "epoch")
+        return TrainingLength(_epochs_done(epoch.finite.value), epochs, "epoch")
     return None
 
 

@@ -1,4 +1,4 @@
-"""What detectors see of a run: its surviving history as one series per quantity.
+"""What detectors see of a run: one series per metric, without overwritten points.
 
 Overlapping steps of a restart are reduced to the history that survived, and the same number from two
 sources counts once. The frame keeps everything.
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class View:
     """A run as detectors see it. `series` are in order of first appearance of their tag.
 
-    `checkpoints` are the run's, with what is known of them once they were looked into.
+    `checkpoints` are the run's, with what is known of them after inspection.
     """
 
     run: Run
@@ -49,7 +49,7 @@ class View:
 
     @cached_property
     def series(self) -> list[Series]:
-        """The surviving history, one series per quantity and rank, without the copies of a second source."""
+        """One series per metric and rank, without overwritten points and without the copies of a second source."""
         found = [s for stream in self.run.streams for s in surviving(stream, self.run.roles)]
         return merged(found)
 
@@ -58,7 +58,7 @@ class View:
         return [s for role in roles for s in sorted((s for s in self.series if s.role == role), key=len, reverse=True)]
 
     def main(self, *roles: str) -> Series | None:
-        """The series that speaks for these roles: the longest of the first role there is, or None."""
+        """The main series of these roles: the longest series of the first role that is logged, or None."""
         return next(iter(self.of(*roles)), None)
 
     def settings(self, *names: str) -> Iterator[tuple[str, float]]:

@@ -22,7 +22,7 @@ class NotChecked(Exception):
 
 
 class Detector(Protocol):
-    """What a detector needs: stable `code` and `name`, the gravest `severity` it gives, options, `detect`."""
+    """What a detector needs: stable `code` and `name`, the highest `severity` it gives, options, `detect`."""
 
     code: str
     name: str
@@ -32,7 +32,7 @@ class Detector(Protocol):
     def __init__(self, options: Any) -> None: ...
 
     def detect(self, view: View) -> Iterator[Finding]:
-        """Findings in any order, without ids. Raises NotChecked where the run lacks what it needs."""
+        """Findings in any order, without ids. Raises NotChecked if the run lacks data."""
 
 
 DETECTORS: Registry[type[Detector]] = Registry("postmortem.detectors", key=lambda d: d.code)

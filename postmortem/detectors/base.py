@@ -1,4 +1,4 @@
-"""What detectors share: making findings, and the residuals that several of them look at."""
+"""The base class of detectors and helpers that several of them use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class NoOptions:
-    """Nothing to set."""
+    """No options."""
 
 
 class BaseDetector:
@@ -33,7 +33,7 @@ class BaseDetector:
     severity: Severity
     Options: type[Any] = NoOptions
     reads_checkpoints: bool = False
-    """Whether it judges `view.checkpoints`: it then runs after saved weights were looked into, the others before."""
+    """Whether it judges `view.checkpoints`: it then runs after saved weights were inspected, the others before."""
 
     def __init_subclass__(cls) -> None:
         """Silences overflow warnings in `detect`: logs hold values up to 1e308, and infinity compares correctly."""
@@ -64,7 +64,7 @@ class BaseDetector:
         step: int | None = None,
         evidence: dict[str, Any] | None = None,
     ) -> Finding:
-        """A finding at point `at` of `series` (to point `end`); `step` where it is not that of the point."""
+        """A finding at point `at` of `series` (to point `end`); `step` if it is not that of the point."""
         wall = float(series.wall_time[at])
         return Finding(
             code=self.code,

@@ -101,7 +101,7 @@ def _who(ranks: list[int], first: Event) -> str:
 
 
 def _is_consequence(kind: str) -> bool:
-    """True for signatures of another process's failure: severity `info` beside the crash itself."""
+    """True for signatures of another process's failure: they get severity `info` next to the crash itself."""
     return kind in CATALOGUE and CATALOGUE[kind].role in ("victim", "wrapper")
 
 

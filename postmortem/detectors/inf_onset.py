@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.nonfinite import describe, onsets, said
+from postmortem.detectors.shared.nonfinite import describe, onsets, reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,5 +43,5 @@ class InfOnset(BaseDetector):
         for onset in onsets(view, "inf"):
             message, evidence = describe(onset, "infinite")
             yield self.found(onset.series, onset.at, message, severity=onset.severity, evidence=evidence)
-        if event := said(view, "inf"):
+        if event := reported(view, "inf"):
             yield self.reported(event)

@@ -9,10 +9,9 @@ from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.lr_zero import dead_from
 from postmortem.detectors.shared.frozen import constant_from, digits, flat
 from postmortem.detectors.shared.losses import judged_losses
-from postmortem.detectors.shared.lr_phase import new_phase
+from postmortem.detectors.shared.lr_phase import dead_from, new_phase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +96,7 @@ class LossPlateau(BaseDetector):
             step = int(evaluation.step[at])
             rest = series.value[series.step >= step]
             if at == 0 and _fell(series.value):
-                continue  # stale from the first evaluation on, while the training went on: constant-metric
+                continue  # stale from the first evaluation on, while the training continued: constant-metric
             if len(rest) >= 8 and flat(rest) and noise(rest) > 0:
                 start = int(series.step[0]) if at == 0 else step
                 return (

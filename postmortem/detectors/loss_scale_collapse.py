@@ -64,7 +64,7 @@ class LossScaleCollapse(BaseDetector):
             yield self.found(
                 series,
                 at,
-                f"{series.tag} falls from {number(high)} to {number(low)} and does not come back, "
+                f"{series.tag} falls from {number(high)} to {number(low)} and does not recover, "
                 f"from step {series.step[at]} on",
                 end=len(series) - 1,
                 evidence={"before": high, "end": low, "lowest": series.value.min()},
@@ -79,7 +79,7 @@ class LossScaleCollapse(BaseDetector):
         fall = np.maximum.accumulate(x) - x
         reached = np.flatnonzero(fall >= need)
         settled = np.flatnonzero(fall < need)
-        low = int(settled[-1]) + 1 if len(settled) else int(reached[0])  # from here on it stays down
+        low = int(settled[-1]) + 1 if len(settled) else int(reached[0])  # it stays low from here on
         window = max(2, int(self.options.within * n))
         start = max(0, low - window)
         if x[start : low + 1].max() - x[min(low + window, n - 1)] < need:

@@ -96,9 +96,8 @@ class LossSpike(BaseDetector):
         before = float(np.median(value[max(0, spike.first - 25) : spike.first]))
         if res.log:
             before = math.exp(res.base[spike.first])
-        lately = float(
-            np.median(value[max(0, spike.first - 5) : spike.first])
-        )  # below the median if the loss fell fast
+        # below the median if the loss fell fast
+        lately = float(np.median(value[max(0, spike.first - 5) : spike.first]))
         back = np.flatnonzero(value[spike.last + 1 :] <= before + 0.25 * (peak - before))
         recovered = (
             len(back) > 0
@@ -106,7 +105,7 @@ class LossSpike(BaseDetector):
             and not (res.log and self._stays_up(series, spike.last, min(before, lately)))
         )
         at_end = spike.last >= len(value) - 2
-        how = "at the end of the log" if at_end else "and does not recover"
+        how = "(at the end of the log)" if at_end else "and does not recover"
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         return self.found(
@@ -135,7 +134,7 @@ class LossSpike(BaseDetector):
     def _stays_up(series: Series, last: int, before: float) -> bool:
         """True if no ten of at least 25 points after the spike come down to twice the level before.
 
-        A peak may be so high that a lasting loss in quality looks small beside it.
+        A peak may be so high that a lasting loss in quality looks small compared with it.
         """
         after = series.value[last + 1 :]
         if len(after) < 25:

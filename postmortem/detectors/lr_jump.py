@@ -85,7 +85,7 @@ class LrJump(BaseDetector):
         peak = np.maximum.accumulate(x)[:-1]
         jumps = (x[1:] > self.options.ratio * x[:-1]) & (x[1:] >= self.options.share * peak) & (x[:-1] > 0)
         rises = np.flatnonzero(jumps) + 1
-        rises = rises[np.diff(rises, prepend=-9) > 1]  # a logged mean over a jump makes two rows of it
+        rises = rises[np.diff(rises, prepend=-9) > 1]  # if means are logged, one jump spans two rows
         rises = rises[[not self._warming_up(x, int(i)) for i in rises]] if len(rises) else rises
         return int(rises[0]) if len(rises) == 1 else None
 
@@ -94,7 +94,7 @@ class LrJump(BaseDetector):
         peak = x[:at].max()
         lasts = bool((x[at : at + 5] > 0.5 * x[at]).all())
         back = "back near its peak" if x[at] <= 1.2 * peak else "above all values before"
-        back += "" if lasts else ", for a moment"
+        back += "" if lasts else ", temporarily"
         return self.found(
             series,
             at,
@@ -110,7 +110,7 @@ class LrJump(BaseDetector):
         return bool(len(before) < self.options.warmup or ((np.diff(before) >= 0).all() and before[-1] > before[0]))
 
     def _resumed(self, view: View) -> Iterator[tuple[Series, int, float]]:
-        """Yields (learning rate since a restart, its first row that differs, the rate at that step before)."""
+        """Yields (learning rate after a restart, its first row that differs, the rate at that step before)."""
         for stream in view.run.streams:
             points = stream.points
             order, borders = points.by_tag_and_rank()

@@ -3,27 +3,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.lr_phase import dead_from
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.model import Finding
-    from postmortem.core.series import Series
     from postmortem.core.view import View
-
-
-def dead_from(series: Series, share: float = 1e-4) -> int | None:
-    """The first point from which the learning rate stays below `share` of its peak to the end, or None."""
-    x = series.value
-    if not len(x) or not (peak := float(x.max(initial=0.0))) > 0:
-        return 0 if len(x) and not x.any() else None
-    alive = np.flatnonzero(x > share * peak)
-    at = int(alive[-1]) + 1
-    return at if at < len(x) else None
 
 
 @detector
@@ -65,13 +53,13 @@ class LrZero(BaseDetector):
             (s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)
         ]
         if len(dead) < len(rates):
-            return  # another parameter group still learns
+            return  # another parameter group is still trained
         series, at = dead[0]
         rows = len(series) - at
         yield self.found(
             series,
             at,
-            f"{series.tag} is zero from step {series.step[at]} on: {rows} of {len(series)} rows",
+            f"{series.tag} is zero from step {series.step[at]} on ({rows} of {len(series)} rows)",
             end=len(series) - 1,
             evidence={"rows": rows, "points": len(series), "peak": series.value.max(), "value": series.value[at]},
         )

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.nonfinite import describe, onsets, said
+from postmortem.detectors.shared.nonfinite import describe, onsets, reported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,5 +45,5 @@ class NanOnset(BaseDetector):
         for onset in onsets(view, "nan"):
             message, evidence = describe(onset, "NaN")
             yield self.found(onset.series, onset.at, message, severity=onset.severity, evidence=evidence)
-        if event := said(view, "nan"):
+        if event := reported(view, "nan"):
             yield self.reported(event)

@@ -44,7 +44,7 @@ class NonfiniteGradient(BaseDetector):
     def detect(self, view: View) -> Iterator[Finding]:
         grads, losses = view.of("grad_norm", "layer_grad_norm"), view.of("loss")
         if not grads or not losses:
-            raise NotChecked("no gradient norm and loss logged side by side")
+            raise NotChecked("no gradient norm logged together with a loss")
         loss = losses[0]
         for series in grads:
             bad = ~np.isfinite(series.value)
@@ -53,8 +53,8 @@ class NonfiniteGradient(BaseDetector):
                 continue
             bad &= np.arange(len(bad)) > int(np.argmax(finite))
             rows = np.flatnonzero(bad)
-            beside = np.searchsorted(loss.step, series.step[rows], side="right") - 1
-            rows = rows[(beside >= 0) & np.isfinite(loss.value[np.maximum(beside, 0)])]
+            at_loss = np.searchsorted(loss.step, series.step[rows], side="right") - 1
+            rows = rows[(at_loss >= 0) & np.isfinite(loss.value[np.maximum(at_loss, 0)])]
             if not len(rows):
                 continue
             at = int(rows[0])
@@ -64,7 +64,7 @@ class NonfiniteGradient(BaseDetector):
                 series,
                 at,
                 f"{series.tag} is {number(series.value[at])} at step {series.step[at]} "
-                f"while {loss.tag} is {number(value)}: {len(rows)} such points of {len(series)}",
+                f"while {loss.tag} is {number(value)} ({len(rows)} of {len(series)} points)",
                 evidence={
                     "value": series.value[at],
                     "before": series.value[before],

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import Finding
-from postmortem.core.training_length import plan_of
+from postmortem.core.training_length import training_length
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 
@@ -52,17 +52,17 @@ class SilentDeath(BaseDetector):
         explained = view.run.ended not in ("unknown", "cut") or any(e.severity == "error" for e in view.events)
         if explained or view.last_step is None:
             return
-        plan = plan_of(view)
-        if plan is None or plan.done >= self.options.share * plan.planned:
+        length = training_length(view)
+        if length is None or length.done >= self.options.share * length.planned:
             yield from self._without_exit_record(view)
             return
         yield Finding(
             code=self.code,
             name=self.name,
             severity=self.severity,
-            message=f"the log stops {plan} without a reason",
+            message=f"the log stops {length} without a reason",
             step=view.last_step,
-            evidence=plan._asdict(),
+            evidence=length._asdict(),
         )
 
     def _without_exit_record(self, view: View) -> Iterator[Finding]:

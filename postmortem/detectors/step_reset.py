@@ -39,7 +39,7 @@ class StepReset(BaseDetector):
 
     @staticmethod
     def _tag(view: View, tag: str) -> str:
-        """The loss if one is logged: it is what people look at, and all tags of a writer go back together."""
+        """The loss if one is logged: it is the most familiar tag, and all tags of a writer go back together."""
         loss = view.main("loss")
         return tag if loss is None else loss.tag
 
@@ -56,12 +56,12 @@ class StepReset(BaseDetector):
             if restart.after <= (view.first_step or 0):
                 how = "the counter starts over"
             if counted:
-                how = "as a counter that restarts each epoch does"
+                how = "like a counter that restarts in each epoch"
             yield Finding(
                 code=self.code,
                 name=self.name,
                 severity="info" if counted else self.severity,
-                message=f"the steps go back from {restart.before} to {restart.after}: {how}",
+                message=f"the steps go back from {restart.before} to {restart.after} ({how})",
                 tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,
                 step=restart.after,

@@ -1,7 +1,7 @@
-"""Diagnoses: one file per root cause, joining findings, events, config and schedule into one story.
+"""Diagnoses: one file per root cause; each combines findings, events, configuration and schedule.
 
 Each is a class with the members of `Cause`, registered by ``@diagnosis``. `judging.causes` asks all of them, takes
-the strongest answer as the story of the run and orders the other findings under it.
+the first answer as the diagnosis of the run and orders the other findings under its root.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class Cause(Protocol):
 
     name: str
     priority: int
-    """Where several causes fit, the lowest number tells the story."""
+    """If several causes fit, the one with the lowest number is the diagnosis."""
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        """The story, if this cause fits what was found; `findings` have ids. None where it does not fit."""
+        """The diagnosis if this cause fits the findings, else None. `findings` have ids."""
 
 
-CAUSES: Registry[type[Cause]] = Registry("postmortem.diagnoses", key=lambda c: f"{c.priority:03d} {c.name}")
+CAUSES: Registry[type[Cause]] = Registry("postmortem.diagnoses", key=lambda c: c.name, order=lambda c: c.priority)
 diagnosis = CAUSES.register

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.last_good import calm_before
+from postmortem.diagnoses.shared.last_good import stable_before
 from postmortem.diagnoses.shared.schedule import clip, rate_at
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
 
@@ -34,7 +34,7 @@ class BadBatch:
         jumped = rate is not None and rate.jump > 1.8
         back = bool(root.evidence.get("recovered")) or root.severity == "warning"
         alone = root.name in ("loss-spike", "gradient-spike") and back
-        if jumped or not (alone or root.name in NONFINITE) or not calm_before(view, root.step):
+        if jumped or not (alone or root.name in NONFINITE) or not stable_before(view, root.step):
             return None
         if role(view, root) not in ("loss", "grad_norm", "layer_grad_norm", None) or train is None:
             return None
@@ -47,17 +47,15 @@ class BadBatch:
         batch = _batch(root)
         rest = f"; {rate.tag} did not rise" if rate is not None and not rate.rising else ""
         row = "step" if batch.startswith("the") else "row"
-        samples = f"look at the samples of {batch.partition(' of ')[2]}"
+        samples = f"check the samples of {batch.partition(' of ')[2]}"
         return (
             Story(view, root, others)
             .because(
-                f"loss and gradient norm were calm up to the {row} before{rest}",
+                f"loss and gradient norm were stable up to the previous {row}{rest}",
                 *(f.message for f in others[:2]),
             )
-            .against(
-                "an operation at the edge of its range, on weights that were near it anyway, looks the same in a log"
-            )
-            .disproved_by("the replay of the step with the batch before is broken too")
+            .against("an operation that was already close to the limit of its numeric range looks the same in a log")
+            .disproved_by("the step also fails in a replay with the previous batch")
             .advise(
                 f"{samples}: non-finite or extreme values, empty or very long samples, labels out of range",
                 clip(view, root.step) if back else None,
@@ -65,7 +63,7 @@ class BadBatch:
             .replay()
             .diagnosis(
                 "bad-batch",
-                f"Out of a calm training, {batch} {'stood out' if back else 'broke it'}: {root.message}.",
+                f"The training was stable{f', but {batch} stood out' if back else f' until {batch}'}: {root.message}.",
             )
         )
 

@@ -44,13 +44,13 @@ def _reasons(view: View) -> Iterator[Reason]:
         *(e.fields.get("suspects") or () for e in timeouts)
     ) - waited
     if missing:
-        yield Reason(f"{_ranks(missing)} did not come to the barrier", _look_at(missing))
+        yield Reason(f"{_ranks(missing)} did not reach the barrier", _look_at(missing))
     elif 0 < len(silent) <= len(waited):
         collectives = {(e.fields.get("op"), e.fields.get("seq")) for e in timeouts}
         op, number = collectives.pop() if len(collectives) == 1 else (None, None)
         which = f"collective {op} number {number}" if op is not None and number is not None else "collective"
         yield Reason(
-            f"{_ranks(waited)} waited for the {which}; {_ranks(silent)}, silent about it, likely did not come",
+            f"{_ranks(waited)} waited for the {which}; {_ranks(silent)} reported no timeout and likely did not join it",
             _look_at(silent),
         )
     queued = _queued(timeouts)
@@ -62,7 +62,7 @@ def _reasons(view: View) -> Iterator[Reason]:
     steps = _last_steps(view)
     if last := _least(steps):
         furthest = max(steps.values())
-        evidence = f"the last row of {_ranks(last)} is of step {steps[last[0]]}, of the others up to step {furthest}"
+        evidence = f"{_ranks(last)} logged up to step {steps[last[0]]}, the others up to step {furthest}"
         yield Reason(evidence, _look_at(last))
 
 
@@ -93,8 +93,8 @@ def _last_steps(view: View) -> dict[int, int]:
 def _least(progress: dict[int, int]) -> list[int]:
     """The ranks with the least progress; none if they are more than half."""
     least = min(progress.values(), default=0)
-    behind = [rank for rank, count in progress.items() if count == least]
-    return behind if len(behind) <= len(progress) // 2 else []
+    slowest = [rank for rank, count in progress.items() if count == least]
+    return slowest if len(slowest) <= len(progress) // 2 else []
 
 
 def _ranks(ranks: Collection[int]) -> str:
@@ -107,4 +107,4 @@ def _ranks(ranks: Collection[int]) -> str:
 
 
 def _look_at(ranks: Collection[int]) -> tuple[str]:
-    return (f"look at {_ranks(ranks)}: the end of the log, dmesg on the node, `py-spy dump --pid PID` while it hangs",)
+    return (f"check {_ranks(ranks)}: the end of the log, dmesg on the node, `py-spy dump --pid PID` while it hangs",)

@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
-_SAVE_ALL = (
-    "save and load model, optimizer, scheduler and scaler together; compare the first lr and loss with the last ones"
-)
+_SAVE_ALL = "save and load model, optimizer, scheduler and scaler together; compare lr and loss across the restart"
 
 
 @diagnosis
@@ -45,15 +43,15 @@ def _scheduler_lost(view: View, findings: tuple[Finding, ...], jump: Finding) ->
         return None
     before, after = (number(jump.evidence[side], 3) for side in ("before", "after"))
     restarted = any(f.name == "step-reset" for f in findings)
-    unseen = "the log shows no restart: steps do not go back; a schedule with one restart looks the same"
+    unseen = "the log shows no restart (steps do not go back); a schedule with a warm restart looks the same"
     return (
         _restart_story(view, findings, jump)
         .against(None if restarted else unseen)
         .disproved_by("the jump is in the configured schedule")
-        .advise(f"{jump.tag}: restore the scheduler, so that it goes on at {before}, not {after}", _SAVE_ALL)
+        .advise(f"restore the scheduler state, so that {jump.tag} continues at {before}, not {after}", _SAVE_ALL)
         .diagnosis(
             CorruptResume.name,
-            f"At step {jump.step} the run went on without all of its state: the scheduler was not restored: "
+            f"At step {jump.step} the run continued without its full state. The scheduler was not restored: "
             f"{jump.message}.",
         )
     )
@@ -66,7 +64,7 @@ def _another_rate(view: View, findings: tuple[Finding, ...], jump: Finding) -> D
     return (
         _restart_story(view, findings, jump)
         .disproved_by("the learning rate was raised on purpose")
-        .advise(f"{jump.tag}: go on at {before}, not {after}", _SAVE_ALL)
+        .advise(f"{jump.tag}: continue at {before}, not {after}", _SAVE_ALL)
         .diagnosis(
             CorruptResume.name,
             f"At step {jump.step} the run was resumed with another learning rate: {jump.message}.",
@@ -75,22 +73,22 @@ def _another_rate(view: View, findings: tuple[Finding, ...], jump: Finding) -> D
 
 
 def _weights_lost(view: View, findings: tuple[Finding, ...], reset: Finding) -> Diagnosis:
-    lost = "weights or optimizer state were not restored"
+    lost = "Weights or optimizer state were not restored"
     if view.main("lr") is None:
-        lost += ", or the learning rate, which is not logged, is another"
+        lost += ", or the learning rate (not logged) differs"
     return (
         _restart_story(view, findings, reset)
         .disproved_by("the jump is in the configured schedule")
         .advise(_SAVE_ALL)
         .diagnosis(
             CorruptResume.name,
-            f"At step {reset.step} the run went on without all of its state: {lost}: {reset.message}.",
+            f"At step {reset.step} the run continued without its full state. {lost}: {reset.message}.",
         )
     )
 
 
 def _restart_story(view: View, findings: tuple[Finding, ...], root: Finding) -> Story:
-    """What the three have in common: the loss before and after, the restarts, and the step of the harm to replay."""
+    """What the three have in common: the loss before and after, the restarts, and the failing step to replay."""
     story = Story(view, root, consequences(findings, root)).because(root.message)
     loss, good = view.main("loss"), last_good_step(view, root.step)
     before, after = value_at(loss, good), value_at(loss, root.step)
@@ -104,9 +102,9 @@ def _restart_story(view: View, findings: tuple[Finding, ...], root: Finding) -> 
 
 
 def _back_to_peak(view: View, jump: Finding) -> bool:
-    """True if the learning rate jumped to its peak: the schedule began anew.
+    """True if the learning rate jumped to its peak: the schedule started again.
 
-    A jump seen in steps that were done twice has no peak in its evidence: it is another rate.
+    A jump that shows in overwritten steps has no peak in its evidence: there, another learning rate was set.
     """
     rate = view.main("lr")
     highest = 0.0 if rate is None else float(rate.finite.value.max(initial=0.0))
@@ -114,7 +112,7 @@ def _back_to_peak(view: View, jump: Finding) -> bool:
 
 
 def _at_restart(view: View, findings: tuple[Finding, ...], jump: Finding) -> bool:
-    """True if the learning rate jumped at a restart. One without harm, at severity info, counts as well."""
+    """True if the learning rate jumped at a restart. A harmless restart, of severity info, counts as well."""
     restarts = [f.step for f in findings if f.name == "step-reset" and f.step is not None]
     return any(0 <= (jump.step or 0) - step <= _near(view) for step in restarts)
 
@@ -126,7 +124,7 @@ def _blew_up_at(view: View, findings: tuple[Finding, ...], reset: Finding) -> bo
 
 
 def _ended_otherwise(findings: tuple[Finding, ...], jump: Finding) -> bool:
-    """True if there are errors, but none that the jump could have led to: something else ended the run."""
+    """True if there are errors, but none that the jump can have caused: something else ended the run."""
     return has_errors(findings) and not _errors_since(findings, jump)
 
 
@@ -137,5 +135,5 @@ def _errors_since(findings: tuple[Finding, ...], root: Finding) -> list[Finding]
 
 
 def _near(view: View) -> int:
-    """Steps within which harm belongs to a restart: a twentieth of the run."""
+    """Number of steps after a restart within which a failure is attributed to it: a twentieth of the run."""
     return max(1, ((view.last_step or 0) - (view.first_step or 0)) // 20)

@@ -42,10 +42,12 @@ class Crash:
             .after_the_log()
             .because(f"raised at {_place(frame)}" if isinstance(frame, dict) else None)
             .because(
-                f"said {count} times, by ranks {', '.join(map(str, ranks))}" if count > 1 and len(ranks) > 1 else None
+                f"reported {count} times, by ranks {', '.join(map(str, ranks))}"
+                if count > 1 and len(ranks) > 1
+                else None
             )
             .advise(*(root.evidence.get("advice") or (_fixes(known) if known is not None else ())))
-            .advise(f"what would confirm it: {known.evidence}" if known is not None and known.evidence else None)
+            .advise(f"evidence to check: {known.evidence}" if known is not None and known.evidence else None)
             .advise(f"postmortem explain {root.evidence.get('kind', root.code)}")
         )
         if ABOUT_NUMBERS.search(root.message):
@@ -67,8 +69,9 @@ def crash_of(view: View, findings: tuple[Finding, ...], *kinds: str) -> tuple[Di
     story = Crash.diagnose(view, findings)
     if story is None or story.name not in [f"crash: {kind}" for kind in kinds]:
         return None
-    said = next(f for f in findings if f.id == story.findings[0]).evidence
-    return story, next(e for e in view.events if (e.kind, e.file, e.line) == (said["kind"], said["file"], said["line"]))
+    evidence = next(f for f in findings if f.id == story.findings[0]).evidence
+    at = tuple(evidence[key] for key in ("kind", "file", "line"))
+    return story, next(e for e in view.events if (e.kind, e.file, e.line) == at)
 
 
 def with_reasons(

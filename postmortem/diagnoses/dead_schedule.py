@@ -32,25 +32,25 @@ class DeadSchedule:
         rate = next((s.finite for s in view.of("lr") if s.tag == root.tag), None)
         if rate is not None and _in_steps(rate, root.step):
             cure = (
-                "the learning rate was lowered in steps until nothing was left: set a floor (min_lr), wait longer "
-                "before each (patience, step_size), or step the scheduler once per evaluation, not per batch"
+                "the scheduler lowered the learning rate in steps to zero: set a lower bound (min_lr), wait longer "
+                "before each reduction (patience, step_size), or step the scheduler once per evaluation, not per batch"
             )
         else:
             factor = number(total / max(1, root.step or 1), 2)
             cure = (
                 f"the scheduler runs {factor} times too fast: set its total steps to {total}, "
-                "or step it once per optimizer step"
+                "or call scheduler.step() once per optimizer step"
             )
         return (
             Story(view, root, still)
             .because(*(f.message for f in still[:2]))
             .against(None if still else "no plateau of the loss was found")
-            .disproved_by("the schedule was meant to end there")
+            .disproved_by("the schedule was configured to end there")
             .advise(cure)
             .diagnosis(
                 "dead-schedule",
                 f"The schedule ended at step {root.step} of {view.last_step}: {root.message}."
-                + (" The loss stands still since." if still else ""),
+                + (" The loss has been flat since." if still else ""),
             )
         )
 

@@ -30,16 +30,18 @@ class Divergence:
             Story(view, root, others)
             .because(*(f.message for f in others[:3]))
             .against(
-                f"{rate.tag} was {number(rate.at, 3)} at the onset and had not risen" if rate is not None else None
+                f"{rate.tag} was {number(rate.at, 3)} at the onset and had not risen before it"
+                if rate is not None
+                else None
             )
             .disproved_by(
-                "the same steps from the last good checkpoint at a third of the learning rate diverge in the same way: "
-                "then look at data and loss"
+                "with a third of the learning rate, the same steps from the last good checkpoint diverge as well "
+                "(then check data and loss)"
             )
             .advise(
                 lower_rate(view, rate),
                 clip(view, root.step),
-                "look at what changed at the onset: data shard, loss weights, phase of the training",
+                "check what changed at the onset: data shard, loss weights, training phase",
             )
             .replay()
             .diagnosis("diverged", f"The training diverged: {root.message}.")

@@ -41,15 +41,15 @@ class EvaluationNan:
             .because(*(f.message for f in bad[1:4]))
             .against(*(f"{s.tag} is finite after it" for s in view.of("loss")[:1] if _finite_after(s, root.step)))
             .disproved_by(
-                "the weights saved after the last healthy evaluation are finite and give a finite evaluation: "
-                "then it is the evaluation data or code"
+                "the weights saved after the last finite evaluation are finite and give a finite evaluation "
+                "(then the cause is the evaluation data or code)"
             )
             .advise(
                 f"log the training loss and gradient norm at every step {where}",
                 "check the evaluation set for empty batches and division by a zero count",
             )
             .replay()
-            .diagnosis("evaluation-nan", f"The evaluation turns non-finite {where}: {root.message}{blind}.")
+            .diagnosis("evaluation-nan", f"The evaluation becomes non-finite {where}: {root.message}{blind}.")
         )
 
 

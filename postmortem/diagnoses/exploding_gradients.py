@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.last_good import calm_before
+from postmortem.diagnoses.shared.last_good import stable_before
 from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at
 from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults
 
@@ -30,11 +30,13 @@ class ExplodingGradients:
         rate = rate_at(view, root.step)
         others = consequences(findings, root)
         batch = f"the batch of step {root.step}"
-        one_batch = calm_before(view, root.step) and any(f.name == "loss-spike" and f.step == root.step for f in found)
+        one_batch = stable_before(view, root.step) and any(
+            f.name == "loss-spike" and f.step == root.step for f in found
+        )
         return (
             Story(view, root, others)
             .because(
-                f"loss and gradient norm were calm up to the step before: {batch} may have set it off"
+                f"loss and gradient norm were stable up to the previous step: {batch} may have triggered it"
                 if one_batch
                 else None,
                 *(f.message for f in others[:3]),
@@ -44,16 +46,14 @@ class ExplodingGradients:
                 if rate is None
                 else f"{rate.tag} was {number(rate.at, 3)} and did not rise before it"
             )
-            .disproved_by(
-                "with the gradient norm clipped the loss climbs all the same: then the direction is wrong, not the size"
-            )
+            .disproved_by("with the gradient clipped, the loss still rises (then its direction is wrong, not its size)")
             .advise(
-                f"look at the samples of step {root.step}: extreme values, empty or very long samples"
+                f"check the samples of step {root.step}: extreme values, empty or very long samples"
                 if one_batch
                 else None,
                 clip(view, root.step),
                 lower_rate(view, rate),
-                "weight decay or normalisation, where the weights themselves grow",
+                "if the weights themselves grow: weight decay or normalisation",
             )
             .replay()
             .diagnosis("exploding-gradients", f"The gradients exploded: {grown[0].message}.")

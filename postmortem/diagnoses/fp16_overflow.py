@@ -37,11 +37,11 @@ class Fp16Overflow:
         return (
             Story(view, root, consequences(findings, root))
             .because(sign, *(f.message for f in infinite[:2]))
-            .disproved_by("the replay of the step in fp32 is not finite either")
+            .disproved_by("a replay of the step in fp32 is non-finite as well")
             .advise(
-                "bf16 in place of fp16",
-                "fp32 for the operation that overflows (logits, norms, the loss)",
-                "a dynamic loss scale (torch.amp.GradScaler) if it is static",
+                "use bf16 instead of fp16",
+                "use fp32 for the operation that overflows (logits, norms, the loss)",
+                "use a dynamic loss scale (torch.amp.GradScaler) if it is static",
             )
             .replay()
             .diagnosis(
@@ -52,13 +52,13 @@ class Fp16Overflow:
 
 
 def _half_precision(view: View) -> str | None:
-    """The evidence that the run computes in fp16; None where there is none."""
+    """The evidence that the run computes in fp16; None if there is none."""
     for key, value in view.run.config.items():
         value = value.get("value") if isinstance(value, dict) else value
         name = str(key).lower()
         if ("fp16" in name and value is True) or (isinstance(value, str) and value.lower() in _HALF):
-            return f"the configuration says {key} = {value}"
+            return f"the configuration has {key} = {value}"
     scale = view.main("loss_scale")
     if scale is not None and len(scale.finite) and scale.finite.value.max() > 1:
-        return f"{scale.tag} is logged: a loss scaler is at work"
-    return next((f"the log says: {e.message.splitlines()[0]}" for e in view.events if "overflow" in e.kind), None)
+        return f"{scale.tag} is logged: a loss scaler is active"
+    return next((f"the log reports: {e.message.splitlines()[0]}" for e in view.events if "overflow" in e.kind), None)

@@ -27,21 +27,21 @@ class FrozenModel:
         others = [f for f in still if f is not root]
         if all(f.name == "constant-metric" for f in still):
             name = "stale-metric"
-            cause = "Either it is not computed anew, or nothing in the model changes"
-            disprove = "the metric changes when it is computed by hand from the checkpoint"
+            cause = "Either the metric is not recomputed, or nothing in the model changes"
+            disprove = "the metric changes if it is computed by hand from the checkpoint"
             advice = [
-                "print the inputs of the metric at two steps",
-                "compare the weights of two checkpoints: equal means frozen, different means a stale metric",
+                "print the inputs of the metric at two different steps",
+                "compare the weights of two checkpoints: if equal, the model is frozen; if not, the metric is stale",
             ]
         else:
             guesses = any(f.name == "chance-level-loss" for f in still)
             name = "constant-predictor" if guesses else "no-learning"
-            cause = "The model guesses" if guesses else "The weights do not change, or no longer help"
+            cause = "The model only guesses" if guesses else "The weights do not change, or the changes no longer help"
             disprove = "the weights of two checkpoints after the onset differ"
             advice = [
                 "count the parameters that require gradients and are in the optimizer",
-                "overfit one batch: a model that cannot is wired wrongly",
-                "look at the gradient norm per layer",
+                "overfit a single batch: if that fails, the model or the training loop has a bug",
+                "check the gradient norm per layer",
             ]
         return (
             Story(view, root, others)

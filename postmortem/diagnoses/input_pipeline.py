@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
-_UNTIMED = "no data loading time is logged: the step time alone cannot tell what it waited for"
+_UNTIMED = "no data loading time is logged: the step time alone does not show what the step waited for"
 
 
 @diagnosis
@@ -30,13 +30,13 @@ class InputPipeline:
         ]
         advice = {
             "input-pipeline": [
-                "more workers and prefetching; time __getitem__ by sample; keep the data on local disk",
-                "persistent_workers=True, where stalls come once per epoch",
+                "use more workers and prefetching; measure __getitem__ per sample; keep the data on a local disk",
+                "set persistent_workers=True if the stalls occur once per epoch",
             ],
-            "straggler": [f"look at the node of rank {root.rank}: clocks, temperature, other jobs, disk"],
+            "straggler": [f"check the node of rank {root.rank}: clocks, temperature, other jobs, disk"],
             "slowdown": [
-                "look at GPU clocks and temperature, other jobs on the node, storage and network from that step on",
-                "did batch size or sequence length change?",
+                "check GPU clocks and temperature, other jobs on the node, storage and network from that step on",
+                "check whether batch size or sequence length changed",
             ],
         }[name]
         others = [f for f in slow if f is not root]
@@ -44,7 +44,7 @@ class InputPipeline:
             Story(view, root, others)
             .because(*(f.message for f in others))
             .against(_UNTIMED if name == "input-pipeline" and not view.of("data_time") else None)
-            .disproved_by("a profile of one slow step shows the GPU busy all the time")
+            .disproved_by("a profile of one slow step shows that the GPU is busy all the time")
             .advise(*advice)
             .diagnosis(name, f"{root.message}.")
         )

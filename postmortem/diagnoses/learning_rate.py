@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.last_good import calm_before
+from postmortem.diagnoses.shared.last_good import stable_before
 from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at
 from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults, named
 
@@ -35,11 +35,11 @@ class LearningRateTooHigh:
             return None
         root = found[0]
         rate = rate_at(view, root.step)
-        sudden = root.name not in ("divergence", "gradient-explosion") and calm_before(view, root.step)
+        sudden = root.name not in ("divergence", "gradient-explosion") and stable_before(view, root.step)
         if rate is None or not rate.rising or (sudden and rate.jump < 1.8):
             return None
         if root.severity == "warning" and rate.jump < 1.8:
-            return None  # a spike that recovered while the rate rose slowly is rather the batch's fault
+            return None  # a spike that recovered while the rate rose slowly is more likely caused by the batch
         rise = f"{'jumped' if rate.jump > 1.8 else 'was rising'} from {number(rate.before, 3)} to {number(rate.at, 3)}"
         others = consequences(findings, root)
         onset = root.step or 0
@@ -48,19 +48,19 @@ class LearningRateTooHigh:
         return (
             Story(view, root, others)
             .because(
-                f"{rate.tag} {rise} in the tenth of the run before",
+                f"{rate.tag} {rise} in the last 10 % of the steps before the onset",
                 *(f.message for f in (*early, *others[:2])),
             )
-            .against("the gradient norm was calm until the step itself" if sudden else None)
-            .disproved_by("the same step diverges with a third of the learning rate")
+            .against("the gradient norm was stable until that step" if sudden else None)
+            .disproved_by("the same step also diverges with a third of the learning rate")
             .advise(
                 lower_rate(view, rate),
                 clip(view, root.step),
-                "a longer warm-up, where it broke in the warm-up",
+                "use a longer warm-up if the failure was in the warm-up",
             )
             .replay()
             .diagnosis(
                 "learning-rate-too-high",
-                f"The learning rate {rise} when the training broke at step {root.step}: {root.message}.",
+                f"The learning rate {rise} when the training became unstable at step {root.step}: {root.message}.",
             )
         )

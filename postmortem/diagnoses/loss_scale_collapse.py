@@ -34,7 +34,7 @@ class LossScaleCollapse:
         root = found[0]
         related = first.name in ("loss-scale-collapse", "inf-onset", "nan-onset", "nonfinite-gradient")
         if not related and first.step is not None and first.step < (root.step or 0):
-            return None  # the run blew up before
+            return None  # the run failed before
         onsets = [f for f in named(findings, "nan-onset", "inf-onset") if role(view, f) == "loss"]
         broken = [f for f in onsets if (f.step or 0) <= (root.step or 0) + 1 and _for_good(view, f)]
         fall = f"{number(root.evidence['before'], 3)} to {number(root.evidence['end'], 3)}"
@@ -46,28 +46,28 @@ class LossScaleCollapse:
             )
             .against(
                 *(
-                    f"from step {f.step} on {f.tag} itself is not finite, in every batch: "
-                    "weights or data are broken, and no scale helps"
+                    f"from step {f.step} on, {f.tag} itself is non-finite in every batch: "
+                    "weights or data are faulty, and no loss scale helps"
                     for f in broken[:1]
                 )
             )
             .disproved_by(
-                "the replay of the step in fp32 has non-finite gradients too: then it is no matter of precision"
+                "a replay of the step in fp32 has non-finite gradients as well (then precision is not the cause)"
             )
             .advise(
-                "bf16 in place of fp16, or fp32 for the loss and the layer that overflows",
+                "use bf16 instead of fp16, or fp32 for the loss and the layer that overflows",
                 lower_rate(view, rate_at(view, root.step)),
             )
             .replay()
             .diagnosis(
                 "loss-scale-collapse",
-                f"From step {root.step} on every step overflows and is skipped: the loss scale falls from {fall}.",
+                f"From step {root.step} on, every step overflows and is skipped: the loss scale falls from {fall}.",
             )
         )
 
 
 def _for_good(view: View, onset: Finding) -> bool:
-    """True if no point after the onset is finite. An overflow in the forward pass of one batch spares the next."""
+    """True if no point after the onset is finite. An overflow in one forward pass does not affect the next."""
     own = next((s for s in view.series if s.tag == onset.tag and onset.rank in (None, s.rank)), None)
     after = own.value[own.step > (onset.step or 0)] if own is not None else np.empty(0)
     return bool(len(after)) and not np.isfinite(after).any()

@@ -28,15 +28,17 @@ class MemoryLeak:
         out = [f for f in crashes if exhausted or "memory" in f.message.lower() or "Killed" in f.message]
         if has_errors(findings) and not out:
             return None
-        ran_out = f", until it ran out: {out[0].message}." if out else "; it will run out if the training goes on."
+        ran_out = (
+            f", until memory ran out: {out[0].message}." if out else "; memory will run out if the training continues."
+        )
         return (
             Story(view, root, out)
             .because(*(f.message for f in out[:2]))
-            .against(None if out else "the run did not run out of memory in this log")
-            .disproved_by("the memory levels off when the run goes on: a cache that fills")
+            .against(None if out else "this log shows no out-of-memory failure")
+            .disproved_by("memory use levels off if the run continues (a cache that fills up)")
             .advise(
-                "keep loss.item(), not loss: whatever is kept with its graph keeps all activations",
-                "torch.cuda.memory._record_memory_history(), or tracemalloc for the host",
+                "store loss.item(), not loss: a stored tensor keeps its graph, and the graph keeps all activations",
+                "record allocations with torch.cuda.memory._record_memory_history(), or tracemalloc for host memory",
             )
             .diagnosis("memory-leak", f"{root.message}{ran_out}")
         )

@@ -43,13 +43,13 @@ class NanFromStart:
                 first,
                 "check the first batch: torch.isfinite(x).all() on inputs and targets "
                 "(missing values, division by a zero standard deviation)",
-                "check the weights before the first step, loaded ones above all: "
+                "check the weights before the first step, above all loaded ones: "
                 "all(torch.isfinite(p).all() for p in model.parameters())",
             )
             .replay()
             .diagnosis(
                 "nan-from-the-start",
-                f"{root.message}." if first else f"{root.message}: no step ever gave a number.",
+                f"{root.message}." if first else f"{root.message}: no step produced a finite value.",
             )
         )
 
@@ -60,5 +60,5 @@ def _first_loss(view: View, loss: Series) -> str:
     at = f" at a learning rate of {number(float(rate.value[0]), 3)}" if rate is not None and len(rate) else ""
     return (
         f"{loss.tag} was {number(float(loss.value[0]), 3)} at step {loss.step[0]}{at}: "
-        "where that is far above chance, lower the learning rate or warm it up"
+        "if that is far above chance level, lower the learning rate or use a warm-up"
     )

@@ -57,22 +57,22 @@ def _reasons(view: View, event: Event) -> Iterator[_Explained]:
     gpu = f"GPU {event.fields['gpu']}" if "gpu" in event.fields else "the GPU"
     if requested > total > 0:
         advice = (
-            "look at the shapes at that line: a wrong dimension, or attention that grows with the square of the length"
+            "check the shapes at that line: a wrong dimension, or attention, which grows with the square of the length"
         )
-        evidence = f"one tensor of {_in_units(requested)} is more than all of {gpu} ({_in_units(total)})"
+        evidence = f"one tensor of {_in_units(requested)} is larger than all memory of {gpu} ({_in_units(total)})"
         yield _Explained(requested, Reason(evidence, (advice,)))
         return
     allowed = fields.get("allowed", total)
     if total > 0 and requested > free:
         yield from _held_by_others(event.message, fields, gpu)
     elif 0 < allowed < total and requested > 0:
-        share = f"{_in_units(allowed)} of the {_in_units(total)} of {gpu}, of which {_in_units(free)} is free"
-        evidence = f"this process may use {share}: it met its own limit"
+        share = f"{_in_units(allowed)} of the {_in_units(total)} of {gpu} ({_in_units(free)} of the GPU is free)"
+        evidence = f"this process may use {share}: it reached its own limit"
         yield _Explained(free, Reason(evidence, ("raise or remove torch.cuda.set_per_process_memory_fraction",)))
     spare = fields.get("reserved_unallocated", fields.get("reserved", 0) - fields.get("allocated", 0))
     if spare >= requested > 0:
-        pieces = f"in pieces too small for the {_in_units(requested)} asked for"
-        evidence = f"{_in_units(spare)} are reserved by PyTorch but {pieces}: fragmentation"
+        pieces = f"in pieces too small for the requested {_in_units(requested)}"
+        evidence = f"{_in_units(spare)} is reserved by PyTorch, but {pieces}: fragmentation"
         yield _Explained(spare, Reason(evidence, ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)))
     for reason in _when(view, event):
         yield _Explained(0, reason)
@@ -82,18 +82,18 @@ def _held_by_others(message: str, fields: dict[str, int], gpu: str) -> Iterator[
     """The memory of other processes, if it would have been enough and is more than a fiftieth of the GPU."""
     total, free = fields["total"], fields.get("free", 0)
     others = _others(message, fields)
-    # older wordings do not name processes; the CUDA context and NCCL take a few GiB beside what PyTorch reserved
+    # older messages do not name processes; the CUDA context and NCCL take a few GiB besides what PyTorch reserved
     unnamed = total - free - fields.get("reserved", total) if not others else 0
     held = sum(others.values()) or (unnamed if unnamed > total // 10 else 0)
     if held >= max(fields["requested"] - free, total // 50):
         who = ", ".join(f"process {pid} {_in_units(nbytes)}" for pid, nbytes in others.items())
-        who = who or "all but what this process reserved and what is free"
+        who = who or "everything except what this process reserved and what is free"
         advice = (
             f"free {gpu}: nvidia-smi shows whose processes these are; "
             "ranks that share one need torch.cuda.set_device(local_rank)"
         )
         yield _Explained(
-            held, Reason(f"others hold {_in_units(held)} of the {_in_units(total)} of {gpu}: {who}", (advice,))
+            held, Reason(f"other processes hold {_in_units(held)} of the {_in_units(total)} of {gpu}: {who}", (advice,))
         )
 
 
@@ -101,7 +101,7 @@ def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
     """Bytes of other processes on the GPU, by process id.
 
     Without "this process has" in the message, the own process is the smallest with at least the memory that PyTorch
-    reports of it: its id inside a container is another one.
+    reports of it: its id inside a container is a different one.
     """
     found = {pid: round(float(size) * _UNITS.get(unit, 1)) for pid, size, unit in _PROCESS.findall(message)}
     if "in_use" in fields:
@@ -113,14 +113,14 @@ def _others(message: str, fields: dict[str, int]) -> dict[str, int]:
 
 
 def _when(view: View, event: Event) -> Iterator[Reason]:
-    """The reason that follows from the number of steps done; nothing where none are known."""
+    """The reason that follows from the number of steps done; nothing if none are known."""
     series = next(iter(watched(view)), None)
     if series is None or event.step is None:
         return
     steps = int((series.step <= event.step).sum())
     if steps <= _FIRST_STEPS:
         evidence = (
-            "it was in the first steps, where it shows whether model, gradients, optimizer state and activations fit"
+            "it failed in the first steps: model, gradients, optimizer state and activations likely do not fit together"
         )
         yield Reason(evidence, (CATALOGUE[event.kind].fixes[0],))
         return
@@ -129,11 +129,13 @@ def _when(view: View, event: Event) -> Iterator[Reason]:
         before = memory.finite.value[memory.finite.step <= event.step]
         if len(before) > _FIRST_STEPS:
             early, late = number(before[len(before) // 10]), number(before[-1])
-            course = f"; {memory.tag} was {early} early on and {late} before it"
-    evidence = f"it had fitted for {steps} logged steps: a larger batch, an evaluation, or memory that grew{course}"
+            course = f"; {memory.tag} was {early} early on and {late} before the failure"
+    evidence = (
+        f"memory sufficed for {steps} logged steps; a larger batch, an evaluation or a leak may explain it{course}"
+    )
     advice = (
-        "bound the length of the longest batch, and evaluate under torch.no_grad(); "
-        "if memory grew, keep loss.item() and not loss"
+        "limit the length of the longest batch, and evaluate under torch.no_grad(); "
+        "if memory grew, store loss.item() and not loss"
     )
     yield Reason(evidence, (advice,))
 

@@ -29,7 +29,7 @@ class Overfitting:
         best = last_good_checkpoint(view, root.step)
         where = "save the best weights by validation loss"
         if best is not None:
-            where = f"its weights: {best.path} (step {best.step})"
+            where = f"use {best.path} (step {best.step})"
         train = f"{number(values['train_at_best'], 3)} → {number(values['train_end'], 3)}"
         held_out = f"{number(values['best'], 3)} → {number(values['end'], 3)}"
         return (
@@ -37,14 +37,17 @@ class Overfitting:
             .last_good(before=None if root.step is None else root.step + 1)
             .because(f"training loss {train}, validation loss {held_out}")
             .disproved_by(
-                "training and validation data come from different sources: then it is a shift, not overfitting"
+                "training and validation data come from different sources (then it is a data shift, not overfitting)"
             )
             .advise(
                 f"stop at step {root.step}; {where}",
                 _about_accuracy(values["accuracy_end"]) if "accuracy_end" in values else None,
                 "more data or augmentation, dropout, weight decay",
             )
-            .diagnosis("overfitting", f"Best at step {root.step}, worse since: {root.message}.")
+            .diagnosis(
+                "overfitting",
+                f"The model overfits after step {root.step}: {root.message}.",
+            )
         )
 
 

@@ -23,20 +23,20 @@ class Restart:
         if not resets or has_errors(findings):
             return None
         root = resets[0]
-        anew = root.evidence["after"] <= (view.first_step or 0)
+        from_the_start = root.evidence["after"] <= (view.first_step or 0)
         return (
             Story(view, root, resets[1:])
             .because(*(r.message for r in resets[1:3]))
             .disproved_by("two jobs wrote into the same log at the same time")
             .advise(
-                "if it was meant to resume: the counter started at its beginning; "
+                "if it was meant to resume: the step counter started from the beginning; "
                 "check that the checkpoint was found and its step loaded"
-                if anew
+                if from_the_start
                 else None,
-                "give every attempt its own folder or run id",
+                "give each restart its own folder or run id",
             )
             .diagnosis(
                 "restarted",
-                f"The run was restarted: {root.message}. What is judged is the history that survived.",
+                f"The run was restarted: {root.message}. Overwritten points are not judged.",
             )
         )

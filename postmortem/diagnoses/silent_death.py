@@ -23,14 +23,15 @@ class SilentDeath:
         if not found or has_errors(findings):
             return None
         root = found[0]
-        died = f"{sentence(root.message)}: no error, no message of a scheduler."
+        died = f"{sentence(root.message)}: no error and no message of a scheduler."
         return (
             Story(view, root)
             .because(*(f.message for f in named(findings, "memory-growth")))
-            .disproved_by("another file (the .err of the job, the log of another rank) ends later or tells more")
+            .disproved_by("another file (the .err of the job, the log of another rank) ends later or shows a reason")
             .advise(
-                "sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed; dmesg -T | grep -i kill on the node",
+                "check the job and its node: sacct -j JOB --format=State,ExitCode,MaxRSS,Elapsed; "
+                "dmesg -T | grep -i kill",
                 "resume from the newest checkpoint",
             )
-            .diagnosis("silent-death", f"{died} It was killed from outside, it seems.")
+            .diagnosis("silent-death", f"{died} The process was likely killed from outside.")
         )

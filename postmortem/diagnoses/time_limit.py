@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.training_length import plan_of
+from postmortem.core.training_length import training_length
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
 from postmortem.diagnoses.shared.last_good import watched
@@ -49,22 +49,22 @@ def _reasons(view: View, event: Event) -> Iterator[Reason]:
         silence = _ended(event) - float(wall[-1])
         # a silence of whole half hours may be the offset of a logger that writes UTC
         if silence > max(_SILENT * usual, 600) and abs((silence + 900) % 1800 - 900) > max(5 * usual, 120):
-            evidence = f"nothing was logged in the last {_hours(silence)} before the limit: it hung, or became slow"
+            evidence = f"nothing was logged in the last {_hours(silence)} before the limit: the run hung or became slow"
             advice = (
-                "more time would not help: find what it waited for (py-spy dump --pid PID, the other ranks' logs) "
-                "before it is started again"
+                "a longer time limit would not help: find out what the run waited for (py-spy dump --pid PID, the "
+                "other ranks' logs) before you start it again"
             )
             yield Reason(evidence, (advice,))
-    plan = plan_of(view)
-    if plan is None or plan.done >= plan.planned:
+    length = training_length(view)
+    if length is None or length.done >= length.planned:
         return
-    left = (plan.planned - plan.done) * pace
-    if plan.unit == "step" and left > 0:
+    left = (length.planned - length.done) * pace
+    if length.unit == "step" and left > 0:
         limit = f"with a time limit above {_clock(left)} (Slurm: --time), or in several jobs"
-        evidence = f"it stopped {plan}; the rest takes about {_hours(left)} at {number(pace, 3)} s per step"
+        evidence = f"it stopped {length}; the rest takes about {_hours(left)} at {number(pace, 3)} s per step"
         yield Reason(evidence, (f"resume from the newest checkpoint {limit}",))
     else:
-        yield Reason(f"it stopped {plan}", ("resume from the newest checkpoint",))
+        yield Reason(f"it stopped {length}", ("resume from the newest checkpoint",))
 
 
 def _pace(view: View, series: Series) -> float:

@@ -31,10 +31,10 @@ class VanishingGradients:
         return (
             Story(view, root, others)
             .because(f"{loss.tag} ends at {number(level, 3)}" if loss is not None and level is not None else None)
-            .disproved_by("the loss is at the best that the data allow: then the gradient has nothing left to do")
+            .disproved_by("the loss is as low as the data allow (then a small gradient is normal)")
             .advise(
-                "log the gradient norm per layer: the first one that fades names the place",
-                "residual connections, normalisation, another activation or initialisation there",
+                "log the gradient norm per layer: start with the layer where it falls first",
+                "try residual connections, normalisation, another activation or another initialisation there",
             )
             .diagnosis("vanishing-gradients", f"{root.message}.")
         )

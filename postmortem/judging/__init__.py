@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.find import by_epochs
 from postmortem.core.config import Config, check_selectors, make_options
-from postmortem.core.errors import described
+from postmortem.core.errors import UsageError, described
 from postmortem.core.model import SEVERITIES, Finding, Problem, Verdict
 from postmortem.core.report import RunReport
 from postmortem.core.view import View
@@ -19,13 +19,13 @@ from postmortem.judging.around import around
 from postmortem.judging.causes import diagnose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from postmortem.checkpoints.of_run import Inspected
     from postmortem.core.run import Run
     from postmortem.detectors import Detector
 
-_ENDINGS = ("crash", "hang", "silent-death")  # their step is the last one that the log has, which was still fine
+_ENDINGS = ("crash", "hang", "silent-death")  # their step is the last logged one, which was still fine
 
 
 def judge(
@@ -38,23 +38,41 @@ def judge(
     """The report of a run that was read: findings, root cause, verdict. Opens no file, changes nothing in `run`.
 
     `config` selects and tunes detectors (or `detectors` are given ready made); `inspected` are the run's checkpoints
-    after they were looked into. UsageError where the configuration names something unknown.
+    after inspection. UsageError if the configuration names something unknown.
     """
     detectors = chosen_detectors(config or Config()) if detectors is None else detectors
     return Examination(run, detectors).report(inspected)
 
 
 def chosen_detectors(config: Config) -> list[Detector]:
-    """The detectors that `config` selects, with its options. UsageError where it names something unknown."""
+    """The detectors that `config` selects, with its options. UsageError if it names something unknown."""
     known = [(d.code, d.name) for d in DETECTORS]
     for where, selectors in (("select", config.select), ("ignore", config.ignore)):
         check_selectors(selectors, known, where=where)
     check_selectors(config.detectors, known, where="detectors")
-    return [
-        d(make_options(d.Options, config.detectors.get(d.name, {}), where=f"detectors.{d.name}"))
-        for d in DETECTORS
-        if config.selects(d.code, d.name)
-    ]
+    return [_made(d, config.detectors.get(d.name, {})) for d in DETECTORS if config.selects(d.code, d.name)]
+
+
+def _made(kind: type[Detector], options: Mapping[str, Any]) -> Detector:
+    try:
+        return kind(make_options(kind.Options, options, where=f"detectors.{kind.name}"))
+    except UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a fault of one detector costs what it finds, not the scan
+        return _Unmade(kind, error)
+
+
+class _Unmade:
+    """Stands for a detector that could not be made: it answers with the error, as one that fails later."""
+
+    Options = object
+
+    def __init__(self, kind: type[Detector], error: Exception) -> None:
+        self.code, self.name, self.severity, self.error = kind.code, kind.name, kind.severity, error
+
+    def detect(self, view: View) -> Iterator[Finding]:
+        """Raises the error."""
+        raise self.error
 
 
 class Examination:
@@ -70,7 +88,7 @@ class Examination:
         self.view = View(run)
         self._of_log = _detect(self.view, [d for d in detectors if not _reads_checkpoints(d)])
         self.checkpoints = tuple(by_epochs(run.checkpoints, self.view.last_step) if run.checkpoints else ())
-        """The run's checkpoints, those named by their epoch with a step where the log counts epochs."""
+        """The run's checkpoints, those named by epoch get a step if the log counts epochs."""
 
     @property
     def failed(self) -> bool:
@@ -79,7 +97,7 @@ class Examination:
 
     @property
     def onset(self) -> int | None:
-        """The first step at which the log shows an error; None where it shows none, or only how the run ended."""
+        """The first step at which the log shows an error; None if it shows none, or only how the run ended."""
         errors = [f for f in self._findings_of_log() if f.severity == "error" and f.name not in _ENDINGS]
         return min((f.step for f in errors if f.step is not None), default=None)
 
@@ -87,7 +105,7 @@ class Examination:
         return (f for answer in self._of_log.values() for f in answer.findings)
 
     def report(self, inspected: Inspected | None = None) -> RunReport:
-        """The report, with what is known of the checkpoints that were looked into."""
+        """The report, including what is known of the checkpoints that were inspected."""
         run = self.run
         view = self.view.with_checkpoints(inspected.checkpoints if inspected is not None else self.checkpoints)
         answers = self._of_log | _detect(view, [d for d in self.detectors if _reads_checkpoints(d)])
@@ -120,7 +138,7 @@ class Examination:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one detector says: its findings, or why it could not judge the run (`why_not`)."""
+    """The answer of one detector: its findings, or why it could not check the run (`why_not`)."""
 
     code: str
     findings: tuple[Finding, ...] = ()
@@ -138,25 +156,34 @@ def _detect(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
     for detector in detectors:
         code = detector.code
         try:
-            answers[code] = _Answer(code, tuple(detector.detect(view)))
+            answers[code] = _Answer(code, tuple(_well_formed(f) for f in detector.detect(view)))
         except NotChecked as why:
             answers[code] = _Answer(code, why_not=str(why))
-        except Exception as error:  # noqa: BLE001 - a fault of one detector costs what it finds, not the scan
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a faulty detector must not end the scan
             fault = f"the detector failed: {described(error)}"
-            problem = Problem(path=str(view.run.path), what=f"{code}: {fault}", lost="what it would have found")
+            problem = Problem(path=str(view.run.path), what=f"{code}: {fault}", lost="the findings of this detector")
             answers[code] = _Answer(code, why_not=fault, problem=problem)
     return answers
 
 
+def _well_formed(finding: Finding) -> Finding:
+    """The finding of a plugin. TypeError or ValueError if nothing can be done with it."""
+    if not isinstance(finding, Finding):
+        raise TypeError(f"{finding!r} is not a Finding")
+    if finding.severity not in SEVERITIES:
+        raise ValueError(f"unknown severity {finding.severity!r}; the severities are {', '.join(SEVERITIES)}")
+    return finding
+
+
 def _gravest_first(finding: Finding, run: Run) -> tuple[Any, ...]:
-    """At the same step the loss comes before its gradient norm: it is what people know and what a replay compares."""
+    """At the same step the loss comes before its gradient norm: people know it best, and a replay compares it."""
     of_the_loss = run.roles.get(finding.tag or "") == "loss"
     where = (finding.step is None, finding.step or 0, finding.code, not of_the_loss, finding.tag or "")
     return SEVERITIES.index(finding.severity), *where
 
 
 def verdict_of(view: View, findings: Iterable[Finding]) -> Verdict:
-    """By the gravest finding: an error is "failed", a warning "suspect".
+    """By the most severe finding: an error is "failed", a warning "suspect".
 
     Without either, a run is "healthy" if some quantity was logged at two steps or more, else "not-judged".
     """

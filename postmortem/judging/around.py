@@ -1,4 +1,4 @@
-"""What the main series did around the root finding: the few numbers and the small curve to look at first."""
+"""The main series around the root finding: values before and at its step, and a small curve of each."""
 
 from __future__ import annotations
 

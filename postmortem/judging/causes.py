@@ -1,4 +1,4 @@
-"""Asks every cause for its story, takes the first that fits, and puts the consequences under their root."""
+"""Asks each cause for a diagnosis, takes the first one, and assigns consequences to their root finding."""
 
 from __future__ import annotations
 
@@ -6,29 +6,31 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.core.errors import described
-from postmortem.core.model import Problem
+from postmortem.core.model import Diagnosis, Problem
 from postmortem.diagnoses import CAUSES
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.model import Finding
     from postmortem.core.view import View
 
 
 def diagnose(
     view: View, findings: tuple[Finding, ...]
 ) -> tuple[Diagnosis | None, tuple[Finding, ...], tuple[Problem, ...]]:
-    """The story of the run (None: no cause fits), the findings with `because_of` filled in, root first, and problems.
+    """The diagnosis of the run (None: no cause fits), the findings with `because_of` set, root first, and problems.
 
-    Causes are asked by priority, lowest number first. What a story names after its first finding is a
-    consequence of that one. A cause that raises is a problem, and the next one is asked.
+    Causes are asked by priority, lowest number first. The findings that a diagnosis names after its first one are
+    consequences of that one. A cause that raises becomes a problem, and the next one is asked.
     """
     problems: list[Problem] = []
     for cause in CAUSES:
         try:
             story = cause.diagnose(view, findings)
-        except Exception as error:  # noqa: BLE001 - a fault of one diagnosis costs its story, not the scan
+            if story is not None and not isinstance(story, Diagnosis):
+                raise TypeError(f"{story!r} is not a Diagnosis")
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a faulty diagnosis must not end the scan
             what = f"{cause.name}: the diagnosis failed: {described(error)}"
-            problems.append(Problem(path=str(view.run.path), what=what, lost="what it would have said"))
+            problems.append(Problem(path=str(view.run.path), what=what, lost="this diagnosis"))
             continue
         if story is not None:
             return story, _under_root(findings, story), tuple(problems)

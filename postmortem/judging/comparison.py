@@ -1,4 +1,4 @@
-"""Two runs side by side: the first step at which they part, and what differs between them.
+"""Two runs side by side: the first step at which they differ, and what else differs between them.
 
 Two runs part *exactly* at the first common step at which a logged value differs, and *beyond noise* at the first
 step from which on the difference exceeds five times the step-to-step noise of the baseline for three points in a
@@ -26,12 +26,12 @@ NOISE_FACTOR = 5.0
 LASTING_POINTS = 3
 _MACHINE = ("throughput", "step_time", "data_time", "memory")
 _OUTCOMES = ("facts/run_id", "facts/exit_code", "facts/plan/done")
-"""What a run is called and how far it came is no setting of it."""
+"""The name of a run and its last step are not settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parting:
-    """Where one quantity of two runs parts; None where it does not within the common steps."""
+    """The step at which one metric of two runs first differs; None if it does not within the common steps."""
 
     tag: str
     other_tag: str
@@ -57,7 +57,7 @@ class Comparison:
 
     @property
     def first(self) -> Parting | None:
-        """The training quantity that parts first; schedules count, speeds and memory of the machine do not."""
+        """The training metric that differs first; schedules count, speeds and memory of the machine do not."""
         parted = [p for p in self.partings if p.exact_step is not None and p.role not in _MACHINE]
         return min(parted, key=lambda p: (p.exact_step or 0, p.role is None, p.tag), default=None)
 

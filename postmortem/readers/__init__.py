@@ -23,7 +23,7 @@ Content = Literal["history", "events", "table", "snapshot", "output"]
 - ``events``: one of many files that a process adds to its folder, which together are one stream;
 - ``table``: rows of numbers; several tables with names of their own in one folder are several runs;
 - ``snapshot``: all numbers up to a checkpoint; of several in a run only the newest is read;
-- ``output``: what a program printed; it joins the run whose numbers lie beside it.
+- ``output``: what a program printed; it joins the run whose numbers are in the same folder.
 """
 
 
@@ -49,18 +49,23 @@ class Reader(Protocol):
 
     @staticmethod
     def read(path: Path) -> Reading:
-        """Reads the whole file. OSError where it cannot be opened; everything else becomes a Problem."""
+        """Reads the whole file. OSError if it cannot be opened; everything else becomes a Problem."""
 
     @staticmethod
     def home(path: Path) -> Path | None:
-        """The folder of the run that `path` belongs to; None where that is decided by what lies beside it.
+        """The folder of the run that `path` belongs to; None if that is decided by the other files of the folder.
 
         Files with the same home are one run, which is named after that folder.
         """
         return None
 
 
+def content_of(reader: type[Reader]) -> Content:
+    """What the files of `reader` hold; the default where it does not say so."""
+    return getattr(reader, "content", Reader.content)
+
+
 READERS: Registry[type[Reader]] = Registry(
-    "postmortem.readers", key=lambda r: f"{r.priority:03d} {r.kind}", noun="reader"
+    "postmortem.readers", key=lambda r: r.kind, order=lambda r: r.priority, noun="reader"
 )
 reader = READERS.register

@@ -90,10 +90,10 @@ class Attempts:
             attempts.append(self.attempt(runner, account, first, final=i == len(firsts) - 1))
             if attempts[-1].fidelity.exact == attempts[-1].fidelity.compared > 0:
                 break
-        best = max(attempts, key=_trust)
+        best = max(attempts, key=_match)
         if not best.fidelity.ok and best.fidelity.compared:
             other = self.with_recipe_rate(best)
-            best = other if other is not None and _trust(other) > _trust(best) else best
+            best = other if other is not None and _match(other) > _match(best) else best
         if len(firsts) > 1 and best.fidelity.ok:
             numbering = f"{best.first} (the numbering that matches the log)"
             best.account.fitted.append(f"first step after the checkpoint: {numbering}")
@@ -240,7 +240,7 @@ class Attempts:
 _ABANDONED = "abandoned: the replayed losses do not match the log"
 
 
-def _trust(attempt: Attempt) -> tuple[bool, bool, float, float]:
+def _match(attempt: Attempt) -> tuple[bool, bool, float, float]:
     """Sort key of attempts: one that matches the log is better than one that could not be compared, and that is better
     than one that differs."""
     f = attempt.fidelity

@@ -25,7 +25,7 @@ from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
 from postmortem.replay.roll.start import choose_checkpoint, known_checkpoints
 from postmortem.replay.step.process_state import preserved
-from postmortem.replay.verdict import Verdict
+from postmortem.replay.verdict import ReplayVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,11 +74,9 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
         made = Attempts(found, path, where, view, aim, dict(config), trust, progress)
         attempt = made.best_attempt()
-        with (
-            open(os.devnull, "w") as nowhere,
-            contextlib.redirect_stdout(nowhere),
-        ):  # the output of the step has been shown once
-            culprit, judged = Verdict(made, fix=fix).of(attempt)
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            # the output of the step has been shown once
+            culprit, judged = ReplayVerdict(made, fix=fix).of(attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),

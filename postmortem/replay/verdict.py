@@ -24,7 +24,7 @@ Judged = tuple[Culprit, bool]
 """A culprit, and whether the run could be judged at all."""
 
 
-class Verdict:
+class ReplayVerdict:
     """Judges an attempt of `attempts`. fix: whether fixes are tried."""
 
     def __init__(self, attempts: Attempts, *, fix: bool) -> None:

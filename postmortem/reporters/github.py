@@ -1,7 +1,7 @@
 """Workflow commands of GitHub Actions: one annotation per root finding, at the log line that shows it.
 
 Format and escapes: https://docs.github.com/actions/reference/workflow-commands-for-github-actions
-GitHub shows ten errors and ten warnings of a step, so consequences are left out and the worst run comes first.
+GitHub shows at most ten errors and ten warnings per step: consequences are left out, and the worst run comes first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def render(report: Report, options: RenderOptions) -> str:
 def _annotations(report: Report) -> Iterator[str]:
     for run in worst_first(report):
         if run.verdict == "not-judged":
-            message = f"{clean(run.name)} could not be judged: {why_not_judged(run)}"
+            message = f"{clean(run.name)} was not judged: {why_not_judged(run)}"
             yield _command("warning", run.path, None, "not judged", message)
         for fold in folded(run):
             file, line = location(run, fold.first)

@@ -1,4 +1,4 @@
-"""One self-contained page with inline SVG curves: no scripts, nothing to load, for light and dark colour schemes."""
+"""One self-contained page with inline SVG curves: no scripts, no external files, light and dark colour schemes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def render(report: Report, options: RenderOptions) -> str:
 
 
 def fragment(what: Report | RunReport | Finding) -> str:
-    """A piece of HTML without scripts, as notebooks show it."""
+    """An HTML fragment without scripts, for notebooks."""
     if isinstance(what, Report):
         body = _report(what)
     elif isinstance(what, RunReport):
@@ -142,19 +142,19 @@ def _run(run: RunReport, head: str = "") -> str:
     parts.append(_values(run.around))
     parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
     if diagnosis:
-        parts.append(_items("For", [_e(text) for text in diagnosis.evidence_for]))
-        parts.append(_items("Against", [_e(text) for text in diagnosis.evidence_against]))
-        parts.append(_items("Wrong if", [_e(text) for text in diagnosis.disprove]))
+        parts.append(_items("Evidence for", [_e(text) for text in diagnosis.evidence_for]))
+        parts.append(_items("Evidence against", [_e(text) for text in diagnosis.evidence_against]))
+        parts.append(_items("Would disprove it", [_e(text) for text in diagnosis.disprove]))
         parts.append(_last_good(run, diagnosis))
         parts.append(_items("Next", [_action(a) for a in diagnosis.next]))
     parts.append(_items("Log", [_event(e, run) for e in notable_events(run)]))
     parts.append(_items("Damage", [_e(problem_line(p, run)) for p in run.problems]))
     rest = _items("Not checked", [_e(reason) for reason in unchecked(run)])
     rest += _items("Notes", [_e(n) for n in run.notes])
-    finite = {None: "", True: ": finite", False: ": not finite"}
+    finite = {None: "", True: ": finite", False: ": non-finite"}
     rest += _items("Checkpoints", [f"<code>{_e(c.path)}</code>{finite[c.finite]}" for c in run.checkpoints])
     if rest:
-        parts.append(f"<details><summary>What was not checked, notes, checkpoints</summary>{rest}</details>")
+        parts.append(f"<details><summary>Not checked, notes, checkpoints</summary>{rest}</details>")
     return "\n".join(p for p in parts if p)
 
 
@@ -177,7 +177,7 @@ def _values(around: Sequence[Around]) -> str:
         f"<td>{curve(a)}</td></tr>\n"
         for a in around
     )
-    return f"<table><tr><th></th><th>before</th><th>at onset</th><th>course</th></tr>\n{rows}</table>"
+    return f"<table><tr><th></th><th>before</th><th>at onset</th><th>curve</th></tr>\n{rows}</table>"
 
 
 def _step(step: int | None) -> str:
@@ -188,7 +188,7 @@ def _fold(fold: Fold, summary: str) -> str:
     members = ""
     if len(fold.members) > 1:
         messages = _list([_e(f.message, 600) for f in fold.members])
-        members = f"<details><summary>each of the {len(fold.members)}</summary>{messages}</details>"
+        members = f"<details><summary>all {len(fold.members)}</summary>{messages}</details>"
     elif fold.first.evidence:
         members = f"<details><summary>evidence</summary>{_evidence(fold.first)}</details>"
     consequences = _list([_fold(c, summary) for c in fold.consequences])
@@ -210,7 +210,7 @@ def _finding(finding: Finding) -> str:
         ("rank", finding.rank),
         ("step", finding.step),
         ("to step", finding.end_step),
-        ("because of", finding.because_of),
+        ("consequence of", finding.because_of),
     ]
     rows = "".join(
         f"<tr><td>{name}</td><td><code>{_e(value)}</code></td></tr>" for name, value in facts if value is not None

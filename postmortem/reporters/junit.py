@@ -1,6 +1,6 @@
 """JUnit XML: each run is a test case, so that CI servers list the failed ones.
 
-The dialect is the one that Jenkins, GitLab and pytest agree on: testsuites, testsuite, testcase with failure or
+The dialect that Jenkins, GitLab and pytest have in common: testsuites, testsuite, testcase with failure or
 error (https://github.com/testmoapp/junitxml).
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @reporter("junit")
 def render(report: Report, options: RenderOptions) -> str:
-    """JUnit XML for CI: a test case per run; failed runs fail, runs that could not be judged are errors."""
+    """JUnit XML for CI: a test case per run; failed runs fail, runs that were not judged are errors."""
     cases = [_case(run, report.options.get("fail_on")) for run in worst_first(report)]
     cases += [_unread(clean(p.path), problem_line(p)) for p in report.problems]
     totals = {"name": "postmortem", "tests": str(len(cases))}

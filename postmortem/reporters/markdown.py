@@ -1,4 +1,4 @@
-"""Markdown to paste into an issue or a chat: the triage of many runs, and the story of those that are not healthy."""
+"""Markdown to paste into an issue or a chat: the triage of many runs, and a report of each unhealthy run."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from postmortem.core.report import Report, RunReport
     from postmortem.reporters.shared.outline import Group
 
-_STORIES = 10  # runs told in full: an issue holds 65,536 characters
+_STORIES = 10  # runs with a full report: a GitHub issue has at most 65,536 characters
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 _SPECIAL = re.compile(r"[\\`*{}\[\]<>|~$&]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^(?:[#+-]|\d+[.)])")
 
 
 @reporter("markdown")
 def render(report: Report, options: RenderOptions) -> str:
-    """Markdown to paste into an issue: a triage table, then the story of each run that is not healthy."""
+    """Markdown to paste into an issue: a triage table, then the report of each run that is not healthy."""
     lines: list[str] = []
     stories = [run for run in worst_first(report) if run.verdict != "healthy" or len(report.runs) == 1]
     if len(report.runs) != 1:
@@ -57,7 +57,7 @@ def render(report: Report, options: RenderOptions) -> str:
 
 
 def prose(text: object, limit: int = 1500) -> str:
-    """`text` escaped, so that nothing in it formats the page, makes a tag or mentions a person."""
+    """`text` escaped, so that it cannot format the page, create a tag or mention a person."""
     return _SPECIAL.sub(_escaped, clean(text, limit)).replace("@", "@<!-- -->")
 
 
@@ -75,7 +75,7 @@ def code(text: object, limit: int = 300) -> str:
 
 
 def _cell(markdown: str) -> str:
-    """The cell of a table, where a bar ends the cell even inside a code span."""
+    """A table cell, in which a bar ends the cell even inside a code span."""
     return re.sub(r"(?<!\\)\|", r"\\|", markdown)
 
 
@@ -109,12 +109,12 @@ def _run(run: RunReport) -> list[str]:
             (code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr"))
             for a in run.around
         ]
-        lines += ["", *_table(("", "before", "at onset", "course"), rows)]
+        lines += ["", *_table(("", "before", "at onset", "curve"), rows)]
     lines += _findings(run)
     if diagnosis:
-        lines += _list("For", diagnosis.evidence_for)
-        lines += _list("Against", diagnosis.evidence_against)
-        lines += _list("Wrong if", diagnosis.disprove)
+        lines += _list("Evidence for", diagnosis.evidence_for)
+        lines += _list("Evidence against", diagnosis.evidence_against)
+        lines += _list("Would disprove it", diagnosis.disprove)
         lines += _last_good(run, diagnosis)
         lines += _next(diagnosis.next)
     lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in notable_events(run)[:8]])

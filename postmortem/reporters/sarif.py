@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LEVEL = {"error": "error", "warning": "warning", "info": "note"}
 _NO_BYTES = re.compile("[\\ud800-\\udc7f\\udd00-\\udfff]")
-"""Surrogates that stand for no byte of a file name."""
+"""Surrogates that do not represent a byte of a file name."""
 
 
 @reporter("sarif")

@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
 _VERDICT_STYLE = {"failed": "bold red", "suspect": "bold yellow", "not-judged": "bold magenta", "healthy": "bold green"}
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
-_LABEL = 11  # columns of the labels on the left
-_NARROWEST = 50  # columns; below this a table of values fits no more
+_LABEL = 12  # columns of the labels on the left
+_NARROWEST = 50  # columns; below this a table of values does not fit
 _BRIEF = 4  # lines of one kind without --verbose
-_DETAILED_GROUPS = 16  # most causes for which a triage page shows each summary and next step
+_DETAILED_GROUPS = 16  # a triage page with more causes shows no summaries and next steps
 
 
 @reporter("text")
 def render(report: Report, options: RenderOptions) -> str:
-    """Text for people: the story of one run, or a triage page of many, worst first."""
+    """Text for people: the report of one run, or a triage page of many, worst first."""
     page = _Page(options)
     if len(report.runs) == 1:
         _run(page, report.runs[0])
@@ -74,7 +74,7 @@ def render(report: Report, options: RenderOptions) -> str:
 
 
 class _Page:
-    """Lines of a fixed width: a label on the left, wrapped words beside it."""
+    """Lines of a fixed width: a label on the left, wrapped words to its right."""
 
     def __init__(self, options: RenderOptions) -> None:
         self.verbose = options.verbose
@@ -98,7 +98,10 @@ class _Page:
     def add(
         self, label: str, *words: Words, mark: Words = "", style: str = "dim", wrap: bool = True, lines: int = 0
     ) -> None:
-        """`words` beside `label`, wrapped after `mark` (a bullet or an indent); at most `lines` of them where given."""
+        """Prints `words` to the right of `label`, wrapped after `mark` (a bullet or an indent).
+
+        `lines` limits the number of lines; 0 means no limit.
+        """
         head = Text.assemble((label, style), " " * max(_LABEL - cell_len(label), 1), mark)
         margin = head.cell_len
         content = Text.assemble(*words)
@@ -146,7 +149,7 @@ def _run(page: _Page, run: RunReport) -> None:
     if diagnosis:
         _bullets(page, "for", [clean(text, 800) for text in diagnosis.evidence_for])
         _bullets(page, "against", [clean(text, 800) for text in diagnosis.evidence_against], most=2)
-        _bullets(page, "wrong if", [clean(text, 800) for text in diagnosis.disprove], most=2)
+        _bullets(page, "unless", [clean(text, 800) for text in diagnosis.disprove], most=2)
         _last_good(page, run)
         _next(page, diagnosis.next)
     elif bad and folds:
@@ -163,7 +166,7 @@ def _verdict(run: RunReport) -> str:
 
 
 def _values(page: _Page, around: Sequence[Around]) -> None:
-    """A small table: each series before and at the onset, and its course."""
+    """A small table: each series before and at the onset, and its curve."""
     if not around:
         return
     steps = {(a.before_step, a.at_step) for a in around}
@@ -172,8 +175,8 @@ def _values(page: _Page, around: Sequence[Around]) -> None:
     rows = [(_short(clean(a.tag), min(30, page.width - 42)), number(a.before), at_onset(a)) for a in around]
     name, left, right = (max(cell_len(row[k]) for row in [heads, *rows]) for k in range(3))
     room = min(40, page.width - _LABEL - name - left - right - 6)
-    course = "  course" if room >= 8 else ""
-    page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}{course}", "dim"), wrap=False)
+    heading = "  curve" if room >= 8 else ""
+    page.add("values", (f"{'':{name}}  {heads[1]:>{left}}  {heads[2]:>{right}}{heading}", "dim"), wrap=False)
     for (tag, was, became), a in zip(rows, around, strict=True):
         style = "bold red" if became in ("nan", "inf", "-inf") else "bold"
         start = f"{tag}{' ' * (name - cell_len(tag))}  {was:>{left}}  "
@@ -181,7 +184,7 @@ def _values(page: _Page, around: Sequence[Around]) -> None:
 
 
 def _spark(around: Around, width: int) -> list[Words]:
-    """The course of a series, non-finite values in red; empty without a course or without room."""
+    """The curve of a series, non-finite values in red; empty without a curve or without room."""
     if width < 8 or len(around.curve) < 3:
         return []
     marks = sparkline(around.curve, width, linear=around.role == "lr")
@@ -190,7 +193,7 @@ def _spark(around: Around, width: int) -> list[Words]:
 
 
 def _short(text: str, width: int) -> str:
-    """The end of a long name: the end tells tags of one family apart."""
+    """The end of a long name: tags of one family differ at the end."""
     while cell_len(text) > max(width, 1):
         text = "…" + text[2:]
     return text
@@ -220,13 +223,13 @@ def _last_good(page: _Page, run: RunReport) -> None:
     good = run.diagnosis
     if good is None or (good.last_good_step is None and good.last_good_checkpoint is None):
         return
-    step = "no step" if good.last_good_step is None else f"step {good.last_good_step}"
+    step = "step unknown" if good.last_good_step is None else f"step {good.last_good_step}"
     saved = f"checkpoint {clean(good.last_good_checkpoint)}" if good.last_good_checkpoint else no_checkpoint(run)
     page.add("last good", (step, "bold green"), ", ", saved)
 
 
 def _next(page: _Page, actions: Sequence[str]) -> None:
-    """What to do. A command stands on a line of its own, never broken, so that it can be copied."""
+    """What to do. A command is on its own line and is not wrapped, so that it can be copied."""
     label = "next"
     for action in actions:
         words, commands = with_commands(action)
@@ -254,12 +257,12 @@ def _events(page: _Page, run: RunReport) -> None:
 
 
 def _not_checked(page: _Page, run: RunReport) -> None:
-    """Checks that could not be made, by reason."""
+    """Checks that were not done, by reason."""
     reasons = unchecked(run)
     if page.verbose:
-        _bullets(page, "unchecked", reasons)
+        _bullets(page, "not checked", reasons)
     elif reasons:
-        page.add("unchecked", (f"{count(len(run.not_checked), 'check')}: {'; '.join(reasons)}", "dim"), lines=2)
+        page.add("not checked", (f"{count(len(run.not_checked), 'check')}: {'; '.join(reasons)}", "dim"), lines=2)
 
 
 # --- many runs
@@ -281,11 +284,11 @@ def _triage(page: _Page, report: Report) -> None:
         page.add("damage", problems, *_names(page, damaged), style="magenta")
     if any(g.verdict != "healthy" for g in groups):
         page.blank()
-        page.add("", ("`postmortem scan PATH` tells the whole story of one run, --verbose that of all.", "dim"))
+        page.add("", ("`postmortem scan PATH` of one run shows its full report, --verbose those of all runs.", "dim"))
 
 
 def _group(page: _Page, group: Group, detailed: bool) -> None:
-    """Runs with one cause: the cause, how many, which; in a short page also the story and what to do next."""
+    """Runs with one cause: the cause, their number and names; on a short page also the summary and what to do next."""
     runs, style = group.runs, _VERDICT_STYLE[group.verdict]
     verdict, runs_counted = _verdict(runs[0]), count(len(runs), "run")
     if group.verdict == "healthy":
@@ -317,7 +320,7 @@ def _group_story(page: _Page, runs: Sequence[RunReport]) -> None:
 
 
 def _repeats_log(run: RunReport) -> bool:
-    """True if the summary only repeats the log line of the headline; one that begins with a reason does not."""
+    """True if the summary only repeats the log line of the headline; a summary that begins with a reason does not."""
     folds, diagnosis = folded(run), run.diagnosis
     event = seen_in_log(run, folds[0].first) if folds else None
     if event is None or diagnosis is None:
@@ -335,7 +338,7 @@ def _codes(group: Group) -> str:
 
 
 def _member(page: _Page, run: RunReport, *, alone: bool) -> None:
-    """One run of a small group: its name, what happened where, the value before and at it; one line if not alone."""
+    """One run of a small group: its name, what happened where, values around the onset; one line if not alone."""
     folds = folded(run)
     change: list[Words] = []
     if run.around and folds and folds[0].first.tag is not None:

@@ -16,6 +16,7 @@ from postmortem.core.points import Points
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.core.run import Run, Stream, segments
+from postmortem.readers import content_of
 from postmortem.runs.config import config_of_run
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ _STILL_RUNNING_SECONDS = (150.0, 300.0)
 """Silence of a training that still runs: TensorBoard's writers buffer up to 120 s; who logs rarely gets the second."""
 _STILL_RUNNING_ROWS = 20
 _NEWEST = 100_000
-"""Points whose times tell how often a stream logs, and when it did last."""
+"""Number of points whose times show how often a stream logs, and when it did last."""
 _NO_STEPS = ("epoch", "row")
 _COARSER = "numbers without a step that another source has with a step"
 
@@ -54,10 +55,11 @@ def read_run(
     """
     parts, copies = _without_copies(files.parts)
     readings = [(part, _read(part)) for part in parts]
-    contents = [reading for _, reading in readings]
-    _place_events_of_texts_without_numbers(contents)
-    _drop_prints_without_steps(contents)
-    _move_failures_to_last_step(contents)
+    outputs = [reading for part, reading in readings if content_of(part.reader) == "output"]
+    others = [reading for part, reading in readings if content_of(part.reader) != "output"]
+    _place_events_of_outputs_without_numbers(outputs, others)
+    _drop_prints_without_steps(outputs, others)
+    _move_failures_to_last_step(outputs, others)
     events: list[Event] = []
     problems: list[Problem] = []
     config: dict[str, Any] = {}
@@ -95,14 +97,14 @@ def read_run(
 def _without_copies(parts: list[Part]) -> tuple[list[Part], list[str]]:
     """The files that are no byte-identical copy (a backup, a second download) of another, and a note on each copy.
 
-    Texts are all kept: ranks may print the same.
+    Outputs are all kept: ranks may print the same.
     """
     kept: list[Part] = []
     notes = []
     by_size: dict[object, list[Part]] = defaultdict(list)
     for part in parts:
         similar = by_size[part.reader, part.path.parent, part.prefix, part.rank, _size(part.path)]
-        compared = [] if part.reader.kind == "text" else similar
+        compared = [] if content_of(part.reader) == "output" else similar
         original = next((other for other in compared if _same_bytes(other.path, part.path)), None)
         if original is None:
             similar.append(part)
@@ -130,10 +132,10 @@ def _read(part: Part) -> Reading:
     try:
         reading = part.reader.read(part.path)
         if not isinstance(reading, Reading):
-            raise TypeError(f"read returned {type(reading).__name__}, not a Reading")
+            raise TypeError(f"{reading!r} is not a Reading")
     except OSError as error:
         return _unread(part, f"cannot be read: {error.strerror or error}")
-    except Exception as error:  # noqa: BLE001 - a fault of a reader costs its file, not the scan
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a fault of a reader costs its file, not the scan
         return _unread(part, f"the {part.reader.kind} reader failed: {described(error)}")
     points = reading.points
     if part.prefix:
@@ -149,28 +151,31 @@ def _unread(part: Part, what: str) -> Reading:
     return Reading(source=part.reader.kind, path=str(part.path), problems=[problem])
 
 
-def _place_events_of_texts_without_numbers(readings: list[Reading]) -> None:
-    """Gives the events of a text without any numbers (an ``.err``) the steps of the numbers beside it.
+def _place_events_of_outputs_without_numbers(outputs: list[Reading], others: list[Reading]) -> None:
+    """Gives the events of an output without any numbers (an ``.err``) the steps of the numbers in the same folder.
 
-    That is the last step before their time, where both are texts and so share a clock; else an error gets the last
+    That is the last step before their time, where both are outputs and so share a clock; else an error gets the last
     step of the run, and other events get none.
     """
-    known = [r for r in readings if len(r.points) and r.step_axis != "row"]
-    texts = [r for r in readings if r.source == "text" and not len(r.points)]
-    without = [r for r in texts if any(e.step is None for e in r.events)]
+    without = [r for r in outputs if not len(r.points) and any(e.step is None for e in r.events)]
+    prints = [r.points for r in outputs if _has_steps(r)]
+    known = prints or [r.points for r in others if _has_steps(r)]
     if not known or not without:
         return
-    prints = [r.points for r in known if r.source == "text"]
     wall = np.concatenate([np.empty(0), *(points.wall_time for points in prints)])
     step = np.concatenate([np.empty(0, np.int64), *(points.step for points in prints)])
     order = np.flatnonzero(~np.isnan(wall))
     order = order[np.argsort(wall[order], kind="stable")]
-    last = int((prints or [known[0].points])[-1].step[-1])
+    last = int((prints[-1] if prints else known[0]).step[-1])
     wall, step = wall[order], step[order]
     for reading in without:
         reading.events = [
             replace(e, step=_step_of(e, wall, step, last)) if e.step is None else e for e in reading.events
         ]
+
+
+def _has_steps(reading: Reading) -> bool:
+    return len(reading.points) > 0 and reading.step_axis != "row"
 
 
 def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], last: int) -> int | None:
@@ -181,17 +186,16 @@ def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], l
     return int(step[before - 1]) if before else None
 
 
-def _drop_prints_without_steps(readings: list[Reading]) -> None:
-    """Drops the numbers that a text printed without a step where another source of the run has them with one.
+def _drop_prints_without_steps(outputs: list[Reading], others: list[Reading]) -> None:
+    """Drops the numbers that an output has without a step where another source of the run has them with one.
 
     Such are the last values of a progress bar, or the mean of each epoch: with epochs or lines in place of steps,
     they would be at steps where they did not occur.
     """
-    numbers = [r for r in readings if r.source != "text" and r.step_axis not in _NO_STEPS]
-    with_steps = {_quantity(tag) for r in numbers for tag in r.points.tags}
-    for reading in readings:
+    with_steps = {_quantity(tag) for r in others if r.step_axis not in _NO_STEPS for tag in r.points.tags}
+    for reading in outputs:
         points = reading.points
-        if with_steps and reading.source == "text" and reading.step_axis in _NO_STEPS and len(points):
+        if with_steps and reading.step_axis in _NO_STEPS and len(points):
             reading.events = [replace(event, step=None) for event in reading.events]
             stays = np.array([_quantity(tag) not in with_steps for tag in points.tags])[points.code]
             if not stays.all():
@@ -199,18 +203,21 @@ def _drop_prints_without_steps(readings: list[Reading]) -> None:
                 reading.skipped[_COARSER] = reading.skipped.get(_COARSER, 0) + int((~stays).sum())
 
 
-def _move_failures_to_last_step(readings: list[Reading]) -> None:
-    """Moves a failure after the last step that its text printed to the last step that another source has.
+def _move_failures_to_last_step(outputs: list[Reading], others: list[Reading]) -> None:
+    """Moves a failure after the last step that its output printed to the last step that another source has.
 
-    Only within the interval at which the text prints: beyond it the other source may be of another attempt.
+    Only within the interval at which the output prints: beyond it the other source may be of another attempt.
     """
-    with_steps = [r for r in readings if r.step_axis not in _NO_STEPS and len(r.points)]
-    reached = max((int(r.points.step.max()) for r in with_steps if r.source != "text"), default=None)
+
+    def last_step(r: Reading) -> int | None:
+        return int(r.points.step.max()) if r.step_axis not in _NO_STEPS and len(r.points) else None
+
+    reached = max((last for r in others if (last := last_step(r)) is not None), default=None)
     if reached is None:
         return
-    for reading in with_steps:
-        last = int(reading.points.step.max())
-        if reading.source != "text" or last >= reached:
+    for reading in outputs:
+        last = last_step(reading)
+        if last is None or last >= reached:
             continue
         printed = np.unique(reading.points.step)
         if len(printed) > 1 and reached <= last + float(np.median(np.diff(printed))):
@@ -231,7 +238,7 @@ def _selected(points: Points, rows: NDArray[np.bool_]) -> Points:
 
 
 def _console_events(reading: Reading, console: list[tuple[str, str]]) -> list[Event]:
-    """The failures in the console output that a W&B run carries; sets how the reading ended, where it tells more."""
+    """The failures in the console output that a W&B run carries; sets how the reading ended, if it shows more."""
     from postmortem.readers.text.failures import find_events
 
     text = "".join(chunk for _, chunk in console)

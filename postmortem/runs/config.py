@@ -1,4 +1,4 @@
-"""The configuration of a run: what its logs say, and the settings file that the training saved beside them.
+"""The configuration of a run: what its logs contain, and the settings file that the training saved next to them.
 
 This is the only place that looks for such a file; a scan and a replay use the same answer (`Run.config`).
 """
@@ -35,8 +35,10 @@ NAMES = (
 """Names of settings files, relative to a folder of the run; the first that holds settings counts."""
 MOST_BYTES = 1 << 20
 MOST_VALUES = 100_000
-"""Values of a YAML file with its aliases written out: a few lines of nested aliases stand for billions."""
+"""Values of a YAML file with its aliases written out: a few lines of nested aliases can expand to billions."""
 MOST_LEVELS = 50
+MOST_BITS = 4096
+"""Of a whole number: Python refuses to print one with more than 4300 digits. A longer one stays text."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -54,9 +56,9 @@ def config_of_run(
     shared: Collection[Path],
     problems: list[Problem],
 ) -> dict[str, Any]:
-    """The configuration of a run: what its logs say (`logged`), overridden by the settings file beside them.
+    """The configuration of a run: what its logs contain (`logged`), overridden by the settings file next to them.
 
-    The file is looked for in the folder of the run, in those of its logs, and in the folders above them up to one
+    The file is searched for in the folder of the run, in those of its logs, and in the folders above them up to one
     of `roots`, as long as these are not `shared` with other runs. What cannot be understood is added to `problems`.
     """
     own = files.path if files.path.is_dir() else files.path.parent
@@ -73,7 +75,7 @@ def config_for_replay(run: Run | None, target: Path, problems: list[Problem]) ->
 
 
 def find_config(folders: Iterable[Path], problems: list[Problem]) -> dict[str, Any]:
-    """The settings of the first file in `folders` that has one of `NAMES` and holds any; {} where there is none."""
+    """The settings of the first file in `folders` that has one of `NAMES` and holds any; {} if there is none."""
     for path in (folder / name for folder in dict.fromkeys(folders) for name in NAMES):
         if found := _settings_in(path, problems):
             return found
@@ -88,7 +90,7 @@ def _settings_in(path: Path, problems: list[Problem]) -> dict[str, Any]:
     if not stat.S_ISREG(status.st_mode):
         return {}
     try:
-        if status.st_size >= MOST_BYTES:
+        if status.st_size > MOST_BYTES:
             raise _NotUnderstood(f"is not read as a configuration: {status.st_size} bytes, more than {MOST_BYTES}")
         found, left_out = (_from_json if path.suffix == ".json" else _from_yaml)(path.read_bytes())
         if found is not None and not isinstance(found, dict):
@@ -110,9 +112,16 @@ def _listed(names: list[str]) -> str:
 
 def _from_json(data: bytes) -> tuple[Any, list[str]]:
     try:
-        return json.loads(data.decode("utf-8")), []
+        found = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise _NotUnderstood(f"is not JSON: {error}") from error
+    level = [found]
+    for _ in range(MOST_LEVELS + 1):
+        containers = (held for held in level if isinstance(held, (dict, list)))
+        level = [inner for held in containers for inner in (held.values() if isinstance(held, dict) else held)]
+    if level:
+        raise _NotUnderstood(f"is not read as a configuration: nested more than {MOST_LEVELS} levels deep")
+    return found, []
 
 
 def _from_yaml(data: bytes) -> tuple[Any, list[str]]:
@@ -141,7 +150,7 @@ def _check_size(data: bytes) -> None:
 
 
 def _without_wandb_wrapping(config: Any) -> Any:
-    """W&B's config.yaml holds ``{value: …, desc: …}`` for each key, and keys of its own."""
+    """W&B's config.yaml holds ``{value: …, desc: …}`` for each key, and its own keys."""
     if not isinstance(config, dict) or not ({"_wandb", "wandb_version"} & config.keys()):
         return config
     own = {key: value for key, value in config.items() if key not in ("_wandb", "wandb_version")}
@@ -190,9 +199,10 @@ class _PlainYaml:
         if node.tag not in _SCALARS:
             raise _NoPlainData
         try:
-            return self.constructor.construct_object(node)
-        except (ValueError, KeyError) as error:  # an explicit tag: !!int x, !!bool x
+            found = self.constructor.construct_object(node)
+        except (ValueError, LookupError) as error:  # an explicit tag: !!int x, !!bool x, !!int ""
             raise _NoPlainData from error
+        return node.value if isinstance(found, int) and found.bit_length() > MOST_BITS else found
 
     def _mapping(self, node: Any, where: tuple[str, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {}

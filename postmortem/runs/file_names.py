@@ -31,7 +31,7 @@ def run_key(path: Path, *, table: bool = False) -> str:
 
 
 def rank_in_name(path: Path) -> int:
-    """The rank that a file name says, -1 where it says none."""
+    """The rank in a file name, -1 if there is none."""
     found = _RANK.search(path.stem)
     return int(found["rank"]) if found else -1
 

@@ -7,12 +7,12 @@ import re
 import stat
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.errors import NotFoundError
-from postmortem.core.registry import collected_faults
-from postmortem.readers import READERS, Reader
+from postmortem.readers import Reader, content_of
 from postmortem.runs.file_names import (
     event_writer,
     order_of_writing,
@@ -22,11 +22,10 @@ from postmortem.runs.file_names import (
     slurm_job,
     torchrun_rank,
 )
-from postmortem.runs.walk import WANDB_RUN, claim, files_below, kind_of
+from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
     from postmortem.core.model import Problem
     from postmortem.readers import Content
@@ -42,7 +41,7 @@ _FOLDERS_OF_LOGS = ("logs", "log", "slurm")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of a run: its reader, a prefix for its tags, its rank where the name tells, its stream."""
+    """One file of a run: its reader, a prefix for its tags, its rank if the name shows it, its stream."""
 
     path: Path
     reader: type[Reader]
@@ -62,9 +61,9 @@ class RunFiles:
 
 @dataclass(slots=True)
 class ClaimedFile:
-    """A file that a reader claims, while its run is looked for.
+    """A file that a reader claims, while its run is searched for.
 
-    `home` is the folder of its run; `key` tells the runs of one folder apart, empty where there is one.
+    `home` is the folder of its run; `key` distinguishes the runs of one folder, empty if there is only one.
     """
 
     path: Path
@@ -79,11 +78,11 @@ class ClaimedFile:
     @property
     def content(self) -> Content:
         """What the file holds, as its reader says."""
-        return getattr(self.reader, "content", Reader.content)
+        return content_of(self.reader)
 
     @property
     def is_output(self) -> bool:
-        """Whether the file is what a program printed: it joins the run whose numbers lie beside it."""
+        """Whether the file is what a program printed: it joins the run whose numbers are in the same folder."""
         return self.content == "output"
 
     @property
@@ -98,9 +97,9 @@ class ClaimedFile:
 
 
 def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
-    """All runs below `paths` (files or folders), in order of their names, and what could not be looked into.
+    """All runs below `paths` (files or folders), in order of their names, and what could not be inspected.
 
-    NotFoundError where a path does not exist.
+    NotFoundError if a path does not exist.
     """
     runs: list[RunFiles] = []
     problems: list[Problem] = []
@@ -118,9 +117,9 @@ def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
             found = [RunFiles(root.name, root, [Part(root, reader, stream=str(root))])] if reader else []
         else:
             claimed = ((path, claim(path, problems)) for path in files_below(root, problems))
-            files = [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader]
-            with collected_faults(problems):
-                found = Grouping(root, files).runs()
+            found = Grouping(
+                root, [ClaimedFile(path, reader, path.parent) for path, reader in claimed if reader], problems
+            ).runs()
         for run in found:
             run.parts = [p for p in run.parts if p.path.resolve() not in seen]
             seen.update(p.path.resolve() for p in run.parts)
@@ -134,7 +133,7 @@ class Grouping:
     """Sorts the files that readers claim below `root` into runs.
 
     Each rule of `RULES` moves files to the home and key of their run, in this order: first by the path of each file
-    alone, then by what lies beside it, then by what lies above and below.
+    alone, then by the files of its folder, then by the folders above and below.
     """
 
     RULES = (
@@ -149,9 +148,10 @@ class Grouping:
         "join_the_only_run",
     )
 
-    def __init__(self, root: Path, files: list[ClaimedFile]) -> None:
+    def __init__(self, root: Path, files: list[ClaimedFile], problems: list[Problem]) -> None:
         self.root = root
         self.files = files
+        self.problems = problems
 
     def runs(self) -> list[RunFiles]:
         """The runs in order of their names, after all rules."""
@@ -172,7 +172,7 @@ class Grouping:
             folder = file.path.parent
             inside = (folder, *folder.parents)
             wandb_run = next((p for p in inside if p.parent.name == "wandb" and WANDB_RUN.fullmatch(p.name)), None)
-            home = wandb_run or _home(file)
+            home = wandb_run or self._home(file)
             if home is not None:
                 file.placed = True
                 self._move(file, home)
@@ -328,6 +328,13 @@ class Grouping:
                 for file in (*here, *below):
                     file.home, file.key = folder, ""
 
+    def _home(self, file: ClaimedFile) -> Path | None:
+        """The folder of the run that the reader names."""
+        ask = getattr(file.reader, "home", Reader.home)
+        return guarded(
+            file.reader, lambda: None if (home := ask(file.path)) is None else Path(home), file.path, self.problems
+        )
+
     def _move(self, file: ClaimedFile, home: Path) -> None:
         """What lies above the root was not asked for."""
         file.home = home if home.is_relative_to(self.root) else self.root
@@ -344,15 +351,6 @@ class Grouping:
         in_order = sorted(members, key=lambda f: (f.is_output, order_of_writing(f.path), str(f.path)))
         parts = [Part(f.path, f.reader, f.prefix, f.rank, _stream(f)) for f in in_order]
         return RunFiles(name, members[0].path if key and len(members) == 1 else home, parts)
-
-
-def _home(file: ClaimedFile) -> Path | None:
-    """The folder of the run, where the reader of the file names one."""
-    if not hasattr(file.reader, "home"):
-        return Reader.home(file.path)
-    lost = "the folder that the reader would name as the run"
-    home: Path | None = READERS.call(file.reader, "home", file.path, default=None, path=file.path, lost=lost)
-    return home
 
 
 def _stream(file: ClaimedFile) -> str:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`files` are the run's (None: no log found), `checkpoint` the path where it is a checkpoint itself.
+    """`files` are the run's (None: no log found), `checkpoint` the path if it is a checkpoint itself.
 
-    `folder` is where checkpoints and a recipe are looked for; `root` was searched for logs; `shared` are the folders
+    `folder` is where checkpoints and a recipe are searched for; `root` was searched for logs; `shared` are the folders
     in and above which several runs lie.
     """
 
@@ -35,8 +35,8 @@ class Target:
 def resolve(path: Path) -> Target:
     """The one run that `path` is, lies in or was saved by. Nothing is read but the beginnings of files.
 
-    The log of a checkpoint is looked for in its folder and the one above. NotFoundError where there is no such path,
-    UsageError where it holds several runs.
+    The log of a checkpoint is searched for in its folder and the one above. NotFoundError if there is no such path,
+    UsageError if it holds several runs.
     """
     if not path.exists():
         raise NotFoundError(f"no such run or checkpoint: {path}")

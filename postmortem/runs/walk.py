@@ -6,21 +6,24 @@ import os
 import re
 import stat
 from collections import deque
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from postmortem.checkpoints.find import is_checkpoint
+from postmortem.core.errors import described
 from postmortem.core.model import Problem
-from postmortem.core.registry import collected_faults
+from postmortem.core.registry import collected_faults, report_fault
 from postmortem.readers import READERS
 from postmortem.readers.shared.decode import leading_nuls
 from postmortem.readers.text.lines.blocks import looks_like_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from postmortem.readers import Reader
 
+Answer = TypeVar("Answer")
 HEAD = 4096
 _SKIPPED_FOLDERS = {
     *(".git", "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".ipynb_checkpoints"),
@@ -97,13 +100,27 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
-    lost = "the files that only this reader recognises"
-    with collected_faults(problems):
-        asked = ((r, READERS.call(r, "claims", path, head, default=False, path=path, lost=lost)) for r in READERS)
-        found = next((r for r, claims in asked if claims), None)
+    found = next((r for r in READERS if guarded(r, partial(_claims, r, path, head), path, problems)), None)
     if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
         problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
     return found
+
+
+def _claims(reader: type[Reader], path: Path, head: bytes) -> bool:
+    return reader.claims(path, head)
+
+
+def guarded(reader: type[Reader], ask: Callable[[], Answer], path: Path, problems: list[Problem]) -> Answer | None:
+    """What a reader answers about `path`; None if it raises, which becomes a Problem, once for each fault."""
+    try:
+        return ask()
+    except OSError:  # a fault of the file, which its reading reports
+        return None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a fault of one reader costs its files, not the scan
+        what = f"the {reader.kind} reader failed: {described(error)}"
+        with collected_faults(problems):
+            report_fault(Problem(path=str(path), what=what))
+        return None
 
 
 def _head(path: Path, *, explicit: bool) -> bytes:

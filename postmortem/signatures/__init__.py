@@ -276,7 +276,7 @@ def _how(signature: Signature) -> str:
     ]
     lines += [f"- `{pattern.pattern}`" for pattern in signature.patterns]
     if signature.unless is not None:
-        lines.append(f"- but not where `{signature.unless.pattern}` stands in it")
+        lines.append(f"- but not if it contains `{signature.unless.pattern}`")
     groups = sorted({name for pattern in (*signature.patterns, *signature.details) for name in pattern.groupindex})
     if groups:
         lines.append(f"\nFields: {', '.join(groups)}.")

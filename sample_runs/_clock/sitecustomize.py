@@ -1,4 +1,5 @@
-"""A clock that ticks by itself, so that the samples come out the same on every machine: every look at it takes 50 ms."""
+"""A clock that ticks by itself, so that the samples come out the same on every machine: every look at it takes 50
+ms."""
 
 import itertools
 import threading

@@ -13,10 +13,14 @@ def attention(model: nn.Module, x: torch.Tensor, length: int) -> torch.Tensor:
         RESERVED + scores > CAPACITY
     ):  # no GPU is needed to make this sample: the check and the words are the allocator's
         raise torch.OutOfMemoryError(
-            f"CUDA out of memory. Tried to allocate {scores / GIB:.2f} GiB. GPU 0 has a total capacity of {CAPACITY / GIB:.2f} GiB of which "
-            f"{(CAPACITY - RESERVED) / GIB:.2f} GiB is free. Including non-PyTorch memory, this process has {RESERVED / GIB:.2f} GiB memory in use. "
-            "Of the allocated memory 58.02 GiB is allocated by PyTorch, and 2.71 GiB is reserved by PyTorch but unallocated. If reserved but "
-            "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation "
+            f"CUDA out of memory. Tried to allocate {scores / GIB:.2f} GiB. GPU 0 has a total capacity of "
+            f"{CAPACITY / GIB:.2f} GiB of which "
+            f"{(CAPACITY - RESERVED) / GIB:.2f} GiB is free. Including non-PyTorch memory, this process has "
+            f"{RESERVED / GIB:.2f} GiB memory in use. "
+            "Of the allocated memory 58.02 GiB is allocated by PyTorch, and 2.71 GiB is reserved by PyTorch but "
+            "unallocated. If reserved but "
+            "unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid "
+            "fragmentation.  See documentation "
             "for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
         )
     return model(x)

@@ -1,6 +1,7 @@
 """Fit a linear probe on frozen features. The learning rate warms up past what they can take. Logged with W&B, offline.
 
-Plain gradient descent on a square error diverges where the learning rate exceeds 2 / (largest eigenvalue of the Hessian).
+Plain gradient descent on a square error diverges where the learning rate exceeds 2 / (largest eigenvalue of the
+Hessian).
 """
 
 import torch

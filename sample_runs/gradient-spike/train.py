@@ -1,4 +1,5 @@
-"""Regress house prices. One batch was never normalised: the gradient jumps for a step and the run recovers. Logged as CSV."""
+"""Regress house prices. One batch was never normalised: the gradient jumps for a step and the run recovers. Logged as
+CSV."""
 
 import csv
 

@@ -1,4 +1,5 @@
-"""A healthy run that looks suspicious: cosine learning rate with warm restarts, and the loss goes up at each of them."""
+"""A healthy run that looks suspicious: cosine learning rate with warm restarts, and the loss goes up at each of
+them."""
 
 import torch
 from torch import nn

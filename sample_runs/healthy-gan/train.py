@@ -1,4 +1,5 @@
-"""A healthy run that looks suspicious: a GAN on eight points of a ring. Its losses swing for ever and mean little. Logs JSON lines."""
+"""A healthy run that looks suspicious: a GAN on eight points of a ring. Its losses swing for ever and mean little. Logs
+JSON lines."""
 
 import json
 import math

@@ -1,4 +1,5 @@
-"""Learn a shuffled alphabet. Something outside kills the process in the middle, without a word. Prints what nanoGPT prints."""
+"""Learn a shuffled alphabet. Something outside kills the process in the middle, without a word. Prints what nanoGPT
+prints."""
 
 import signal
 import time

@@ -1,4 +1,5 @@
-"""Learn to add. The job is preempted after 170 steps and resumes from its last checkpoint, so steps 120 to 169 are done twice.
+"""Learn to add. The job is preempted after 170 steps and resumes from its last checkpoint, so steps 120 to 169 are done
+twice.
 
 python train.py [first step]
 """

@@ -13,6 +13,7 @@ import tracemalloc
 import types
 import warnings
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from safetensors.torch import save_file  # noqa: E402
 
 from postmortem.checkpoints.content import read_saved  # noqa: E402
 from postmortem.checkpoints.file_map import map_files, optimizer_count  # noqa: E402
-from postmortem.checkpoints.health import health  # noqa: E402
+from postmortem.checkpoints.health import health, inspect  # noqa: E402
 from postmortem.core.errors import PostmortemError, ReplayError, UnreadableCheckpoint  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.roll.random_state import find_rng  # noqa: E402
@@ -247,7 +248,7 @@ EIGHT_BITS = [
     [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, *EIGHT_BITS],
 )
 def test_numbers_of_every_type(tmp_path: Path, dtype: torch.dtype, scale: float) -> None:
-    """Norm, largest value and counts by kind over several chunks agree with torch in float64, whatever the type and scale."""
+    """Norm, largest value and counts by kind over several chunks agree with torch in float64, whatever the type and scale."""  # noqa: E501
     torch.manual_seed(0)
     values = torch.randn(2_500_001) * (scale if dtype in (torch.float32, torch.float64, torch.bfloat16) else 1.0)
     values[::7] *= -0.0
@@ -281,7 +282,7 @@ def test_numbers_of_every_type(tmp_path: Path, dtype: torch.dtype, scale: float)
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_norms_whose_squares_leave_the_range(tmp_path: Path, dtype: torch.dtype, values: list[float]) -> None:
-    """Second moments of 1e-20 and weights of 1e38 have a norm, though their squares are zero or infinite in their type."""
+    """Second moments of 1e-20 and weights of 1e38 have a norm, though their squares are zero or infinite in their type."""  # noqa: E501
     tensor = (
         torch.tensor(values, dtype=torch.float64).clamp(-3e38, 3e38).to(dtype)
         if dtype != torch.float64
@@ -327,7 +328,7 @@ def test_change_of_every_type(tmp_path: Path, dtype: torch.dtype) -> None:
 
 
 def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that is cut may be in the course of being written anew: the problem names it and the place, and nothing of it is told."""
+    """A file that is cut may be in the course of being written anew: the problem names it and the place, and nothing of it is told."""  # noqa: E501
     path = tmp_path / "x.pt"
     torch.save({"a": torch.ones(1000), "b": torch.ones(9 * 2**20)}, path)
 
@@ -351,7 +352,7 @@ def test_a_file_that_is_cut_while_it_is_read(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_file_that_is_replaced_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tensors lay in a file says nothing of the one that took its place: no numbers of it are told, nor of a folder that went."""
+    """Where tensors lay in a file says nothing of the one that took its place: no numbers of it are told, nor of a folder that went."""  # noqa: E501
     path = tmp_path / "x.pt"
     torch.save({"a": torch.ones(1000)}, path)
 
@@ -399,7 +400,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 def test_pickles_that_want_more_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pickle that wants to call something is refused with its name and nothing is run; --trust loads a harmless one."""
+    """A pickle that wants to call something is refused with its name and nothing is run; --trust loads a harmless one."""  # noqa: E501
     monkeypatch.chdir(tmp_path)
     for zipped in (True, False):
         torch.save({"model": {}, "x": Evil()}, "evil.pt", _use_new_zipfile_serialization=zipped)
@@ -446,8 +447,8 @@ def test_bytes_of_a_file_are_never_taken_for_objects(tmp_path: Path, zipped: boo
 @pytest.mark.parametrize(
     "value",
     [
-        np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array([[1, "a"], [None, 2.5]], dtype=object), np.array(["ab", "c"]), np.array([b"xyz"]),
-        np.zeros((0, 4)), np.arange(3, dtype=">i4"), np.array(2.5), np.float16(2.5), np.str_("hi"), np.array([True]), np.array([1 + 2j]),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)), np.array([[1, "a"], [None, 2.5]], dtype=object), np.array(["ab", "c"]), np.array([b"xyz"]),  # noqa: E501
+        np.zeros((0, 4)), np.arange(3, dtype=">i4"), np.array(2.5), np.float16(2.5), np.str_("hi"), np.array([True]), np.array([1 + 2j]),  # noqa: E501
     ],
     ids=str,
 )  # fmt: skip
@@ -526,7 +527,7 @@ def test_distributed_metadata_that_lies(tmp_path: Path, edit: Any, said: str) ->
 
 @pytest.mark.parametrize("zipped", [True, False])
 def test_classes_that_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool) -> None:
-    """A script saves its own classes with the state (`__main__.Config`): trusted, the file is loaded, and they hold what they held."""
+    """A script saves its own classes with the state (`__main__.Config`): trusted, the file is loaded, and they hold what they held."""  # noqa: E501
     gone = types.ModuleType("gone")
     exec("class Config(dict):\n    def __init__(self, lr): self.lr = lr\nclass State: pass", vars(gone))
     monkeypatch.setitem(sys.modules, "gone", gone)
@@ -689,7 +690,7 @@ def test_sparse_and_quantized_tensors(tmp_path: Path, zipped: bool) -> None:
     ids=[f"kind{i}" for i in range(11)],  # made of megabytes they would take minutes
 )
 def test_what_is_no_checkpoint_is_told_in_words(tmp_path: Path, data: bytes, said: str) -> None:
-    """Other files by a checkpoint's name, and pickles that grow, hold themselves or double with every line, end with one clear line."""
+    """Other files by a checkpoint's name, and pickles that grow, hold themselves or double with every line, end with one clear line."""  # noqa: E501
     (tmp_path / "x.pt").write_bytes(data)
     (problem,) = health(tmp_path / "x.pt").problems
     assert said in problem.what
@@ -801,7 +802,7 @@ def test_averaged_weights_are_not_taken_for_the_trained_ones(tmp_path: Path) -> 
 
 
 def test_what_does_not_fit(tmp_path: Path) -> None:
-    """Other shapes and missing trainable weights are refused; missing frozen ones and an odd optimizer are accounted for."""
+    """Other shapes and missing trainable weights are refused; missing frozen ones and an odd optimizer are accounted for."""  # noqa: E501
     torch.save(content(), tmp_path / "x.pt")
     saved = read_saved(tmp_path / "x.pt")
 
@@ -823,7 +824,7 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_scheduler_scaler_and_random_states(tmp_path: Path) -> None:
-    """Scheduler, scaler and the generators of torch, numpy and python come back; a data loader's generator is left alone."""
+    """Scheduler, scaler and the generators of torch, numpy and python come back; a data loader's generator is left alone."""  # noqa: E501
     model, optimizer = trained()
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
@@ -976,7 +977,7 @@ def test_a_count_of_the_optimizer_that_is_no_number(tmp_path, step):
 def test_state_of_another_kind_is_told_and_not_loaded(
     tmp_path: Path, optimizer: str | None, scheduler: str | None, said: str
 ) -> None:
-    """What torch would load and stumble over later is refused with the reason; optimizer and scheduler go on from fresh."""
+    """What torch would load and stumble over later is refused with the reason; optimizer and scheduler go on from fresh."""  # noqa: E501
     model, own = trained()
     weights, biases = [model[0].weight, model[2].weight], [model[0].bias, model[2].bias]
     grouped = torch.optim.Adam([{"params": weights}, {"params": biases}])
@@ -1051,3 +1052,30 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     except PostmortemError as error:
         said = str(error)
     assert "cannot be read: Permission denied" in said
+
+
+def test_a_file_overwritten_in_place_is_opened_again(tmp_path: Path) -> None:
+    """Size and time of modification are the same afterwards, as after ``rsync --inplace --times``."""
+    path = tmp_path / "step_1.safetensors"
+    save_file({"w": torch.ones(2)}, path)
+    assert inspect(path).finite is True
+    before = path.stat()
+    good = path.read_bytes()
+    path.write_bytes(good[:-4] + np.float32(np.nan).tobytes())
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_ino) == (before.st_size, before.st_ino)
+    assert inspect(path).finite is False
+
+
+def test_threads_of_torch_are_as_many_as_before(tmp_path: Path) -> None:
+    """After several checks at the same time, too."""
+    path = tmp_path / "step_1.pt"
+    torch.save({"w": torch.ones(8)}, path)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: health(path), range(200)))
+            assert set(pool.map(lambda _: torch.get_num_threads(), range(8))) == {3}
+    finally:
+        torch.set_num_threads(threads)

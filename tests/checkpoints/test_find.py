@@ -168,12 +168,14 @@ def saved(*names: str) -> list[Checkpoint]:
     ],
 )
 def test_epochs_are_steps_where_the_log_counts_them(names: list[str], last: int, steps: list[int | None]) -> None:
-    """The newest epoch saved lies just before the end of a log that counts epochs, and nowhere near that of one that counts steps."""
+    """The newest epoch saved lies just before the end of a log that counts epochs, and nowhere near that of one that
+    counts steps."""
     assert [c.step for c in by_epochs(saved(*names), last)] == steps
 
 
 def test_checkpoints_beside_the_folder_of_a_log(tmp_path: Path) -> None:
-    """Those of the folder above belong to the run where it is the run's home or was asked for, and to nobody where runs share it."""
+    """Those of the folder above belong to the run where it is the run's home or was asked for, and to nobody where runs
+    share it."""
     log = tmp_path / "exp" / "tb"
     log.mkdir(parents=True)
     (tmp_path / "exp" / "step_5.pt").touch()
@@ -186,7 +188,8 @@ def test_checkpoints_beside_the_folder_of_a_log(tmp_path: Path) -> None:
 
 
 def test_folders_named_by_a_number_alone(tmp_path: Path) -> None:
-    """``checkpoints/40`` with a model is a checkpoint of step 40; ``runs/40`` is a run, and the file in it the checkpoint."""
+    """``checkpoints/40`` with a model is a checkpoint of step 40; ``runs/40`` is a run, and the file in it the
+    checkpoint."""
     for folder in ("exp/checkpoints/40", "exp/checkpoints/120", "runs/40"):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "model.safetensors").touch()

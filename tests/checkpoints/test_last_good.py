@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +130,33 @@ def test_parts_of_a_step_are_good_together(tmp_path: Path, postmortem: Any) -> N
     assert last_good_of_scan(tmp_path) == good
     assert json.loads(postmortem("checkpoints", tmp_path, "--format", "json").out)["last_good"] == good
     assert choose_checkpoint(tmp_path, api.load(tmp_path), None, Aim(60), None) == Path(good)
+
+
+def test_a_latest_that_was_overwritten_spoils_no_named_step(tmp_path: Path, postmortem: Any) -> None:
+    """``latest.pt`` says the same step and holds NaN: ``step_40.pt`` is a checkpoint of its own, and still good."""
+    write_log(tmp_path, lambda i: math.nan if i >= 60 else falling(i))
+    save(tmp_path / "step_40.pt", 1.0)
+    torch.save({"weight": torch.full((4,), math.nan), "step": 40}, tmp_path / "latest.pt")
+    good = str(tmp_path / "step_40.pt")
+    assert last_good_of_scan(tmp_path) == good
+    assert json.loads(postmortem("checkpoints", tmp_path, "--format", "json").out)["last_good"] == good
+    assert choose_checkpoint(tmp_path, api.load(tmp_path), None, Aim(60), None) == Path(good)
+
+
+def test_a_scan_in_a_folder_that_is_gone(failed_run: Path, tmp_path: Path) -> None:
+    """torch cannot be imported there: the run is judged by its log, and a note says why no checkpoint was opened."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    call = f"main(['scan', '-v', {str(failed_run)!r}])"
+    scan = f"import os; os.rmdir({str(gone)!r}); from postmortem.cli.main import main; {call}"
+    package = str(Path(api.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", scan],
+        cwd=gone,
+        env={**os.environ, "PYTHONPATH": package},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "the working directory is gone" in done.stdout

@@ -275,7 +275,7 @@ def test_an_empty_path_is_an_unset_variable(postmortem, args):
 
 
 def test_compare_needs_two_logs(postmortem, tmp_path):
-    """A folder without a log is told as such, not compared as a run of no quantities."""
+    """A folder without a log is reported as such, not compared as a run without metrics."""
     (tmp_path / "train.log").write_text("".join(f"step={i} loss={1 / (i + 1):.4f}\n" for i in range(50)))
     (tmp_path / "empty").mkdir()
     called = postmortem("compare", tmp_path / "train.log", tmp_path / "empty")

@@ -132,7 +132,10 @@ def test_prose_fits_a_narrow_terminal(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sentences are broken at the width of the terminal and set in; the user's code never is."""
-    long = "return TrainStep(model, optimizer, lambda m, x: train.loss_of(m, x) + 0 * len('a string that makes this line a good deal longer'), "
+    long = (
+        "return TrainStep(model, optimizer, lambda m, x: train.loss_of(m, x) + 0 * len('a string that makes this "
+        "line a good deal longer'), "
+    )
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "recipe.py").write_text(RECIPE.format(change=long + "batches=train.batch)"))
     monkeypatch.setenv("COLUMNS", "60")
@@ -145,7 +148,8 @@ def test_prose_fits_a_narrow_terminal(
 
 
 def test_what_the_step_prints_is_seen_once(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints of the user's step go to stderr while the run is rolled forward, and not again in reruns of the step at fault, nor for a script."""
+    """Prints of the user's step go to stderr while the run is rolled forward, and not again in reruns of the step at
+    fault, nor for a script."""
     (tmp_path / "train.py").write_text(
         TRAIN.replace("def loss_of(model, x):", "def loss_of(model, x):\n    print('one step')")
     )
@@ -188,7 +192,7 @@ def test_no_fix_tries_none(run: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_repro(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """--repro writes a script that shows the fault with torch alone."""
+    """--repro writes a script that reproduces the fault with torch alone."""
     _, out, _ = call(capsys, "replay", run, "--repro", tmp_path / "shown")
     assert str(tmp_path / "shown" / "repro.py") in out
     script = tmp_path / "shown" / "repro.py"
@@ -208,7 +212,8 @@ ASKED = [
 def test_step_other_than_the_one_at_fault(
     run: Path, capsys: pytest.CaptureFixture[str], asked: int, code: int, step: int, said: str
 ) -> None:
-    """A --step before the fault ends there; with one after it, or beyond the log, the answer is the fault, and one line says so."""
+    """A --step before the fault ends there; with one after it, or beyond the log, the answer is the fault, and one line
+    says so."""
     got, out, _ = call(capsys, "replay", run, "--checkpoint", run / "step_9.pt", "--step", asked, "--format", "json")
     answer = json.loads(out)
     assert (got, answer["step"]) == (code, step)
@@ -291,12 +296,14 @@ BAD = {
         "loading the batch of step 10 raised IndexError: index 10 is out of bounds",
     ),
     "a worker fails": (
-        "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Samples(), batch_size=None, num_workers=1))",
+        "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Samples(), "
+        "batch_size=None, num_workers=1))",
         [],
         "loading the batch of step 10 raised ValueError: a corrupt sample in a DataLoader worker at recipe.py:4",
     ),
     "a worker dies": (
-        "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Dies(), batch_size=None, num_workers=1))",
+        "return TrainStep(model, optimizer, train.loss_of, batches=train.torch.utils.data.DataLoader(Dies(), "
+        "batch_size=None, num_workers=1))",
         [],
         "loading the batch of step 10 raised RuntimeError: DataLoader worker (pid(s)",
     ),
@@ -306,7 +313,8 @@ BAD = {
         "loading the batch of step 10 was ended by sys.exit(10)",
     ),
     "what comes before a step exits": (
-        "import sys; return TrainStep(model, optimizer, train.loss_of, batches=train.batch, before_step=lambda step: sys.exit(0))",
+        "import sys; return TrainStep(model, optimizer, train.loss_of, batches=train.batch, before_step=lambda step: "
+        "sys.exit(0))",
         [],
         "loading the batch of step 10 was ended by sys.exit(0) at recipe.py:13",
     ),
@@ -352,7 +360,7 @@ def test_bad_arguments(
 
 
 def test_no_checkpoint(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A run without weights cannot be replayed, which is said."""
+    """A run without weights cannot be replayed, and the message says so."""
     (tmp_path / "progress.csv").write_bytes((run / "progress.csv").read_bytes())
     code, _, err = call(capsys, "replay", tmp_path, "--recipe", run.parent / "recipe.py")
     assert code == 2
@@ -394,7 +402,8 @@ def test_checkpoints_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_what_changed_is_told_of_the_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Moments of an optimizer change by their own size every time: they are named where they leap; a record is no weight."""
+    """Moments of an optimizer change by their own size every time: they are named where they leap; a record is no
+    weight."""
     for step, moment in ((1, 1.0), (2, 3.0), (3, 1e6)):
         state = {0: {"step": torch.tensor(float(step)), "exp_avg_sq": torch.full((4,), moment)}}
         saved = {
@@ -411,7 +420,8 @@ def test_what_changed_is_told_of_the_weights(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_last_good_one_by_its_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of names that tell no step, what the checkpoints say themselves decides which is the last; one that says none is not."""
+    """Of names that tell no step, what the checkpoints say themselves decides which is the last; one that says none is
+    not."""
     for name, step in (("best.pt", 50), ("ckpt.pt", 200), ("last.pt", 100)):
         torch.save({"model": {"w": torch.ones(2)}, "step": step}, tmp_path / name)
     torch.save({"w": torch.ones(2)}, tmp_path / "model.pt")
@@ -483,9 +493,13 @@ def test_an_error_that_was_raised_from_itself(
 
 
 def test_only_the_answer_is_on_stdout(run: Path, tmp_path: Path) -> None:
-    """What the user's code writes past Python's sys.stdout, itself or by a child process, does not stand in the JSON."""
+    """What the user's code writes past Python's sys.stdout, itself or by a child process, does not stand in the
+    JSON."""
     (tmp_path / "train.py").write_text(TRAIN)
-    writes = "import sys, ctypes; os.write(1, b'raw'); os.system('echo child'); ctypes.CDLL(None).puts(b'from C'); sys.__stdout__.write('buffered')"
+    writes = (
+        "import sys, ctypes; os.write(1, b'raw'); os.system('echo child'); ctypes.CDLL(None).puts(b'from C'); "
+        "sys.__stdout__.write('buffered')"
+    )
     (tmp_path / "recipe.py").write_text(RECIPE.format(change=writes))
     command = [
         sys.executable,
@@ -523,7 +537,8 @@ def test_a_working_directory_that_is_gone(run: Path, tmp_path: Path, command: st
 
 @pytest.mark.parametrize(("then", "code"), [("pass", 1), ("raise ValueError", 2)])
 def test_a_thread_that_never_ends(run: Path, tmp_path: Path, then: str, code: int) -> None:
-    """What a recipe leaves running, as loaders do that read ahead, does not keep the command from ending with its exit code."""
+    """What a recipe leaves running, as loaders do that read ahead, does not keep the command from ending with its exit
+    code."""
     (tmp_path / "train.py").write_text(TRAIN)
     start = "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start(); "
     (tmp_path / "recipe.py").write_text(RECIPE.format(change=start + then))
@@ -543,7 +558,7 @@ def test_a_thread_that_never_ends(run: Path, tmp_path: Path, then: str, code: in
 
 
 def test_a_recipe_that_closes_stdout(run: Path, tmp_path: Path) -> None:
-    """Where nobody can be told what went wrong, the exit code is left, and no traceback."""
+    """If no stream can be written, only the exit code shows the error, without a traceback."""
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "recipe.py").write_text(RECIPE.format(change="import sys; sys.stdout.close(); raise ValueError"))
     command = [sys.executable, "-m", "postmortem", "replay", str(run), "--recipe", str(tmp_path / "recipe.py")]

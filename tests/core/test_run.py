@@ -1,4 +1,4 @@
-"""Frames, segments and the surviving history."""
+"""Frames, segments and the points that were not overwritten."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postmortem.core.points import PointsBuilder
@@ -99,6 +99,7 @@ def test_different_losses_stay_apart():
     assert len(View(run).series) == 2
 
 
+@example([("loss", 1, 0.0), ("lr", 2**63 - 1, 0.0), ("loss", 0, 0.0), ("lr", 2**63 - 1, 0.0)])
 @given(
     st.lists(
         st.tuples(st.sampled_from(["loss", "lr", "x"]), st.integers(-(2**63), 2**63 - 1), st.floats()), max_size=60

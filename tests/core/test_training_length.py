@@ -9,7 +9,7 @@ import pytest
 from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
 from postmortem.core.run import Run, Stream, segments
-from postmortem.core.training_length import plan_of
+from postmortem.core.training_length import training_length
 from postmortem.core.view import View
 
 
@@ -45,18 +45,19 @@ def view(epochs, config, facts=None):
     ],
 )
 def test_from_the_settings(epochs, config, words):
-    """A whole epoch is one that ended, counted from 0 or from 1; a fraction is what was done; steps say more than epochs."""
-    assert str(plan_of(view(epochs, config))) == words
+    """A whole epoch is one that ended, counted from 0 or from 1; a fraction is what was done; steps say more than
+    epochs."""
+    assert str(training_length(view(epochs, config))) == words
 
 
 @pytest.mark.parametrize("value", [None, 0, -1, "auto", float("nan"), float("inf"), [100], 10**400, "9" * 5000])
 def test_settings_that_are_no_plan(value):
-    assert plan_of(view([0, 1], {"max_steps": value})) is None
+    assert training_length(view([0, 1], {"max_steps": value})) is None
 
 
 def test_what_a_file_says_of_itself_comes_first():
     """Of the plan that a log announces, the steps that were logged since count."""
     assert (
-        str(plan_of(view([0], {"max_steps": 500}, {"plan": {"done": 30, "planned": 50, "unit": "step"}})))
+        str(training_length(view([0], {"max_steps": 500}, {"plan": {"done": 30, "planned": 50, "unit": "step"}})))
         == "at step 40 of 50"
     )

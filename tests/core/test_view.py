@@ -47,7 +47,8 @@ def test_thousands_of_tags_are_not_compared_pair_by_pair(monkeypatch, sources):
 
 
 def test_numbers_of_the_configuration():
-    """By the last part of the key, in the order of the names asked for; W&B's wrapping and numbers in quotes are seen through."""
+    """By the last part of the key, in the order of the names asked for; W&B's wrapping and numbers in quotes are seen
+    through."""
     config = {
         "optimizer.lr": "3e-4",
         "Trainer/Max_Steps": {"value": 100},

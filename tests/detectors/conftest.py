@@ -44,7 +44,8 @@ def view_of():
 
 @pytest.fixture
 def healthy():
-    """healthy(n, seed) -> {tag: values}: loss, gradient norm, lr, validation loss, step time, data time, memory, loss scale."""
+    """healthy(n, seed) -> {tag: values}: loss, gradient norm, lr, validation loss, step time, data time, memory, loss
+    scale."""
 
     def make(n: int = 400, seed: int = 0) -> dict[str, Any]:
         rng = np.random.default_rng(seed)

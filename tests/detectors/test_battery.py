@@ -103,7 +103,8 @@ def test_fires_on_its_fault_at_its_step(case, healthy, view_of):
 
 @pytest.mark.parametrize("case", cases(DETECTORS, "quiet"), ids=str)
 def test_quiet_on_what_only_looks_like_it(case, healthy, view_of):
-    """Nothing above info where a run resembles the fault, and NotChecked is no answer: there is something to look at."""
+    """Nothing above info where a run resembles the fault, and NotChecked is no answer: there is something to look
+    at."""
     found = case.of(case.of.Options()).detect(view_of(case.make(healthy()), **case.options))
     assert [f for f in found if f.severity != "info"] == []
 
@@ -125,7 +126,8 @@ def test_quiet_on_a_healthy_run(detector, means, seed, healthy, view_of):
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("detector", ALL, ids=lambda d: d.name)
 def test_survives_anything(detector, case, view_of):
-    """No exception and no warning on degenerate series of every role; input unchanged, same answer twice, JSON evidence."""
+    """No exception and no warning on degenerate series of every role; input unchanged, same answer twice, JSON
+    evidence."""
     view = view_of(dict.fromkeys(TAGS, CASES[case]), ranks={"step_time": dict.fromkeys(range(3), CASES[case])})
     before = [(s.step.tobytes(), s.value.tobytes()) for s in view.series]
     first = run(detector, view)
@@ -156,7 +158,8 @@ def own_runs():
 
 
 def test_own_runs(own_runs):
-    """Of 42 small trainings with a planted fault or none, at least 40 are found at their step, and nothing else is said."""
+    """Of 42 small trainings with a planted fault or none, at least 40 are found at their step, and nothing else is
+    said."""
     judged = [own_runs["judged"](made) for made in own_runs["runs"](1)]
     assert len(judged) >= 30
     assert sum(hit for hit, _ in judged) >= len(judged) - 2

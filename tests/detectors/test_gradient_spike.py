@@ -13,5 +13,5 @@ def one_row_forty_times_the_level(base):
 
 @quiet(GradientSpike)
 def heavy_tails(base):
-    """Where large values are usual none of them stands out."""
+    """If large values are usual, none of them is a finding."""
     return base | {"grad_norm": 1.2 * noise(1.0)}

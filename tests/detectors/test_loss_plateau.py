@@ -1,4 +1,4 @@
-"""A loss that stands still too early."""
+"""A loss that stops falling too early."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ def test_a_high_peak_does_not_hide_a_loss_that_stays_up(after, severity, view_of
 
 
 def test_a_critic_that_swings_about_zero(view_of):
-    """The losses of a Wasserstein GAN rise and fall slowly and change their sign: no spike. One far above all before is."""
+    """The losses of a Wasserstein GAN rise and fall slowly and change their sign: no spike. One far above all before
+    is."""
     t = np.arange(350)
     rng = np.random.default_rng(1)
     critic = np.cos(t / 25) * np.exp(-t / 150) + 0.05 * rng.standard_normal(350)

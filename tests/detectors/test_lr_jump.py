@@ -54,7 +54,8 @@ def test_a_schedule_that_was_restored(view_of, rates):
 
 
 def test_rows_at_other_steps(view_of):
-    """Where the restart logs between the steps of before, it is compared with the rows around: a drop between them is none."""
+    """Where the restart logs between the steps of before, it is compared with the rows around: a drop between them is
+    none."""
     steps = np.r_[0:200:10, 155:400:10]
     assert found(view_of, steps, np.where(steps < 174, 1e-3, 1e-4)) == []
     (finding,) = found(view_of, steps, np.where(np.arange(len(steps)) < 20, 1e-3, 1e-4))

@@ -1,4 +1,4 @@
-"""A gradient norm that is not finite beside a loss that is."""
+"""A non-finite gradient norm at a step with a finite loss."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def steps_that_the_loss_scaler_skipped(base):
 
 @quiet(NonfiniteGradient)
 def the_loss_is_nan_as_well(base):
-    """The fault lies in the forward pass: that is nan-onset."""
+    """The fault is in the forward pass: that is nan-onset."""
     broken = put(slice(200, None), np.nan)
     return spoiled(spoiled(base, "grad_norm", broken), "train/loss", broken)

@@ -74,7 +74,8 @@ def expected(tmp_path):
 
 @pytest.mark.parametrize("write", [as_jsonl, as_text, as_trainer_state, as_events], ids=lambda w: w.__name__)
 def test_another_format(tmp_path, expected, write):
-    """CSV, JSON lines, text, trainer_state.json and event files of one training: the same findings at the same steps."""
+    """CSV, JSON lines, text, trainer_state.json and event files of one training: the same findings at the same
+    steps."""
     folder = tmp_path / "other"
     folder.mkdir()
     write(folder, columns(), range(300))
@@ -82,7 +83,7 @@ def test_another_format(tmp_path, expected, write):
 
 
 def test_two_event_files(tmp_path, expected):
-    """A log that goes on in a second file is judged as one."""
+    """A log that continues in a second file is judged as one run."""
     folder = tmp_path / "two"
     folder.mkdir()
     as_events(folder, columns(), range(170))

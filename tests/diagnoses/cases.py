@@ -1,7 +1,8 @@
 """Cases of diagnoses: a function of `course` that returns the tags of the run.
 
-`tells` takes the name and step of the root finding and, where it is not the cause's own, the name of the story; `quiet` is a
-run that resembles the cause and has another story or none. Both take arguments of `Run`, such as ``ended="crashed"``.
+`tells` takes the name and step of the root finding and, where it is not the cause's own, the name of the story; `quiet`
+is a run that resembles the cause and has another story or none. Both take arguments of `Run`, such as
+``ended="crashed"``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import numpy as np
 from tests.cases import case
 
 T = np.arange(400)
-"""Steps of the calm course."""
+"""Steps of the stable course."""
 
 tells = case("tells")
 quiet = case("quiet")

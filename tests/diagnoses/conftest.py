@@ -41,7 +41,7 @@ def story():
 
 @pytest.fixture
 def course():
-    """course(**changes) -> tags of a calm training of 400 steps; a change is a function of the values of one tag."""
+    """course(**changes) -> tags of a stable training of 400 steps; a change is a function of the values of one tag."""
 
     def make(**changes: Any) -> dict[str, Any]:
         rng = np.random.default_rng(3)

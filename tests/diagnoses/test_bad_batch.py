@@ -1,4 +1,4 @@
-"""One batch that broke a calm training."""
+"""One batch that made a stable training fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def a_loss_that_is_nan_out_of_a_calm_course(course):
 
 @quiet(BadBatch)
 def a_loss_that_climbed_before_it_was_nan(course):
-    """What diverges for a hundred steps was not broken by one batch."""
+    """A divergence over a hundred steps is not caused by one batch."""
 
     def climb(x):
         return from_(300, np.nan)(grow(200, 25)(x))

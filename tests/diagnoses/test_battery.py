@@ -20,7 +20,7 @@ def asked(report):
 
 @pytest.mark.parametrize("case", cases(CAUSES, "tells"), ids=str)
 def test_the_cause_is_named(case, story, course):
-    """One planted cause gives its story, rooted in the finding that came first, with what to do next."""
+    """One planted cause gives its diagnosis, with the earliest finding as root and with advice."""
     run = dict(case.options)
     name, root, step = run.pop("name", case.of.name), run.pop("root"), run.pop("step", None)
     report = story(case.make(course), **run)
@@ -35,7 +35,7 @@ def test_the_cause_is_named(case, story, course):
 
 @pytest.mark.parametrize("case", cases(CAUSES, "quiet"), ids=str)
 def test_quiet_on_what_only_looks_like_it(case, story, course):
-    """A run that resembles the cause has another story or none."""
+    """A run that resembles the cause has another diagnosis or none."""
     assert asked(story(case.make(course), **case.options)) is not case.of
 
 

@@ -1,4 +1,4 @@
-"""Of a collective that timed out the rank that did not come is named, as far as the log tells."""
+"""The rank that did not join a collective that timed out is named, as far as the log shows it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ def a_connection_that_was_closed(course):
 
 
 WAITED = (
-    "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=120, "
-    "OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+    "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=120, "
+    "OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576, Timeout(ms)=600000) ran for 600010 milliseconds before "
+    "timing out.\n"
 )
 QUEUED = (
-    "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:633] [Rank {0}] Timeout at NCCL work: {1}, last enqueued NCCL work: {1}, "
+    "[rank{0}]:[E1121 10:00:00.123456789 ProcessGroupNCCL.cpp:633] [Rank {0}] Timeout at NCCL work: {1}, last "
+    "enqueued NCCL work: {1}, "
     "last completed NCCL work: 119.\n"
 )
 
@@ -58,7 +61,8 @@ def rows(last: dict[int, int]) -> str:
     [
         (
             rows(dict.fromkeys(range(4), 30)) + "".join(WAITED.format(r) for r in (0, 1, 3)),
-            "Ranks 0, 1 and 3 waited for the collective ALLREDUCE number 120; rank 2, silent about it, likely did not come. ",
+            "Ranks 0, 1 and 3 waited for the collective ALLREDUCE number 120; rank 2 reported no timeout and likely "
+            "did not join it. ",
             "rank 2",
         ),
         (
@@ -69,7 +73,7 @@ def rows(last: dict[int, int]) -> str:
         ),
         (
             rows({0: 30, 1: 30, 2: 28}) + "".join(WAITED.format(r) for r in range(3)),
-            "The last row of rank 2 is of step 28, of the others up to step 30. ",
+            "Rank 2 logged up to step 28, the others up to step 30. ",
             "rank 2",
         ),
     ],
@@ -80,7 +84,7 @@ def test_who_did_not_come(text, summary, look, tmp_path):
     found = postmortem.scan(tmp_path).runs[0].diagnosis
     assert found.name == "crash: nccl-timeout"
     assert found.summary.startswith(summary)
-    assert found.next[0].startswith(f"look at {look}: ")
+    assert found.next[0].startswith(f"check {look}: ")
 
 
 def test_the_log_of_one_rank_alone(tmp_path):
@@ -98,7 +102,7 @@ def test_a_log_for_each_rank(tmp_path):
         (tmp_path / f"train_rank{rank}.out").write_text(steps + waited)
     found = postmortem.scan(tmp_path).runs[0].diagnosis
     assert found.summary.startswith(
-        "Ranks 0, 1 and 3 waited for the collective; rank 2, silent about it, likely did not come. "
+        "Ranks 0, 1 and 3 waited for the collective; rank 2 reported no timeout and likely did not join it. "
     )
 
 
@@ -115,9 +119,12 @@ LISTED = (
         "RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 5000 ms\n"
         + LISTED.format(5)
         + LISTED.format(6),
-        "RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running collective: CollectiveFingerPrint(SequenceNumber=13, "
-        "OpType=ALLREDUCE, TensorShape=[20, 10]). Error: \n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
-        "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. Please check "
+        "RuntimeError: ProcessGroupWrapper: Monitored Barrier encountered error running collective: "
+        "CollectiveFingerPrint(SequenceNumber=13, "
+        "OpType=ALLREDUCE, TensorShape=[20, 10]). Error: \n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in "
+        "5000 ms\n",
+        "RuntimeError: Rank 2 successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+        "from rank 0. Please check "
         "rank 0 logs for faulty rank.\n[Rank 0]: Ranks 3, 5, 6 failed to pass monitoredBarrier in 5000 ms\n",
     ],
 )
@@ -129,13 +136,13 @@ def test_a_barrier_lists_who_is_missing(tmp_path, error):
     found = run.diagnosis
     assert {tuple(e.fields["suspects"]) for e in run.events} == {(3, 5, 6)}
     assert run.ended == "hung"
-    assert found.summary.startswith("Ranks 3, 5 and 6 did not come to the barrier. ")
-    assert found.next[0].startswith("look at ranks 3, 5 and 6: ")
+    assert found.summary.startswith("Ranks 3, 5 and 6 did not reach the barrier. ")
+    assert found.next[0].startswith("check ranks 3, 5 and 6: ")
 
 
 def test_rows_that_one_rank_alone_logs(tmp_path):
-    """A rank that logs another quantity, more rarely, is not behind."""
+    """A rank that logs another metric, more rarely, is not the slowest."""
     evaluated = "".join(f"[rank1]: step {step} val_loss {2 + 1 / (step + 1):.4f}\n" for step in range(0, 30, 10))
     (tmp_path / "train.out").write_text(rows({0: 30}) + evaluated + WAITED.format(0) + WAITED.format(1))
     found = postmortem.scan(tmp_path).runs[0].diagnosis
-    assert not any("last row" in text for text in (found.summary, *found.evidence_for))
+    assert not any("logged up to" in text for text in (found.summary, *found.evidence_for))

@@ -25,7 +25,8 @@ def a_resume_with_all_of_its_state(course):
 
 
 def test_resume_with_another_learning_rate(story, course):
-    """A learning rate that is another where the log starts again is the cause; what diverges after it, the consequence."""
+    """A learning rate that is another where the log starts again is the cause; what diverges after it, the
+    consequence."""
     _, loss = course(loss=grow(255, 25))["loss"]
     steps = np.concatenate([T[:281], T[250:]])
     rate = np.where(np.arange(len(steps)) < 281, 3e-4, 3e-3)
@@ -34,14 +35,14 @@ def test_resume_with_another_learning_rate(story, course):
     assert report.diagnosis.name == "corrupt-resume"
     assert report.findings[0].name == "lr-jump"
     assert "resumed with another learning rate" in report.diagnosis.summary
-    assert "lr: go on at 0.0003, not 0.003" in report.diagnosis.next
+    assert "lr: continue at 0.0003, not 0.003" in report.diagnosis.next
     assert "divergence" in {f.name for f in report.findings if f.because_of == report.findings[0].id}
 
 
 @pytest.mark.parametrize(("others", "good"), [((), "ckpt-250.pt"), ((249,), "ckpt-249.pt")])
 def test_the_checkpoint_that_a_run_went_on_from(story, course, others, good):
-    """One that says the very step at which the log goes on counts the step to come: the fault set in after it. Not where another one
-    says the step before: then that is what the run was resumed from."""
+    """One that says the very step at which the log goes on counts the step to come: the fault set in after it. Not
+    where another one says the step before: then that is what the run was resumed from."""
     _, loss = course(loss=grow(255, 25))["loss"]
     steps = np.concatenate([T[:281], T[250:]])
     report = story({"lr": (steps, np.where(np.arange(len(steps)) < 281, 3e-4, 3e-3)), "loss": (steps, loss[steps])})

@@ -1,4 +1,4 @@
-"""The story of a crash: what was raised, by what, and where in the user's own code."""
+"""The diagnosis of a crash: what was raised, by what, and where in the user's code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ ValueError: corrupt sample 900
 
 
 def test_a_crash_names_what_was_raised_first_and_the_users_line(tmp_path: Path) -> None:
-    """Of an exception out of a data-loader worker the story tells the exception inside, and the line of the user's code."""
+    """Of an exception out of a data-loader worker the story tells the exception inside, and the line of the user's
+    code."""
     (tmp_path / "train.log").write_text(WORKER)
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
@@ -58,12 +59,16 @@ def test_what_would_confirm_a_crash_speaks_not_against_it(tmp_path: Path) -> Non
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
     assert run.diagnosis.evidence_against == ()
-    assert any(line.startswith("what would confirm it: ") for line in run.diagnosis.next)
+    assert any(line.startswith("evidence to check: ") for line in run.diagnosis.next)
 
 
 def test_what_a_logger_said_of_an_exception_is_the_same_crash(tmp_path: Path) -> None:
-    """An exception that a logger names before its traceback, also in a second file, is one crash, placed at its traceback."""
-    said = "step 10 loss 0.9\nstep 11 loss 0.8\nERROR Engine run is terminating due to exception: mat1 and mat2 must have the same dtype\n"
+    """An exception that a logger names before its traceback, also in a second file, is one crash, placed at its
+    traceback."""
+    said = (
+        "step 10 loss 0.9\nstep 11 loss 0.8\nERROR Engine run is terminating due to exception: mat1 and mat2 must "
+        "have the same dtype\n"
+    )
     raised = 'Traceback (most recent call last):\n  File "model.py", line 7, in forward\n    return x @ w\n'
     raised += "RuntimeError: mat1 and mat2 must have the same dtype\n"
     for name in ("train.log", "train.out"):
@@ -74,7 +79,7 @@ def test_what_a_logger_said_of_an_exception_is_the_same_crash(tmp_path: Path) ->
 
 
 def test_a_signature_that_sends_the_reader_on_gives_the_advice_itself(tmp_path: Path) -> None:
-    """Advice that is another signature's is told in place, not named."""
+    """Advice that refers to another signature shows that signature's fixes."""
     (tmp_path / "train.log").write_text("step 10 loss 0.9\nstep 11 loss 0.8\nLoss is nan, stopping training\n")
     [run] = postmortem.scan(tmp_path).runs
     assert run.diagnosis is not None
@@ -85,7 +90,10 @@ def test_a_signature_that_sends_the_reader_on_gives_the_advice_itself(tmp_path: 
 
 def test_the_crash_of_another_rank_in_its_own_file_is_the_root(tmp_path: Path) -> None:
     """A closed connection on rank 0 is a consequence of the exception on rank 1, also where each has its own file."""
-    closed = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:10163. This is typically caused by a remote worker crashing."
+    closed = (
+        "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:10163. This is typically caused by a "
+        "remote worker crashing."
+    )
     for rank, message in ((0, closed), (1, "RuntimeError: bad shard: expected 16 features, got 12")):
         raised = (
             f'Traceback (most recent call last):\n  File "train.py", line 1{rank}, in <module>\n    step()\n{message}\n'
@@ -115,7 +123,7 @@ def test_crash_tells_what_the_signature_knows(story, course):
 
 
 def test_an_exception_that_no_signature_knows_is_advised_by_its_class(story, course):
-    """What is true of all exceptions stands behind `explain`; the advice is for this one."""
+    """General causes of exceptions are left to `explain`; the advice is for this one."""
     frame = 'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\n    fit(depth=3)\n'
     text = frame + "TypeError: fit() got an unexpected keyword argument 'depth'\n"
     (event,) = find_events(enumerate(text.split("\n"), 1), path="train.out").events
@@ -125,6 +133,6 @@ def test_an_exception_that_no_signature_knows_is_advised_by_its_class(story, cou
 
 
 def test_an_unrelated_crash_is_not_blamed_on_nan(story, course):
-    """A missing file ended the run; the NaN before it is told apart."""
+    """A missing file ended the run; the NaN before it is a separate finding."""
     report = story(course(**NAN_FROM_200), event_list=[MISSING], ended="crashed")
     assert next(f for f in report.findings if f.name == "crash").because_of is None

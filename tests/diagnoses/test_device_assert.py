@@ -138,7 +138,7 @@ def test_with_a_checkpoint(story):
     report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/step-20.pt", step=20)]
     found, *_ = diagnose(View(report.run), report.findings)
     advice = [text.split(" ")[0] for text in found.next]
-    assert advice == ["Check", "Set", "postmortem", "Run", "what", "postmortem"]
+    assert advice == ["Check", "Set", "postmortem", "Run", "evidence", "postmortem"]
     assert found.next[2].startswith("postmortem replay")
 
 
@@ -146,8 +146,8 @@ def test_with_a_checkpoint(story):
 def test_the_end_of_a_condition(tmp_path, end):
     """A line that is cut, or quotes in another way, shows all that there is of the condition."""
     said = (
-        "IndexKernel.cu:94: operator(): block: [0,0,0], thread: [5,0,0] Assertion `index >= -sizes[i] && index < sizes[i]"
-        + end
+        "IndexKernel.cu:94: operator(): block: [0,0,0], thread: [5,0,0] Assertion `index >= -sizes[i] && index < "
+        "sizes[i]" + end
     )
     (tmp_path / "train.out").write_text("step 1 loss 2\nstep 2 loss 1\n" + said + "\n" + TRACEBACK)
     (event,) = postmortem.scan(tmp_path).runs[0].events

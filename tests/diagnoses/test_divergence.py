@@ -13,5 +13,5 @@ def a_loss_that_climbs(course):
 
 @quiet(Divergence)
 def the_learning_rate_rose(course):
-    """Where the rate explains it, the rate is the story."""
+    """If the learning rate explains the failure, it is the diagnosis."""
     return course(lr=RATE_RAMP, loss=grow(200, 25))

@@ -1,4 +1,4 @@
-"""What speaks against a story, and the cause that the same numbers leave open."""
+"""Evidence against a diagnosis, and other causes that fit the same numbers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def times(at, factor):
 
 
 def test_a_loss_that_is_not_finite_for_good_speaks_against_the_scale(story, course):
-    """Where the loss itself is NaN in every batch since the scale fell, the story says that no scale helps."""
+    """Where the loss itself is NaN in every batch since the scale fell, the diagnosis says that no loss scale helps."""
     tags = course(loss=lambda x: np.where(T >= 200, np.nan, x))
     tags["loss_scale"] = 65536.0 * 0.5 ** np.maximum(0, T - 199)
     told = story(tags).diagnosis
     assert told.name == "loss-scale-collapse"
-    assert any("loss itself is not finite" in line for line in told.evidence_against)
+    assert any("loss itself is non-finite" in line for line in told.evidence_against)
 
 
 def test_a_finite_loss_does_not_speak_against_the_scale(story, course):
@@ -31,14 +31,14 @@ def test_a_finite_loss_does_not_speak_against_the_scale(story, course):
 
 
 def test_gradients_that_explode_in_one_calm_step_point_at_its_batch(story, course):
-    """Where loss and gradient norm leap together out of a calm training, the samples of the step come first."""
+    """Where loss and gradient norm leap together in a stable training, the samples of the step come first."""
     told = story(course(grad_norm=times(200, 3000), loss=times(200, 3000))).diagnosis
     assert told.name == "exploding-gradients"
-    assert told.next[0].startswith("look at the samples of step 200")
+    assert told.next[0].startswith("check the samples of step 200")
 
 
 def test_where_every_tenth_step_is_logged_one_of_ten_batches_is_meant(story, course):
-    """A story about a batch names no step that the log cannot tell."""
+    """A diagnosis about a batch names no step that the log does not show."""
     broken = {"loss": lambda x: np.where(T >= 200, np.nan, x), "grad_norm": lambda x: np.where(T >= 200, np.nan, x)}
     sparse = {
         tag: (10 * step, value)
@@ -47,5 +47,5 @@ def test_where_every_tenth_step_is_logged_one_of_ten_batches_is_meant(story, cou
     }
     told = story(sparse).diagnosis
     assert told.name == "bad-batch"
-    assert "a batch of steps 1991 to 2000 broke it" in told.summary
-    assert any(line.startswith("look at the samples of steps 1991 to 2000: ") for line in told.next)
+    assert "stable until a batch of steps 1991 to 2000" in told.summary
+    assert any(line.startswith("check the samples of steps 1991 to 2000: ") for line in told.next)

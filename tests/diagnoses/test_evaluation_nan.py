@@ -21,7 +21,8 @@ def the_training_loss_was_nan_before(course):
 
 @pytest.mark.parametrize(("every", "root"), [(10, "loss"), (60, "val_loss")])
 def test_an_evaluation_between_two_rows_of_the_loss(story, every, root):
-    """An evaluation that is NaN one row before the loss met the same fault; where it is the denser of the two it is the first to tell."""
+    """An evaluation that is NaN one row before the loss met the same fault; where it is the denser of the two it is the
+    first to tell."""
     t = np.arange(0, 400, every)
     loss = np.where(t < 250, 2 * np.exp(-t / 100), np.nan)
     evaluated = np.arange(49, 400, 50) if root == "loss" else np.arange(4, 400, 5)

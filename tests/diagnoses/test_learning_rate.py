@@ -24,4 +24,4 @@ def test_rate_advice_names_the_values_seen(story, course):
     advice = next(line for line in diagnosis.next if line.startswith("optimizer.lr: "))
     high, low = (float(x) for x in re.findall(r"[\d.e-]+(?= →)|(?<=→ )[\d.e-]+", advice))
     assert low < high
-    assert "calm at" in advice
+    assert "stable at" in advice

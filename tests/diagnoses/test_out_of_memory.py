@@ -1,4 +1,5 @@
-"""The numbers of an out-of-memory message, and when it came, say who took the room; what they do not support is not advised first."""
+"""The numbers of an out-of-memory message, and its step, show what used the memory; advice that they do not support
+does not come first."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ def no_room_on_the_gpu(course):
     ],
 )
 def no_room_on_the_host(course):
-    """Host memory has another story than that of the GPU."""
+    """Host memory has another diagnosis than GPU memory."""
     return course()
 
 
@@ -51,15 +52,17 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
     [
         (
             HEAD
-            + "98.00 MiB. GPU 5 has a total capacity of 15.00 GiB of which 80.00 MiB is free. Process 30 has 11.21 GiB memory in use. "
-            "Process 31 has 3.46 GiB memory in use. Of the allocated memory 10.00 GiB is allocated by PyTorch, and 150.00 MiB is reserved",
+            + "98.00 MiB. GPU 5 has a total capacity of 15.00 GiB of which 80.00 MiB is free. Process 30 has 11.21 "
+            "GiB memory in use. "
+            "Process 31 has 3.46 GiB memory in use. Of the allocated memory 10.00 GiB is allocated by PyTorch, and "
+            "150.00 MiB is reserved",
             {"requested": 98, "total": 15 << 10, "free": 80, "allocated": 10 << 10, "reserved_unallocated": 150},
-            "others hold 3.46 GiB of the 15 GiB of GPU 5: process 31 3.46 GiB",
+            "other processes hold 3.46 GiB of the 15 GiB of GPU 5: process 31 3.46 GiB",
             "free GPU 5",
         ),
         (
-            HEAD
-            + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB. Including non-PyTorch memory, this process has 79.00 GiB memory in use.",
+            HEAD + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB. Including non-PyTorch memory, this process has "
+            "79.00 GiB memory in use.",
             {
                 "requested": 2048,
                 "total": 80 << 10,
@@ -68,32 +71,34 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
                 "allocated": 60 << 10,
                 "reserved_unallocated": 18 << 10,
             },
-            "18 GiB are reserved by PyTorch but in pieces too small for the 2 GiB asked for: fragmentation",
+            "18 GiB is reserved by PyTorch, but in pieces too small for the requested 2 GiB: fragmentation",
             "PYTORCH_CUDA_ALLOC_CONF",
         ),
         (
-            HEAD
-            + "20.00 MiB (GPU 0; 10.00 GiB total capacity; 8.00 GiB already allocated; 9.00 MiB free; 9.00 GiB reserved in total by PyTorch)",
+            HEAD + "20.00 MiB (GPU 0; 10.00 GiB total capacity; 8.00 GiB already allocated; 9.00 MiB free; 9.00 GiB "
+            "reserved in total by PyTorch)",
             {"requested": 20, "total": 10 << 10, "free": 9, "allocated": 8 << 10, "reserved": 9 << 10},
-            "1 GiB are reserved by PyTorch but in pieces too small",
+            "1 GiB is reserved by PyTorch, but in pieces too small",
             "PYTORCH_CUDA_ALLOC_CONF",
         ),
         (
-            HEAD
-            + "3.00 GiB (GPU 0; 80.00 GiB total capacity; 27.00 GiB already allocated; 0.50 GiB free; 30.00 GiB reserved in total by PyTorch)",
+            HEAD + "3.00 GiB (GPU 0; 80.00 GiB total capacity; 27.00 GiB already allocated; 0.50 GiB free; 30.00 GiB "
+            "reserved in total by PyTorch)",
             {"requested": 3072, "total": 80 << 10, "free": 512, "allocated": 27 << 10, "reserved": 30 << 10},
-            "others hold 49.5 GiB of the 80 GiB of GPU 0: all but what this process reserved and what is free",
+            "other processes hold 49.5 GiB of the 80 GiB of GPU 0: everything except what this process reserved and "
+            "what is free",
             "free GPU 0",
         ),
         (
             HEAD + "512.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 70.00 GiB is free.",
             {"requested": 512 << 10, "total": 80 << 10, "free": 70 << 10},
-            "one tensor of 512 GiB is more than all of GPU 0 (80 GiB)",
-            "look at the shapes",
+            "one tensor of 512 GiB is larger than all memory of GPU 0 (80 GiB)",
+            "check the shapes",
         ),
         (
             HEAD
-            + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 39.00 GiB is free. Process 30 has 20.00 GiB memory in use. "
+            + "2.00 GiB. GPU 0 has a total capacity of 80.00 GiB of which 39.00 GiB is free. Process 30 has 20.00 GiB "
+            "memory in use. "
             "Including non-PyTorch memory, this process has 20.00 GiB memory in use. 20.00 GiB allowed;",
             {
                 "requested": 2048,
@@ -103,20 +108,20 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
                 "allowed": 20 << 10,
                 "allocated": 19 << 10,
             },
-            "this process may use 20 GiB of the 80 GiB of GPU 0, of which 39 GiB is free: it met its own limit",
+            "this process may use 20 GiB of the 80 GiB of GPU 0 (39 GiB of the GPU is free): it reached its own limit",
             "raise or remove torch.cuda.set_per_process_memory_fraction",
         ),
         (
             HEAD + "2.00 GiB.",
             {"requested": 2048},
-            "it had fitted for 400 logged steps",
-            "bound the length of the longest batch",
+            "memory sufficed for 400 logged steps",
+            "limit the length of the longest batch",
         ),
     ],
     ids=["shared", "fragmented", "fragmented-older-wording", "shared-older-wording", "too-large", "own-limit", "late"],
 )
 def test_the_numbers_of_the_message(story, course, message, fields, evidence, advice):
-    """The reason that would have given the most room is told first, with the numbers that speak for it."""
+    """The reason that explains the most memory comes first, with its numbers."""
     known = {f"{name}_bytes": size << 20 for name, size in fields.items()}
     gpu = {"gpu": int(message.split("GPU ")[1][0])} if "GPU" in message else {}
     event = Event(
@@ -136,17 +141,17 @@ def test_in_the_first_steps(story):
     found = story(
         {"loss": (np.array([0, 1]), np.array([2.0, 1.9]))}, event_list=[event], ended="out-of-memory"
     ).diagnosis
-    assert found.summary.startswith("It was in the first steps")
+    assert found.summary.startswith("It failed in the first steps")
     assert found.next[0].startswith("Smaller micro-batch")
 
 
 def test_the_course_of_memory(story, course):
-    """Where memory is logged and did not grow, its course stands beside the guess."""
+    """If memory is logged and did not grow, its values are part of the evidence."""
     event = Event(kind="cuda-oom", severity="error", message="CUDA out of memory", file="train.out", line=9, step=399)
     found = story(
         course(memory_gb=lambda x: np.full(len(x), 61.5)), event_list=[event], ended="out-of-memory"
     ).diagnosis
-    assert "memory_gb was 61.5 early on and 61.5 before it" in found.evidence_for[0]
+    assert "memory_gb was 61.5 early on and 61.5 before the failure" in found.evidence_for[0]
 
 
 def test_a_bare_message_keeps_the_general_advice(story):

@@ -26,7 +26,7 @@ def a_loss_that_is_nan_after_it(course):
 
 
 def test_restart_alone(story):
-    """A restart and nothing else: the surviving history is judged."""
+    """A restart and nothing else: overwritten points are not judged."""
     every = np.r_[0:200, 150:400]
     rng = np.random.default_rng(0)
     report = story({"loss": (every, (0.5 + 2 * np.exp(-every / 70)) * np.exp(0.03 * rng.standard_normal(len(every))))})

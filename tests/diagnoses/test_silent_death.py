@@ -13,5 +13,5 @@ def a_log_that_stops_at_step_400_of_9000(course):
 
 @quiet(SilentDeath, config={"max_steps": 9000})
 def the_loss_was_nan_before(course):
-    """A run that broke is told by what broke it, even if the log stops as well."""
+    """A run that failed gets the diagnosis of its failure, even if the log stops as well."""
     return course(**NAN_FROM_200)

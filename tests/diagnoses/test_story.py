@@ -1,4 +1,4 @@
-"""What holds for every story: the consequences under the root, the last good step and checkpoint, what to do next."""
+"""Properties of every diagnosis: consequences under the root, last good step and checkpoint, advice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.diagnoses.cases import NAN_FROM_200, T, at_, from_
 
 
 def test_healthy_runs_have_no_story(story, course):
-    """Nothing is told where nothing was found."""
+    """There is no diagnosis without findings."""
     report = story(course(), ended="completed")
     assert report.verdict == "healthy"
     assert report.diagnosis is None
@@ -33,7 +33,7 @@ def test_consequences_stand_under_the_root(story, course):
 
 
 def test_last_good_step_and_checkpoint(story, course):
-    """The last calm step, the newest finite checkpoint before it, and the command that names both."""
+    """The last stable step, the newest finite checkpoint before it, and the command that names both."""
     checkpoints = [
         Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=f)
         for s, f in ((100, None), (150, True), (190, False), (250, False))
@@ -67,7 +67,7 @@ def test_commands_in_advice_can_be_copied(signature):
 
 
 def test_a_cause_that_raises_costs_its_own_story_only(story, course, monkeypatch):
-    """Its fault is a problem of the run; the next cause is asked."""
+    """A cause that raises becomes a problem of the run; the next cause is asked."""
     first = next(iter(CAUSES))
     monkeypatch.setattr(first, "diagnose", staticmethod(lambda view, findings: {}["missing"]))
     report = story(course(**NAN_FROM_200))
@@ -87,7 +87,8 @@ def test_a_setting_of_hundreds_of_digits_is_none(story, course):
 
 
 def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
-    """Where a tag without a role is all that was logged, its own last finite step is the last good one, and nothing is said of the loss."""
+    """Where a tag without a role is all that was logged, its own last finite step is the last good one, and the loss is
+    not mentioned."""
     report = story({"angular/deviation": (T[::5], np.where(T[::5] < 200, 1.0 + 0.1 * np.sin(T[::5]), np.nan))})
     report.run.checkpoints[:] = [
         Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s, finite=s < 200) for s in (100, 180, 300)
@@ -95,7 +96,7 @@ def test_what_is_good_before_a_value_of_a_tag_that_nobody_knows(story):
     found, *_ = diagnose(View(report.run), report.findings)
     assert found is not None
     assert (found.last_good_step, found.last_good_checkpoint) == (195, "runs/exp7/ckpt-180.pt")
-    assert not any("calm" in line for line in found.evidence_against)
+    assert not any("stable" in line for line in found.evidence_against)
 
 
 def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
@@ -110,7 +111,8 @@ def test_of_two_files_of_a_step_the_one_that_names_it(story, course):
 
 
 def test_checkpoints_that_were_not_asked_for_their_step(story, course):
-    """Where names tell no step and nothing was looked into, the replay finds the one to start from: nobody is told to save checkpoints."""
+    """Where names tell no step and nothing was looked into, the replay finds the one to start from: nobody is told to
+    save checkpoints."""
     report = story(course(loss=at_(300, 40)))
     report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/c119.pt", step=None)]
     found, *_ = diagnose(View(report.run), report.findings)
@@ -118,7 +120,7 @@ def test_checkpoints_that_were_not_asked_for_their_step(story, course):
     assert (found.last_good_step, found.last_good_checkpoint) == (299, None)
     assert found.next[0] == "postmortem replay runs/exp7 --step 300"
     assert not any("save checkpoints" in line for line in found.next)
-    assert "names of the checkpoints do not tell" in str(
+    assert "checkpoint names do not show" in str(
         replace(report, diagnosis=found, checkpoints=tuple(report.run.checkpoints))
     )
 

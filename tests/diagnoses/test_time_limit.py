@@ -70,7 +70,7 @@ def test_days_are_left(tmp_path):
 
 
 def test_the_wait_between_two_jobs_is_no_pace(story):
-    """A job that was queued again for ten hours in the middle went on as fast as before: 36 s for ten steps."""
+    """A job that was queued again for ten hours in the middle continued as fast as before: 36 s for ten steps."""
     row = np.array([*range(300), *range(280, 401)])
     seconds = 36 * row + 36_000 * (np.arange(len(row)) >= 300)
     ended = Event(
@@ -87,7 +87,7 @@ def test_it_hung_before(tmp_path):
     """Three hours of silence before the limit: the time was not what it lacked."""
     found = scanned(tmp_path, rows=400, seconds=36, silence=3 * 3600 + 700)
     assert found.summary.startswith("Nothing was logged in the last 3 h 12 min before the limit")
-    assert found.next[0].startswith("more time would not help")
+    assert found.next[0].startswith("a longer time limit would not help")
 
 
 def test_another_time_zone_is_no_silence(tmp_path):

@@ -15,5 +15,5 @@ def a_norm_that_fades(course):
 
 @quiet(VanishingGradients)
 def a_loss_that_diverges_beside_it(course):
-    """An error is the story, not a warning beside it."""
+    """An error is the diagnosis, not a warning in the same run."""
     return course(grad_norm=from_(200, lambda x: x * np.exp(-np.arange(len(x)) / 12)), loss=grow(200, 50))

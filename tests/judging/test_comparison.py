@@ -34,7 +34,7 @@ def test_equal_runs_do_not_part(tmp_path, curve, postmortem):
 
 
 def test_first_exact_step_and_first_beyond_noise(tmp_path, curve, postmortem):
-    """A difference in the last digit dates the parting; the lasting one is named beside it."""
+    """A difference in the last digit sets the step; the step of the lasting difference is reported as well."""
     other = [v + (1e-6 if i >= 40 else 0) + (0.5 if i >= 120 else 0) for i, v in enumerate(curve)]
     called = postmortem("compare", write(tmp_path / "a", curve), write(tmp_path / "b", other), "--format", "json")
     first = json.loads(called.out)["first"]

@@ -71,7 +71,8 @@ def test_ultralytics(tmp_path: Path) -> None:
     ],
 )
 def test_step_axis(tmp_path: Path, header: str, rows: list[str], steps: list[int], axis: str) -> None:
-    """The column that counts is the step, a counter within epochs is put together with them, and a note says what was taken."""
+    """The column that counts is the step, a counter within epochs is put together with them, and a note says what was
+    taken."""
     reading = read(tmp_path / "t.csv", "\n".join([header, *rows]) + "\n")
     assert [s for s, _ in column(reading, "loss")] == steps
     assert reading.step_axis == axis
@@ -93,7 +94,8 @@ def test_a_restart_keeps_its_steps(tmp_path: Path) -> None:
 
 
 def test_wall_time_and_rank(tmp_path: Path) -> None:
-    """Plausible times become the wall time, in seconds, milliseconds or ISO form; durations stay a tag; a rank is no tag."""
+    """Plausible times become the wall time, in seconds, milliseconds or ISO form; durations stay a tag; a rank is no
+    tag."""
     reading = read(tmp_path / "a.csv", "Wall time,Step,Value\n1700000000.5,1,0.1\n1700000001.5,2,0.2\n")
     assert list(reading.points.wall_time) == [1700000000.5, 1700000001.5]
     assert reading.points.tags == ["Value"]

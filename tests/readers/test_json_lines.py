@@ -35,7 +35,8 @@ def column(reading: Reading, tag: str) -> list[tuple[int, float]]:
 
 
 def test_mmdetection(tmp_path: Path) -> None:
-    """Iterations start again with each epoch and are made global; rows of the validation stand at the end of their epoch."""
+    """Iterations start again with each epoch and are made global; rows of the validation stand at the end of their
+    epoch."""
     rows: list[Any] = [
         {
             "env_info": "sys.platform: linux",
@@ -90,7 +91,8 @@ def test_llama_factory(tmp_path: Path) -> None:
 
 
 def test_generic(tmp_path: Path) -> None:
-    """Nested objects are flattened, bare and quoted NaN are numbers, booleans and null are none, a rank and times are known."""
+    """Nested objects are flattened, bare and quoted NaN are numbers, booleans and null are none, a rank and times are
+    known."""
     rows = [
         {
             "step": 1,

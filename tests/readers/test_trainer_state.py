@@ -84,7 +84,8 @@ def test_bare_nan(tmp_path: Path) -> None:
 @QUICK
 @given(cut=st.integers(1, 10**6), indent=st.sampled_from([None, 2]))
 def test_cut_anywhere(tmp_path: Path, cut: int, indent: int | None) -> None:
-    """A file cut at any byte keeps its complete entries, and its settings where they came before; one Problem says so."""
+    """A file cut at any byte keeps its complete entries, and its settings where they came before; one Problem says
+    so."""
     text = json.dumps(state(8), indent=indent)
     cut = 1 + cut % (len(text) - 1)
     reading = read(tmp_path / "trainer_state.json", text[:cut])

@@ -1,4 +1,5 @@
-"""The whole chain as it is typed: `scan` names the last good checkpoint and a command; the command, as printed, names the culprit."""
+"""The whole chain as it is typed: `scan` names the last good checkpoint and a command; the command, as printed, names
+the culprit."""
 
 from __future__ import annotations
 
@@ -80,7 +81,8 @@ def test_chain(
     cures: set[str],
     device: str,
 ) -> None:
-    """From the log to phase, module, operator, line, samples and cures; every logged loss that can be compared is reproduced."""
+    """From the log to phase, module, operator, line, samples and cures; every logged loss that can be compared is
+    reproduced."""
     diagnosis = answer(capsys, "scan", str(trained(name, device)))["runs"][0]["diagnosis"]
     assert Path(diagnosis["last_good_checkpoint"]).name == good
     command = next(line for line in diagnosis["next"] if line.startswith("postmortem replay"))
@@ -102,7 +104,8 @@ def test_chain(
 
 
 def test_answer_ends_with_what_to_do(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The report of a scan with --replay carries the culprit with its step, and the repair that cured in place of the command."""
+    """The report of a scan with --replay carries the culprit with its step, and the repair that cured in place of the
+    command."""
     with pytest.raises(SystemExit):
         main(["scan", "--replay", str(trained("epochs"))])
     out = " ".join(capsys.readouterr().out.split())  # lines are broken where the path of the folder wants it

@@ -88,7 +88,8 @@ def test_located(
 
 @pytest.mark.parametrize("function", ["recipe", "recipe_by_hand"])
 def test_resumed_with_another_learning_rate(trained: Any, function: str) -> None:
-    """The rate of the resumed run, in the recipe or set by hand, is the one that follows the log; the run diverged by it."""
+    """The rate of the resumed run, in the recipe or set by hand, is the one that follows the log; the run diverged by
+    it."""
     result = rerun(trained, "wrong_rate", function)
     assert (result.culprit.cause, result.culprit.phase, result.culprit.module) == ("divergence", "optimizer", None)
     assert result.step is not None
@@ -99,17 +100,18 @@ def test_resumed_with_another_learning_rate(trained: Any, function: str) -> None
 
 
 def test_lost_in_the_first_step_after_a_resume(trained: Any) -> None:
-    """A loss that leaps right after the checkpoint, stays up and stays finite is a divergence where the log says that it was lost; the
-    checkpoint that the run went on from is good, and the rate before the resume is what is advised."""
+    """A loss that leaps right after the checkpoint, stays up and stays finite is a divergence where the log says that
+    it was lost; the checkpoint that the run went on from is good, and the rate before the resume is what is advised."""
     result = rerun(trained, "lost_at_resume")
     assert Path(result.checkpoint).name == "step_00060.pt"
     assert (result.culprit.cause, result.step, result.fidelity.first_step) == ("divergence", 61, 60)
     assert {f.name for f in result.culprit.fixes if f.cured} == {"lower_lr"}
-    assert result.next[0].startswith("lr: 90 → 0.05 (calm at 0.05, broken at 90)")
+    assert result.next[0].startswith("lr: 90 → 0.05 (stable at 0.05, unstable at 90)")
 
 
 def test_lightning_with_two_optimizers(trained: Any, tmp_path: Path) -> None:
-    """Its checkpoints are named by the steps of both, its log lies in version_0 with the settings: the log's counting holds."""
+    """Its checkpoints are named by the steps of both, its log lies in version_0 with the settings: the log's counting
+    holds."""
     run = copied(trained, "two_optimizers", tmp_path)
     version = run / "version_0"
     (version / "checkpoints").mkdir(parents=True)
@@ -155,7 +157,8 @@ def test_a_checkpoint_in_several_files(trained: Any, tmp_path: Path) -> None:
 
 
 def test_named_losses_of_a_resumed_run(trained: Any) -> None:
-    """Named losses with a tag each, two optimizers for one step, a layer that thaws, numpy noise, a log that goes back at a resume."""
+    """Named losses with a tag each, two optimizers for one step, a layer that thaws, numpy noise, a log that goes back
+    at a resume."""
     result = rerun(trained, "resumed_dict")
     found = result.culprit
     assert (result.step, found.phase, found.module, found.op, found.samples) == (47, "forward", "encoder", "div", None)
@@ -165,7 +168,8 @@ def test_named_losses_of_a_resumed_run(trained: Any) -> None:
 
 
 def test_divergence_over_many_finite_steps(trained: Any) -> None:
-    """A loss that grows for a hundred steps and never turns non-finite is a divergence from where it leaves its level."""
+    """A loss that grows for a hundred steps and never turns non-finite is a divergence from where it leaves its
+    level."""
     result = rerun(trained, "slow_divergence")
     assert result.culprit.cause == "divergence"
     assert result.step is not None
@@ -175,7 +179,8 @@ def test_divergence_over_many_finite_steps(trained: Any) -> None:
 
 
 def test_run_that_went_on_from_a_damaged_shard(trained: Any) -> None:
-    """The replay from the last good checkpoint stays finite; the damaged one on the way explains the log and is named."""
+    """The replay from the last good checkpoint stays finite; the damaged one on the way explains the log and is
+    named."""
     result = rerun(trained, "bad_shard")
     found = result.culprit
     assert (found.cause, found.phase, found.param, result.step) == ("bad-parameter", "parameters", "2.weight", 21)
@@ -198,7 +203,8 @@ def test_step_asked_for(trained: Any) -> None:
 
 
 def test_a_checkpoint_alone(trained: Any, tmp_path: Path) -> None:
-    """A checkpoint without a log is rolled forward to the first fault; nothing vouches for that replay, which is said."""
+    """A checkpoint without a log is rolled forward to the first fault; nothing vouches for that replay, which is
+    said."""
     alone = tmp_path / "step_00023.pt"
     alone.write_bytes((trained("one_step_early") / "step_00023.pt").read_bytes())
     result = api.replay(alone, recipe=str(RUNS / "one_step_early.py"))
@@ -212,7 +218,8 @@ def test_unfaithful_replay_is_the_answer(trained: Any, tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.py"
     recipe.write_text(
         f"import sys\nsys.path.insert(0, {str(RUNS)!r})\nimport healthy\n"
-        "def recipe(ctx):\n    step = healthy.recipe(ctx)\n    step.batches = lambda s: healthy.batches(s + 1000)\n    return step\n"
+        "def recipe(ctx):\n    step = healthy.recipe(ctx)\n    step.batches = lambda s: healthy.batches(s + 1000)\n   "
+        " return step\n"
     )
     result = api.replay(trained("healthy"), recipe=str(recipe))
     assert not result.judged
@@ -265,7 +272,10 @@ def test_run_that_crashed_before_it_could_log(trained: Any, tmp_path: Path) -> N
     run = copied(trained, "unlucky_noise", tmp_path)
     log = run / "progress.csv"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:6]))  # the header and steps 0 to 4
-    error = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    raise ValueError("loss is nan")\nValueError: loss is nan\n'
+    error = (
+        'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n'
+        '    raise ValueError("loss is nan")\nValueError: loss is nan\n'
+    )
     (run / "train.err").write_text(error)
     for late in run.glob("step_000[1-9]*.pt"):
         late.unlink()
@@ -285,7 +295,8 @@ def test_sparse_log_vouches_by_its_first_nan(trained: Any, tmp_path: Path) -> No
 
 
 def test_checkpoint_between_two_lines_of_a_sparse_log(trained: Any, tmp_path: Path) -> None:
-    """A finite checkpoint from after the last logged step and before the first NaN is the last good one, and the replay starts there."""
+    """A finite checkpoint from after the last logged step and before the first NaN is the last good one, and the replay
+    starts there."""
     run = copied(trained, "one_step_early", tmp_path)
     lines = (run / "progress.csv").read_text().splitlines(keepends=True)
     (run / "progress.csv").write_text(
@@ -319,7 +330,8 @@ def test_log_that_contradicts_the_replay(trained: Any, tmp_path: Path) -> None:
 
 
 def test_noise_without_its_random_state(trained: Any, tmp_path: Path) -> None:
-    """Where other noise gives other losses but the fault lies where the log has it, the culprit is named and the doubt is said."""
+    """Where other noise gives other losses but the fault lies where the log has it, the culprit is named and the doubt
+    is said."""
     run = copied(trained, "one_step_early", tmp_path)
     recipe = tmp_path / "recipe.py"
     recipe.write_text(
@@ -370,7 +382,8 @@ def test_scale_that_collapses(trained: Any) -> None:
 
 
 def test_checkpoint_that_tells_no_step(trained: Any, tmp_path: Path) -> None:
-    """A checkpoint named after nothing, with no step in it, is placed by the optimizer's own count and by the logged losses."""
+    """A checkpoint named after nothing, with no step in it, is placed by the optimizer's own count and by the logged
+    losses."""
     run = copied(trained, "two_optimizers", tmp_path)
     state = torch.load(run / "step_18.pt")
     del state["step"]

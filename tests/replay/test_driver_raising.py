@@ -1,4 +1,5 @@
-"""`postmortem replay` of trainings whose step refuses what is not finite: it raises, and never logs the step at fault."""
+"""`postmortem replay` of trainings whose step refuses what is not finite: it raises, and never logs the step at
+fault."""
 
 from __future__ import annotations
 
@@ -75,7 +76,7 @@ if __name__ == "__main__":
             if step % 5 == 4:
                 state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
                 torch.save(state, os.path.join(sys.argv[1], f"step_{step}.pt"))
-"""
+"""  # noqa: E501
 RECIPE = """
 import torch
 import train
@@ -153,7 +154,8 @@ def test_repro_of_a_step_that_raises(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_step_that_raises_for_another_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bug of the recipe that shows only later, with nothing that is not finite behind it, is one line with its place."""
+    """A bug of the recipe that shows only later, with nothing that is not finite behind it, is one line with its
+    place."""
     run = _trained(tmp_path, "stops")
     recipe = RECIPE.format(step="stops").replace(
         "batches=train.batch", "batches=lambda s: train.batch(s)[:, : 2 if s == 11 else 3]"

@@ -149,7 +149,7 @@ def culprit() -> Culprit:
 
 
 def oom_run(name: str = "oom-1") -> RunReport:
-    """A crash: no number is bad, the log tells."""
+    """A crash: all numbers are finite, the log shows the failure."""
     return RunReport(
         name=name,
         path=f"runs/{name}",
@@ -356,7 +356,8 @@ def many() -> Report:
 
 @pytest.fixture
 def everything() -> Report:
-    """Every feature in one report: each verdict, a culprit, consequences, problems, text in many scripts, hostile text."""
+    """Every feature in one report: each verdict, a culprit, consequences, problems, text in many scripts, hostile
+    text."""
     failed = nan_run()
     failed.culprit = culprit()
     unicode = suspect_run()

@@ -1,7 +1,7 @@
 """What each format writes of one and the same report, compared with a file in ``golden/``.
 
-``REWRITE_GOLDEN=1 python -m pytest tests/reporters/test_golden.py`` writes the files anew; look at the difference before
-you commit it.
+``REWRITE_GOLDEN=1 python -m pytest tests/reporters/test_golden.py`` writes the files anew; look at the difference
+before you commit it.
 """
 
 from __future__ import annotations
@@ -29,5 +29,5 @@ def test_a_format_writes_what_it_wrote_before(render, everything: Report) -> Non
 
 
 def test_no_golden_file_without_its_format() -> None:
-    """A format that is gone takes its file with it."""
+    """The golden file of a removed format must be removed."""
     assert {file.suffix[1:] for file in GOLDEN.iterdir()} == {r.name for r in REPORTERS}

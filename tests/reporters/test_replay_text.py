@@ -53,7 +53,7 @@ def test_the_short_form_without_a_culprit():
 
 
 def test_the_whole_answer_lists_cures_first():
-    """Fixes that cure stand before those that do not, with the optimizer's state among them."""
+    """Fixes that cure come before those that do not; the optimizer's state is one of them."""
     lines = answer(Culprit(**FOUND, fresh_state=True))
     at = lines.index("Fixes tried:")
     assert [line.split()[:2] for line in lines[at + 1 : at + 4]] == [

@@ -18,7 +18,7 @@ values = st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=80)
 @settings(max_examples=60, deadline=None)
 @given(st.text(st.characters(), max_size=40))
 def test_cleaned_text_is_printable_and_one_line(text):
-    """Whatever a log holds, what is shown obeys nobody and can be encoded."""
+    """Whatever a log holds, the output has no control characters and can be encoded."""
     shown = clean(text)
     assert shown.isprintable()
     shown.encode("utf-8")

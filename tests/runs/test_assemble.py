@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import postmortem
+from postmortem.core.reading import Reading
+from postmortem.readers.csv_table import CsvTable
+from postmortem.readers.text import read_text
+from postmortem.runs.assemble import read_run
+from postmortem.runs.group import Part, RunFiles
 
 TABLE = "step,train_loss,lr\n" + "".join(
     f"{step},{2 - 0.01 * step if step < 57 else 'nan'},0.1\n" for step in range(90)
@@ -19,7 +25,8 @@ CRASH = (
 
 
 def test_means_of_epochs_do_not_stand_among_the_steps_of_a_table(tmp_path: Path) -> None:
-    """What a text prints by epoch is dropped where a table has it by step, and counted; what only the text has stays."""
+    """What a text prints by epoch is dropped where a table has it by step, and counted; what only the text has
+    stays."""
     (tmp_path / "metrics.csv").write_text(TABLE)
     (tmp_path / "train.out").write_text(BAR)
     run = postmortem.load(tmp_path)
@@ -44,7 +51,8 @@ def test_means_of_epochs_alone_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_crash_between_two_prints_is_placed_where_the_table_ends(tmp_path: Path) -> None:
-    """A text that prints every 50 steps places its crash at the last step of the table, unless that is of another attempt."""
+    """A text that prints every 50 steps places its crash at the last step of the table, unless that is of another
+    attempt."""
     prints = "".join(f"step {step} train_loss {2 - 0.01 * step}\n" for step in (0, 50))
     for name, rows in (("near", 90), ("far", 400)):
         folder = tmp_path / name
@@ -57,8 +65,31 @@ def test_a_crash_between_two_prints_is_placed_where_the_table_ends(tmp_path: Pat
     assert [event.step for event in postmortem.load(tmp_path / "far").event_list] == [50]
 
 
+def test_an_output_that_another_reader_reads_is_one_alike(tmp_path: Path) -> None:
+    """What counts is that the reader says its files are output, not its name: its failure goes where the table ends."""
+
+    class Console:
+        """Reads a made-up output."""
+
+        kind = "console"
+        content = "output"
+
+        @staticmethod
+        def read(path: Path) -> Reading:
+            return replace(read_text(path), source="console")
+
+    table, printed = tmp_path / "metrics.csv", tmp_path / "train.out"
+    table.write_text(TABLE)
+    printed.write_text("step 0 train_loss 2.0\nstep 50 train_loss 1.5\n" + CRASH)
+    parts = [Part(table, CsvTable), Part(printed, Console)]  # type: ignore[arg-type]
+    run = read_run(RunFiles("exp", tmp_path, parts))
+    assert {s.source for s in run.streams} == {"csv", "console"}
+    assert [event.step for event in run.event_list] == [89]
+
+
 def test_a_copy_of_a_file_is_no_restart(tmp_path: Path) -> None:
-    """A byte-identical copy of an event file or table beside it is read once, and `notes` says so; another file of the same size is read."""
+    """A byte-identical copy of an event file or table beside it is read once, and `notes` says so; another file of the
+    same size is read."""
     sample = Path(__file__).parents[2] / "sample_runs" / "nan-log-of-zero"
     (original,) = sample.glob("events.*")
     alone = tmp_path / "alone"
@@ -77,7 +108,8 @@ def test_a_copy_of_a_file_is_no_restart(tmp_path: Path) -> None:
 
 
 def test_a_crash_in_an_err_file_stands_at_the_last_step_of_the_out_file(tmp_path: Path) -> None:
-    """A file of errors has no steps of its own; notes in it have none either, as nobody knows when they were written."""
+    """A file of errors has no steps of its own; notes in it have none either, as nobody knows when they were
+    written."""
     (tmp_path / "job_12.out").write_text("".join(f"step {step} train_loss {2 - 0.01 * step}\n" for step in range(70)))
     (tmp_path / "job_12.err").write_text("The grad norm is nan. Skipping updating the model.\n" + CRASH)
     run = postmortem.load(tmp_path)
@@ -104,7 +136,8 @@ def test_times_place_what_an_err_file_says(tmp_path: Path) -> None:
 def test_a_run_that_fell_silent_is_over_the_sooner_the_faster_it_logged(
     tmp_path: Path, every: float, ago: float, ended: str
 ) -> None:
-    """A log without an end may still be running: longer where its rows are minutes apart than where they are ten a second."""
+    """A log without an end may still be running: longer where its rows are minutes apart than where they are ten a
+    second."""
     last = time.time() - ago
     rows = "".join(f"{step},{2 - 0.01 * step},{last - every * (99 - step)}\n" for step in range(100))
     (tmp_path / "metrics.csv").write_text("step,loss,wall_time\n" + rows)

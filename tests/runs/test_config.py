@@ -110,6 +110,19 @@ def test_python_objects_are_left_out_and_never_built(tmp_path: Path) -> None:
     assert not made.exists()
 
 
+def test_numbers_that_are_none(tmp_path: Path) -> None:
+    """An empty text tagged as a number is left out; a number with too many digits to be printed stays text."""
+    found, problems = config(tmp_path, "args.yaml", f"lr: 0.1\nsize: !!int ''\nseed: 0x{'f' * 9999}\n")
+    assert found == {"lr": 0.1, "seed": "0x" + "f" * 9999}
+    assert [lost for _, lost in problems] == ["1 setting: size"]
+
+
+def test_the_largest_file(tmp_path: Path) -> None:
+    """One of exactly the bytes allowed is read."""
+    text = "lr: 1\n"
+    assert config(tmp_path, "args.yaml", text + "#" * (2**20 - len(text))) == ({"lr": 1}, [])
+
+
 PAIRS = zip("abcdefgh", "bcdefghi", strict=True)
 LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(f"{b}: &{b} [{', '.join(9 * ['*' + a])}]\n" for a, b in PAIRS)
 MERGES = LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{x: 1}").replace(" [", " {<<: [").replace("]\n", "]}\n")
@@ -130,8 +143,12 @@ MERGES = LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{x: 1}").replace(" [", "
         ("config.json", "[1, 2]", "not a configuration"),
         ("config.json", '{"a": 1', "is not JSON"),
         ("config.json", '{"a":' * 100_000, "is not JSON"),
+        ("config.json", '{"a":' * 900 + "1" + "}" * 900, "nested more than 50 levels deep"),
     ],
-    ids=["laughs", "merges", "deep", "itself", "open", "bytes", "object", "large", "words", "list", "cut", "deep-json"],
+    ids=[
+        *("laughs", "merges", "deep", "itself", "open", "bytes", "object", "large", "words", "list", "cut"),
+        *("deep-json", "deeper-than-python"),
+    ],
 )
 def test_a_file_that_is_not_understood(tmp_path: Path, name: str, text: str | bytes, what: str) -> None:
     """Broken, absurd and hostile files are a Problem that says why, at once; the next name is tried."""

@@ -311,7 +311,7 @@ def test_the_text_of_a_launcher_and_the_logs_of_its_ranks_are_one_run(tmp_path):
 
 
 def test_the_work_grows_with_the_number_of_folders(tmp_path, monkeypatch):
-    """A thousand runs are told apart without comparing each folder with every other."""
+    """A thousand runs are separated without comparing each folder with every other."""
     compared = []
     plain = Path.__eq__
     for i in range(300):
@@ -404,7 +404,7 @@ class TestRules:
                 path.suffix, "text"
             )
             claimed.append(ClaimedFile(path, kinds[kind], path.parent))
-        grouping = Grouping(root, claimed)
+        grouping = Grouping(root, claimed, [])
         getattr(grouping, rule)()
         return {
             f.path.relative_to(root).as_posix(): (f.home.relative_to(root).as_posix(), f.key) for f in grouping.files
@@ -461,7 +461,7 @@ class TestRules:
         assert {home for home, _ in texts.values()} == {"a/logs", "a"}
 
     def test_separate_loose_files(self) -> None:
-        """Names tell texts apart, where no numbers lie beside them."""
+        """Texts are separated by name if no numbers are in their folder."""
         assert [key for _, key in self.after("separate_loose_files", "a.out", "a.err", "b.out").values()] == [
             "a",
             "a",

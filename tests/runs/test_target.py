@@ -49,7 +49,7 @@ def test_a_checkpoint(runs: Path) -> None:
 
 
 def test_a_checkpoint_without_a_log_of_its_own(runs: Path, tmp_path: Path) -> None:
-    """Beside several runs none is taken for the one that saved it; without any there is none."""
+    """With several runs in the folder, or none, no run is taken as the one that saved the checkpoint."""
     for path in (runs / "step_5.pt", tmp_path / "elsewhere" / "deep" / "step_5.pt"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"PK")

@@ -55,7 +55,7 @@ def test_holes_in_a_text(tmp_path: Path) -> None:
 
 
 def test_zeros_alone(tmp_path: Path) -> None:
-    """A log that holds nothing but zeros is said to, whatever its size."""
+    """A log that contains only zero bytes is reported as such, whatever its size."""
     for name in ("short.log", "long.log"):
         (tmp_path / name).write_bytes(bytes(5000 if name == "short.log" else 3 << 20))
     problems = postmortem.load(tmp_path).problems

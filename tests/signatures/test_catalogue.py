@@ -83,7 +83,8 @@ def test_no_pattern_has_an_unbounded_dot(signature: Signature) -> None:
         "error_if_nonfinite=False, max_error: 0.1",
         "INFO - args: killed=False, out_of_memory_retries=3",
         "{'loss': '2.31', 'grad_norm': '1.2', 'learning_rate': '1e-05', 'epoch': '0.1'}",
-        "Unable to initialize backend 'tpu': INTERNAL: libtpu.so: cannot open shared object file: No such file or directory",
+        "Unable to initialize backend 'tpu': INTERNAL: libtpu.so: cannot open shared object file: No such file or "
+        "directory",
         "0it [00:00, ?it/s]",
         "Found 1000 images in data/train",
         "validation error: 0.31",
@@ -136,7 +137,8 @@ def test_an_unknown_id_can_be_asked_for() -> None:
 
 @pytest.mark.parametrize("known", advices(), ids=lambda a: a.example)
 def test_an_unknown_exception_gets_the_advice_for_its_class(known: Any) -> None:
-    """Each example gets its own advice and no more special one, and no entry of the catalogue but the general one knows it."""
+    """Each example gets its own advice and no more special one, and no entry of the catalogue but the general one knows
+    it."""
     name, _, message = known.example.partition(": ")
     assert advice(name, message) == known.fixes
     found = CATALOGUE.match(known.example, exception=True)

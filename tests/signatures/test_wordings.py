@@ -1,4 +1,5 @@
-"""Wordings that versions of the frameworks have used, beside the examples in the catalogue: wordings.txt, one a line."""
+"""Wordings that versions of the frameworks have used, beside the examples in the catalogue: wordings.txt, one a
+line."""
 
 from pathlib import Path
 
@@ -18,7 +19,8 @@ def test_a_wording_is_known(kind: str, text: str) -> None:
 
 
 def test_an_old_memory_error_says_the_same_as_a_new_one() -> None:
-    """Total, free and allocated memory are found in the wording before torch 2.1 and after it, with its typing error."""
+    """Total, free and allocated memory are found in the wording before torch 2.1 and after it, with its typing
+    error."""
     asked = "CUDA out of memory. Tried to allocate 20.00 MiB"
     old = asked + " (GPU 0; 10.92 GiB total capacity; 8.57 MiB already allocated; 9.28 GiB free; 4.68 MiB cached)"
     new = (

@@ -54,7 +54,8 @@ class CheckpointFormat:
 
 FORMATS: Registry[type[CheckpointFormat]] = Registry(
     "postmortem.checkpoints.formats",
-    key=lambda f: f"{f.priority:03d} {f.name}",
+    key=lambda f: f.name,
+    order=lambda f: f.priority,
     noun="checkpoint format",
     group="postmortem.checkpoint_formats",
 )

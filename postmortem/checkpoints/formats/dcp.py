@@ -173,7 +173,7 @@ def _add_chunk(held: Pieces, folder: Path, index: Any, where: Any) -> Problem | 
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """The checkpoint as the nested dict that was saved, lists included; tensors are joined from their chunks, on the CPU.
+    """The checkpoint as the nested dict that was saved; tensors are joined from their chunks, on the CPU.
 
     Raises UnreadableCheckpoint if a part is damaged or missing.
     """

@@ -1,4 +1,4 @@
-"""Which kind of damage a problem of an input is."""
+"""The kind of damage that a problem describes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRUNCATED = re.compile(
 
 
 def damage(problem: Problem) -> Damage:
-    """A file that gave nothing, a file cut at its end, damage inside it, or only a limit of the reader ("none")."""
+    """An unreadable file, a file cut at its end, damage inside it, or only a limit of the reader ("none")."""
     if _LIMIT.search(problem.what):
         return "none"
     if _UNREADABLE.search(problem.what) or problem.lost.strip().lower() in ("the file", "the whole file", "everything"):
@@ -35,7 +35,7 @@ def damage(problem: Problem) -> Damage:
 
 
 def findings(view: View, kind: Damage, code: str, name: str, severity: Severity) -> Iterator[Finding]:
-    """One finding per file that has this kind of damage; the first place stands in its evidence."""
+    """One finding per file that has this kind of damage; its evidence has the first place."""
     files: dict[str, list[Problem]] = {}
     for problem in view.run.problems:
         if damage(problem) == kind:

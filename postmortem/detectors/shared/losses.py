@@ -1,4 +1,4 @@
-"""Which losses to judge: the total where there is one; and whether several compete."""
+"""Which losses to judge: the total if there is one; and whether several compete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
 
 
 def totals(view: View, role: str, points: int) -> list[Series]:
-    """The finite series of a role with so many points. Where a tag is plainly the total, parts of it are left out:
+    """The finite series of a role with enough points. If one tag is clearly the total, its parts are left out:
     a regularisation term may rise by design."""
     found = [s for s in (raw.finite for raw in view.of(role)) if len(s) >= points]
     return [s for s in found if is_total(s)] or found

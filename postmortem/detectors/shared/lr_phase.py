@@ -1,4 +1,4 @@
-"""Detection of a new phase of the training: layers unfrozen, a new head, another data set."""
+"""Phases of the training that the learning rate shows: a new phase, a warm restart, a rate of zero to the end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from postmortem.core.series import Series
     from postmortem.core.view import View
 
 
@@ -38,3 +39,13 @@ def warm_restart(view: View, step: int, ratio: float = 1.8) -> bool:
     rises = rises[np.diff(rises, prepend=-9) > 1]
     at = int(np.searchsorted(rate.step, step))
     return len(rises) > 1 and bool((np.abs(rises - at) <= 3).any())
+
+
+def dead_from(series: Series, share: float = 1e-4) -> int | None:
+    """The first point from which the learning rate stays below `share` of its peak to the end, or None."""
+    x = series.value
+    if not len(x) or not (peak := float(x.max(initial=0.0))) > 0:
+        return 0 if len(x) and not x.any() else None
+    alive = np.flatnonzero(x > share * peak)
+    at = int(alive[-1]) + 1
+    return at if at < len(x) else None

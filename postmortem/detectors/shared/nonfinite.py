@@ -1,4 +1,4 @@
-"""Where a series stops being finite, and when that is nothing to worry about."""
+"""Where a series becomes non-finite, and when that is harmless."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BEST = re.compile(r"(?:^|[\W_])best(?:[\W_]|$)", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """Point `at` is the first bad one, `before` the last finite one ahead of it (None: there is none)."""
+    """Point `at` is the first non-finite one, `before` the last finite one before it (None if there is none)."""
 
     series: Series
     at: int
@@ -35,7 +35,7 @@ class Onset:
 
 
 def onsets(view: View, kind: str) -> list[Onset]:
-    """The first NaN ("nan") or infinity ("inf") of every series that has one that is no harmless one."""
+    """The first NaN ("nan") or infinity ("inf") of every series, unless it is harmless."""
     found = []
     for series in view.series:
         bad = np.isnan(series.value) if kind == "nan" else np.isinf(series.value)
@@ -51,9 +51,8 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
         grave = series.role in ALWAYS_DEFINED and not _BEST.search(series.tag)
         return Onset(series, int(np.argmax(bad)), None, count, False, "error" if grave else "info")
     first_finite = int(np.argmax(finite))
-    if series.role != "loss" or _BEST.search(
-        series.tag
-    ):  # scores before the first evaluation, the gradient norm before the first update
+    if series.role != "loss" or _BEST.search(series.tag):
+        # scores before the first evaluation, the gradient norm before the first update
         bad = bad & (np.arange(len(bad)) > first_finite)
         count = int(bad.sum())
     if not count or scaler_handled(view, series):
@@ -65,7 +64,7 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
 
 
 def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
-    """The sentence and the evidence of an onset; `what` is the word for the bad value."""
+    """The sentence and the evidence of an onset; `what` is the word for the non-finite value."""
     series, at = onset.series, onset.at
     evidence: dict[str, Any] = {"value": series.value[at], "count": onset.count, "points": len(series)}
     if onset.before is None:
@@ -81,7 +80,7 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
     return text, evidence
 
 
-def said(view: View, kind: str) -> Event | None:
+def reported(view: View, kind: str) -> Event | None:
     """The first message of a detector inside the program (fairseq's) that an output is not finite."""
     return next(
         (e for e in view.events if e.kind == "nan-detector" and str(e.fields.get("value", "")).lower() == kind), None
@@ -89,7 +88,7 @@ def said(view: View, kind: str) -> Event | None:
 
 
 def scaler_handled(view: View, series: Series) -> bool:
-    """Whether non-finite gradient norms are the skipped steps of a loss scaler at work (PyTorch AMP skips and halves).
+    """Whether non-finite gradient norms are the skipped steps of an active loss scaler (PyTorch AMP skips and halves).
 
     They are where a loss scale is logged that did not collapse, the loss stayed finite, the bad points are few,
     scattered, and the series ends finite.

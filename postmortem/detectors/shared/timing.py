@@ -1,4 +1,4 @@
-"""Seconds per step from what the log has: step time, throughput, or the times of the rows."""
+"""Seconds per step from the log: step time, throughput, or the times of the rows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Timing:
 
 
 def timings(view: View, points: int) -> list[Timing]:
-    """All that tells how long steps took, the most direct first; wall times only where nothing else is logged."""
+    """All series that show how long steps took, the most direct first; wall times only if nothing else is logged."""
     found = [_timing(s, "step time") for s in view.of("step_time")] + [
         _timing(s, "throughput") for s in view.of("throughput")
     ]

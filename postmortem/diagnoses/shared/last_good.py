@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 
-def calm(series: Series) -> NDArray[np.bool_]:
-    """True where a point is finite and calm: less than five deviations above the median of the 25 points before, or
+def stable(series: Series) -> NDArray[np.bool_]:
+    """True where a point is finite and stable: less than five deviations above the median of the 25 points before, or
     less than twice that median."""
     rows = np.flatnonzero(np.isfinite(series.value))
     x = series.value[rows]
@@ -33,7 +33,7 @@ def calm(series: Series) -> NDArray[np.bool_]:
 
 
 def watched(view: View) -> list[Series]:
-    """The loss and the gradient norm; where neither is logged, what else tells of the training."""
+    """The loss and the gradient norm; where neither is logged, another metric of the training."""
     main = [s for s in (view.main("loss"), view.main("grad_norm")) if s is not None and np.isfinite(s.value).any()]
     return (
         main
@@ -43,25 +43,25 @@ def watched(view: View) -> list[Series]:
 
 
 def last_good_step(view: View, onset: int | None) -> int | None:
-    """The last logged step before `onset` with loss and gradient norm finite and calm; None where there is none."""
+    """The last logged step before `onset` with loss and gradient norm finite and stable; None if there is none."""
     series = watched(view)
     if not series:
         return None
-    bad = np.unique(np.concatenate([s.step[~calm(s)] for s in series]))
+    bad = np.unique(np.concatenate([s.step[~stable(s)] for s in series]))
     steps = np.setdiff1d(series[0].step, bad)
     if onset is not None:
         steps = steps[steps < onset]
     return int(steps[-1]) if len(steps) else None
 
 
-def calm_before(view: View, step: int | None, points: int = 10) -> bool:
-    """Whether loss and gradient norm were finite and calm in the last `points` rows before `step`, without a climb."""
+def stable_before(view: View, step: int | None, points: int = 10) -> bool:
+    """Whether loss and gradient norm were finite and stable in the last `points` rows before `step`, without a rise."""
     if step is None:
         return False
     for series in watched(view):
         until = int(np.searchsorted(series.step, step))
         recent = series.value[max(0, until - points) : until]
-        if len(recent) < 3 or not calm(series)[max(0, until - points) : until].all():
+        if len(recent) < 3 or not stable(series)[max(0, until - points) : until].all():
             return False
         half = len(recent) // 2
         first, last = float(np.median(recent[:half])), float(np.median(recent[half:]))
@@ -73,9 +73,9 @@ def calm_before(view: View, step: int | None, points: int = 10) -> bool:
 def last_good_checkpoint(view: View, good: int | None, onset: int | None = None) -> Checkpoint | None:
     """The newest checkpoint at or before `good` that is not known to hold non-finite values.
 
-    With `onset`, also one from between the two that was looked into and is finite: a log with every tenth step only
-    does not show when in between a value turned non-finite, the weights do. One of the very step at which the log
-    went on after a restart is from before that step.
+    With `onset`, also a checkpoint from between the two that was inspected and is finite: a log of every tenth step
+    does not show when in between a value became non-finite, but the weights do. A checkpoint of the very step at
+    which the log continues after a restart was saved before that step.
     """
     if good is None:
         return None
@@ -93,5 +93,5 @@ def last_good_checkpoint(view: View, good: int | None, onset: int | None = None)
 
 
 def logged_between(view: View, good: int | None, onset: int) -> bool:
-    """Whether the log has steps between the last good one and the onset: then the run was on its way down before it."""
+    """Whether the log has steps between the last good one and the onset: then the run degraded before the onset."""
     return good is not None and any(bool(((s.step > good) & (s.step < onset)).any()) for s in watched(view))

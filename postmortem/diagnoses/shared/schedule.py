@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.diagnoses.shared.last_good import calm
+from postmortem.diagnoses.shared.last_good import stable
 
 if TYPE_CHECKING:
     from postmortem.core.series import Series
@@ -40,7 +40,7 @@ class Rate:
 
 
 def rate_at(view: View, step: int | None) -> Rate | None:
-    """The learning rate at `step`; None where none is logged before it."""
+    """The learning rate at `step`; None if none is logged before it."""
     raw = view.main("lr")
     if raw is None or step is None:
         return None
@@ -61,13 +61,13 @@ def lower_rate(view: View, rate: Rate | None) -> str:
     """The change of the learning rate to try, with the values seen; general advice if it is neither logged nor set."""
     known = next(view.settings("lr", "learning_rate", "max_lr", "peak_lr", "base_lr"), None)
     if rate is None and known is None:
-        return "lower the learning rate to a third and log it"
+        return "lower the learning rate to a third of its value, and log it"
     name, high = (rate.tag, rate.at) if rate is not None else known or ("lr", 0.0)
     if known is not None:
         name = known[0]
-    low, why = high / 3, "a third of what it was at the onset"
+    low, why = high / 3, "a third of its value at the onset"
     if rate is not None and rate.rising:
-        low, why = min(low, rate.before), f"calm at {number(rate.before, 3)}, broken at {number(rate.at, 3)}"
+        low, why = min(low, rate.before), f"stable at {number(rate.before, 3)}, unstable at {number(rate.at, 3)}"
     return f"{name}: {number(high, 3)} → {number(float(f'{low:.0e}'), 3)} ({why})"
 
 
@@ -76,7 +76,7 @@ def clip(view: View, step: int | None) -> str | None:
     grad = view.main("grad_norm")
     if grad is None or step is None:
         return None
-    before = grad.value[(grad.step < step) & calm(grad)]
+    before = grad.value[(grad.step < step) & stable(grad)]
     if len(before) < 5:
         return None
     level = float(f"{np.quantile(before[-200:], 0.9):.1g}")

@@ -1,4 +1,4 @@
-"""What all causes share: the order of the faults, their consequences, and `Story`, which builds the diagnosis."""
+"""Helpers of all causes: the order of faults, their consequences, and `Story`, which builds the diagnosis."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def faults(view: View, findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _seen_between(f: Finding, root: Finding) -> bool:
-    """True if `f`, of a quantity logged more rarely, lies between the last finite row of `root` and its onset."""
+    """True if `f`, of a metric logged more rarely, lies between the last finite row of `root` and its onset."""
     known, own = root.evidence.get("last_finite_step"), f.evidence.get("last_finite_step", -1)
     if known is None or f.step is None or root.step is None:
         return False
@@ -120,19 +120,19 @@ class Story:
     """Builds the `Diagnosis` of one cause around its root finding.
 
     Every method but `diagnosis` returns the story itself. Texts that are None are left out, so that a condition can
-    stand beside the text::
+    be written inline::
 
         return (
             Story(view, root, consequences(findings, root))
-            .because(f"the loss was calm up to step {root.step}")
+            .because(f"the loss was stable up to step {root.step}")
             .against("no learning rate is logged" if rate is None else None)
-            .disproved_by("the replay of the step stays finite")
+            .disproved_by("a replay of the step stays finite")
             .advise("lower the learning rate")
             .replay()
             .diagnosis("diverged", f"The training diverged: {root.message}.")
         )
 
-    The last good step is the last logged one before the root's step with a calm loss and gradient norm, unless
+    The last good step is the last logged one before the root's step with a stable loss and gradient norm, unless
     `last_good` or `after_the_log` sets it otherwise; the last good checkpoint is the newest at or before it.
     """
 
@@ -173,7 +173,7 @@ class Story:
         return self
 
     def last_good(self, *, step: int | None = None, before: int | None = None) -> Self:
-        """Sets the last good step, or the step that it is searched `before`; None leaves it as it was."""
+        """Sets the last good step, or the step that it is searched `before`; None leaves it unchanged."""
         if step is not None:
             self._good = step
         if before is not None:
@@ -194,7 +194,7 @@ class Story:
         return self
 
     def diagnosis(self, name: str, summary: str) -> Diagnosis:
-        """The finished diagnosis. `name`: the cause in a word, `summary`: one or two sentences."""
+        """The finished diagnosis. `name`: the id of the cause, `summary`: one or two sentences."""
         good = self._last_good_step()
         checkpoint = last_good_checkpoint(self._view, good, self._finite_until(good))
         return Diagnosis(
@@ -212,7 +212,7 @@ class Story:
     def _last_good_step(self) -> int | None:
         if self._good is not None:
             return self._good
-        if not watched(self._view):  # nothing but the faulty quantity itself is logged
+        if not watched(self._view):  # only the faulty metric itself is logged
             return self._root.evidence.get("last_finite_step")
         return last_good_step(self._view, self._onset if self._in_the_log else None)
 
@@ -234,7 +234,7 @@ class Story:
             yield command
         yield from self._advice
         if command and not startable:
-            weights = f"from step {good} or before" if good is not None else "from before it"
+            weights = f"from step {good} or earlier" if good is not None else "from before the fault"
             yield f"save checkpoints: with weights {weights}, `{command}` names the operation and the samples"
         if not command and checkpoint is not None:
             yield f"resume from {checkpoint.path} (step {checkpoint.step}, the newest before the fault)"

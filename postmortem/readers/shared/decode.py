@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 def leading_nuls(path: Path) -> int:
     """Number of NUL bytes at the start of a file; holes of a sparse file are skipped without reading them.
 
-    A log that is truncated while its writer goes on starts with as many of them as were written before.
+    A log that is truncated while its writer continues starts with as many of them as were written before.
     """
     with path.open("rb", buffering=0) as file:
         at = 0

@@ -47,7 +47,7 @@ class RowTable:
         self.n += 1
 
     def columns(self, *more: str) -> dict[str, NDArray[np.float64]]:
-        """The columns that may hold step, epoch, time or rank, and the columns `more`: float64[n], NaN where absent."""
+        """The columns that may hold step, epoch, time or rank, and the columns `more`: float64[n], NaN if absent."""
         code, at, value = self._arrays()
         order = np.argsort(code, kind="stable")
         bounds = np.searchsorted(code[order], np.arange(len(self._codes) + 1))
@@ -100,7 +100,7 @@ def finish(reading: Reading, table: RowTable, times: list[float], axis: Axis | N
     """Turns a table into the points of `reading`.
 
     Finds the columns of wall time and rank, and that of the step if `axis` is None. `times` are the wall times of the
-    rows where no column holds them, NaN where unknown.
+    rows where no column holds them, NaN if unknown.
     """
     columns = table.columns()
     time_name, wall_time = _wall_times(columns) or ("", np.array(times))

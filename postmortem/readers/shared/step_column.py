@@ -69,8 +69,8 @@ def step_axis(
 ) -> Axis | None:
     """The column that counts steps over the whole run, or a counter within epochs combined with the epoch.
 
-    `columns` are float64[n], NaN where a row has no cell. `rank` int16[n] is the rank that wrote each row: every rank
-    counts on its own. `declared` is the column that the writer declared as the step. Returns None where no column
+    `columns` are float64[n], NaN if a row has no cell. `rank` int16[n] is the rank that wrote each row: every rank
+    counts on its own. `declared` is the column that the writer declared as the step. Returns None if no column
     counts steps; try `epoch_axis` then.
     """
     rows = next((len(c) for c in columns.values()), 0)
@@ -94,7 +94,7 @@ def step_axis(
 
 
 def epoch_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
-    """Epochs as steps, for tables with one row per epoch; None where no column counts epochs."""
+    """Epochs as steps, for tables with one row per epoch; None if no column counts epochs."""
     for name in _named(columns, EPOCHS):
         if _covers(columns[name], len(columns[name])) and _counts(columns[name]):
             return Axis("epoch", _filled_int(columns[name]), (name,), f"steps are epochs, taken from column {name!r}")
@@ -115,7 +115,7 @@ def _covers(column: NDArray[np.float64], rows: int) -> bool:
 
 
 def _without_wrong(column: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The column without its few impossible values, and their rows; unchanged where there are many."""
+    """The column without its few impossible values, and their rows; unchanged if there are many."""
     known = ~np.isnan(column)
     wrong = np.flatnonzero(known & _impossible(column))
     if not len(wrong) or len(wrong) > max(1, _WRONG * np.count_nonzero(known)):

@@ -15,7 +15,7 @@ from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers.shared.damage import Damage, problems_of
 from postmortem.readers.shared.protobuf import DecodeError
-from postmortem.readers.tensorboard.bulk_scalars import Skeletons
+from postmortem.readers.tensorboard.bulk_scalars import ScalarPatterns
 from postmortem.readers.tensorboard.event_proto import EVENT, HPARAMS, number
 from postmortem.readers.tensorboard.tfrecord import HEADER, OVERHEAD, batches
 
@@ -46,7 +46,7 @@ class TensorBoard:
     A file is a sequence of TFRecords, each with an Event message: wall time, step (0 is left out on the wire) and a
     summary of values. A scalar is a `simple_value`, or in TF2 a tensor of one element, of any float, integer or
     boolean type, as raw bytes or as a typed list. Histograms, images, audio, text and graphs are counted, hparams go
-    to the run's config. All checksums are verified. Damage costs only the records it touches: reading goes on at the
+    to the run's config. All checksums are verified. Damage costs only the records it touches: reading continues at the
     next header with a valid checksum.
 
     Formats: tensorflow/core/lib/io/record_writer.h; event.proto, summary.proto and tensor.proto in
@@ -83,10 +83,10 @@ class _File:
 
     def read(self) -> Reading:
         builder = PointsBuilder()
-        skeletons = Skeletons(self.code_of)
+        patterns = ScalarPatterns(self.code_of)
         with self.path.open("rb") as stream:
             for batch in batches(stream, self.damage):
-                columns = self.merged(skeletons.read(batch), batch)
+                columns = self.merged(patterns.read(batch), batch)
                 builder.extend_columns([t.decode("utf-8", "replace") for t in self.codes], *columns)
             size = stream.tell()
         reading = self.reading
@@ -107,7 +107,7 @@ class _File:
         return reading
 
     def code_of(self, tag: bytes) -> int:
-        """The number that stands for a tag."""
+        """The code of a tag."""
         return self.codes.setdefault(tag, len(self.codes))
 
     def merged(self, bulk: Scalars, batch: Batch) -> list[Any]:

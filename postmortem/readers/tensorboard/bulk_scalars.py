@@ -145,7 +145,7 @@ class RecordPattern:
         return step.view(np.int64), value, column(offsets.wall_time, "<f8").astype(np.float64)
 
 
-class Skeletons:
+class ScalarPatterns:
     """The patterns learned so far in a file. `code_of` gives the caller's code of a tag's bytes."""
 
     def __init__(self, code_of: Callable[[bytes], int]) -> None:
@@ -220,7 +220,7 @@ def _offsets(row: NDArray[np.uint8], length: int) -> FieldOffsets | None:
         return None
     try:
         return _located(record)
-    except (ValueError, IndexError, DecodeError):  # not protobuf, or not a kind that is looked for
+    except (ValueError, IndexError, DecodeError):  # not protobuf, or a kind that is not read
         return None
 
 

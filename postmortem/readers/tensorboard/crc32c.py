@@ -27,7 +27,7 @@ def masked(data: bytes) -> int:
 
 
 def unmask(stored: Any) -> Any:
-    """The CRC32C behind stored values, uint32[n] -> uint32[n]."""
+    """The CRC32C of masked stored values, uint32[n] -> uint32[n]."""
     rotated = stored - np.uint32(_MASK_DELTA)
     return (rotated >> np.uint32(17)) | (rotated << np.uint32(15))
 

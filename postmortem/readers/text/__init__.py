@@ -1,7 +1,7 @@
 """Text logs: what a training printed to its terminal, a Slurm ``.out``, a logger's file.
 
 A dialect or the general miner parses each row; rows that differ only in their numbers are parsed once (`bulk`). Steps
-are settled at the end, over the whole file (`steps.resolve`). The lines that may matter go on to the search for
+are settled at the end, over the whole file (`steps.resolve`). Lines that may matter are passed to the search for
 failures (`failures`).
 """
 
@@ -132,7 +132,7 @@ class LogFile:
                     path=str(self.path),
                     what=f"{self.parser.cut_rows} lines are longer than {LONGEST_ROW} characters",
                     kept="the numbers in their first part",
-                    lost="the rest of them",
+                    lost="the rest of these lines",
                 )
             )
         reading.problems += [
@@ -140,7 +140,7 @@ class LogFile:
             for what, line in self.parser.faults
         ]
         if self.parser.unexplained:
-            reading.skipped["lines with numbers that nothing explained"] = self.parser.unexplained
+            reading.skipped["lines with numbers that no parser recognised"] = self.parser.unexplained
         job = self.job or next((g for m in [_JOB_IN_NAME.search(self.path.name)] if m for g in m.groups() if g), None)
         if job:
             reading.facts.setdefault("job_id", job)
@@ -165,10 +165,9 @@ class LogFile:
         parts = ", ".join(f"{name} {count}" for name, count in sorted(explained.items(), key=lambda e: (-e[1], e[0])))
         if scanned := self.bulk.n_scanned:
             parts += (
-                f", simple pattern {scanned} "
-                "(their words occur in no other line, so each was only searched for names and numbers)"
+                f", simple pattern {scanned} (no other line has the same words: only names with numbers were searched)"
             )
-        return [f"lines explained: {parts}; with numbers but not explained: {self.parser.unexplained}"]
+        return [f"lines recognised: {parts}; with numbers but not recognised: {self.parser.unexplained}"]
 
     def _lines(self, lines: Lines) -> Iterator[tuple[int, str]]:
         """Read the numbers of each block and hand its lines on to the search for events."""

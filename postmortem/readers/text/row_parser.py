@@ -37,9 +37,10 @@ _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
 
 
 class RowParser:
-    """Parses the rows of one log, one at a time, and counts what explained them. `store` gives tags their codes.
+    """Parses the rows of one log, one at a time, and counts which parser recognised them.
 
-    `explained` counts rows by dialect, `unexplained` rows with numbers that nothing explained.
+    `store` gives tags their codes.
+    `explained` counts rows by dialect, `unexplained` rows with numbers that no parser recognised.
     """
 
     def __init__(self, store: RowStore, dialects: Iterable[type[Dialect]]) -> None:

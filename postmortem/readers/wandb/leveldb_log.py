@@ -30,7 +30,7 @@ _TYPE_CRC = {kind: zlib.crc32(bytes([kind])) for kind in (WHOLE, FIRST, MIDDLE, 
 def records(data: bytes, damage: list[Damage]) -> Iterator[bytes]:
     """Yields the payloads of all intact records in order; what could not be read is appended to `damage`.
 
-    Reading goes on at the next chunk with a valid checksum, wherever it is: a chunk does not depend on the blocks.
+    Reading continues at the next chunk with a valid checksum, wherever it is: a chunk does not depend on the blocks.
     """
     parts: list[bytes] = []
     begun = 0  # where the unfinished record in `parts` began

@@ -236,9 +236,8 @@ class _Search:
             # it also fails with the others in their place, or it depends on how many there are
             if len(kept) > 3 and (len(kept) > self.size // 2 or without(kept[len(kept) // 2 :])):
                 return None, "no particular sample: the step fails if enough of them are in the batch"
-            needed = (
-                [i for i in kept if without([i]) is False] if len(kept) == 3 else []
-            )  # the others only let it run that far
+            # of three, the others may only let it run that far
+            needed = [i for i in kept if without([i]) is False] if len(kept) == 3 else []
             kept = needed if 1 < len(needed) < len(kept) else kept
             return kept, "they make the step fail only together; found by leaving out the others"
         return None, "no particular sample"

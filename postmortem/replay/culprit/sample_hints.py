@@ -67,9 +67,8 @@ class SampleHints:
         """Guesses from a closer look at the step, with the samples `known` replaced."""
         other = self._again(known, gradients=backward)
         if backward and other.raised is not None and self.case.traced.raised is None:
-            other = self._again(
-                known, gradients=False
-            )  # the step writes into its batch, which must not need a gradient
+            # the step writes into its batch, which must not need a gradient
+            other = self._again(known, gradients=False)
         guesses: list[list[int]] = []
         if other.stage is not None:
             keys = {c.key for c in chosen}
@@ -133,9 +132,8 @@ class SampleHints:
         merged = set()
         if found:
             merged = {tuple(sorted({i for of in found for i in of[min(k, len(of) - 1)]})) for k in range(_READINGS)}
-        if (
-            last and 2 * len(last) <= self.samples.rows
-        ):  # more are rather spread over samples, by a running sum or a sort
+        if last and 2 * len(last) <= self.samples.rows:
+            # more are rather spread over samples, by a running sum or a sort
             merged.add(tuple(last))
         return [list(g) for g in sorted(merged, key=lambda g: (len(g), g))]
 

@@ -20,7 +20,7 @@ __all__ = ["FIXES", "Advice", "BaseFix", "Case", "Change", "Scope", "conclude", 
 
 T = TypeVar("T")
 FIXES: Registry[type[BaseFix]] = Registry(
-    "postmortem.replay.fixes", key=lambda f: f"{f.order:03d} {f.name}", noun="fix", group="postmortem.fixes"
+    "postmortem.replay.fixes", key=lambda f: f.name, order=lambda f: f.order, noun="fix", group="postmortem.fixes"
 )
 fix = FIXES.register
 

@@ -247,9 +247,8 @@ def _lists_samples(value: Any) -> bool:
     ):
         return False
     sizes = {t.shape[0] if t.dim() else 0 for v in value for t in tensors_in(v)}
-    alike = (
-        len(sizes) == 1 and max(sizes) > 1 and len(value) <= max(sizes)
-    )  # views of one batch rather than samples of one length
+    # views of one batch rather than samples of one length
+    alike = len(sizes) == 1 and max(sizes) > 1 and len(value) <= max(sizes)
     return len({len(tensors_in(v)) for v in value}) == 1 and bool(sizes) and not alike
 
 

@@ -2,6 +2,9 @@
 
 It does not depend on how the step is run, so it can be attached to any training code::
 
+    from postmortem.replay.trace.origins import origins
+    from postmortem.replay.trace.tracer import Tracer
+
     with Tracer() as trace:
         loss = compute_loss(); loss.backward(); optimizer.step()
     origins(trace.log, [trace.source(p.grad)])
@@ -41,10 +44,9 @@ if TYPE_CHECKING:
 Within = Literal["all", "optimizers", "others"]
 
 _INEXACT = {d for d in vars(torch).values() if isinstance(d, torch.dtype) and (d.is_floating_point or d.is_complex)}
-_graph_task, _grad_enabled = (
-    torch._C._current_graph_task_id,
-    torch.is_grad_enabled,
-)  # looked up once: they are asked per operator
+# looked up once, as they are called for every operator
+_graph_task = torch._C._current_graph_task_id
+_grad_enabled = torch.is_grad_enabled
 _NO_PLACE = (None, 0, 0, None)
 
 

@@ -1,4 +1,4 @@
-"""The story of a run and of many runs, in reading order. Every format for people is made from these pieces."""
+"""The parts of a report on one run or many runs, in reading order. All formats for people use them."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from postmortem.core.report import Around, Report, RunReport
 
 ENDED = {
-    "completed": "ran to its end",
+    "completed": "completed",
     "crashed": "crashed",
     "out-of-memory": "ran out of memory",
-    "killed": "was killed",
+    "killed": "killed",
     "time-limit": "reached its time limit",
-    "preempted": "was preempted",
-    "interrupted": "was stopped by hand",
+    "preempted": "preempted",
+    "interrupted": "interrupted by the user",
     "hung": "hung",
-    "cut": "log stops in the middle",
+    "cut": "log ends in the middle",
     "running": "may still be running",
-    "unknown": "not known how it ended",
+    "unknown": "end of run: unknown",
 }
 
 _SHOWN_ELSEWHERE = {
@@ -51,6 +51,7 @@ class Fold:
 
     @property
     def first(self) -> Finding:
+        """The earliest of them."""
         return self.members[0]
 
 
@@ -111,7 +112,7 @@ def _step(finding: Finding) -> float:
 
 
 def place(fold: Fold) -> str:
-    """Where it was seen: "in train/loss at step 4821", "in 12 tags, first train/loss at step 4821"."""
+    """Where the finding is: "in train/loss at step 4821", "in 12 tags, first train/loss at step 4821"."""
     first = fold.first
     tags = list(dict.fromkeys(f.tag for f in fold.members if f.tag))
     ranks = list(dict.fromkeys(f.rank for f in fold.members if f.rank not in (None, -1)))
@@ -129,7 +130,7 @@ def place(fold: Fold) -> str:
 
 
 def describe(fold: Fold, summary: str = "") -> str:
-    """The fold in one line, after its code and name: the message of a single finding, else where it was seen.
+    """The fold in one line, after its code and name: the message of a single finding, else where it is.
 
     `summary`: the text of the diagnosis, shown above; a message that it contains is not repeated.
     """
@@ -143,7 +144,7 @@ def headline(run: RunReport) -> str:
         return why_not_judged(run)
     folds = folded(run)
     if not folds or (run.verdict == "healthy" and folds[0].first.severity == "info"):
-        return f"nothing wrong found by {count(len(run.checked), 'check')}" if run.checked else "nothing wrong found"
+        return f"{count(len(run.checked), 'check')} found nothing wrong" if run.checked else "nothing wrong found"
     first = folds[0].first
     event = seen_in_log(run, first)
     words = f"{clean(first.code)} {clean(first.name)} {place(folds[0])}".strip()
@@ -166,12 +167,12 @@ def why_not_judged(run: RunReport) -> str:
     if run.problems:
         return clean(run.problems[0].what, 160)
     if not sum(s.points for s in run.sources):
-        return "no metrics and no crash found in it"
-    return "no quantity is logged at two steps: nothing to judge"
+        return "it contains no metrics and no crash"
+    return "no metric is logged at more than one step: nothing to judge"
 
 
 def cause(run: RunReport) -> str:
-    """The root cause by which runs are grouped: the diagnosis, and of a crash what failed, its numbers left out."""
+    """The root cause by which runs are grouped: the diagnosis, and for a crash also what failed, without numbers."""
     if run.verdict == "not-judged":
         return why_not_judged(run)
     folds = folded(run)
@@ -181,7 +182,7 @@ def cause(run: RunReport) -> str:
     event = seen_in_log(run, folds[0].first) if folds else None
     if event is None:
         return name
-    if event.kind == "generic-exception":  # no known failure: its message tells one cause from another
+    if event.kind == "generic-exception":  # no known failure: its message distinguishes causes
         words = re.sub(r"0x[0-9a-f]+|[0-9]+", "#", squeezed(event.message, 60))
         return f"{name.removesuffix(': ' + event.kind)}: {words}"
     return name if event.kind in name else f"{name}: {clean(event.kind)}"
@@ -215,12 +216,12 @@ def worst_first(report: Report) -> list[RunReport]:
 
 
 def at_onset(around: Around) -> str:
-    """The value at the onset; a dash where nothing was logged there or later."""
+    """The value at the onset; a dash if nothing was logged there or later."""
     return number(None if around.at_step == around.before_step else around.at)
 
 
 def about(run: RunReport) -> str:
-    """The run in figures: steps, sources with their numbers, how it ended."""
+    """The run in numbers: steps, sources with their points, end of run."""
     parts = [f"steps {run.first_step} to {run.last_step}"] if run.last_step is not None else ["no steps"]
     parts += [f"{clean(s.kind)} ({count(s.points, 'point')})" if s.points else clean(s.kind) for s in run.sources]
     return " · ".join([*parts, ENDED[run.ended]])
@@ -243,7 +244,7 @@ def problem_line(problem: Problem, run: RunReport | None = None) -> str:
 
 
 def notable_events(run: RunReport) -> list[Event]:
-    """The events worth a line: errors, else warnings; the gravest first, then in the order of the log."""
+    """Errors and warnings, the most severe first, then in the order of the log."""
     return sorted((e for e in run.events if e.severity != "info"), key=lambda e: SEVERITIES.index(e.severity))
 
 
@@ -256,7 +257,7 @@ def event_where(event: Event, run: RunReport) -> str:
 
 
 def event_facts(event: Event) -> list[str]:
-    """What is known of an event beyond its message: the user's own line, then every field that the message lacks."""
+    """Facts of an event that its message does not show: the line of the user's own code, then the other fields."""
     lines = []
     frame = event.fields.get("frame")
     if isinstance(frame, dict):
@@ -274,7 +275,7 @@ def event_facts(event: Event) -> list[str]:
 
 
 def unchecked(run: RunReport) -> list[str]:
-    """Checks that could not be made, by reason: "no learning rate found (LRS001, LRS002)"."""
+    """Checks that were not done, by reason: "no learning rate found (LRS001, LRS002)"."""
     reasons: dict[str, list[str]] = {}
     for code, why in run.not_checked:
         reasons.setdefault(why, []).append(code)
@@ -282,7 +283,7 @@ def unchecked(run: RunReport) -> list[str]:
 
 
 def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
-    """The file, and the line where there is one, that a finding points at.
+    """The file, and the line if known, that a finding points at.
 
     Its own evidence, the crash's log line, else the first file of the source with the most numbers.
     """
@@ -303,10 +304,10 @@ _BARE = re.compile(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTA
 
 
 def with_commands(action: str) -> tuple[str, list[str]]:
-    """A next action as words and the commands in it, which are to be shown so that they can be copied.
+    """Splits a next action into its words and its commands, which are shown so that they can be copied.
 
-    Commands stand in backticks, or are the whole action, where a note in brackets may follow after two spaces. In the
-    middle of a sentence, "this" stands for the command.
+    Commands are in backticks, or are the whole action; then a note in parentheses may follow after two spaces. In the
+    middle of a sentence, "this" replaces the command.
     """
     bare = _BARE.fullmatch(action)
     if bare:
@@ -317,7 +318,7 @@ def with_commands(action: str) -> tuple[str, list[str]]:
 
 
 def no_checkpoint(run: RunReport) -> str:
-    """The words about the checkpoints if none is known to be good."""
+    """The text about checkpoints if none is known to be good."""
     if any(c.step is None and c.finite is None for c in run.checkpoints):
-        return "the names of the checkpoints do not tell which is from before it"
-    return "no checkpoint from before it was found"
+        return "the checkpoint names do not show which was saved before the fault"
+    return "no checkpoint from before the fault was found"

@@ -18,7 +18,7 @@ _WIDTH, _HEIGHT, _EDGE = 360, 64, 4
 
 
 def curve(around: Around) -> str:
-    """The course of one series: a line through finite values, a red band over non-finite ones, its range beside it."""
+    """The curve of one series: a line through finite values, a red band over non-finite ones, and its range."""
     values = around.curve
     finite = [v for v in values if math.isfinite(v)]
     if len(values) < 3:

@@ -1,4 +1,4 @@
-"""Words and marks that the formats for people share: safe text, short numbers, sparklines."""
+"""Helpers of the formats for people: safe text, counts, sparklines."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MARKS = frozenset([NAN_MARK, *_MARKS.values()])
 
 
 def clean(text: object, limit: int = 0) -> str:
-    """`text` on one line without characters that a terminal or a page would obey.
+    """`text` on one line, without characters that a terminal or a page would interpret.
 
-    Control characters, escape sequences, direction overrides and lone surrogates become visible escapes
-    such as ``\\x1b``. With a `limit`, what is longer ends in an ellipsis.
+    Control characters, escape sequences, direction overrides and lone surrogates become visible escapes,
+    such as ``\\x1b``. With a `limit`, longer text ends in an ellipsis.
     """
     line = str(text).strip()
     if limit and len(line) > limit:
@@ -31,7 +31,7 @@ def clean(text: object, limit: int = 0) -> str:
 
 
 def squeezed(text: object, limit: int = 0) -> str:
-    """`text` of a log line, cleaned, its columns of spaces narrowed to one."""
+    """`text` of a log line, cleaned; several spaces become one."""
     return clean(re.sub(r"[ \t]{2,}", " ", str(text)), limit)
 
 
@@ -55,7 +55,7 @@ def listed(names: Sequence[str], most: int = 3) -> str:
 
 
 def thinned(curve: Sequence[float], width: int) -> list[float]:
-    """At most `width` values with the same course: of each stretch a non-finite value, else the most extreme one."""
+    """At most `width` values: for each stretch a non-finite value if it has one, else the most extreme value."""
     n = len(curve)
     if n <= width:
         return list(curve)
@@ -69,10 +69,10 @@ def thinned(curve: Sequence[float], width: int) -> list[float]:
 
 
 def heights(curve: Sequence[float], *, linear: bool = False) -> list[float | None]:
-    """Every value as a height from 0 to 1, None for non-finite values.
+    """Each value as a height from 0 to 1, None for non-finite values.
 
     Positive values that span more than a factor of five are placed by their logarithm, so that an explosion or a high
-    start does not flatten everything else. `linear` turns that off; learning rates are drawn so.
+    start does not flatten everything else. `linear` turns that off, as for learning rates.
     """
     finite = [v for v in curve if math.isfinite(v)]
     if not finite:
@@ -91,7 +91,7 @@ def heights(curve: Sequence[float], *, linear: bool = False) -> list[float | Non
 
 
 def sparkline(curve: Sequence[float], width: int = 24, *, linear: bool = False) -> str:
-    """The course of a series in block characters; × stands for NaN, ↑ and ↓ for the infinities."""
+    """A series as block characters; × is NaN, ↑ and ↓ are the infinities."""
     values = thinned(curve, width)
     levels = heights(values, linear=linear)
     pairs = zip(values, levels, strict=True)

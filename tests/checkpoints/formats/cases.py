@@ -1,4 +1,5 @@
-"""Cases of checkpoint formats: a function that saves {name: tensor} below a folder and returns the file or folder it made."""
+"""Cases of checkpoint formats: a function that saves {name: tensor} below a folder and returns the file or folder it
+made."""
 
 from __future__ import annotations
 

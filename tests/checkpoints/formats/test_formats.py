@@ -106,5 +106,8 @@ def test_formats_are_asked_in_order(tmp_path: Path) -> None:
 
 def test_finding_checkpoints_needs_no_torch(python: Any) -> None:
     """A scan asks every format for its file names; that imports no torch."""
-    code = "import sys; from postmortem.checkpoints.find import is_weights; assert is_weights('a.pt'); print('torch' in sys.modules)"
+    code = (
+        "import sys; from postmortem.checkpoints.find import is_weights; assert is_weights('a.pt'); print('torch' "
+        "in sys.modules)"
+    )
     assert python("-c", code).stdout.strip() == "False"

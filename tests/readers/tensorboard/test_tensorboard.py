@@ -105,7 +105,8 @@ TYPED = [
 @pytest.mark.parametrize("repeat", [1, 40], ids=["one", "many"])
 @pytest.mark.parametrize(("kind", "dtype", "field"), TYPED)
 def test_tensors_of_every_type(tmp_path: Path, kind: str, dtype: int, field: str, repeat: int) -> None:
-    """A TF2 scalar tensor reads the same as raw content and as a typed list, alone and in bulk, with the rank-1 shape too."""
+    """A TF2 scalar tensor reads the same as raw content and as a typed list, alone and in bulk, with the rank-1 shape
+    too."""
     value = np.array([1], kind)[0]
     one = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
     events = []
@@ -221,7 +222,8 @@ def test_records_that_are_no_events(tmp_path: Path, data: st.DataObject) -> None
 @QUICK
 @given(cut=st.integers(0, 10**6), n=st.sampled_from([3, 60]))
 def test_cut_anywhere(tmp_path: Path, cut: int, n: int) -> None:
-    """A file cut at any byte gives all scalars before the cut, and a Problem with the place unless a record ends there."""
+    """A file cut at any byte gives all scalars before the cut, and a Problem with the place unless a record ends
+    there."""
     whole = write(tmp_path / NAME, some_events(n))
     ends = np.cumsum([len(e.SerializeToString()) + 16 for e in some_events(n)])
     cut %= len(whole)
@@ -268,7 +270,8 @@ def test_flip_any_byte(tmp_path: Path, where: int, mask: int, n: int) -> None:
     n=st.sampled_from([3, 60]),
 )
 def test_garbage_in_the_middle(tmp_path: Path, where: int, garbage: bytes, removed: int, n: int) -> None:
-    """Bytes put in or taken out anywhere: what stands whole before and after them is still read, and a Problem says so."""
+    """Bytes put in or taken out anywhere: what stands whole before and after them is still read, and a Problem says
+    so."""
     events = some_events(n)
     whole = write(tmp_path / NAME, events)
     ends = np.cumsum([len(e.SerializeToString()) + 16 for e in events])
@@ -302,7 +305,8 @@ def test_a_file_with_no_scalars_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_corrupt_value_in_bulk_is_left_out(tmp_path: Path) -> None:
-    """A flipped bit in a value that is read by columns is seen, in a file larger than a piece, with records across its border."""
+    """A flipped bit in a value that is read by columns is seen, in a file larger than a piece, with records across its
+    border."""
     events = some_events(3000)
     chunk = write(tmp_path / NAME, events)
     copies = 30

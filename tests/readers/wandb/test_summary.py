@@ -19,7 +19,8 @@ def test_values_stand_at_the_last_step(tmp_path: Path) -> None:
     """All numbers, nested ones too, at `_step`; W&B's own keys are no tags."""
     path = tmp_path / "wandb-summary.json"
     path.write_text(
-        '{"loss": NaN, "a": {"b": 2}, "best": "Infinity", "note": "x", "_step": 20, "_timestamp": 1.5e9, "_wandb": {"runtime": 3}}'
+        '{"loss": NaN, "a": {"b": 2}, "best": "Infinity", "note": "x", "_step": 20, "_timestamp": 1.5e9, "_wandb": '
+        '{"runtime": 3}}'
     )
     reading = WandbSummary.read(path)
     points = reading.points

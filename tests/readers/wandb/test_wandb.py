@@ -195,7 +195,8 @@ def test_a_declared_step(tmp_path: Path) -> None:
 
 
 def test_a_column_that_does_not_count_is_no_step(tmp_path: Path) -> None:
-    """A column with a counter's name that starts again all the time, or says the same, leaves W&B's own steps in place."""
+    """A column with a counter's name that starts again all the time, or says the same, leaves W&B's own steps in
+    place."""
     reading = read(tmp_path / "r.wandb", [history(i, iter=i % 3, step=512, loss=1.0) for i in range(12)])
     assert [s for s, _ in column(reading, "loss")] == list(range(12))
     assert reading.step_axis == "_step"
@@ -297,7 +298,8 @@ def test_random_bytes(tmp_path: Path, data: bytes, header: bool) -> None:
 
 
 def test_the_real_client(tmp_path: Path) -> None:
-    """What the installed W&B client writes offline is read: numbers, NaN, nested keys, config, console and exit code."""
+    """What the installed W&B client writes offline is read: numbers, NaN, nested keys, config, console and exit
+    code."""
     pytest.importorskip("wandb")
     script = """
 import wandb
@@ -307,7 +309,7 @@ for i in range(5):
     print("training", i)
     run.log({"frames": 64 * i, "loss": float("nan") if i == 3 else 1 / (i + 1), "deep": {"er": i}, "h": wandb.Histogram([1, 2])}, step=10 * i)
 run.finish(exit_code=3)
-"""
+"""  # noqa: E501
     environment = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, check=True, env=environment, capture_output=True, timeout=120

@@ -1,4 +1,5 @@
-"""The scale for the next step is kept in a plain attribute: a constant feature in one step makes the step after it fail."""
+"""The scale for the next step is kept in a plain attribute: a constant feature in one step makes the step after it
+fail."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""An optimizer that steps by the ratio of norms of the step before: no gradient in one step, 0 times inf in the next."""
+"""An optimizer that steps by the ratio of norms of the step before: no gradient in one step, 0 times inf in the
+next."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""Cox loss: the risks are summed in the order of time, so that one overflow spreads over samples that are sorted otherwise."""
+"""Cox loss: the risks are summed in the order of time, so that one overflow spreads over samples that are sorted
+otherwise."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""Forces by autograd.grad with create_graph: the derivative of a derivative fails, autograd hands out zeros without memory."""
+"""Forces by autograd.grad with create_graph: the derivative of a derivative fails, autograd hands out zeros without
+memory."""
 
 import torch
 import torch.nn as nn

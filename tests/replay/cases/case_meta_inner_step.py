@@ -1,4 +1,5 @@
-"""One inner step of meta-learning drives probabilities to 0: copies in place of a part of the batch cure it, leaving that part out does not."""
+"""One inner step of meta-learning drives probabilities to 0: copies in place of a part of the batch cure it, leaving
+that part out does not."""
 
 import torch
 import torch.nn as nn

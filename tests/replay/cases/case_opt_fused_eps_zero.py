@@ -1,4 +1,5 @@
-"""Adam in one fused kernel, with eps=0; one input feature is always zero, so a column of the weights has no gradient."""
+"""Adam in one fused kernel, with eps=0; one input feature is always zero, so a column of the weights has no
+gradient."""
 
 import torch
 import torch.nn as nn

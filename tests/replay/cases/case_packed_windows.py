@@ -1,4 +1,5 @@
-"""Frames packed across samples; those of silent ones, a quarter of the batch, have energy zero, whose root has no derivative."""
+"""Frames packed across samples; those of silent ones, a quarter of the batch, have energy zero, whose root has no
+derivative."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""An explosion within three steps on heavy-tailed data: with the weights held still a batch leaves the level of the first steps as well."""
+"""An explosion within three steps on heavy-tailed data: with the weights held still a batch leaves the level of the
+first steps as well."""
 
 import torch
 import torch.nn as nn

@@ -1,4 +1,5 @@
-"""Features of earlier batches are kept in a list; an empty batch leaves a zero row there, and the next step divides by its norm."""
+"""Features of earlier batches are kept in a list; an empty batch leaves a zero row there, and the next step divides by
+its norm."""
 
 import torch
 import torch.nn as nn

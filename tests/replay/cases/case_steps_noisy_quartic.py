@@ -1,4 +1,5 @@
-"""A quartic error that explodes in its third step; the batches alone move the loss tenfold, so few quiet steps tell its level."""
+"""A quartic error that explodes in its third step; the batches alone move the loss tenfold, so few quiet steps tell its
+level."""
 
 import torch
 import torch.nn as nn

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.torch
 
 @pytest.mark.parametrize(("size", "bad"), [(128, {7, 100}), (64, {0}), (33, {32}), (16, {3, 4, 5})])
 def test_bad_samples_are_found_by_halving(size: int, bad: set[int]) -> None:
-    """Without any hint the bad samples of a large batch are found in a number of reruns that grows with its logarithm."""
+    """Without any hint the bad samples of a large batch are found in a number of reruns that grows with its
+    logarithm."""
     batch = {"x": torch.arange(size)}
     samples = Samples(TrainStep(None, None, None), batch)
     runs = 0
@@ -47,7 +48,8 @@ def test_all_samples_bad_is_no_sample() -> None:
 
 @pytest.mark.parametrize("budget", [16, 36])
 def test_several_bad_samples_of_a_large_batch(budget: int) -> None:
-    """Five of 256: the set is found by small batches, whose whole cost stays within the budget, and nothing else is named."""
+    """Five of 256: the set is found by small batches, whose whole cost stays within the budget, and nothing else is
+    named."""
     bad = {3, 90, 91, 200, 255}
     batch = {"x": torch.arange(256)}
     samples, ran = Samples(TrainStep(None, None, None), batch), 0
@@ -65,7 +67,8 @@ def test_several_bad_samples_of_a_large_batch(budget: int) -> None:
 
 
 def test_a_closer_look_of_which_the_first_reading_says_nothing() -> None:
-    """Where the step ends at the first bad sample, the readings that do name one lead on to the next, whatever their place."""
+    """Where the step ends at the first bad sample, the readings that do name one lead on to the next, whatever their
+    place."""
     bad = {1, 4, 6}
     batch = {"x": torch.arange(8)}
     samples = Samples(TrainStep(None, None, None), batch)
@@ -93,7 +96,8 @@ def test_batches_of_another_size_that_do_not_run() -> None:
 
 @pytest.mark.parametrize("stage", ["forward", "backward"])
 def test_bad_samples_in_several_micro_batches(stage: str) -> None:
-    """Under accumulation the rows read at the culprit are counted from the micro-batch that they are of, and no micro-batch is left out."""
+    """Under accumulation the rows read at the culprit are counted from the micro-batch that they are of, and no
+    micro-batch is left out."""
     torch.manual_seed(0)
     bad = (3, 17, 18, 40, 63)
     x = torch.randn(64, 4)
@@ -127,7 +131,8 @@ def test_micro_batches_of_different_lengths() -> None:
 @pytest.mark.parametrize("lengths", [(5, 5), (5, 6)], ids=["alike", "padded apart"])
 @pytest.mark.parametrize(("count", "rows", "micro"), [(4, 4, 2), (8, 2, 3), (4, 16, 1)])
 def test_a_micro_batch_without_any_label(count: int, rows: int, micro: int, lengths: tuple[int, int]) -> None:
-    """Where all labels of a micro-batch are ignored it fails as a whole: no sample of it is at fault, and leaving it empty cures nothing."""
+    """Where all labels of a micro-batch are ignored it fails as a whole: no sample of it is at fault, and leaving it
+    empty cures nothing."""
     torch.manual_seed(0)
     model = nn.Linear(5, 7)
     micros = [
@@ -189,7 +194,8 @@ def test_any_that_are_enough_is_no_sample_in_particular() -> None:
 
 
 def test_many_that_look_odd_are_not_named_for_a_few_that_are_bad() -> None:
-    """Where a large group stands out and holds the bad samples, those are found, or none is named: never the whole group."""
+    """Where a large group stands out and holds the bad samples, those are found, or none is named: never the whole
+    group."""
     batch = {"x": torch.arange(128)}
     samples, bad = Samples(TrainStep(None, None, None), batch), {1, 9, 33, 61}
     odd = [list(range(1, 100, 2))]
@@ -202,7 +208,8 @@ def test_many_that_look_odd_are_not_named_for_a_few_that_are_bad() -> None:
 
 
 def test_samples_that_stand_out() -> None:
-    """Not finite, far beyond the others, zero where the others are not; of tensors of any type, across micro-batches."""
+    """Not finite, far beyond the others, zero where the others are not; of tensors of any type, across
+    micro-batches."""
     x = torch.ones(8, 3)
     x[1, 2], x[6, 0] = float("nan"), -1e6
     length = torch.tensor([2, 3, 1, 0, 5, 2, 2, 1])
@@ -248,7 +255,8 @@ def test_packed_tokens_of_a_large_batch(stage: str) -> None:
 
 
 def test_samples_that_only_let_the_step_run_are_not_at_fault() -> None:
-    """Two equal samples make a zero distance; a third one, without which the loss has nothing to compare, is not named."""
+    """Two equal samples make a zero distance; a third one, without which the loss has nothing to compare, is not
+    named."""
     torch.manual_seed(0)
     x = torch.randn(6, 4)
     x[4] = x[1]

@@ -42,7 +42,7 @@ class HalveBatch(BaseFix):
 @pytest.fixture
 def own_fixes(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is gone after it."""
-    monkeypatch.setattr(FIXES, "_items", {f"{kind.order:03d} {kind.name}": kind for kind in FIXES})
+    monkeypatch.setattr(FIXES, "_items", {kind.name: kind for kind in FIXES})
 
 
 def _overflows(m: Any, b: Any) -> Any:

@@ -133,7 +133,8 @@ def test_what_goes_wrong_is_one_line(tmp_path: Path, source: str, said: str) -> 
 
 
 def test_module_of_the_same_name_from_elsewhere_stays_out(folder: Path) -> None:
-    """What a live process has loaded under the name of one of the recipe's files is not used for it, and is there again afterwards."""
+    """What a live process has loaded under the name of one of the recipe's files is not used for it, and is there again
+    afterwards."""
     elsewhere = types.ModuleType("helper_of_the_user")
     sys.modules["helper_of_the_user"] = elsewhere
     try:
@@ -146,7 +147,8 @@ def test_module_of_the_same_name_from_elsewhere_stays_out(folder: Path) -> None:
 
 
 def test_a_recipe_may_change_the_working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data is often opened by paths that are relative to the script's folder; afterwards the directory is the one before."""
+    """Data is often opened by paths that are relative to the script's folder; afterwards the directory is the one
+    before."""
     monkeypatch.chdir(folder.parent)
     (folder / "recipe.py").write_text("import os\nos.chdir(os.path.dirname(__file__))\n" + SOURCE)
     recipe = Recipe(str(folder / "recipe.py"))
@@ -198,7 +200,7 @@ def test_folder_stays_as_it_was(folder: Path) -> None:
         ("net.to('meta'), opt, print", "the model is on the meta device"),
         (
             "net, opt, {'g': print}",
-            r"step is a dict \('g'\), keyed by the names of the optimizers, .*: give optimizer=\{'g': …\} or a single step",
+            r"step is a dict \('g'\), keyed by the names of the optimizers, .*: give optimizer=\{'g': …\} or a single step",  # noqa: E501
         ),
         ("net, {'a': opt}, {'c': print}", "step has a sub-step 'c', but the optimizers are 'a'"),
         ("net, opt, lambda batch: 0", r"step is called as step\(model, batch\), but <lambda>\(batch\) cannot be"),

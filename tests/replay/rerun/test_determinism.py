@@ -47,7 +47,8 @@ def test_deterministic() -> None:
 
 
 def test_what_is_not_finite_hides_other_bits() -> None:
-    """Noise that no generator of torch, numpy or python makes is seen in a step before, where all numbers of the step at fault are NaN."""
+    """Noise that no generator of torch, numpy or python makes is seen in a step before, where all numbers of the step
+    at fault are NaN."""
     clock = map(float, itertools.count(1))
     again = _again(lambda loss, last: loss * next(clock) * (float("nan") if last else 1), 3)
     assert (again.deterministic, again.transient) == (False, False)
@@ -86,7 +87,8 @@ def test_localize_says_that_a_step_is_deterministic() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_luck_is_no_cure(seed: int) -> None:
-    """A fault that comes in every other run, by a coin that no generator known here throws, is cured by nothing that leaves the coin as it is."""
+    """A fault that comes in every other run, by a coin that no generator known here throws, is cured by nothing that
+    leaves the coin as it is."""
     coin = random.Random(seed)
     thrown = iter([True] * 3 + [coin.random() < 0.5 for _ in range(10_000)])
     found = _asked(lambda: next(thrown))

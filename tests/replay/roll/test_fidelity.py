@@ -34,7 +34,8 @@ def test_what_was_printed_is_recognised(values: list[float], form: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_another_value_is_not(seed: int) -> None:
-    """Four printed decimals tell losses apart that differ by more than the last of them; all digits tell a float32 apart."""
+    """Four printed decimals tell losses apart that differ by more than the last of them; all digits tell a float32
+    apart."""
     losses = np.random.default_rng(seed).uniform(0.5, 3.0, 50)
     digits = Digits.of([round(v, 4) for v in losses])
     assert not any(digits.same(round(v, 4), v + 2e-4) for v in losses)
@@ -72,7 +73,8 @@ def test_best_of_several_tags_is_taken() -> None:
 
 
 def test_the_last_micro_batch_alone() -> None:
-    """Under accumulation some scripts log the loss of the last micro-batch, not the mean: that is compared where it agrees better."""
+    """Under accumulation some scripts log the loss of the last micro-batch, not the mean: that is compared where it
+    agrees better."""
     replayed = [StepResult(step=i, loss=2.0 + i, losses={"loss": 2.0 + i}, last={"loss": 0.3 * i}) for i in range(4)]
     values = {i: float(np.float32(0.3 * i)) for i in range(4)}
     both = [logged(values), LoggedLoss("loss", values, Digits.of(list(values.values())), last=True)]
@@ -115,7 +117,8 @@ def result(step: int, loss: float) -> StepResult:
 
 
 def test_single_value_that_may_be_a_mean_says_nothing() -> None:
-    """One logged value whose interval was replayed in part is no mismatch: it may be a mean. With the whole interval it is one."""
+    """One logged value whose interval was replayed in part is no mismatch: it may be a mean. With the whole interval it
+    is one."""
     values = {5: 9.0, 10: 4.0, 15: 3.0}
     losses = {"loss": [LoggedLoss("loss", values, Digits(6, 9)), LoggedLoss("loss", values, Digits(6, 9), mean=True)]}
     assert compare([result(step, 1.0) for step in range(8, 12)], losses).compared == 0
@@ -134,7 +137,8 @@ def test_means_agree_to_single_precision() -> None:
 
 
 def test_values_that_the_logger_replaced_are_not_compared() -> None:
-    """From the step on at which the log may show numbers in place of NaN a number is no mismatch with a NaN; with another number it is."""
+    """From the step on at which the log may show numbers in place of NaN a number is no mismatch with a NaN; with
+    another number it is."""
     loss = LoggedLoss("loss", {1: 0.5, 2: 0.4, 3: 0.0}, Digits(1, 1), masked=2)
     fidelity = compare([result(1, 0.5), result(2, 0.4), result(3, math.nan)], {"loss": [loss]})
     assert (fidelity.ok, fidelity.compared) == (True, 2)

@@ -1,4 +1,5 @@
-"""One graph, so that a step is an epoch: log and checkpoints count epochs. Edges are dropped at random; a node may be left without any."""
+"""One graph, so that a step is an epoch: log and checkpoints count epochs. Edges are dropped at random; a node may be
+left without any."""
 
 import json
 import os

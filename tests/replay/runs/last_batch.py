@@ -1,5 +1,5 @@
-"""The last batch of the fourth epoch has one sample, of which there is no deviation. The script refuses the NaN and stops; checkpoints are
-last.pt and prev.pt."""
+"""The last batch of the fourth epoch has one sample, of which there is no deviation. The script refuses the NaN and
+stops; checkpoints are last.pt and prev.pt."""
 
 import math
 import os

@@ -1,5 +1,5 @@
-"""The log lies in a folder of its own, the checkpoints beside it, with a copy of averaged weights in front. One frame is black: its step
-alone is NaN, as no gradient passes. Samples are in dimension 1."""
+"""The log lies in a folder of its own, the checkpoints beside it, with a copy of averaged weights in front. One frame
+is black: its step alone is NaN, as no gradient passes. Samples are in dimension 1."""
 
 import copy
 import os

@@ -1,4 +1,5 @@
-"""A classifier that is resumed with a learning rate 1800 times too high: its loss leaps within two steps and stays up there, finite all the time."""
+"""A classifier that is resumed with a learning rate 1800 times too high: its loss leaps within two steps and stays up
+there, finite all the time."""
 
 import os
 

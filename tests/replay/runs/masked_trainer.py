@@ -1,5 +1,5 @@
-"""As transformers' Trainer writes it: the logged loss is a mean over five steps, from which NaN were taken out; weights decay in one of
-two groups. A count is divided by an exposure of zero."""
+"""As transformers' Trainer writes it: the logged loss is a mean over five steps, from which NaN were taken out; weights
+decay in one of two groups. A count is divided by an exposure of zero."""
 
 import json
 import os

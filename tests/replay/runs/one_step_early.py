@@ -1,4 +1,5 @@
-"""The derivative of a distance is not finite where two points coincide: the loss of that step is fine, the next one is NaN."""
+"""The derivative of a distance is not finite where two points coincide: the loss of that step is fine, the next one is
+NaN."""
 
 import torch
 from common import Log, save

@@ -1,6 +1,8 @@
-"""A VAE with named losses, two optimizers for one step, a layer that thaws, numpy noise; stopped at 40 and resumed from 30.
+"""A VAE with named losses, two optimizers for one step, a layer that thaws, numpy noise; stopped at 40 and resumed from
+30.
 
-The second optimizer belongs to the prior; the reconstruction divides by the spread of a feature that is constant in one batch.
+The second optimizer belongs to the prior; the reconstruction divides by the spread of a feature that is constant in one
+batch.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""From step 21 on every batch has a row of zeros: the gradient is never finite again, and the scaler halves itself to death."""
+"""From step 21 on every batch has a row of zeros: the gradient is never finite again, and the scaler halves itself to
+death."""
 
 import torch
 from common import Log, save

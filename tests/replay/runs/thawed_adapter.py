@@ -1,5 +1,5 @@
-"""An adapter is thawed at step 21; one half of it starts at zero, so that the other has no gradient, and Adam with eps=0 divides zero by
-zero. Checkpoints are torch.distributed.checkpoint folders."""
+"""An adapter is thawed at step 21; one half of it starts at zero, so that the other has no gradient, and Adam with
+eps=0 divides zero by zero. Checkpoints are torch.distributed.checkpoint folders."""
 
 import os
 

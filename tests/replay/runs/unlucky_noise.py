@@ -1,4 +1,5 @@
-"""The fault hangs on the random numbers: dropout may leave nothing of a row. Batches are drawn with numpy and python."""
+"""The fault hangs on the random numbers: dropout may leave nothing of a row. Batches are drawn with numpy and
+python."""
 
 import random
 

@@ -131,12 +131,12 @@ def _detect(pick: Any) -> Any:
 
 
 _LISTED = {
-    "a list of dicts": (lambda images, boxes: [{"image": i, "boxes": b, "id": 0} for i, b in zip(images, boxes, strict=True)],
+    "a list of dicts": (lambda images, boxes: [{"image": i, "boxes": b, "id": 0} for i, b in zip(images, boxes, strict=True)],  # noqa: E501
                         lambda b: [(s["image"], s["boxes"]) for s in b]),
     "a list of pairs": (lambda images, boxes: list(zip(images, boxes, strict=True)), lambda b: b),
     "lists of images and targets": (lambda images, boxes: (images, [{"boxes": b} for b in boxes]),
                                     lambda b: [(i, t["boxes"]) for i, t in zip(*b, strict=True)]),
-    "lists under names": (lambda images, boxes: {"image": tuple(images), "boxes": tuple(boxes), "id": torch.arange(len(images))},
+    "lists under names": (lambda images, boxes: {"image": tuple(images), "boxes": tuple(boxes), "id": torch.arange(len(images))},  # noqa: E501
                           lambda b: list(zip(b["image"], b["boxes"], strict=True))),
 }  # fmt: skip
 
@@ -159,7 +159,8 @@ def test_samples_that_are_listed_one_by_one(kind: str) -> None:
 
 
 def test_listed_samples_of_one_length() -> None:
-    """Sequences that happen to be of one length are samples if there are more of them than their length; a few views of a batch are none."""
+    """Sequences that happen to be of one length are samples if there are more of them than their length; a few views of
+    a batch are none."""
     samples = [{"x": torch.rand(5, 4), "keep": torch.ones(5)} for _ in range(12)]
     assert number_listed(samples) == 12
     assert number_listed(samples[:5]) == 0

@@ -55,7 +55,8 @@ def _built(model: Any, loss: Any = None) -> TrainStep:
 
 @pytest.mark.parametrize("way", ["half", "to", "type", "made", "recomputed"])
 def test_casts_in_the_code_follow_the_precision(way: str) -> None:
-    """An overflow in half precision that the code asks for is gone in double precision, although the plain rerun does not run."""
+    """An overflow in half precision that the code asks for is gone in double precision, although the plain rerun does
+    not run."""
     torch.manual_seed(0)
     found = localize(_built(Energy(way)))
     assert (found.phase, found.op, found.cause, found.samples) == ("forward", "pow", "dtype-overflow", (1,))

@@ -1,4 +1,5 @@
-"""`localize` called in a live process leaves it, the model and the optimizer bit for bit as they were, however it ends."""
+"""`localize` called in a live process leaves it, the model and the optimizer bit for bit as they were, however it
+ends."""
 
 from __future__ import annotations
 
@@ -124,7 +125,8 @@ def objects(model: Any, optimizer: Any, batch: dict[str, torch.Tensor]) -> list[
     ids=["to its end", "at once", "raising third", "raising ninth", "interrupted second", "interrupted seventh"],
 )
 def test_left_as_it_was(step: Any, grad: bool) -> None:
-    """Random numbers, modes, flags, hooks, path, filters; weights, gradients, buffers, flags, attributes and optimizer state."""
+    """Random numbers, modes, flags, hooks, path, filters; weights, gradients, buffers, flags, attributes and optimizer
+    state."""
     torch.manual_seed(0)
     model = Net()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)

@@ -1,4 +1,5 @@
-"""What a step keeps outside model and optimizer is put back before every rerun: generators of its own, counters, closures."""
+"""What a step keeps outside model and optimizer is put back before every rerun: generators of its own, counters,
+closures."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ def _ask(step: Any, model: nn.Module | None = None, **fields: Any) -> Culprit:
 
 @pytest.mark.parametrize("kind", ["torch", "numpy", "legacy numpy", "python"])
 def test_generators_that_a_model_holds(kind: str) -> None:
-    """A fault that hangs on what the model's own generator draws comes back in every rerun, and no repair that leaves the
-    draw alone is said to cure it."""
+    """A fault that hangs on what the model's own generator draws comes back in every rerun, and no repair that leaves
+    the draw alone is said to cure it."""
     make: dict[str, Callable[[], Any]] = {
         "torch": lambda: torch.Generator().manual_seed(5),
         "numpy": lambda: np.random.default_rng(5),
@@ -126,7 +127,8 @@ _COUNT, _HISTORY, _MEAN = 0, [1.0], np.zeros(3, np.float32)  # as a training scr
 
 
 def test_what_is_global_in_a_script() -> None:
-    """A counter, a list and an array of the script that the step changes are as before in every rerun: repairs are seen to cure."""
+    """A counter, a list and an array of the script that the step changes are as before in every rerun: repairs are seen
+    to cure."""
 
     def step(m: Any, b: Any) -> Any:
         global _COUNT
@@ -215,7 +217,8 @@ def test_what_gives_the_batches_is_left_alone() -> None:
 
 
 def test_a_teacher_that_the_step_updates() -> None:
-    """A model that the step holds beside its own is put back, is named by its variable, and follows into double precision."""
+    """A model that the step holds beside its own is put back, is named by its variable, and follows into double
+    precision."""
 
     class Teacher(nn.Module):
         def __init__(self) -> None:
@@ -278,7 +281,8 @@ def test_handles_of_hooks_that_a_module_keeps(held: Callable[[list[Any]], Any]) 
 
 @pytest.mark.parametrize("place", ["lib/python3.11/site-packages", "usr/lib/python3/dist-packages"])
 def test_packages_outside_this_environment(tmp_path: Path, place: str) -> None:
-    """What lies among the packages of another environment, or of the user's site, is installed, not a file of the user."""
+    """What lies among the packages of another environment, or of the user's site, is installed, not a file of the
+    user."""
     for folder, theirs in ((tmp_path / place, True), (tmp_path / "project", False)):
         assert installed("thing", SimpleNamespace(__file__=str(folder / "thing.py"))) is theirs
 
@@ -311,7 +315,8 @@ def test_a_generator_of_the_operating_system() -> None:
     ids=["coo", "csr", "csc", "meta", "nested"],
 )
 def test_a_graph_that_the_step_keeps(make: Any) -> None:
-    """Tensors that torch cannot compare as they are, such as a sparse adjacency, do not end the replay when a batch is drawn."""
+    """Tensors that torch cannot compare as they are, such as a sparse adjacency, do not end the replay when a batch is
+    drawn."""
     kept = make()
 
     def step(model: Any, x: Any) -> Any:

@@ -80,7 +80,8 @@ def everything(runner: StepRunner) -> list[Any]:
 
 @pytest.mark.parametrize("scaler", [False, True])
 def test_a_step_can_be_run_again_bit_for_bit(scaler: bool) -> None:
-    """Restoring a snapshot puts back parameters, buffers, plain attributes, optimizer, scheduler, scaler and generators."""
+    """Restoring a snapshot puts back parameters, buffers, plain attributes, optimizer, scheduler, scaler and
+    generators."""
     runner = make(scaler=scaler)
     runner.run(runner.draw(0), 0)
     batch = runner.draw(1)
@@ -142,7 +143,8 @@ def test_snapshot_into_the_same_memory() -> None:
 
 
 def test_attributes_that_come_during_a_step_go_with_it() -> None:
-    """What a step adds to a module is gone after a restore; what it only makes plain, as a number in place of an object, is not."""
+    """What a step adds to a module is gone after a restore; what it only makes plain, as a number in place of an
+    object, is not."""
     runner = make()
     runner.models[""].last = object()
     before = runner.snapshot()
@@ -153,7 +155,8 @@ def test_attributes_that_come_during_a_step_go_with_it() -> None:
 
 
 def test_batches_are_asked_for_once_in_order() -> None:
-    """Each step's batch is asked for once; asked again, the kept one comes with the random state from after its draw."""
+    """Each step's batch is asked for once; asked again, the kept one comes with the random state from after its
+    draw."""
     asked: list[int] = []
 
     def batches(step: int) -> Any:
@@ -218,7 +221,8 @@ def test_accumulation_is_the_mean_over_micro_batches() -> None:
 
 
 def test_several_optimizers() -> None:
-    """One step with two optimizers steps both; a dict of steps makes sub-steps, each with its own gradients and loss."""
+    """One step with two optimizers steps both; a dict of steps makes sub-steps, each with its own gradients and
+    loss."""
     models = {"a": nn.Linear(2, 1), "b": nn.Linear(2, 1)}
 
     def optimizers() -> dict[str, Any]:
@@ -265,7 +269,8 @@ def test_where_a_step_fails_first() -> None:
 
 
 def test_scaler_skips_an_overflow() -> None:
-    """A gradient that overflows only by the loss scale is skipped by the scaler, which is said; the parameters are kept."""
+    """A gradient that overflows only by the loss scale is skipped by the scaler, which is said; the parameters are
+    kept."""
     model = nn.Linear(1, 1)
     before = model.weight.clone()
     step = TrainStep(
@@ -322,7 +327,8 @@ def test_roll_stops_at_the_fault() -> None:
 
 
 def test_roll_keeps_the_start_of_skipped_steps() -> None:
-    """Overflows at the end that no good step follows begin where the first was skipped; ones that were handled do not count."""
+    """Overflows at the end that no good step follows begin where the first was skipped; ones that were handled do not
+    count."""
     model = nn.Linear(1, 1)
     bad = torch.tensor([float("inf")])
 
@@ -377,7 +383,8 @@ def test_leaps(losses: list[float], at: int | None) -> None:
 
 
 def test_survives_needs_the_level() -> None:
-    """A repair of a divergence counts only where all steps from the start stay finite and within ten times the level."""
+    """A repair of a divergence counts only where all steps from the start stay finite and within ten times the
+    level."""
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
     step = TrainStep(
@@ -427,7 +434,8 @@ def test_preserved_puts_the_process_back() -> None:
 
 
 def test_an_optimizer_that_asks_for_a_closure() -> None:
-    """LBFGS evaluates the loss several times in a step: the same as in the user's own loop, and traced like any other."""
+    """LBFGS evaluates the loss several times in a step: the same as in the user's own loop, and traced like any
+    other."""
     x, y = torch.randn(8, 3), torch.randn(8, 1)
     models = [torch.nn.Linear(3, 1) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())

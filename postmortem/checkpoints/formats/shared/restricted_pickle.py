@@ -251,7 +251,8 @@ def _classes(data: bytes) -> list[str]:
 def _wanted(path: Path, text: str) -> list[str]:
     """The names that a refused pickle calls; empty if the file was not refused."""
     named = re.search(
-        r"(?:Unsupported (?:global|class)[^\n]*?|GLOBAL |Trying to (?:load|call|instantiate)[^\n]*? )([A-Za-z_][\w.]*\.[\w.]+)",
+        r"(?:Unsupported (?:global|class)[^\n]*?|GLOBAL |Trying to (?:load|call|instantiate)[^\n]*? )"
+        r"([A-Za-z_][\w.]*\.[\w.]+)",
         text,
     )
     if named is None:
@@ -260,12 +261,13 @@ def _wanted(path: Path, text: str) -> list[str]:
     try:
         with safe_globals():
             found = list(every(path)) if every else []
-    except Exception:  # noqa: BLE001 - a legacy file is refused by this function; the one name from the message is what there is
+    except Exception:  # noqa: BLE001 - it refuses a legacy file, of which the message names one class
         found = []
     return sorted(found)[:5] or [named.group(1).rstrip(".")]
 
 
 def short(error: BaseException) -> str:
+    """What `error` says, in one line of at most 200 characters, without torch's advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     line = next(
         (x for x in lines if x.startswith("WeightsUnpickler error")), lines[0] if lines else type(error).__name__

@@ -44,7 +44,7 @@ _LONGEST_NUMBER, _LONGEST_NAME = 24, 32
 _SLOTS = 16
 _NOTHING = -1
 _LOOKED_AT = 4096
-"""Unknown names that are still looked at one at a time once there are too many names."""
+"""Number of unknown names that are still examined one at a time once there are too many names."""
 
 
 def _between() -> dict[int, bool]:

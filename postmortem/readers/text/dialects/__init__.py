@@ -39,7 +39,8 @@ class Dialect:
 
 DIALECTS: Registry[type[Dialect]] = Registry(
     "postmortem.readers.text.dialects",
-    key=lambda d: f"{d.priority:03d} {d.name}",
+    key=lambda d: d.name,
+    order=lambda d: d.priority,
     noun="dialect",
     group="postmortem.dialects",
 )

@@ -12,7 +12,7 @@ from postmortem.readers.text.records.step_words import SPLITS
 from postmortem.readers.text.records.tokens import LONGEST_ROW, NONFINITE, NUMBER, number
 
 _REACH = 5
-"""Lines below a header within which its block may go on."""
+"""Lines below a header within which its block may continue."""
 _SCALE = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 

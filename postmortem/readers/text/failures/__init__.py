@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class EventReading:
-    """What a log reports beside its numbers.
+    """What a log reports besides its numbers.
 
-    `ended` is None where the text does not tell how the run ended. `facts` holds "job_id", "world_size" and "ranks"
+    `ended` is None if the text does not show how the run ended. `facts` holds "job_id", "world_size" and "ranks"
     (the ranks that were seen) where the log shows them.
     """
 

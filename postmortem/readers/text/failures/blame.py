@@ -1,8 +1,8 @@
 """How a run ended, and which of its failures is to blame for it.
 
-Blame goes by cause, not by the order of printing: a failure of its own comes before a rank that waited, that before a
+Blame depends on the cause, not on the order of lines: a failure comes before a rank that waited, that before a
 rank whose peer went away, that before what launchers and schedulers report about others. A failure after which training
-went on or completed lost nothing; one after which the program reports that it goes on is a warning.
+continued or completed lost nothing; one after which the program reports that it continues is a warning.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def blame(
     `progress` is the output of the whole log, `completed` the line that reports a completed training, `attempts` how
     often the job was started again, `cut` whether the last line is incomplete. `went_back(line)`: True if, after
     `line`, steps are repeated and then exceeded. That means a new process; flushed output of the old one would continue
-    instead. Returns None where the text does not tell how the run ended.
+    instead. Returns None if the text does not show how the run ended.
     """
     if completed is not None and progress.training - completed.training > AFTER_COMPLETION:
         completed = None
@@ -111,7 +111,7 @@ def _lost(
 
 
 def _survived(failure: Failure, progress: Progress, completed: Completion | None, attempts: int) -> bool:
-    """Whether training went on after a failure, or completed."""
+    """Whether training continued after a failure, or completed."""
     last = failure.last
     if completed is not None and failure.signature.ended != "interrupted":
         by_script = _died(failure) and not completed.once and completed.training == last.training
@@ -125,13 +125,13 @@ def _survived(failure: Failure, progress: Progress, completed: Completion | None
 
 
 def _died(failure: Failure) -> bool:
-    """Whether its process cannot have gone on: a "job finished" after it comes from the script around it."""
+    """Whether its process cannot have continued: a "job finished" after it comes from the script around it."""
     deadly = failure.signature.ended == "killed" or failure.signature.id in ("segv", "heap-corruption")
     return failure.last.uncaught or deadly
 
 
 def _is_optional(failure: Failure, progress: Progress, roles: set[Role]) -> bool:
-    """Whether an import failed that the program can do without: it went on printing, and nobody reports its death."""
+    """Whether an import failed that the program can do without: it kept printing, and no death is reported."""
     went_on = progress.ordinary - failure.last.ordinary >= _PRINTED_ON
     return _is_import(failure) and went_on and ("wrapper" not in roles or "cause" in roles)
 

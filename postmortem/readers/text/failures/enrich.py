@@ -176,7 +176,7 @@ def _add_srun_ranks(failures: list[Failure], ranks: set[int]) -> None:
 
 
 def _numbers(tasks: str) -> list[int]:
-    """The numbers of a list such as ``0-3,5``; empty where there are too many for a list of ranks."""
+    """The numbers of a list such as ``0-3,5``; empty if there are too many for a list of ranks."""
     spans = [(int(first), int(last or first)) for first, last in _TASKS.findall(tasks)]
     if sum(last - first for first, last in spans) >= _MOST_TASKS:
         return []
@@ -238,7 +238,7 @@ def _add_waiting(failures: list[Failure], ranks: set[int], world_size: int) -> N
 
 
 def _add_suspects(waiting: list[Failure], everyone: set[int]) -> None:
-    """Names the ranks that did not come: those that a barrier lists, else those that nobody saw waiting."""
+    """Names the ranks that did not come: those that a barrier lists, else those that were not seen waiting."""
     for failure in waiting:
         if missing := {rank for seen in failure.members for rank in seen.fields.get("missing_ranks", ())}:
             failure.fields["missing_ranks"] = sorted(missing)

@@ -34,7 +34,7 @@ _MOST_FRAMES = 1000
 
 @dataclass(slots=True)
 class Frame:
-    """One frame: `code` is the source line below it, empty where the log has none."""
+    """One frame: `code` is the source line below it, empty if the log has none."""
 
     file: str
     line: int

@@ -25,11 +25,11 @@ _AS_WARNING = re.compile(
 _OF_A_TRACEBACK = frozenset({"text", "exception", "exception_class", "exception_message", "frame", "causes", "advice"})
 _GOES_ON = ("goes-on", "cuda-oom-retries")
 _REPORTED_WITHIN = 40
-"""Lines after a failure within which its program reports that it goes on."""
+"""Lines after a failure within which its program reports that it continues."""
 _MOST, _MOST_ALIKE = 20_000, 1_000
 """Occurrences that are kept, and those with the same key."""
 _FLUSHED = 8192
-"""Bytes that a process may still write from its buffer after it failed: fewer than this do not show that it went on."""
+"""Bytes that a process may still write from its buffer after it failed: fewer do not show that it continued."""
 
 
 class Key(NamedTuple):
@@ -51,7 +51,7 @@ class Occurrence:
     `line` is 1-based, `first_line` where its traceback begins; `attempt` counts the starts of a job that are
     appended in one file; `training` (bytes) and `ordinary` (lines) are the counts of `Progress` before it;
     `uncaught`: its stack begins where Python begins, so nothing can have caught it; `goes_on` is the note in which
-    its program reports that it goes on nevertheless.
+    its program reports that it continues nevertheless.
     """
 
     signature: Signature
@@ -214,7 +214,7 @@ class Failure:
 def soften(occurrences: Iterable[Occurrence], training: int) -> list[Occurrence]:
     """Lowers what cannot have ended the run: exceptions that Python ignored, and failures that a library only warns of.
 
-    Links a failure to the note in which its program reports that it goes on, and leaves out notes that belong to no
+    Links a failure to the note in which its program reports that it continues, and leaves out notes that belong to no
     failure. `training` is the bytes of training output in all.
     """
     by_line = sorted(occurrences, key=lambda o: o.first_line)
@@ -232,7 +232,7 @@ def soften(occurrences: Iterable[Occurrence], training: int) -> list[Occurrence]
 
 
 def _link_notes(by_line: list[Occurrence], training: int) -> set[int]:
-    """Sets `goes_on` of the failures whose program reports that it goes on. Returns the ids of the notes used."""
+    """Sets `goes_on` of the failures whose program reports that it continues. Returns the ids of the notes used."""
     notes = [seen for seen in by_line if seen.signature.id in _GOES_ON]
     lines = [note.line for note in notes]
     reports = (seen.line for seen in by_line if seen.signature.role == "wrapper" and seen.severity == "error")
@@ -250,7 +250,7 @@ def _link_notes(by_line: list[Occurrence], training: int) -> set[int]:
 
 
 def _is_about(note: Occurrence, seen: Occurrence) -> bool:
-    """Whether a note that the program goes on is about this failure.
+    """Whether a note that the program continues is about this failure.
 
     It is if it is the failure's own message, or comes from the same process, after the failure or right before its
     traceback. What a hyperparameter search reports about a trial comes after the trial's failure.
@@ -262,7 +262,7 @@ def _is_about(note: Occurrence, seen: Occurrence) -> bool:
 
 
 def _went_on(note: Occurrence, seen: Occurrence, died: int, training: int) -> bool:
-    """Whether to believe a note that the program goes on.
+    """Whether to believe a note that the program continues.
 
     Where nothing can have caught the failure, or a launcher reports a death after it (in line `died`), training output
     must follow the note.

@@ -1,7 +1,7 @@
 """Finds the few lines that contain one of many plain texts, at hundreds of megabytes per second.
 
 Each text is represented by its rarest four bytes. All windows of four bytes of the data are hashed at once, and where a
-hash is known the whole text is compared. The cost is a few passes over the data, however many texts are looked for.
+hash is known the whole text is compared. The cost is a few passes over the data, whatever the number of texts.
 """
 
 from __future__ import annotations

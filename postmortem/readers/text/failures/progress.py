@@ -83,7 +83,7 @@ class Progress:
         return self._counted_from is not None and self.training - self._counted_from < _COUNTED
 
     def mark(self) -> None:
-        """Starts to count training output anew: the current line reports a failure or a completion."""
+        """Restarts the count of training output: the current line reports a failure or a completion."""
         self._counted_from = self.training
 
     def skip(self, texts: Sequence[str]) -> None:

@@ -137,7 +137,7 @@ class Scanner:
         self._follows = Follows(self.found)
         self._streams: dict[int | None, _Stream] = {}
         self._open: dict[int | None, _Stream] = {}
-        """Streams inside a traceback; the one that was fed longest ago comes first."""
+        """Streams inside a traceback; the one whose last line is oldest comes first."""
         self._signatures: dict[str, Signature | None] = {}
         """The signature of each line that was looked up, by its text with the numbers masked."""
         self._labels = False
@@ -165,7 +165,7 @@ class Scanner:
             self._recent = (self._recent + texts)[-_BATCH:]
 
     def last_is_cut(self) -> bool:
-        """Whether the last line is the beginning of one that the log printed in full before."""
+        """Whether the last line is the beginning of a line that the log printed in full before."""
         templates = [_VARIES.sub("0", text.rpartition("\r")[2][:_LONGEST_LINE]).rstrip() for text in self._recent]
         if not templates or not templates[-1]:
             return False
@@ -199,7 +199,7 @@ class Scanner:
         return self.attempts.first_line != "" and self.attempts.first_line in texts
 
     def _states(self, number: int, text: str) -> None:
-        """Reads the states of a line that was redrawn after a carriage return, each as a line of its own."""
+        """Reads each state of a line that was redrawn after a carriage return as a separate line."""
         if not text:
             self._line(number, text)
             return

@@ -22,7 +22,7 @@ _FRAME = re.compile(r'\s*(?:\| +)?File "(?P<file>[^"]{1,500})", line (?P<line>\d
 _USER_CODE = "from user code:"
 _BOX = "│┃╭╰"
 _BOXED = re.compile(r"(?P<file>[^\s❱].{0,499}?):(?P<line>\d{1,9}) in(?: (?P<function>\S.{0,200}))?$")
-"""A frame in rich's box; the name of the function, or a long path, may go on in the next row."""
+"""A frame in rich's box; the name of the function, or a long path, may continue in the next row."""
 _BOXED_CODE = re.compile(r"❱ ?\d{1,9} (?P<code>.*)")
 _NODE = "defined at (most recent call last):"
 _LONG = ("torch._dynamo", "torch._inductor", "_pickle.", "tensorflow.")
@@ -80,7 +80,7 @@ class TracebackReader:
 
     @property
     def in_message(self) -> bool:
-        """Whether the last line of an exception was read, and its message may go on."""
+        """Whether the last line of an exception was read, and its message may continue."""
         return self._state == "message"
 
     @property
@@ -124,7 +124,7 @@ class TracebackReader:
         return self._emit()
 
     def _read_idle(self, number: int, text: str, level: str | None) -> list[Chain]:
-        """A line outside of tracebacks: it may start one, or be the last line of one that lost its header."""
+        """A line outside of tracebacks: it may start one, or be the last line of a traceback without its header."""
         self.took = False
         if HEADER in text:
             self.took = True

@@ -75,7 +75,7 @@ class Lines:
     def __iter__(self) -> Iterator[Block]:
         with self.path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
-            size = os.fstat(file.fileno()).st_size  # what a log grows by while it is read is left out
+            size = os.fstat(file.fileno()).st_size  # growth of the log during reading is ignored
             if head.startswith(_FOUR_NULS) and (start := leading_nuls(self.path)) < size:
                 self._skip_nuls(start)
                 file.seek(start)
@@ -87,7 +87,7 @@ class Lines:
                 self.notes.append(f"read as {encoding}")
                 chunks = _utf8(chunks, encoding)
             elif key := content_key(head):
-                self.notes.append(f"each line is a JSON object, the log is what stands in {key!r}")
+                self.notes.append(f"each line is a JSON object; the log text is in its field {key!r}")
                 chunks = unwrapped(chunks, key, LONGEST_LINE)
             else:
                 yield from self._uncopied(file, size)
@@ -96,12 +96,12 @@ class Lines:
             yield from self._blocks(chunks)
 
     def _skip_nuls(self, count: int) -> None:
-        """Starts after the NUL bytes that begin the file; they stand for no line and are no sign of a crash."""
+        """Starts after the NUL bytes that begin the file; they are not a line and no sign of a crash."""
         self.problems.append(
             Problem(
                 path=str(self.path),
                 offset=0,
-                what=f"{count} NUL bytes before the text, as in a log that was truncated while its writer went on",
+                what=f"{count} NUL bytes before the text, as in a log that was truncated while in use",
                 kept="the text after them",
                 lost=LOST_IN_NULS,
             )
@@ -159,13 +159,11 @@ class Lines:
 
     def _block(self, data: bytes, size: int) -> Block:
         """The block of the first `size` of these bytes, cleaned of what is not text. The bytes after them are spare."""
-        at, control = _controls(data, size)
-        if (
-            control[_NUL]
-            or control[_ESC]
-            or control[_BACKSPACE]
-            or (self.size == 0 and data.startswith(codecs.BOM_UTF8))
-        ):
+        unclean = size > 2 * BLOCK and b"\0" in data  # a long hole: positions of its NULs take eight times its size
+        if not unclean:
+            at, control = _controls(data, size)
+            unclean = bool(control[_NUL] or control[_ESC] or control[_BACKSPACE])
+        if unclean or (self.size == 0 and data.startswith(codecs.BOM_UTF8)):
             data = self._cleaned(data[:size])
             size = len(data)
             data += _SPARE
@@ -188,7 +186,7 @@ class Lines:
                     path=str(self.path),
                     offset=self.size + start,
                     line=self.line + data.count(b"\n", 0, start),
-                    what=f"{nuls} NUL bytes in the text{where}, as a crash of the node or the file system leaves them",
+                    what=f"{nuls} NUL bytes in the text{where}, as left by a crash of the node or the file system",
                     kept="the text around them",
                     lost=LOST_IN_NULS if nuls > 3 else "",
                 )

@@ -79,7 +79,7 @@ def _object(line: bytes) -> dict[str, Any] | None:
 
 
 def _key(found: dict[str, Any]) -> str | None:
-    """The member that holds a line; None if several could, or if there are numbers beside it."""
+    """The member that holds a line; None if several could, or if there are other members with numbers."""
     texts = [name for name in _CONTENT if isinstance(found.get(name), str)]
     if len(texts) != 1:
         return None
@@ -92,7 +92,7 @@ def _key(found: dict[str, Any]) -> str | None:
 
 
 def _line(line: bytes, key: str) -> bytes:
-    """The text inside, after the time and the rank from beside it, in the format of a container runtime."""
+    """The text inside, after the time and the rank of the object, in the format of a container runtime."""
     found = _object(line)
     text = found.get(key) if found is not None else None
     if found is None or not isinstance(text, str):

@@ -30,7 +30,7 @@ _STOP_WORDS = {
     "avg:", "=>", "->", "got",
 }  # fmt: skip
 _CODE = re.compile(r"[A-Za-z]{0,2}\d++(?:[.:]\d++)++$")
-"""``E1.0100``: a position in a notation of its own, not a word of a name."""
+"""``E1.0100``: a position in a special notation, not a word of a name."""
 _WORD = re.compile(r"[^\W\d_]")
 
 

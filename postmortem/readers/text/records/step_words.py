@@ -68,7 +68,7 @@ _WITH_A_POSITION = SPLITS | {
 
 @lru_cache(maxsize=65_536)
 def position(name: str) -> tuple[str, Trust] | None:
-    """The position that a name stands for: (field, trust), ("", Trust.NONE) for other words that are no metric.
+    """The position that a name means: (field, trust), ("", Trust.NONE) for other words that are no metric.
 
     None if the name is one of a metric.
     """

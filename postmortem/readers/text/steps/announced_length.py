@@ -1,4 +1,4 @@
-"""How long a training was to be, and how far its log shows it: tells a silent death from a regular end.
+"""The planned length of a training and its logged progress: distinguishes a silent death from a regular end.
 
 The plan is a counter with its total (``iteration 10/150``, ``Epoch 3/20``, a bar), or a line near the beginning that
 announces it. A counter that starts again in every epoch shows how much of an epoch is done; the counter of an

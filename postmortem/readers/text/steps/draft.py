@@ -57,7 +57,7 @@ class Draft:
         keep[cells.of(np.flatnonzero(~draft.is_last_state))] = False
         if OTHERS in tags:
             nameless = np.flatnonzero(codes == tags.index(OTHERS))
-            draft.drop(nameless, f"numbers under any but the first {MOST_TAGS} names")
+            draft.drop(nameless, f"numbers of all but the first {MOST_TAGS} tags")
         return draft
 
     def drop(self, values: NDArray[Any], why: str) -> None:
@@ -67,7 +67,7 @@ class Draft:
             self.keep[values] = False
 
     def absent_tags(self) -> Iterator[tuple[int, str, int | None]]:
-        """Codes that stand for the absence of a tag, with its name and its own code; None if no row prints it."""
+        """Codes that mark the absence of a tag, with its name and its own code; None if no row prints it."""
         own = {t: i for i, t in enumerate(self.tags) if self.marks[i] == Mark.PLAIN}
         for code in np.flatnonzero(self.marks == Mark.ABSENT).tolist():
             yield code, self.tags[code], own.get(self.tags[code])

@@ -61,11 +61,11 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         else:
             length = np.full(len(mine), _learnt_length(e, n))
             notes.append(
-                f"the counter starts again in every epoch; an epoch was taken to have {int(length[0])} of its steps, "
-                "the most seen in one"
+                f"the step counter restarts in each epoch; an epoch is assumed to have {int(length[0])} steps, "
+                "the most seen in one epoch"
             )
         if (flags[mine] & SAMPLES).any():
-            notes.append("steps count samples, as printed")
+            notes.append("steps are numbers of samples, as printed")
         step[mine] = np.clip(np.round((e - base) * length + n), -(2.0**62), 2.0**62).astype(np.int64)
         main = float(np.median(length))
         _evaluations(rows, epoch, held_out, step, exact, base, main, int(rows["dialect"][mine[0]]))
@@ -161,8 +161,34 @@ def from_bars(
     following = np.where(k < len(bars), shown[np.minimum(k, len(bars) - 1)], np.nan)
     epoch = rows["epoch"][asking]
     half = _rounding(epoch)
+    length = _epoch_length(total, epoch, half, (prev, following))
+    low, high = np.maximum(epoch - half, 0) * length - 0.5, (epoch + half) * length + 0.5
+    with np.errstate(invalid="ignore"):
+        fits_next = (following >= low) & (following <= high)
+    fits_prev = (prev >= low) & (prev <= high)
+    computed = np.round(epoch * length)
+    sure = (high - low) < 2  # the epoch alone determines the step
+    found = np.where(sure, computed, np.where(fits_prev, prev, np.where(fits_next, following, computed)))
+    # a summary is printed with the last step
+    found = np.clip(found, 0, total)
+    step, exact = step.copy(), exact.copy()
+    step[asking] = found.astype(np.int64)
+    exact[asking] = True
+    notes.append(
+        f"steps are computed from the progress bar of {total} and the printed epoch, {length:g} steps per epoch"
+    )
+    return step, exact
+
+
+def _epoch_length(
+    total: int, epoch: NDArray[np.float64], half: NDArray[np.float64], states: tuple[NDArray[np.float64], ...]
+) -> float:
+    """The steps of an epoch for which most rows agree with a neighbouring state of the bar of `total` steps.
+
+    `epoch` float64[n] is printed, `half` float64[n] half its last place, each of `states` float64[n] the step of a bar.
+    """
     best: tuple[int, float] = (-1, 1.0)
-    for guess in (prev, following):
+    for guess in states:
         ok = (guess > 0) & (epoch > 0)
         if not ok.any():
             continue
@@ -177,21 +203,7 @@ def from_bars(
                 agree = int((np.abs(epoch * length - guess) <= half * length + 0.51)[ok].sum())
                 if agree > best[0]:
                     best = (agree, length)
-    length = best[1]
-    low, high = np.maximum(epoch - half, 0) * length - 0.5, (epoch + half) * length + 0.5
-    with np.errstate(invalid="ignore"):
-        fits_next = (following >= low) & (following <= high)
-    fits_prev = (prev >= low) & (prev <= high)
-    computed = np.round(epoch * length)
-    sure = (high - low) < 2  # the epoch alone determines the step
-    found = np.where(sure, computed, np.where(fits_prev, prev, np.where(fits_next, following, computed)))
-    # a summary is printed with the last step
-    found = np.clip(found, 0, total)
-    step, exact = step.copy(), exact.copy()
-    step[asking] = found.astype(np.int64)
-    exact[asking] = True
-    notes.append(f"steps from the bar of {total} and the printed epoch, {length:g} steps each")
-    return step, exact
+    return best[1]
 
 
 def _rounding(epoch: NDArray[np.float64]) -> NDArray[np.float64]:

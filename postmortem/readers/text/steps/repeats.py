@@ -50,7 +50,7 @@ def again(draft: Draft, step: NDArray[np.int64]) -> NDArray[np.bool_]:
             found_again[found] = True
             carried += len(found)
         if carried:
-            draft.skipped["carried-over values of a bar"] = carried
+            draft.skipped["values that a progress bar repeats"] = carried
     return found_again
 
 

@@ -111,7 +111,7 @@ def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:
     """No row names a step, but all epochs are whole: they are the steps."""
     step = np.where(whole, np.where(whole, draft.epoch, 0).astype(np.int64), NO_STEP)
     draft.keep[draft.cells.of(np.flatnonzero(step == NO_STEP))] = False
-    draft.notes.append("no step is printed: the epoch stands for it")
+    draft.notes.append("no step is printed: steps are epochs")
     return Axis("epoch", step, step)
 
 
@@ -119,7 +119,7 @@ def _by_counter(draft: Draft, counter: NDArray[np.int64]) -> Axis:
     """An unknown number that rises from row to row is the step."""
     step = _carried(draft.rows, counter, counter != NO_STEP)
     draft.keep[draft.cells.of(np.flatnonzero(step == NO_STEP))] = False
-    draft.notes.append("no step is named: a number that rises from row to row stands for it")
+    draft.notes.append("no step is named: steps are a number that increases from row to row")
     return Axis("step", step, step)
 
 
@@ -128,7 +128,7 @@ def _by_order(draft: Draft) -> Axis:
     draft.keep &= _repeated(draft)
     step = _cycles(draft)
     if draft.keep.any():
-        draft.notes.append("no step is printed: the order of lines stands for it")
+        draft.notes.append("no step is printed: steps are the order of the lines")
     return Axis("row", step, np.full(len(draft.rows), NO_STEP))
 
 
@@ -146,8 +146,8 @@ def _fill_absent(draft: Draft) -> None:
         draft.keep &= ~early
         if left := int((mine & draft.keep).sum()):
             draft.notes.append(
-                f"{name} is missing from {left} lines that print it otherwise: "
-                "its writer leaves out NaN (and negative) means, so these points are NaN"
+                f"{name} is missing from {left} lines of a kind that usually prints it: "
+                "the logger omits NaN (and negative) means, so these points are NaN"
             )
         codes[mine] = real
 

@@ -32,7 +32,7 @@ class DiagnosisStage(Protocol):
 
 
 F = TypeVar("F", bound="Callable[[Investigation], Culprit | None]")
-STAGES: Registry[DiagnosisStage] = Registry(__name__, key=lambda s: f"{s.order:03d} {s.__name__}", noun="stage")
+STAGES: Registry[DiagnosisStage] = Registry(__name__, key=lambda s: s.__name__, order=lambda s: s.order, noun="stage")
 
 
 def stage(*, order: int) -> Callable[[F], F]:

@@ -90,7 +90,8 @@ def test_kaldi_says_how_a_job_ended(scan: Scan, code: int, ended: str) -> None:
     """The last line of a job's log holds its code."""
     assert (
         scan(
-            f"{STEPS}# Accounting: time=40 threads=1\n# Ended (code {code}) at Fri Nov 20 22:14:37 UTC 2026, elapsed time 40 seconds\n"
+            f"{STEPS}# Accounting: time=40 threads=1\n# Ended (code {code}) at Fri Nov 20 22:14:37 UTC 2026, elapsed "
+            "time 40 seconds\n"
         ).ended
         == ended
     )
@@ -98,7 +99,10 @@ def test_kaldi_says_how_a_job_ended(scan: Scan, code: int, ended: str) -> None:
 
 def test_the_reason_for_a_signal_comes_after_it(scan: Scan) -> None:
     """A SIGTERM that the scheduler explains afterwards is the scheduler's doing."""
-    text = "[rank: 0] Received SIGTERM: 15\nslurmstepd: error: *** STEP 2341.0 ON n12 CANCELLED AT 2026-11-20T14:02:11 DUE TO PREEMPTION ***\n"
+    text = (
+        "[rank: 0] Received SIGTERM: 15\nslurmstepd: error: *** STEP 2341.0 ON n12 CANCELLED AT "
+        "2026-11-20T14:02:11 DUE TO PREEMPTION ***\n"
+    )
     assert scan(STEPS + text).ended == "preempted"
 
 
@@ -161,7 +165,8 @@ def test_steps_that_go_back_and_on_are_a_new_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rest", [range(380, 405, 5), range(395, 420, 5), range(350, 390, 5)])
 def test_a_few_steps_behind_the_end_are_no_new_start(tmp_path: Path, rest: range) -> None:
-    """What buffers still held when the job was cancelled, of the last steps or some before them, is no training that went on."""
+    """What buffers still held when the job was cancelled, of the last steps or some before them, is no training that
+    went on."""
     log = tmp_path / "train.out"
     log.write_text("\n".join([*_course(range(0, 400, 5)), _PREEMPTED, *_course(rest)]) + "\n")
     assert TextReader.read(log).ended == "preempted"
@@ -181,7 +186,8 @@ def test_a_few_steps_behind_the_end_are_no_new_start(tmp_path: Path, rest: range
     ],
 )
 def test_srun_names_ranks_by_their_tasks(scan: Scan, said: str, ranks: list[int], ended: str) -> None:
-    """The task is the rank of whoever printed nothing itself; of a list each of them, the first in front; of no possible list none."""
+    """The task is the rank of whoever printed nothing itself; of a list each of them, the first in front; of no
+    possible list none."""
     reading = scan(STEPS + f"srun: error: node001: {said}\n")
     (event,) = reading.events
     assert (event.rank, event.fields.get("ranks", ranks)) == (ranks[0] if ranks else None, ranks)
@@ -226,7 +232,8 @@ FAULT = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 88
 
 @pytest.mark.parametrize(("xid", "lost"), [(79, "info"), (48, "info"), (13, "error"), (31, "error")])
 def test_a_gpu_that_broke_fails_every_call_behind_it(scan: Scan, xid: int, lost: str) -> None:
-    """Of what the driver says about the hardware the exception is a consequence; of what it says of the program it tells more."""
+    """Of what the driver says about the hardware the exception is a consequence; of what it says of the program it
+    tells more."""
     driver = f"[1234.5] NVRM: Xid (PCI:0000:3b:00): {xid}, pid=4711, name=python\n"
     reading = scan(
         STEPS + driver + FAULT + "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
@@ -237,7 +244,10 @@ def test_a_gpu_that_broke_fails_every_call_behind_it(scan: Scan, xid: int, lost:
 
 def test_an_abort_is_the_end_of_a_chain(scan: Scan) -> None:
     """faulthandler reports the abort that follows a fault of the GPU; alone it is all there is."""
-    abort = 'Fatal Python error: Aborted\n\nThread 0x00007f8a (most recent call first):\n  File "/home/me/train.py", line 88 in main\n'
+    abort = (
+        'Fatal Python error: Aborted\n\nThread 0x00007f8a (most recent call first):\n  File "/home/me/train.py", '
+        "line 88 in main\n"
+    )
     fault = "Memory access fault by GPU node-6 (Agent handle: 0x55ab) on address 0x7f21. Reason: Unknown.\n"
     reading = scan(STEPS + fault + abort)
     assert [(e.kind, e.severity) for e in reading.events] == [("illegal-access", "error"), ("segv", "info")]

@@ -61,14 +61,23 @@ def row(index: int, rank: int, exitcode: int) -> str:
 def table(root: int, exitcode: int, others: dict[int, int]) -> str:
     rule, line = "=" * 60, "-" * 60
     rows = "".join(row(i, rank, code) for i, (rank, code) in enumerate(others.items(), 1)) or "  <NO_OTHER_FAILURES>\n"
-    head = 'Traceback (most recent call last):\n  File "/opt/conda/bin/torchrun", line 6, in <module>\n    sys.exit(main())\n'
+    head = (
+        'Traceback (most recent call last):\n  File "/opt/conda/bin/torchrun", line 6, in <module>\n    '
+        "sys.exit(main())\n"
+    )
     title = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
     failures = f"{title}\n{rule}\ntrain.py FAILED\n{line}\nFailures:\n{rows}{line}\n"
     return f"{head}{failures}Root Cause (first observed failure):\n{row(0, root, exitcode)}{rule}\n"
 
 
-CLOSED = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:58091"
-OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU {} has a total capacity of 79.10 GiB of which 1.00 GiB is free."
+CLOSED = (
+    "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+    "[10.0.0.1]:58091"
+)
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU {} has a total capacity of 79.10 GiB "
+    "of which 1.00 GiB is free."
+)
 
 
 def test_the_rank_with_an_error_of_its_own_is_the_first(scan: Scan) -> None:
@@ -135,7 +144,8 @@ def test_missing_ranks_of_a_timeout_are_suspects(scan: Scan) -> None:
 def test_ranks_in_different_collectives_are_out_of_step(scan: Scan) -> None:
     """The same sequence number in two operations is a derived event."""
     line = (
-        "[rank{0}]:[E1120 12:31:25.416 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=17,"
+        "[rank{0}]:[E1120 12:31:25.416 ProcessGroupNCCL.cpp:632] [Rank {0}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=17,"
         " OpType={1}, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600031 milliseconds before timing out.\n"
     )
     event = one(scan(line.format(0, "ALLREDUCE") + line.format(1, "BROADCAST")), "nccl-desync")
@@ -183,7 +193,7 @@ STRIDES = """UserWarning: Grad strides do not match bucket view strides. This ma
 grad.sizes() = {0}, strides() = {1}
 bucket_view.sizes() = {0}, strides() = {2} (Triggered internally at reducer.cpp:335.)
   return Variable._execution_engine.run_backward(
-"""
+"""  # noqa: E501
 
 
 def test_stride_warnings_are_folded_by_shape(scan: Scan) -> None:
@@ -239,12 +249,17 @@ def test_diagnostic_lines_name_the_parameter(scan: Scan) -> None:
 
 
 def test_a_diagnostic_line_names_the_parameter_of_a_warning(scan: Scan) -> None:
-    """A warning and a diagnostic line with the same shape and strides mean the same parameter, on the rank that the line says."""
+    """A warning and a diagnostic line with the same shape and strides mean the same parameter, on the rank that the
+    line says."""
     text = (
-        "UserWarning: Grad strides do not match bucket view strides. This is not an error, but may impair performance.\n"
-        "grad.sizes() = [16, 16, 3, 3], strides() = [144, 1, 48, 16]\nbucket_view.sizes() = [16, 16, 3, 3], strides() = [144, 9, 3, 1]\n"
-        "[STRIDE-DIAG][rank 2][iter 0] NON-CONTIGUOUS gradient in net.a.weight\n  shape=(16, 16, 3, 3), stride=(144, 1, 48, 16)\n"
-        "[STRIDE-DIAG][rank 2][iter 0] NON-CONTIGUOUS gradient in net.b.weight\n  shape=(8, 8, 3, 3), stride=(72, 1, 24, 8)\n"
+        "UserWarning: Grad strides do not match bucket view strides. This is not an error, but may impair "
+        "performance.\n"
+        "grad.sizes() = [16, 16, 3, 3], strides() = [144, 1, 48, 16]\nbucket_view.sizes() = [16, 16, 3, 3], strides() "
+        "= [144, 9, 3, 1]\n"
+        "[STRIDE-DIAG][rank 2][iter 0] NON-CONTIGUOUS gradient in net.a.weight\n  shape=(16, 16, 3, 3), stride=(144, "
+        "1, 48, 16)\n"
+        "[STRIDE-DIAG][rank 2][iter 0] NON-CONTIGUOUS gradient in net.b.weight\n  shape=(8, 8, 3, 3), stride=(72, 1, "
+        "24, 8)\n"
     )
     assert one(scan(text), "ddp-stride").fields["named"] == ["net.a.weight"]
     assert {e.rank for e in scan(text).events if e.kind == "stride-diag"} == {2}
@@ -253,7 +268,10 @@ def test_a_diagnostic_line_names_the_parameter_of_a_warning(scan: Scan) -> None:
 def test_a_recompile_limit_names_the_function(scan: Scan) -> None:
     """Every line of the message has its own prefix."""
     p = "W1120 20:33:57.237000 1574 torch/_dynamo/convert_frame.py:1994] [0/8] "
-    text = f"{p}torch._dynamo hit config.recompile_limit (8)\n{p}   function: 'forward' (/home/me/m.py:11)\n{p}   last reason: 0/7: n == 7\n"
+    text = (
+        f"{p}torch._dynamo hit config.recompile_limit (8)\n{p}   function: 'forward' (/home/me/m.py:11)\n{p}   "
+        "last reason: 0/7: n == 7\n"
+    )
     fields = one(scan(text), "dynamo-recompile-limit").fields
     assert (fields["limit"], fields["function"], fields["last_reason"]) == (8, "forward", "0/7: n == 7")
 
@@ -378,7 +396,8 @@ def test_a_compiler_error_names_the_users_code(scan: Scan) -> None:
     message = "AssertionError: lift_tracked_freevar_to_input should not be called on root SubgraphTracer"
     text = (
         failed(message)
-        + '\nfrom user code:\n   File "/home/me/model.py", line 55, in forward\n    x = self.drop_path(x)\n\nSet TORCHDYNAMO_VERBOSE=1\n'
+        + '\nfrom user code:\n   File "/home/me/model.py", line 55, in forward\n    x = self.drop_path(x)\n\nSet '
+        "TORCHDYNAMO_VERBOSE=1\n"
     )
     fields = one(scan(text), "dynamo-lift-freevar").fields
     assert (fields["user_file"], fields["user_line"]) == ("/home/me/model.py", 55)
@@ -419,8 +438,8 @@ def test_trouble_while_a_finished_run_is_taken_down_is_a_note(scan: Scan) -> Non
         + "`Trainer.fit` stopped: `max_epochs=3` reached.\n[E1120 12:31:25.4 ProcessGroupNCCL.cpp:1316] [Rank 0] "
     )
     reading = scan(
-        text
-        + "Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=0\nAborted (core dumped)\n"
+        text + "Heartbeat monitor timed out! Process will be terminated after dumping debug info. "
+        "workMetaList_.size()=0\nAborted (core dumped)\n"
     )
     assert set(kinds(reading).values()) == {"info"}
     assert reading.ended == "completed"
@@ -435,7 +454,10 @@ def test_what_every_epoch_says_is_no_end(scan: Scan) -> None:
 def test_the_rank_that_is_behind_is_named(scan: Scan) -> None:
     """Each rank says how many collectives it had started: the smallest number is the laggard."""
     header = "[rank{0}]:[E1120 12:31:25.416 ProcessGroupNCCL.cpp:616] "
-    work = "WorkNCCL(SeqNum=812, OpType=ALLREDUCE, NumelIn=100, NumelOut=100, Timeout(ms)=1800000) ran for 1800031 milliseconds before timing out."
+    work = (
+        "WorkNCCL(SeqNum=812, OpType=ALLREDUCE, NumelIn=100, NumelOut=100, Timeout(ms)=1800000) ran for 1800031 "
+        "milliseconds before timing out."
+    )
     line = header + "[Rank {0}] Watchdog caught collective operation timeout: " + work + "\n"
     more = (
         header
@@ -497,7 +519,10 @@ def test_a_long_compiler_message_with_paragraphs(scan: Scan) -> None:
 
 def test_a_class_with_a_leading_underscore(scan: Scan) -> None:
     """torch's own error classes begin with one."""
-    message = "torch._C._LinAlgError: linalg.svd: The algorithm failed to converge because the input matrix contained non-finite values."
+    message = (
+        "torch._C._LinAlgError: linalg.svd: The algorithm failed to converge because the input matrix contained "
+        "non-finite values."
+    )
     assert one(scan(failed(message)), "svd-nan").line == 4
 
 
@@ -525,18 +550,22 @@ def test_an_ignored_exception_ends_nothing(scan: Scan) -> None:
 
 def test_what_a_library_warns_of_is_no_error(scan: Scan) -> None:
     """The words of a failure inside a Python warning are a warning."""
-    text = "/opt/conv.py:4: UserWarning: Plan failed with a cudnnException: cudnn_status: CUDNN_STATUS_NOT_SUPPORTED (Triggered internally)\n"
+    text = (
+        "/opt/conv.py:4: UserWarning: Plan failed with a cudnnException: cudnn_status: CUDNN_STATUS_NOT_SUPPORTED "
+        "(Triggered internally)\n"
+    )
     assert kinds(scan(text + steps(9))) == {"cudnn": "warning"}
     assert scan(text + steps(9)).ended is None
 
 
 def test_the_table_quotes_the_exception_of_a_decorated_program(scan: Scan) -> None:
-    """The traceback inside torchelastic's table is the failure, at its line and with its rank, if the rank printed none itself."""
+    """The traceback inside torchelastic's table is the failure, at its line and with its rank, if the rank printed none
+    itself."""
     quoted = "".join(
         f"{line}\n"
         for line in (
             "  traceback : Traceback (most recent call last):",
-            '    File "/opt/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 347, in wrapper',
+            '    File "/opt/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line 347, in wrapper',  # noqa: E501
             "      return f(*args, **kwargs)",
             '    File "/home/me/train.py", line 9, in main',
             "  IndexError: index out of range in self",
@@ -556,7 +585,10 @@ def test_the_table_quotes_the_exception_of_a_decorated_program(scan: Scan) -> No
 
 def test_a_signal_with_and_without_a_rank_is_one_event(scan: Scan) -> None:
     """The process that says its number, and mpirun that says its rank, mean the same death."""
-    text = "[n4:123] Signal: Segmentation fault (11)\nmpirun noticed that process rank 5 with PID 123 on node n4 exited on signal 11 (Segm.).\n"
+    text = (
+        "[n4:123] Signal: Segmentation fault (11)\nmpirun noticed that process rank 5 with PID 123 on node n4 "
+        "exited on signal 11 (Segm.).\n"
+    )
     event = one(scan(steps(3) + text), "segv")
     assert (event.rank, event.line) == (5, 4)
 

@@ -1,4 +1,5 @@
-"""Failures that the program, or the search that runs it, survives: said in words, well before the training that follows shows it."""
+"""Failures that the program, or the search that runs it, survives: said in words, well before the training that follows
+shows it."""
 
 from collections.abc import Callable
 
@@ -10,7 +11,10 @@ Scan = Callable[[str], EventReading]
 STEPS = "".join(f"step {n} loss {3 / n:.4f}\n" for n in range(1, 60))
 MORE = "".join(f"step {n} loss {3 / n:.4f}\n" for n in range(60, 80))
 NEXT = "".join(f"step {n} loss {2.7 / n:.4f}\n" for n in range(1, 30))
-OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which 1.20 GiB is free.\n"
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 "
+    "GiB of which 1.20 GiB is free.\n"
+)
 NO_MEMORY = "MemoryError: Unable to allocate 3.00 GiB for an array with shape (100, 4096) and data type float64\n"
 
 
@@ -28,7 +32,10 @@ def scan() -> Scan:
     return read
 
 
-OPTUNA = "[W 2026-01-05 10:00:00,000] Trial 3 failed with parameters: {'lr': 0.1} because of the following error: ValueError('bad width').\n"
+OPTUNA = (
+    "[W 2026-01-05 10:00:00,000] Trial 3 failed with parameters: {'lr': 0.1} because of the following error: "
+    "ValueError('bad width').\n"
+)
 FAILED = "[W 2026-01-05 10:00:00,001] Trial 3 failed with value None.\n"
 
 
@@ -66,7 +73,8 @@ def test_what_the_program_goes_on_after_is_no_crash(scan: Scan, text: str) -> No
 
 
 def test_the_last_trial_that_nobody_caught_is_the_crash(scan: Scan) -> None:
-    """The failure of a trial that ended the search is an event of its own, at its own line; those before it stay warnings."""
+    """The failure of a trial that ended the search is an event of its own, at its own line; those before it stay
+    warnings."""
     text = (
         STEPS
         + traceback("ValueError: bad width\n")
@@ -85,7 +93,8 @@ def test_the_last_trial_that_nobody_caught_is_the_crash(scan: Scan) -> None:
 
 @pytest.mark.parametrize("words", ["", "Skipping epoch-end evaluation\n", "batch size too large, trying 16\n"])
 def test_a_program_that_died_must_have_been_started_again(scan: Scan, words: str) -> None:
-    """What the stack shows to be caught by nobody ended the program, whatever is said behind it, unless training follows."""
+    """What the stack shows to be caught by nobody ended the program, whatever is said behind it, unless training
+    follows."""
     died = traceback(OOM, "<module>")
     assert scan(STEPS + died + words).ended == "out-of-memory"
     assert scan(STEPS + died + words + MORE).ended == (None if words else "out-of-memory")
@@ -114,7 +123,8 @@ def test_another_rank_that_goes_on_saves_nobody(scan: Scan) -> None:
 
 
 def test_words_of_another_do_not_hide_why_a_process_died(scan: Scan) -> None:
-    """Where a launcher reports a death and no training follows, the failure before it is the cause, whatever somebody said of going on."""
+    """Where a launcher reports a death and no training follows, the failure before it is the cause, whatever somebody
+    said of going on."""
     text = STEPS + traceback("ValueError: bad width\n") + "retrying the connection\n"
     report = "subprocess.CalledProcessError: Command '['python', 'train.py']' returned non-zero exit status 1.\n"
     assert [(e.kind, e.severity) for e in scan(text + report).events] == [
@@ -129,7 +139,8 @@ def test_words_without_a_failure_are_no_event(scan: Scan) -> None:
 
 
 def test_numbers_of_two_ranks_are_never_mixed(scan: Scan) -> None:
-    """An out-of-memory of several ranks is one event with the numbers of the first; what only another one says is not among them."""
+    """An out-of-memory of several ranks is one event with the numbers of the first; what only another one says is not
+    among them."""
     longer = (
         OOM.replace("1.20", "1.40").replace("GPU 0", "GPU 1").rstrip()
         + " Of the allocated memory 60.00 GiB is allocated by PyTorch.\n"
@@ -168,7 +179,10 @@ def test_what_may_happen_or_did_not_is_no_event(scan: Scan, line: str) -> None:
 
 def test_advice_that_quotes_what_happened_is_a_report(scan: Scan) -> None:
     """A number in the message is of something that happened, whatever words stand before it."""
-    line = "ERROR: training failed. If this comes again, use fewer samples: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+    line = (
+        "ERROR: training failed. If this comes again, use fewer samples: CUDA out of memory. Tried to allocate "
+        "2.00 GiB\n"
+    )
     (event,) = scan(STEPS + line).events
     assert (event.kind, event.severity) == ("cuda-oom", "error")
 

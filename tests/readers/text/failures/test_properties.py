@@ -101,7 +101,8 @@ def test_interleaving_with_rank_prefixes_changes_nothing(order: list[str]) -> No
     ids=range(11),
 )
 def test_a_pathological_line_ends_and_stays_small(text: str) -> None:
-    """Megabytes that look like a failure all along come to an end (a pattern without bound would not), and no event keeps them."""
+    """Megabytes that look like a failure all along come to an end (a pattern without bound would not), and no event
+    keeps them."""
     found = find_events(
         [(1, "Traceback (most recent call last):"), (2, text), (3, "ValueError: " + text), (4, text)], path="x"
     )

@@ -63,7 +63,8 @@ def test_an_unknown_exception_is_reported_too(scan: Scan) -> None:
     """Without an entry in the catalogue it is a generic exception, with class and message."""
     event = only(
         scan(
-            'Traceback (most recent call last):\n  File "train.py", line 3, in f\n    g()\nmypkg.errors.OddThing: at index 17\n'
+            'Traceback (most recent call last):\n  File "train.py", line 3, in f\n    g()\nmypkg.errors.OddThing: at '
+            "index 17\n"
         )
     )
     assert event.kind == "generic-exception"
@@ -151,7 +152,7 @@ def test_a_message_of_several_lines(scan: Scan) -> None:
 RuntimeError: Error(s) in loading state_dict for GPT:
 \tMissing key(s) in state_dict: "wte.weight", "wpe.weight".
 \tsize mismatch for head: copying a param with shape torch.Size([100, 8]) from checkpoint, the shape in current model is torch.Size([104, 8]).
-"""
+"""  # noqa: E501
     event = only(scan(text))
     assert event.kind == "ckpt-keys"
     assert event.fields["missing"] == ["wte.weight", "wpe.weight"]
@@ -245,7 +246,10 @@ def test_metrics_and_words_are_no_exceptions(scan: Scan, line: str) -> None:
 
 def test_an_optional_import_that_failed_is_a_note(scan: Scan) -> None:
     """The traceback is printed, training goes on: severity info, the run did not crash."""
-    start = 'ERROR:root:Unable to import wandb.\nTraceback (most recent call last):\n  File "log.py", line 27, in <module>\n    import wandb\n'
+    start = (
+        'ERROR:root:Unable to import wandb.\nTraceback (most recent call last):\n  File "log.py", line 27, in '
+        "<module>\n    import wandb\n"
+    )
     reading = scan(
         start
         + "ModuleNotFoundError: No module named 'wandb'\n"
@@ -346,7 +350,10 @@ def test_a_traceback_in_a_box_has_frames(scan: Scan) -> None:
 
 def test_a_class_of_python_may_be_in_small_letters(scan: Scan) -> None:
     """cv2.error and struct.error end a traceback like any other class."""
-    text = 'Traceback (most recent call last):\n  File "a.py", line 3, in load\n    x = unpack(b)\nstruct.error: unpack requires a buffer of 4 bytes\n'
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 3, in load\n    x = unpack(b)\n'
+        "struct.error: unpack requires a buffer of 4 bytes\n"
+    )
     assert _of_kind(scan(text), "data-corrupt").fields["exception"] == "error"
 
 
@@ -362,7 +369,10 @@ def test_where_it_was_raised_tells_a_worker_from_a_file(scan: Scan) -> None:
 
 def test_what_an_abort_says_is_the_failure(scan: Scan) -> None:
     """Where nothing else is said, the text of what() is looked up."""
-    text = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  CUDA error: an illegal memory access was encountered\n"
+    text = (
+        "terminate called after throwing an instance of 'std::runtime_error'\n  what():  CUDA error: an illegal "
+        "memory access was encountered\n"
+    )
     event = _of_kind(scan(text), "illegal-access")
     assert (event.line, event.severity) == (1, "error")
 
@@ -410,6 +420,9 @@ def test_an_unknown_exception_has_advice_for_its_class(scan: Scan) -> None:
 @pytest.mark.parametrize(("place", "line"), [("/opt/NeMo", 9), ("/opt/megatron-lm", 9), ("/home/me/megatron-lm", 71)])
 def test_what_a_container_brings_is_not_your_code(scan: Scan, place: str, line: int) -> None:
     """A framework that lies under /opt was installed there; a copy at home is worked on."""
-    frames = f'  File "/home/me/tune.py", line 9, in run\n    train()\n  File "{place}/core/loop.py", line 71, in step\n    go()\n'
+    frames = (
+        f'  File "/home/me/tune.py", line 9, in run\n    train()\n  File "{place}/core/loop.py", line 71, in '
+        "step\n    go()\n"
+    )
     reading = scan(f"Traceback (most recent call last):\n{frames}ValueError: no such mask\n")
     assert reading.events[0].fields["frame"]["line"] == line

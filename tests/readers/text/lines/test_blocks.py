@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -42,3 +43,15 @@ def test_blocks_are_the_file(tmp_path_factory, parts, size):
     assert sum(len(block.end) for block in read) == len(re.findall(rb"[\r\n]", data)) + (
         data[-1:] not in (b"\n", b"\r", b"")
     )
+
+
+def test_a_long_hole_needs_little_memory(tmp_path):
+    """A log whose end never reached the disk: the positions of millions of NULs are not listed."""
+    path = tmp_path / "train.log"
+    path.write_bytes(b"step 1 loss 2\n" + bytes(48 << 20))
+    tracemalloc.start()
+    blocks_ = list(Lines(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert b"".join(block.data[: block.size] for block in blocks_) == b"step 1 loss 2\n\0"
+    assert peak < 6 * (48 << 20)

@@ -1,4 +1,4 @@
-"""More kinds of steps through the localiser, each a few lines: what it says of place, samples and cures."""
+"""`localize` on many kinds of steps, a few lines each: place, samples, cures and suggested lines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def _cured(culprit: Culprit) -> set[str]:
 @pytest.mark.parametrize("options", [{}, {"foreach": True}, {"fused": True}], ids=["plain", "foreach", "fused"])
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
 def test_every_implementation_of_an_optimizer_with_eps_zero(kind: Any, options: dict[str, bool], scaler: bool) -> None:
-    """0 / 0 in the update is found in single-tensor, foreach and fused optimizers, with a GradScaler or without; a larger eps cures it."""
+    """0 / 0 in the update is found in single-tensor, foreach and fused optimizers, with a GradScaler or without; a
+    larger eps cures it."""
     model = nn.Sequential(nn.Embedding(6, 3), nn.Linear(3, 1))
     optimizer = kind(model.parameters(), lr=1e-3, eps=0.0, **options)
     supports_scaling = getattr(optimizer, "_step_supports_amp_scaling", None)
@@ -228,7 +229,8 @@ def test_a_learning_rate_that_is_nan() -> None:
 
 
 def test_a_divergence_that_began_in_the_optimizers_state() -> None:
-    """Second moments that were lost while the first were kept throw the weights far off: fresh state is reported to cure."""
+    """Second moments that were lost while the first were kept throw the weights far off: fresh state is reported to
+    cure."""
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-4, betas=(0.999, 0.9))
@@ -337,7 +339,8 @@ def test_suggestions_for_several_expressions_of_a_line(
 
 
 def test_a_line_that_calls_the_operator_twice() -> None:
-    """The line that is suggested keeps every call of the operator on it away from its pole, where several are at fault."""
+    """The line that is suggested keeps every call of the operator on it away from its pole, where several are at
+    fault."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
 
@@ -352,13 +355,15 @@ def test_a_line_that_calls_the_operator_twice() -> None:
     assert found.suggestion is not None
     new = found.suggestion.splitlines()[-1]
     assert new.endswith(
-        "return -(torch.log(p[:2].clamp(min=1e-06)) + torch.log((1 - p[2:]).clamp(min=1e-06))).mean() + torch.log(p.detach() + 1).mean()"
+        "return -(torch.log(p[:2].clamp(min=1e-06)) + torch.log((1 - p[2:]).clamp(min=1e-06))).mean() + "
+        "torch.log(p.detach() + 1).mean()"
     )
 
 
 @pytest.mark.parametrize("factor", [float("inf"), float("nan")])
 def test_a_number_that_is_not_finite_times_a_tensor(factor: float) -> None:
-    """A product with an infinite number is no mask: it is where the fault begins, not the mean that turns it into NaN."""
+    """A product with an infinite number is no mask: it is where the fault begins, not the mean that turns it into
+    NaN."""
 
     def step(m: Any, b: Any) -> Any:
         out = m(b) * factor
@@ -416,7 +421,8 @@ def test_forward_mode_names_the_operator_whose_derivative_fails() -> None:
 
 
 def test_layers_that_overflow_one_after_another() -> None:
-    """Where several layers overflow, each for other values, the first is named, not the last, whose repair hides the others."""
+    """Where several layers overflow, each for other values, the first is named, not the last, whose repair hides the
+    others."""
 
     class Layer(nn.Module):
         def forward(self, x: Any) -> Any:
@@ -448,7 +454,8 @@ def test_layers_of_unknown_size() -> None:
 
 
 def test_the_first_of_two_sub_steps() -> None:
-    """What fails in the first optimizer's loss spoils the second's as well; that repairing it leaves the derivative is no matter."""
+    """What fails in the first optimizer's loss spoils the second's as well; that repairing it leaves the derivative is
+    no matter."""
     torch.manual_seed(0)
     models = {"d": nn.Linear(4, 1), "g": nn.Linear(4, 4)}
     optimizers = {name: torch.optim.SGD(m.parameters(), lr=0.01) for name, m in models.items()}
@@ -486,7 +493,8 @@ def test_fresh_state_that_only_puts_off_a_divergence() -> None:
 
 
 def test_a_logarithm_that_meets_a_zero_and_an_overflow() -> None:
-    """The infinity that it read is one thing, the zero of which it makes -inf another: not the mean, which adds them, is named."""
+    """The infinity that it read is one thing, the zero of which it makes -inf another: not the mean, which adds them,
+    is named."""
     x = _rows()
     x[2] = 0
     x[2, 0] = 3000

@@ -22,8 +22,8 @@ from postmortem.replay.model import TrainStep  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-CASES = sorted((Path(__file__).parent / "cases").glob("case_*.py"))
-ZOO = Path(__file__).parents[2] / "benchmarks" / "zoo.py"
+CASES = sorted((Path(__file__).parents[1] / "cases").glob("case_*.py"))
+ZOO = Path(__file__).parents[3] / "benchmarks" / "zoo.py"
 
 
 def _load(path: Path) -> Any:
@@ -100,7 +100,8 @@ def test_the_users_state_is_put_back() -> None:
 
 
 def test_the_users_state_is_put_back_after_an_exception() -> None:
-    """A step that raises for reasons of its own is one ReplayError with the line that raised, and leaves nothing changed."""
+    """A step that raises for reasons of its own is one ReplayError with the line that raised, and leaves nothing
+    changed."""
     step = _failing()
 
     def raises(model: Any, batch: Any) -> Any:
@@ -202,7 +203,8 @@ def test_batches_by_function_need_to_know_the_step() -> None:
 
 
 def test_a_mask_of_logarithms_is_meant() -> None:
-    """-inf by log of a mask also reaches healthy samples: the softmax of the row without any entry is named, not the log."""
+    """-inf by log of a mask also reaches healthy samples: the softmax of the row without any entry is named, not the
+    log."""
     torch.manual_seed(0)
     model = torch.nn.Linear(3, 4)
 

@@ -37,7 +37,8 @@ def finding(name: str, tag: str, step: int, end: int | None = None, severity: st
     ],
 )
 def test_step(tmp_path: Path, findings: list[Finding], step: int, nonfinite: bool) -> None:
-    """The first non-finite loss before anything else; a value of an evaluation is no step; without a fault the end of the log."""
+    """The first non-finite loss before anything else; a value of an evaluation is no step; without a fault the end of
+    the log."""
     (tmp_path / "progress.csv").write_text(
         "step,train/loss,grad_norm,val/loss,lr,scale\n" + "".join(f"{i},1.5,2,1,0.1,8\n" for i in range(100))
     )
@@ -50,7 +51,8 @@ def test_step(tmp_path: Path, findings: list[Finding], step: int, nonfinite: boo
 
 
 def test_masked_losses_and_a_divergence_asked_for(tmp_path: Path) -> None:
-    """A replaced loss is aimed at where its gradient shows it; asked for the step where a divergence begins, the replay follows it."""
+    """A replaced loss is aimed at where its gradient shows it; asked for the step where a divergence begins, the replay
+    follows it."""
     (tmp_path / "progress.csv").write_text("step,train/loss,grad_norm\n" + "".join(f"{i},1.5,2\n" for i in range(100)))
     report = api.scan(tmp_path).runs[0]
     assert report.run is not None
