@@ -120,7 +120,6 @@ __getattr__, __dir__ = lazy(
         "StepMode": "postmortem.replay.step.function_mode",
         "Story": "postmortem.diagnoses.shared.story",
         "View": "postmortem.core.view",
-        "StepMode": "postmortem.replay.step.function_mode",
         "UnreadableCheckpoint": "postmortem.core.errors",
         "diagnosis": "postmortem.diagnoses",
         "finish_table": "postmortem.readers.shared.row_table:finish",

@@ -123,7 +123,7 @@ def test_a_name_is_taken_whatever_the_order():
 
 
 @pytest.mark.parametrize(
-    "registry", [r for r in registries() if not r.package.startswith("postmortem.replay")], ids=lambda r: r.package
+    "registry", [r for r in REGISTRIES if not r.package.startswith("postmortem.replay")], ids=lambda r: r.package
 )
 def test_a_scan_reports_broken_plugins_of_every_kind(registry, monkeypatch):
     """A plugin that a scan goes without is named, whatever its kind; those of a replay need torch."""
