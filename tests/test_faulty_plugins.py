@@ -197,13 +197,13 @@ def test_every_broken_plugin_is_reported(
     A scan imports no torch for that."""
     pytest.importorskip("torch")
     kinds = api.registries()
+    assert all(list(registry) for registry in kinds.values())  # their modules register once only
     groups = {registry.group: kind for kind, registry in kinds.items()}
     monkeypatch.setattr(
         "importlib.metadata.entry_points",
         lambda group: [EntryPoint(f"torn {groups[group]}", "a_module_that_does_not_exist", group)],
     )
     for registry in kinds.values():
-        list(registry)  # its modules register once only
         for name, value in (("_items", dict(registry._items)), ("_broken", []), ("_loaded", False)):
             monkeypatch.setattr(registry, name, value)
     assert [b.where.split(" = ")[0] for b in api.broken_plugins()] == [f"torn {kind}" for kind in kinds]
