@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from collections.abc import Iterable
@@ -11,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem._version import __version__
 from postmortem.checkpoints.find import checkpoints_of, find_checkpoints
-from postmortem.checkpoints.formats import FORMATS
 from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_run, name_parameters
 from postmortem.core import model
 from postmortem.core.config import Config
 from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError, UsageError
+from postmortem.core.registry import collected_faults
 from postmortem.core.report import Report, RunReport
 from postmortem.core.run import Run
-from postmortem.detectors import DETECTORS
-from postmortem.diagnoses import CAUSES
 from postmortem.judging import Examination, chosen_detectors, comparison
-from postmortem.readers import READERS
-from postmortem.readers.text.dialects import DIALECTS
-from postmortem.reporters import REPORTERS
+from postmortem.registries import OF_A_SCAN as OF_A_SCAN
+from postmortem.registries import broken_plugins as broken_plugins
+from postmortem.registries import registries as registries
 from postmortem.runs.assemble import read_run
 from postmortem.runs.config import config_for_replay
 from postmortem.runs.group import RunFiles, discover
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from postmortem.core.comparison import Comparison
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Problem
-    from postmortem.core.registry import Broken, Registry
     from postmortem.detectors import Detector
     from postmortem.replay.model import TrainStep
     from postmortem.replay.step.result import StepResult
@@ -163,8 +161,10 @@ def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path
     run = read_run(files, roles=roles, roots=roots, shared=shared)
     if not files.path.is_dir():
         return run
-    found = checkpoints_of(files.path, roots, shared)
-    return replace(run, checkpoints=found, event_list=name_parameters(run.event_list, found))
+    with collected_faults() as faults:
+        found = checkpoints_of(files.path, roots, shared)
+        events = name_parameters(run.event_list, found)
+    return replace(run, checkpoints=found, event_list=events, problems=[*run.problems, *faults])
 
 
 def judge(
@@ -182,6 +182,13 @@ def judge(
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
     """Opens checkpoints of failed runs or on request, and those that the diagnosis would report as good."""
+    with collected_faults([*run.problems]) as faults:
+        report = _judged(run, detectors, look_into_checkpoints)
+    report.problems = (*report.problems, *faults[len(run.problems) :])
+    return report
+
+
+def _judged(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
     examined = Examination(run, detectors)
     inspected = Inspected(examined.checkpoints)
     if run.checkpoints and (examined.failed or look_into_checkpoints):
@@ -217,12 +224,6 @@ def exit_code(report: Report, fail_on: str) -> int:
     lost = any(p.lost for run in report.runs for p in run.problems) or any(p.lost for p in report.problems)
     blind = any(run.verdict == "not-judged" or not any(source.points for source in run.sources) for run in report.runs)
     return 3 if lost or blind else 0
-
-
-def broken_plugins() -> list[Broken]:
-    """Plugins that could not be imported: a scan continues without them and reports them."""
-    used: tuple[Registry[Any], ...] = (READERS, DIALECTS, FORMATS, DETECTORS, CAUSES, REPORTERS)
-    return [broken for registry in used for broken in registry.broken]
 
 
 def compare(a: Run | RunReport | PathLike, b: Run | RunReport | PathLike) -> Comparison:
@@ -268,32 +269,37 @@ def replay(
     """
     path = _path(target, "replay", of_run=True)
     _need_torch("replay")
-    meant = resolve(path)
+    problems: list[Problem] = []
+    with collected_faults(problems):
+        result = _replayed(
+            path,
+            Path(checkpoint) if checkpoint is not None else None,
+            problems,
+            {
+                "recipe": recipe,
+                "step": step,
+                "device": device,
+                "fix": fix,
+                "trust": trust,
+                "progress": progress,
+                "repro": Path(repro) if repro is not None else None,
+            },
+        )
+    notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
+    return replace(result, notes=(*result.notes, *notes)) if problems else result
+
+
+def _replayed(target: Path, checkpoint: Path | None, problems: list[Problem], options: dict[str, Any]) -> ReplayResult:
+    meant = resolve(target)
     report = None
     if meant.files is not None:
         report = judge(_read(meant.files, None, [meant.root], meant.shared))
-    start = Path(checkpoint) if checkpoint is not None else meant.checkpoint
+    start = checkpoint if checkpoint is not None else meant.checkpoint
     run = report.run if report is not None else None
     from postmortem.replay import driver
 
-    problems: list[Problem] = []
     config = config_for_replay(run, meant.folder, problems)
-    result = driver.replay(
-        meant.folder,
-        run=run,
-        report=report,
-        config=config,
-        recipe=recipe,
-        step=step,
-        checkpoint=start,
-        device=device,
-        fix=fix,
-        trust=trust,
-        progress=progress,
-        repro=Path(repro) if repro is not None else None,
-    )
-    notes = (f"{p.path}: {p.what}; lost: {p.lost}" for p in problems)
-    return replace(result, notes=(*result.notes, *notes)) if problems else result
+    return driver.replay(meant.folder, run=run, report=report, config=config, checkpoint=start, **options)
 
 
 def _add_culprit(report: RunReport) -> None:
@@ -301,12 +307,14 @@ def _add_culprit(report: RunReport) -> None:
     _need_torch("replay")
     from postmortem.replay import driver
 
+    faults: list[Problem] = [*report.problems]
     try:
-        result = driver.replay(Path(report.path), run=report.run, report=report)
+        with collected_faults(faults):
+            result = driver.replay(Path(report.path), run=report.run, report=report)
     except PostmortemError as error:
         report.notes = (*report.notes, f"replay: {error}")
         return
-    report.culprit = result.culprit
+    report.culprit, report.problems = result.culprit, tuple(faults)
     if result.next and report.diagnosis is not None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
 

@@ -89,7 +89,8 @@ def test_a_replay_tries_its_fix(call: Callable[..., subprocess.CompletedProcess[
     pytest.importorskip("torch")
     called = call("replay", ROOT / "sample_runs" / "nan-log-of-zero", "--format", "json")
     fixes = json.loads(called.stdout)["culprit"]["fixes"]
-    assert [f["name"] for f in fixes][:3] == ["clip_grad", "lower_lr", "half_lr"]
+    known = ["clip_grad", "lower_lr", "half_lr", "fp64"]
+    assert [f["name"] for f in fixes if f["name"] in known] == known
     assert next(f["cured"] for f in fixes if f["name"] == "half_lr") is False
     assert "too large, but not by much" in call("explain", "half_lr").stdout
 

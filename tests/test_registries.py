@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import postmortem
-from postmortem.api import broken_plugins
+from postmortem.api import broken_plugins, registries
 from postmortem.core.registry import Broken, Registry
 from postmortem.detectors import DETECTORS
 from postmortem.signatures import CATALOGUE
@@ -23,7 +23,7 @@ NEEDED = {
     "postmortem.checkpoints.formats": ("writes",),
     "postmortem.detectors": ("fires", "quiet"),
     "postmortem.diagnoses": ("tells", "quiet"),
-    "postmortem.readers": (),
+    "postmortem.readers": ("usual_name",),
     "postmortem.readers.text.dialects": (),
     "postmortem.replay.culprit.stages": (),
     "postmortem.replay.fixes": ("cures", "leaves"),
@@ -31,13 +31,16 @@ NEEDED = {
 }
 """The kinds of case that each item of a registry must have in its own test file, see tests/cases.py.
 
-Reporters have their golden files; readers, dialects and stages of the diagnosis are tested by the batteries of their folders.
-"""  # noqa: E501
+Reporters have their golden files; dialects and stages of the diagnosis are tested by the batteries of their folders.
+"""
 
 
-def registries() -> list[Registry[Any]]:
-    """Every registry of the package that this environment can import (replay needs torch)."""
-    found = {}
+REGISTRIES = list(registries().values())
+
+
+def test_every_registry_is_known():
+    """`api.registries`, from which `doctor` and `broken_plugins` take them, lists every registry in the package."""
+    found: dict[int, Registry[Any]] = {}
     for module in walk_packages(postmortem.__path__, "postmortem."):
         if module.ispkg:
             with suppress(ImportError):
@@ -46,15 +49,15 @@ def registries() -> list[Registry[Any]]:
                     for value in vars(import_module(module.name)).values()
                     if isinstance(value, Registry)
                 }
-    return list(found.values())
+    assert {r.package for r in found.values()} == {r.package for r in REGISTRIES}
 
 
 def test_every_registry_says_which_cases_it_needs():
     """A new registry is entered in NEEDED."""
-    assert {registry.package for registry in registries()} <= set(NEEDED)
+    assert {registry.package for registry in REGISTRIES} <= set(NEEDED)
 
 
-@pytest.mark.parametrize("registry", registries(), ids=lambda r: r.package)
+@pytest.mark.parametrize("registry", REGISTRIES, ids=lambda r: r.package)
 def test_all_plugins_load(registry):
     """No module of a plugin package fails to import, and there is something in each."""
     assert list(registry)
@@ -63,7 +66,7 @@ def test_all_plugins_load(registry):
 
 @pytest.mark.parametrize(
     ("item", "kind"),
-    [(item, kind) for registry in registries() for kind in NEEDED.get(registry.package, ()) for item in registry],
+    [(item, kind) for registry in REGISTRIES for kind in NEEDED.get(registry.package, ()) for item in registry],
     ids=lambda x: x if isinstance(x, str) else x.__module__.removeprefix("postmortem."),
 )
 def test_every_registered_item_has_its_cases(item, kind):
@@ -75,7 +78,7 @@ def test_every_registered_item_has_its_cases(item, kind):
     assert kind in kinds, f"{file_of(item)} declares no case with @{kind}({item.__name__})"
 
 
-@pytest.mark.parametrize("registry", [r for r in registries() if NEEDED.get(r.package)], ids=lambda r: r.package)
+@pytest.mark.parametrize("registry", [r for r in REGISTRIES if NEEDED.get(r.package)], ids=lambda r: r.package)
 def test_every_case_stands_in_the_file_of_its_item(registry):
     """A case in another file, or of something that is not registered, would never run."""
     folder = Path("tests", *registry.package.split(".")[1:])
@@ -120,7 +123,7 @@ def test_a_name_is_taken_whatever_the_order():
 
 
 @pytest.mark.parametrize(
-    "registry", [r for r in registries() if not r.package.startswith("postmortem.replay")], ids=lambda r: r.package
+    "registry", [r for r in REGISTRIES if not r.package.startswith("postmortem.replay")], ids=lambda r: r.package
 )
 def test_a_scan_reports_broken_plugins_of_every_kind(registry, monkeypatch):
     """A plugin that a scan goes without is named, whatever its kind; those of a replay need torch."""

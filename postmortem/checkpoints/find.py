@@ -1,9 +1,8 @@
 """Finds the checkpoints of a run by names and small JSON files alone: no torch, no weights are opened.
 
-A checkpoint is a file (``.pt``, ``.pth``, ``.ckpt``, ``.safetensors``, ``pytorch_model.bin``) or a folder:
-transformers' ``checkpoint-N/``, shards with their ``*.index.json``, torch.distributed.checkpoint (``.metadata`` beside
-``*.distcp``), DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder with a model and its
-optimizer.
+A checkpoint is a file (one of the `suffixes` of a format, or ``pytorch_model.bin``) or a folder: transformers'
+``checkpoint-N/``, shards with their ``*.index.json``, torch.distributed.checkpoint (``.metadata`` beside ``*.distcp``),
+DeepSpeed's ``global_stepN/``, Megatron's ``iter_N/mp_rank_00/``, or any folder with a model beside its optimizer.
 """
 
 from __future__ import annotations
@@ -185,7 +184,8 @@ def is_weights(name: str) -> bool:
 
 def is_checkpoint_folder(folder: Path, files: list[str], *, root: bool = False) -> bool:
     """Whether `folder`, which holds `files`, is one checkpoint (and no folder of several)."""
-    if any(known.is_folder(files) for known in FORMATS):
+    lost = "the folders that only this format recognises"
+    if any(FORMATS.call(known, "is_folder", files, default=False, path=folder, lost=lost) for known in FORMATS):
         return True
     if any(n.endswith((".safetensors.index.json", ".bin.index.json")) for n in files):
         return True

@@ -27,6 +27,7 @@ from postmortem.checkpoints.formats.shared.pieces import Stamp, stamp_of
 from postmortem.core.display import Displayed
 from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
+from postmortem.core.registry import collected_faults, report_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -127,7 +128,11 @@ def inspect(path: Path) -> Health:
     Damage is in `problems`; nothing is raised for content.
     """
     files = [Path(where, name) for where, _, names in os.walk(path) for name in names] or [path]
-    return _inspect(path, tuple(sorted((str(file), stamp_of(file), _changed_at(file)) for file in files)))
+    states = tuple(sorted((str(file), stamp_of(file), _changed_at(file)) for file in files))
+    seen, faults = _inspect(path, states)
+    for fault in faults:
+        report_fault(fault)
+    return seen
 
 
 def _changed_at(path: Path) -> int | None:
@@ -139,8 +144,10 @@ def _changed_at(path: Path) -> int | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _inspect(path: Path, states: tuple[tuple[str, Stamp, int | None], ...]) -> Health:
-    return health(path)
+def _inspect(path: Path, states: tuple[tuple[str, Stamp, int | None], ...]) -> tuple[Health, list[Problem]]:
+    """The health, and the faults of plugins that were met: those are reported each time that it is asked for."""
+    with collected_faults() as faults:
+        return health(path), faults
 
 
 def health(path: Path, previous: Path | None = None, *, trust: bool = False) -> Health:

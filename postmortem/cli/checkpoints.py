@@ -9,9 +9,10 @@ import click
 
 from postmortem import api
 from postmortem.checkpoints.last_good import last_good_of
-from postmortem.cli.shared import CONTEXT, PATH, echo_json
+from postmortem.cli.shared import CONTEXT, PATH, echo_json, warn_of_broken_plugins
 from postmortem.core.errors import NotFoundError
 from postmortem.core.model import SCHEMA_VERSION
+from postmortem.core.registry import collected_faults
 from postmortem.reporters.checkpoints_text import health_lines, one_line
 
 if TYPE_CHECKING:
@@ -31,7 +32,11 @@ def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
     No pickled code is run unless --trust is given. Exit code 1: a checkpoint holds non-finite values or cannot be read;
     0: all are good.
     """
-    found = api.checkpoints(path, trust=trust)
+    warn_of_broken_plugins("checkpoint formats")
+    with collected_faults() as faults:
+        found = api.checkpoints(path, trust=trust)
+    for fault in faults:
+        click.echo(f"postmortem: {one_line(f'{fault.path}: {fault.what}; lost: {fault.lost}')}", err=True)
     if not found:
         raise NotFoundError(
             f"{path}: no checkpoint found (.pt, .pth, .ckpt, .safetensors, pytorch_model.bin, checkpoint folders)"

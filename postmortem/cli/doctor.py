@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import platform
-from typing import Any
 
 import click
 
+from postmortem import api
 from postmortem._version import __version__
-from postmortem.checkpoints.formats import FORMATS
 from postmortem.cli.shared import CONTEXT
-from postmortem.detectors import DETECTORS
-from postmortem.diagnoses import CAUSES
-from postmortem.readers import READERS
-from postmortem.readers.text.dialects import DIALECTS
-from postmortem.reporters import REPORTERS
 
 _NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "pyyaml", "google-crc32c", "click", "rich")
 _EXTRAS = {"torch": "replay", "safetensors": "replay"}
@@ -33,21 +26,12 @@ def doctor() -> int:
     for name in _EXTRAS:
         _show(name, needed=False)
     click.echo(f"device: {_device()}")
-    registries: dict[str, Any] = {
-        "readers": READERS,
-        "dialects": DIALECTS,
-        "checkpoint formats": FORMATS,
-        "detectors": DETECTORS,
-        "diagnoses": CAUSES,
-        "reporters": REPORTERS,
-    }
-    if importlib.util.find_spec("torch") is not None:
-        from postmortem.replay.fixes import FIXES
-
-        registries["fixes"] = FIXES
+    registries = api.registries()
     broken = [(kind, b) for kind, registry in registries.items() for b in registry.broken]
     for kind, registry in registries.items():
-        names = [getattr(item, "name", None) or item.kind for item in registry]
+        names = [
+            next(filter(None, (getattr(item, a, None) for a in ("name", "kind", "__name__")))) for item in registry
+        ]
         click.echo(f"{kind}: {len(names)} ({', '.join(names)})")
     for kind, plugin in broken:
         click.echo(f"broken plugin ({kind}): {plugin.where}: {plugin.why}")

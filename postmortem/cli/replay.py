@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli.shared import CONTEXT, PATH, echo_json, own_stdout
+from postmortem.cli.shared import CONTEXT, PATH, echo_json, own_stdout, warn_of_broken_plugins
 from postmortem.core.printable import printable
 from postmortem.reporters.replay_text import replay_lines
 
@@ -60,6 +60,7 @@ def replay(target: Path, format_: str, **options: Any) -> int:
             batches=lambda step: [t.to(ctx.device) for t in train.batch(step)],
         )
     """
+    warn_of_broken_plugins()
     with own_stdout():
         result = api.replay(target, progress=_progress(), **options)
     if format_ == "json":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli.shared import CONTEXT, PATH, own_stdout
+from postmortem.cli.shared import CONTEXT, PATH, own_stdout, warn_of_broken_plugins
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from postmortem.core.report import Report
+    from postmortem.reporters import Render
 
 _paths = click.argument("paths", nargs=-1, required=True, type=PATH)
 _select = click.option(
@@ -91,7 +92,7 @@ def scan(
     shown = RenderOptions(
         width=shutil.get_terminal_size((100, 24)).columns, color=output is None and _wants_color(), verbose=verbose
     )
-    _write(render(report, shown), output)
+    _write(_rendered(render, report, shown), output)
     if not report.runs:
         raise PostmortemError("; ".join(f"{p.path}: {p.what}" for p in report.problems[:5]))
     return api.exit_code(report, config.fail_on)
@@ -116,9 +117,18 @@ def report(paths: tuple[Path, ...], output: Path, **options: Any) -> int:
     """Write a self-contained HTML report of the runs below PATHS; it needs no network."""
     config = _config(fail_on=None, **options)
     found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"])
-    _write(REPORTERS["html"](found, RenderOptions(verbose=True)), output)
+    _write(_rendered(REPORTERS["html"], found, RenderOptions(verbose=True)), output)
     click.echo(f"wrote {output} ({len(found.runs)} runs)", err=True)
     return api.exit_code(found, "never")
+
+
+def _rendered(render: Render, report: Report, options: RenderOptions) -> str:
+    """The report in a format. PostmortemError where the reporter raises."""
+    try:
+        return render(report, options)
+    except Exception as error:
+        what = REPORTERS.fault(render, "rendering the report", error)
+        raise PostmortemError(f"{what}; nothing was written: use another --format") from error
 
 
 def _config(
@@ -135,8 +145,7 @@ def _config(
 def _scanned(
     paths: tuple[Path, ...], config: Config, *, checkpoints: bool, replay: bool, baseline: Path | None = None
 ) -> Report:
-    for plugin in api.broken_plugins():
-        click.echo(f"postmortem: skipped a plugin that failed to load: {plugin.where}: {plugin.why}", err=True)
+    warn_of_broken_plugins(*(() if replay else api.OF_A_SCAN))
     with own_stdout() if replay else nullcontext():
         return api.scan(
             paths,

@@ -41,12 +41,21 @@ def loaded(path: Path, roles: Mapping[str, str] | None = None) -> Run:
     """The one run at `path`; NotFoundError says why there is nothing to read in it."""
     from postmortem import api  # not at the top: `explain` and `rules` start without it
 
+    warn_of_broken_plugins("readers", "dialects", "checkpoint formats")
     run = api.load(path, roles=roles)
     if not run.sources:
         raise NotFoundError(
             "; ".join(f"{p.path}: {p.what}" for p in run.problems[:5]) or f"{path}: no training log found"
         )
     return run
+
+
+def warn_of_broken_plugins(*kinds: str) -> None:
+    """A line on stderr for each plugin of these kinds, by default of all, that failed to import."""
+    from postmortem import api  # as in `loaded`
+
+    for plugin in api.broken_plugins(*kinds):
+        click.echo(f"postmortem: skipped a plugin that failed to load: {plugin.where}: {plugin.why}", err=True)
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 _PIECE = 1 << 13
+_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
 
 class Points:
@@ -142,7 +143,7 @@ class PointsBuilder:
     def extend(self, tag: str, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1) -> None:
         """Arrays of one tag; `wall_time` and `rank` may be scalars."""
         self._flush()
-        self._chunks.append((np.full(len(step), self.code(tag)), step, value, wall_time, rank))
+        self._chunks.append((np.full(len(step), self.code(tag)), _steps(step), value, wall_time, rank))
 
     def extend_columns(
         self, tags: list[str], code: Any, step: Any, value: Any, wall_time: Any = np.nan, rank: Any = -1
@@ -151,13 +152,13 @@ class PointsBuilder:
         self._flush()
         own = np.array([self.code(t) for t in tags], np.int32)
         self._chunks.append(
-            (own[np.asarray(code)] if len(step) else np.empty(0, np.int32), step, value, wall_time, rank)
+            (own[np.asarray(code)] if len(step) else np.empty(0, np.int32), _steps(step), value, wall_time, rank)
         )
 
     def _flush(self) -> None:
         if self._rows:
             code, step, value, wall, rank = zip(*self._rows, strict=True)
-            self._chunks.append((code, np.array([_int64(s) for s in step], np.int64), value, wall, rank))
+            self._chunks.append((code, _steps(step), value, wall, rank))
             self._rows = []
 
     def build(self) -> Points:
@@ -178,6 +179,20 @@ class PointsBuilder:
         )
 
 
-def _int64(step: int) -> int:
-    """A step as a damaged log may print it, held inside int64."""
-    return max(-(2**63), min(2**63 - 1, int(step)))
+def _steps(steps: Any) -> NDArray[np.int64]:
+    """Steps as int64[n]. A damaged log may print one beyond that range: it becomes the limit of the range."""
+    if not isinstance(steps, np.ndarray) or steps.dtype.kind not in "if":
+        return np.array([_int64(step) for step in steps], np.int64)
+    if steps.dtype.kind == "i":
+        return steps.astype(np.int64, copy=False)
+    with np.errstate(invalid="ignore"):
+        whole: NDArray[np.int64] = steps.astype(np.int64)
+    whole[steps >= _HIGHEST] = _HIGHEST
+    whole[steps <= _LOWEST] = _LOWEST
+    return whole
+
+
+def _int64(step: float) -> int:
+    if step != step:
+        raise ValueError("a step is NaN")
+    return int(max(_LOWEST, min(_HIGHEST, step)))

@@ -6,18 +6,51 @@ import importlib
 import importlib.metadata
 import pkgutil
 import threading
+import warnings
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from postmortem.core.errors import UsageError, did_you_mean
+from postmortem.core.errors import PostmortemError, UsageError, described, did_you_mean
+from postmortem.core.model import Problem
 from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 T = TypeVar("T")
 C = TypeVar("C")
+_FAULTS: ContextVar[list[Problem] | None] = ContextVar("faults", default=None)
+
+
+@contextmanager
+def collected_faults(into: list[Problem] | None = None) -> Iterator[list[Problem]]:
+    """Faults of plugins that are met inside this context are added to `into`, a new list by default.
+
+    Inside another such context they are added to its list as well.
+    """
+    faults: list[Problem] = [] if into is None else into
+    before = len(faults)
+    token = _FAULTS.set(faults)
+    try:
+        yield faults
+    finally:
+        _FAULTS.reset(token)
+        if _FAULTS.get() is not None:
+            for fault in faults[before:]:
+                report_fault(fault)
+
+
+def report_fault(fault: Problem) -> None:
+    """Adds `fault` to the faults that are being collected, each `what` once; elsewhere it is a RuntimeWarning."""
+    faults = _FAULTS.get()
+    if faults is None:
+        warnings.warn(f"{fault.path}: {fault.what}; lost: {fault.lost}", RuntimeWarning, stacklevel=3)
+    elif all(known.what != fault.what for known in faults):
+        faults.append(fault)
 
 
 @dataclass(frozen=True)
@@ -81,7 +114,7 @@ class Registry(Generic[T]):
         self._items[key] = item
         return plugin
 
-    def _load(self) -> None:
+    def load(self) -> None:
         """Imports everything once. Other threads wait: half of the detectors would find half of the faults."""
         if self._loaded:
             return
@@ -104,11 +137,39 @@ class Registry(Generic[T]):
             self._broken.append(Broken(where, printable(" ".join(f"{type(error).__name__}: {error}".split()))))
 
     def __iter__(self) -> Iterator[T]:
-        self._load()
+        self.load()
         return iter([self._items[k] for k in sorted(self._items, key=lambda k: (self.order(self._items[k]), k))])
 
+    def fault(self, plugin: object, method: str, error: BaseException) -> str:
+        """One line that says which plugin failed, in which method and how."""
+        name = getattr(plugin, "name", None) or getattr(plugin, "kind", None) or getattr(plugin, "__name__", plugin)
+        return f"the {self.noun} {name} failed in {method}: {described(error)}"
+
+    def call(
+        self,
+        plugin: object,
+        method: str,
+        *args: Any,
+        default: Any,
+        path: Path | str,
+        lost: str,
+        raises: type[Exception] = PostmortemError,
+    ) -> Any:
+        """The result of a method of `plugin`; `default` where it raises, which is reported as a fault of the plugin.
+
+        `path` is what the plugin was called for, `lost` what its fault costs. PostmortemErrors and what the method
+        may raise (`raises`) are passed on.
+        """
+        try:
+            return getattr(plugin, method)(*args)
+        except (PostmortemError, raises):
+            raise
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin may raise anything
+            report_fault(Problem(path=str(path), what=self.fault(plugin, method, error), lost=lost))
+            return default
+
     def __getitem__(self, key: str) -> T:
-        self._load()
+        self.load()
         if key not in self._items:
             hint = f"{did_you_mean(key, self._items)}; available: {', '.join(sorted(self._items))}"
             raise UsageError(f"unknown {self.noun} {key!r}{hint}")
@@ -117,5 +178,5 @@ class Registry(Generic[T]):
     @property
     def broken(self) -> list[Broken]:
         """The modules and entry points that failed to import."""
-        self._load()
+        self.load()
         return self._broken

@@ -65,5 +65,7 @@ def content_of(reader: type[Reader]) -> Content:
     return getattr(reader, "content", Reader.content)
 
 
-READERS: Registry[type[Reader]] = Registry("postmortem.readers", key=lambda r: r.kind, order=lambda r: r.priority)
+READERS: Registry[type[Reader]] = Registry(
+    "postmortem.readers", key=lambda r: r.kind, order=lambda r: r.priority, noun="reader"
+)
 reader = READERS.register

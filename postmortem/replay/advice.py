@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from postmortem.replay.fixes import FIXES, Advice, Scope
@@ -31,9 +32,10 @@ def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, .
 
 def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
     given = [*_of_the_suggestion(culprit)]
+    ask = partial(FIXES.call, default=None, path=culprit.file or "the replay", lost="the advice of this fix")
     for fix in (kind() for kind in FIXES):
-        cure = fix.cure(culprit)
-        advised = fix.advice(culprit, cure, view) if cure is not None else None
+        cure = ask(fix, "cure", culprit)
+        advised = ask(fix, "advice", culprit, cure, view) if cure is not None else None
         given += [advised] if advised is not None else []
     if any(a.scope is Scope.LINE for a in given):
         given = [a for a in given if a.scope is not Scope.STATE]

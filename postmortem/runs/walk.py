@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from postmortem.checkpoints.find import is_checkpoint
 from postmortem.core.errors import described
 from postmortem.core.model import Problem
+from postmortem.core.registry import collected_faults, report_fault
 from postmortem.readers import READERS
 from postmortem.readers.shared.decode import leading_nuls
 from postmortem.readers.text.lines.blocks import looks_like_text
@@ -117,8 +118,8 @@ def guarded(reader: type[Reader], ask: Callable[[], Answer], path: Path, problem
         return None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a fault of one reader costs its files, not the scan
         what = f"the {reader.kind} reader failed: {described(error)}"
-        if all(p.what != what for p in problems):
-            problems.append(Problem(path=str(path), what=what))
+        with collected_faults(problems):
+            report_fault(Problem(path=str(path), what=what))
         return None
 
 

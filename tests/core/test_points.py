@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postmortem.core.points import Points
+from postmortem.core.points import Points, PointsBuilder
 
 ROW = st.tuples(st.integers(0, 4), st.integers(-(2**62), 2**62), st.floats(), st.integers(-1, 9))
 
@@ -34,3 +35,31 @@ def test_rows_are_columns(rows: list[tuple[int, int, float, int]], seed: int) ->
         np.testing.assert_array_equal(points.take(name, some), whole[some])
     points.rank = np.zeros(n, np.int16)
     assert not points.take("rank", some).any()
+
+
+@pytest.mark.parametrize("how", ["add", "extend", "extend array", "extend_columns"])
+@pytest.mark.parametrize("value", [2**63, 2**80, 1e30, np.inf])
+def test_a_step_beyond_int64(how: str, value: float) -> None:
+    """It becomes the limit of int64 in each way of adding points; the other points are unchanged."""
+    steps = [3, value, -value, -(2**63), 2**63 - 1]
+    builder = PointsBuilder()
+    if how == "add":
+        for step in steps:
+            builder.add("loss", step, 1.0)  # type: ignore[arg-type]
+    elif how == "extend_columns":
+        builder.extend_columns(["loss"], [0] * 5, steps, np.ones(5))
+    else:
+        given = np.array(steps, np.float64 if isinstance(value, float) else object) if "array" in how else steps
+        builder.extend("loss", given, np.ones(5))
+    low, high = -(2**63), 2**63 - 1
+    assert builder.build().step.tolist() == [3, high, low, low, high]
+
+
+def test_steps_are_kept_exactly() -> None:
+    """Integers of any width are the same after they were added; a fraction of a step is cut off."""
+    builder = PointsBuilder()
+    for dtype in (np.int8, np.int64, np.uint64, np.float32):
+        builder.extend("loss", np.array([0, 1, 127], dtype), np.ones(3))
+    builder.extend("loss", np.array([2**53 + 1]), np.ones(1))
+    builder.extend("loss", [1.9], np.ones(1))
+    assert builder.build().step.tolist() == [0, 1, 127] * 4 + [2**53 + 1, 1]

@@ -112,3 +112,12 @@ def test_any_points_make_a_run(rows):
     assert (np.diff(run.frame["segment"]) >= 0).all()
     for series in View(run).series:
         assert (series.step[1:] >= series.step[:-1]).all()
+
+
+def test_the_largest_step_after_a_restart():
+    """A step at the limit of int64, to which damaged ones are clamped, is no point that a restart wrote again."""
+    steps = [*range(20), *range(10, 20), 2**63 - 1]
+    run = make_run(("csv", [("lr", step, 1.0) for step in steps]))
+    assert run.frame["segment"].max() == 1
+    (lr,) = View(run).series
+    assert lr.step.tolist() == [*range(20), 2**63 - 1]

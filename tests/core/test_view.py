@@ -61,3 +61,9 @@ def test_numbers_of_the_configuration():
     run = Run(name="a", path=Path("a"), streams=[], event_list=[], problems=[], sources=[], config=config)
     seen = View(run).settings("max_steps", "lr", "epochs", "b", "n", "m", "missing")
     assert list(seen) == [("Trainer/Max_Steps", 100.0), ("optimizer.lr", 3e-4), ("lr", 0.1)]
+
+
+def test_two_files_of_one_source_that_differ():
+    """At a step that both have, the value of the first file counts; steps that only the second has are added."""
+    (joined,) = merge.merged([series("loss", "loss", "csv", [1, 1]), series("loss", "loss", "csv", [2, 2, 2])])
+    assert joined.value.tolist() == [1, 1, 2]

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 
 from postmortem.core.reading import Reading
 from postmortem.readers.csv_table import CsvTable
+from tests.readers.cases import usual_name
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@usual_name(CsvTable)
+def name_of_a_file() -> str:
+    return "metrics.csv"
 
 
 def read(path: Path, text: str | bytes) -> Reading:

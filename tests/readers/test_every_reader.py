@@ -9,17 +9,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postmortem.readers import READERS
+from tests.cases import cases_of
 
 ALL = list(READERS)
-NAMES = {
-    "tensorboard": "events.out.tfevents.1.h.1.0",
-    "wandb": "run-a.wandb",
-    "wandb_summary": "wandb-summary.json",
-    "trainer_state": "trainer_state.json",
-    "csv": "metrics.csv",
-    "jsonl": "metrics.jsonl",
-}
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def usual_name(reader: type) -> str:
+    """The name that the reader's own test file declares with ``@usual_name``."""
+    (name,) = [case.make() for case in cases_of(reader) if case.kind == "usual_name"]
+    return str(name)
 
 
 def check(reader: type, path: Path, data: bytes) -> None:
@@ -36,11 +35,16 @@ def check(reader: type, path: Path, data: bytes) -> None:
 def test_all_load() -> None:
     """No reader of the package fails to load."""
     assert READERS.broken == []
-    assert set(NAMES) <= {r.kind for r in ALL}
 
 
 @pytest.mark.parametrize("reader", ALL, ids=lambda r: r.kind)
 class TestEveryReader:
+    def test_it_claims_its_usual_name(self, reader: type, tmp_path: Path) -> None:
+        """The declared name is one that the reader takes, at least with the content that `head` shows."""
+        path = tmp_path / usual_name(reader)
+        heads = (b"step,loss\n1,2\n", b'{"step": 1, "loss": 2}\n', b"step 1 loss 2\n")
+        assert any(reader.claims(path, head) for head in heads)  # type: ignore[attr-defined]
+
     def test_its_page(self, reader: type) -> None:
         """The docstring says what is read."""
         assert len((reader.__doc__ or "").split()) > 10
@@ -49,14 +53,14 @@ class TestEveryReader:
     @given(data=st.one_of(st.binary(max_size=300), st.text(max_size=100).map(lambda t: t.encode("utf-16"))))
     def test_any_bytes(self, reader: type, tmp_path: Path, data: bytes) -> None:
         """Random bytes and UTF-16 text under its usual name raise nothing."""
-        check(reader, tmp_path / NAMES.get(reader.kind, "train.out"), data)  # type: ignore[attr-defined]
+        check(reader, tmp_path / usual_name(reader), data)
 
     @pytest.mark.parametrize(
         "data", [b"", b"\n", b"\0" * 5000, b"\xff\xfe", b"[" * 5000, b'{"a":' * 5000, b",,,\n,,\n", b"nan" * 999]
     )
     def test_odd_bytes(self, reader: type, tmp_path: Path, data: bytes) -> None:
         """Empty, hollow and absurd files raise nothing."""
-        check(reader, tmp_path / NAMES.get(reader.kind, "train.out"), data)  # type: ignore[attr-defined]
+        check(reader, tmp_path / usual_name(reader), data)
 
     def test_what_cannot_be_opened(self, reader: type, tmp_path: Path) -> None:
         """A path that is gone, or a folder, is an OSError, which the caller turns into a Problem."""

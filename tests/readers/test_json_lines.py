@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from postmortem.core.reading import Reading
 from postmortem.readers.json_lines import JsonLines
+from tests.readers.cases import usual_name
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@usual_name(JsonLines)
+def name_of_a_file() -> str:
+    return "metrics.jsonl"
 
 
 def read(path: Path, rows: list[Any]) -> Reading:

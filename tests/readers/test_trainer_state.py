@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 
 from postmortem.core.reading import Reading
 from postmortem.readers.trainer_state import TrainerState
+from tests.readers.cases import usual_name
 
 QUICK = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@usual_name(TrainerState)
+def name_of_a_file() -> str:
+    return "trainer_state.json"
 
 
 def state(n: int, **more: object) -> dict[str, object]:

@@ -6,7 +6,7 @@ The tests run as well, so that the types are those of the values.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_type
+from typing import TYPE_CHECKING, Self, assert_type
 
 import pytest
 
@@ -28,6 +28,8 @@ from postmortem import (
 )
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     import pandas as pd
 
 SAMPLE = Path(__file__).parents[2] / "sample_runs" / "nan-log-of-zero"
@@ -85,3 +87,27 @@ def test_errors_have_one_base() -> None:
     """What a caller catches is PostmortemError."""
     with pytest.raises(PostmortemError, match="nowhere"):
         postmortem.load("nowhere")
+
+
+def test_a_mode_of_a_fix_may_set_itself_up() -> None:
+    """A subclass of `StepMode` overrides `__enter__` and `__exit__` with types, and calls the base."""
+    pytest.importorskip("torch")
+    from postmortem.plugins import StepMode
+
+    class Counting(StepMode):
+        depth = 0
+
+        def __enter__(self) -> Self:
+            self.depth += 1
+            return super().__enter__()
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None:
+            self.depth -= 1
+            super().__exit__(kind, error, trace)
+
+    mode = Counting()
+    with mode as entered:
+        assert assert_type(entered, Counting).depth == 1
+    assert mode.depth == 0

@@ -63,8 +63,13 @@ checkpoint_format = FORMATS.register
 
 
 def format_of(path: Path) -> type[CheckpointFormat] | None:
-    """The first format that claims `path`; None for a plain folder of files. Raises OSError if it cannot be opened."""
-    return next((f for f in FORMATS if f.claims(path)), None)
+    """The first format that claims `path`; None for a plain folder of files. Raises OSError if it cannot be opened.
+
+    A format that raises something else is a fault of a plugin, and the next one is asked.
+    """
+    lost = "the checkpoints that only this format reads"
+    asked = ((f, FORMATS.call(f, "claims", path, default=False, path=path, lost=lost, raises=OSError)) for f in FORMATS)
+    return next((f for f, claims in asked if claims), None)
 
 
 def weight_suffixes() -> tuple[str, ...]:

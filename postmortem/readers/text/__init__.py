@@ -135,6 +135,10 @@ class LogFile:
                     lost="the rest of these lines",
                 )
             )
+        reading.problems += [
+            Problem(path=str(self.path), line=line or None, what=what, lost="what only this dialect reads from here on")
+            for what, line in self.parser.faults
+        ]
         if self.parser.unexplained:
             reading.skipped["lines with numbers that no parser recognised"] = self.parser.unexplained
         job = self.job or next((g for m in [_JOB_IN_NAME.search(self.path.name)] if m for g in m.groups() if g), None)

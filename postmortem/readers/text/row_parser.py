@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.readers.text.bulk.templates import Parsed
+from postmortem.readers.text.dialects import DIALECTS
 from postmortem.readers.text.dialects.column_table import ColumnTable
 from postmortem.readers.text.lines.blocks import text_of
 from postmortem.readers.text.lines.prefixes import labelled, peel
@@ -51,6 +52,8 @@ class RowParser:
         self.year = 1970
         self.commas = False
         """The log writes decimal commas."""
+        self.faults: list[tuple[str, int]] = []
+        """Dialects that failed, with the line."""
         self.explained: Counter[str] = Counter()
         self.unexplained = 0
         self.cut_rows = 0
@@ -63,9 +66,21 @@ class RowParser:
         sample = [text_of(line) for line in head.split(b"\n", 400)[:400]]
         self.labels = labelled(sample)
         text = "\n".join(sample)
-        self.active = [(i, d) for i, d in enumerate(self.dialects) if d.sniff(text)]
+        self.active = [(i, d) for i, d in enumerate(self.dialects) if self._may_occur(d, text)]
         self.year = year
         self.commas = decimal_commas(text_of(head))
+
+    def _may_occur(self, dialect: Dialect, text: str) -> bool:
+        try:
+            return dialect.sniff(text)
+        except Exception as error:  # noqa: BLE001 - as in `_parse`
+            self._drop(dialect, "sniff", error, 1)
+            return False
+
+    def _drop(self, dialect: Dialect, method: str, error: Exception, line: int) -> None:
+        """Tries `dialect` on no further row: it failed at `line` (0: not known which)."""
+        self.active = [(i, d) for i, d in self.active if d is not dialect]
+        self.faults.append((DIALECTS.fault(dialect, method, error), line))
 
     def records(self, row: bytes, line: int) -> Iterator[tuple[Any, list[int], list[float]]]:
         """The records of a row: one `ROW`, the codes of its tags and its values, for each part of a glued row."""
@@ -144,7 +159,11 @@ class RowParser:
         for i, dialect in self.active:
             if dialect.needles and not any(n in text for n in dialect.needles):
                 continue
-            record = dialect.parse(row)
+            try:
+                record = dialect.parse(row)
+            except Exception as error:  # noqa: BLE001 - a fault of one dialect costs its rows, not the log
+                self._drop(dialect, "parse", error, line)
+                continue
             if record is not None:
                 return record, i
         if prefix.level in _QUIET_LEVELS:

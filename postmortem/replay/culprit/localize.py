@@ -13,7 +13,8 @@ import torch
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.investigation import Investigation
-from postmortem.replay.culprit.stages import diagnose
+from postmortem.replay.culprit.stages import STAGES, diagnose
+from postmortem.replay.fixes import FIXES
 from postmortem.replay.recipe.check import check
 from postmortem.replay.recipe.user_errors import call_user
 from postmortem.replay.rerun.determinism import Fault, run_again
@@ -110,3 +111,7 @@ def _roll(runner: StepRunner, train_step: TrainStep, step: int | None) -> rollin
         raise ReplayError("batches is a function of the step: give the last step to run (step=)")
     known = getattr(batches, "__len__", None)
     return rolling.roll(runner, first, first + (max(known(), 1) - 1 if known is not None else _MANY_STEPS))
+
+
+for _registry in (STAGES, FIXES):  # imported with this module, so that the first diagnosis takes as long as the next
+    _registry.load()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.roll.level import ceiling, leaves_level
@@ -13,7 +14,8 @@ from postmortem.replay.step.overrides import NOTHING, Overrides
 from postmortem.replay.step.result import StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
 
     from postmortem.replay.step.runner import StepRunner
     from postmortem.replay.step.state import State
@@ -119,17 +121,20 @@ def survives(
     until: int | None = None,
     level: bool = True,
     usual: float = 0.0,
+    modes: Iterable[AbstractContextManager[Any]] = (),
 ) -> bool:
     """True if all steps of the roll, rerun from its start under `overrides`, stay finite and below ten times the level.
 
     until: last step to run (default: that of the roll). level=False: they only have to stay finite. usual: a loss that
-    counts as the level, too. The runner is left in the state after the last step.
+    counts as the level, too. modes: contexts to run the steps in. The runner is left in the state after the last step.
     """
     runner.restore(done.start)
     calm = done.results if done.diverged_at is None else done.results[: done.diverged_at - done.first]
     limit = ceiling([r.loss for r in calm if math.isfinite(r.loss)]) if level else math.inf
     limit = max(limit, 10 * usual)
-    with runner.under(overrides):
+    with runner.under(overrides), ExitStack() as stack:
+        for mode in modes:
+            stack.enter_context(mode)
         for step in range(done.first, (done.last if until is None else until) + 1):
             result = runner.run(runner.draw(step), step)
             if result.failed or result.loss > limit:

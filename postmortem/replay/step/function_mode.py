@@ -12,7 +12,8 @@ from torch.overrides import TorchFunctionMode
 from postmortem.replay.trace.places import user_frame
 
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import FrameType, TracebackType
+    from typing import Self
 
 _BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
 
@@ -21,8 +22,17 @@ class StepMode(TorchFunctionMode):
     """Calls `change(function, args, kwargs)` for every torch function, and then the function with what that returned.
 
     A mode is off inside the functions that it intercepts. `backward` is run with it on, so that hooks, custom Functions
-    and recomputed blocks are seen, too.
+    and recomputed blocks are seen, too. For that the mode is entered again during each backward pass of the step that
+    it was entered for: state that `__enter__` sets up must not be lost then. A mode is also used for several reruns.
     """
+
+    if TYPE_CHECKING:  # torch does not annotate them
+
+        def __enter__(self) -> Self: ...
+
+        def __exit__(
+            self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        ) -> None: ...
 
     def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         """(function, args, kwargs) to call instead."""

@@ -10,6 +10,7 @@ import pytest
 
 from postmortem.checkpoints.find import find_checkpoints, is_weights
 from postmortem.checkpoints.formats import FORMATS, CheckpointFormat, checkpoint_format, format_of, weight_suffixes
+from tests.cases import ROOT
 
 torch = pytest.importorskip("torch")
 
@@ -18,16 +19,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Npz(CheckpointFormat):
-    """numpy's ``.npz``: a zip archive with one ``.npy`` file per array, uncompressed."""
+SUFFIX = ".no_format_has_this"
 
-    name = "npz"
+
+class ZippedArrays(CheckpointFormat):
+    """A zip archive with one ``.npy`` file per array, uncompressed, as numpy's ``savez`` writes it."""
+
+    name = "zipped-arrays-of-this-test"
     priority = 30
-    suffixes = (".npz",)
+    suffixes = (SUFFIX,)
 
     @staticmethod
     def claims(path: Path) -> bool:
-        return path.suffix == ".npz"
+        return path.suffix == SUFFIX
 
     @staticmethod
     def pieces(path: Path, *, trust: bool) -> Any:
@@ -54,20 +58,21 @@ class Npz(CheckpointFormat):
 
 
 @pytest.fixture
-def npz() -> Iterator[type[CheckpointFormat]]:
+def zipped_arrays() -> Iterator[type[CheckpointFormat]]:
     """The format above, registered as a plugin registers it."""
     list(FORMATS)
-    yield checkpoint_format(Npz)
-    del FORMATS._items[FORMATS.key(Npz)]
+    yield checkpoint_format(ZippedArrays)
+    del FORMATS._items[FORMATS.key(ZippedArrays)]
 
 
-def test_a_format_is_one_class(tmp_path: Path, npz: type[CheckpointFormat]) -> None:
+def test_a_format_is_one_class(tmp_path: Path, zipped_arrays: type[CheckpointFormat]) -> None:
     """A registered format is found by its suffix, mapped, looked into for NaN and read, with no other change."""
     from postmortem.checkpoints.content import read_saved
     from postmortem.checkpoints.health import health
 
-    path = tmp_path / "ckpt_7.npz"
-    np.savez(path, w=np.array([[1.0, 2.0], [np.nan, 4.0]]), b=np.zeros(3, np.float32))
+    path = tmp_path / f"ckpt_7{SUFFIX}"
+    with path.open("wb") as file:
+        np.savez(file, w=np.array([[1.0, 2.0], [np.nan, 4.0]]), b=np.zeros(3, np.float32))
     assert [(c.path, c.step) for c in find_checkpoints(tmp_path)] == [(str(path), 7)]
     seen = health(path)
     assert (seen.step, seen.finite, seen.problems) == (7, False, [])
@@ -78,8 +83,15 @@ def test_a_format_is_one_class(tmp_path: Path, npz: type[CheckpointFormat]) -> N
 
 def test_an_unknown_suffix_is_no_checkpoint(tmp_path: Path) -> None:
     """Without the plugin nothing takes such a file for saved weights."""
-    assert not is_weights("ckpt_7.npz")
-    assert ".npz" not in weight_suffixes()
+    assert not is_weights(f"ckpt_7{SUFFIX}")
+    assert SUFFIX not in weight_suffixes()
+
+
+def test_suffixes_are_documented() -> None:
+    """docs/formats.md lists each suffix that a scan takes for saved weights."""
+    page = (ROOT / "docs" / "formats.md").read_text()
+    listed = page[page.index("Checkpoints (") : page.index("are found by name")]
+    assert [suffix for suffix in weight_suffixes() if f"`{suffix}`" not in listed] == []
 
 
 def test_formats_are_asked_in_order(tmp_path: Path) -> None:

@@ -19,10 +19,16 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from postmortem.core.points import Points
 from postmortem.core.reading import Reading
 from postmortem.readers.tensorboard import TensorBoard, bulk_scalars, tfrecord
+from tests.readers.cases import usual_name
 
 NAME = "events.out.tfevents.1700000000.node7.domain.123.0"
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 Row = tuple[str, int, float, float]
+
+
+@usual_name(TensorBoard)
+def name_of_a_file() -> str:
+    return NAME
 
 
 def write(path: Path, events: list[Event]) -> bytes:

@@ -13,10 +13,16 @@ from hypothesis import strategies as st
 
 from postmortem.core.reading import Reading
 from postmortem.readers.text import TextReader, read_text
+from tests.readers.cases import usual_name
 
 SETTINGS = settings(
     max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
+
+
+@usual_name(TextReader)
+def name_of_a_file() -> str:
+    return "train.out"
 
 
 def read(folder: Path, data: str | bytes, name: str = "train.out", fast: bool = True) -> Reading:

@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 
 from postmortem.readers.wandb.summary import WandbSummary
+from tests.readers.cases import usual_name
+
+
+@usual_name(WandbSummary)
+def name_of_a_file() -> str:
+    return "wandb-summary.json"
 
 
 def test_values_stand_at_the_last_step(tmp_path: Path) -> None:

@@ -38,6 +38,10 @@ class Dialect:
 
 
 DIALECTS: Registry[type[Dialect]] = Registry(
-    "postmortem.readers.text.dialects", key=lambda d: d.name, order=lambda d: d.priority, group="postmortem.dialects"
+    "postmortem.readers.text.dialects",
+    key=lambda d: d.name,
+    order=lambda d: d.priority,
+    noun="dialect",
+    group="postmortem.dialects",
 )
 dialect = DIALECTS.register

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from postmortem.core.errors import PostmortemError
 from postmortem.core.registry import Registry
 
 if TYPE_CHECKING:
@@ -45,8 +46,25 @@ def stage(*, order: int) -> Callable[[F], F]:
 
 
 def diagnose(case: Investigation) -> Culprit:
-    """The culprit that the first stage names."""
+    """The culprit that the first stage names.
+
+    A stage that raises is noted in the trail and the next one is asked. If none of them names a culprit, the exception
+    is raised: the stage that failed might have named one.
+    """
+    failed: Exception | None = None
     for ask in STAGES:
-        if (found := ask(case)) is not None:
-            return found
-    return case.culprit(cause="none", phase="none", established="inferred")
+        try:
+            found = ask(case)
+        except PostmortemError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a fault of one stage costs its answer, not the replay
+            case.trail.append(f"{STAGES.fault(ask, 'its diagnosis', error)}; later stages were asked")
+            failed = failed or error
+            continue
+        if found is not None:
+            break
+    else:
+        found = case.culprit(cause="none", phase="none", established="inferred")
+    if failed is not None and found.cause == "none":
+        raise failed
+    return found

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from postmortem.core.culprit import Fix
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.fixes import FIXES
+from postmortem.replay.fixes import Case, limit_updates
 from postmortem.replay.fixes.fresh_state import FreshState
 from postmortem.replay.fixes.precision import DoublePrecision
 from postmortem.replay.roll.roll import survives
-from postmortem.replay.step.overrides import Overrides
+from postmortem.replay.step.function_mode import StepMode
+from postmortem.replay.step.overrides import NOTHING, Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.fixes import Change
     from postmortem.replay.roll.roll import Roll
     from postmortem.replay.step.runner import StepRunner
 
@@ -39,12 +42,12 @@ def divergence(case: Investigation) -> Culprit | None:
     if roll.diverged_at is None or roll.diverged_at > case.last:
         return None
     rerun = _Rerun(case.runner, roll)
-    tried = rerun.smaller_steps()
+    tried = rerun.smaller_steps(case)
     cured = any(f.cured for f in tried)
     if not cured and not rerun.survives(Overrides(lr=0.0)):
         if not rerun.batches_differ():
             return None
-        tried = rerun.smaller_steps()
+        tried = rerun.smaller_steps(case)
         cured = any(f.cured for f in tried)
         if not cured:
             return None
@@ -77,13 +80,11 @@ class _Rerun:
         self.usual = 0.0
         """A loss that counts as the level, in addition to those of the first steps."""
 
-    def smaller_steps(self) -> list[Fix]:
+    def smaller_steps(self, case: Investigation) -> list[Fix]:
         """The outcomes of the fixes that limit the update, each applied from the first step on."""
-        limits = [kind for kind in FIXES if kind.limits_update]
-        return [
-            Fix(name=kind.name, cured=self.survives(kind.overrides), how=f"{kind.what}, from step {self.roll.first} on")
-            for kind in reversed(limits)
-        ]
+        found = case.culprit(cause="divergence", phase="optimizer", step=case.last)
+        tried = Case(found, case.reruns, case.samples, None, case.trail)
+        return limit_updates(tried, self.survives, f"from step {self.roll.first} on")
 
     def in_double_precision(self) -> tuple[bool, Fix]:
         """(whether the divergence is gone in double precision, the outcome as a fix).
@@ -114,10 +115,12 @@ class _Rerun:
         self.usual = max(still)
         return True
 
-    def survives(self, overrides: Overrides, until: int | None = None, *, level: bool = True) -> bool:
-        """As `roll.survives`; False if the steps cannot be run under `overrides`."""
+    def survives(self, change: Change, until: int | None = None, *, level: bool = True) -> bool:
+        """As `roll.survives`; False if the steps cannot be run with `change`."""
+        overrides, modes = (NOTHING, (change,)) if isinstance(change, StepMode) else (change, ())
+        rerun = partial(survives, self.runner, self.roll, until=until, level=level, usual=self.usual, modes=modes)
         try:
-            return survives(self.runner, self.roll, overrides, until=until, level=level, usual=self.usual)
+            return rerun(overrides)
         except Exception:  # noqa: BLE001  (user code that refuses non-finite values, or this precision)
             follow = overrides.dtype is not None and not overrides.casts_follow
             return follow and self.survives(replace(overrides, casts_follow=True), until, level=level)

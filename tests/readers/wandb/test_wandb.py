@@ -18,10 +18,16 @@ from hypothesis import strategies as st
 
 from postmortem.core.reading import Reading
 from postmortem.readers.wandb import RECORD, WandbOffline
+from tests.readers.cases import usual_name
 
 QUICK = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 BLOCK = 32768
 START = b":W&B" + struct.pack("<HB", 0xBEE1, 0)
+
+
+@usual_name(WandbOffline)
+def name_of_a_file() -> str:
+    return "run-a.wandb"
 
 
 def log_file(payloads: list[bytes]) -> tuple[bytes, list[int]]:

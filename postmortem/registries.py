@@ -1,0 +1,46 @@
+"""All registries of plugins, imported on first use."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from postmortem.core.registry import Broken, Registry
+
+_REGISTRIES = {
+    "readers": "postmortem.readers:READERS",
+    "dialects": "postmortem.readers.text.dialects:DIALECTS",
+    "checkpoint formats": "postmortem.checkpoints.formats:FORMATS",
+    "detectors": "postmortem.detectors:DETECTORS",
+    "diagnoses": "postmortem.diagnoses:CAUSES",
+    "reporters": "postmortem.reporters:REPORTERS",
+    "fixes": "postmortem.replay.fixes:FIXES",
+    "stages of a replay": "postmortem.replay.culprit.stages:STAGES",
+}
+_NEED_TORCH = ("fixes", "stages of a replay")
+OF_A_SCAN = tuple(kind for kind in _REGISTRIES if kind not in _NEED_TORCH)
+"""The kinds of plugins that a scan uses."""
+
+
+def registries(*kinds: str) -> dict[str, Registry[Any]]:
+    """The registries of these kinds of plugins, by default of all kinds; without torch, not those that need it."""
+    has_torch = importlib.util.find_spec("torch") is not None and _has_working_directory()
+    places = [(k, *_REGISTRIES[k].split(":")) for k in kinds or _REGISTRIES if has_torch or k not in _NEED_TORCH]
+    return {kind: getattr(importlib.import_module(module), name) for kind, module, name in places}
+
+
+def broken_plugins(*kinds: str) -> list[Broken]:
+    """Plugins of these kinds, by default of all, that could not be imported. Every command goes on without them."""
+    return [broken for registry in registries(*kinds).values() for broken in registry.broken]
+
+
+def _has_working_directory() -> bool:
+    """False where it was deleted: importing torch would then end the process."""
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True
