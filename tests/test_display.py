@@ -59,9 +59,10 @@ def test_health_of_checkpoints(sample_runs: Path, postmortem: Command) -> None:
         assert copy.copy(health) == pickle.loads(pickle.dumps(health)) == health
 
 
-def test_a_replay_and_its_culprit(sample_runs: Path, postmortem: Command) -> None:
+def test_a_replay_and_its_culprit(sample_runs: Path, postmortem: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The result of a replay prints as `postmortem replay` prints it; its culprit prints the part about the culprit."""
     pytest.importorskip("torch")
+    monkeypatch.setenv("COLUMNS", "100")
     run = sample_runs / "nan-log-of-zero"
     result = pm.replay(run)
     printed = postmortem("replay", run).out
