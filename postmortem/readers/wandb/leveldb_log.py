@@ -58,7 +58,7 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
     zeros = len(data) - len(data.lstrip(b"\0")) if data.startswith(bytes(HOLE)) else 0
     is_log = data.startswith(MAGIC, zeros)
     pos = zeros + FILE_HEADER if is_log else max(0, zeros - 4)  # the checksum of a chunk may begin with zeros
-    unreported = bool(zeros)
+    unreported = bool(zeros)  # whether the first damage begins with these zeros
     if zeros and (is_log or zeros == len(data)):
         damage.append(damage_in(data, 0, zeros))
         unreported = False
