@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
 @detector
 class TruncatedFile(BaseDetector):
-    """A file of the run ends in the middle of a record.
+    """A file of the run is cut: it ends in the middle of a record, or begins with NUL bytes.
 
-    What it looks for: a log whose last record or line is not complete.
+    What it looks for: a log whose last record or line is not complete, or whose first bytes are NUL.
 
-    Why it matters: the process was stopped while writing, or the copy is incomplete; the last steps are missing.
+    Why it matters: the process was stopped while writing, or the copy is incomplete; the last or the first steps are
+    missing.
 
-    How: the reader reports the byte at which the last complete record ends; no statistics.
+    How: the reader reports the byte at which the last complete record ends, or the NUL bytes; no statistics.
 
-    Typical causes: a killed process, a full disk, a copy made during the run.
+    Typical causes: a killed process, a full disk, a copy made during the run, a log that was truncated while the
+    run wrote to it.
 
     What to try: copy the file again; check the other sources of the run for the last steps.
 

@@ -12,7 +12,7 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
-from postmortem.readers.shared.decode import decoded
+from postmortem.readers.shared.decode import begins_with_nuls, decoded
 from postmortem.readers.shared.json_numbers import leaves, number, why_no_number
 from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, LARGEST, plain
@@ -53,7 +53,11 @@ class JsonLines:
         """A file with a JSON object per line, among them a counter and at least one other number."""
         text = decoded(head)[0]
         if not text.lstrip().startswith("{"):
-            return False
+            if not path.name.endswith(_NAMES):
+                return False
+            text = text.partition("\n")[2]  # a file that was truncated while it was written starts inside a line
+            if not text.lstrip().startswith("{"):
+                return False
         if path.name.endswith(".log.json"):
             return True
         if path.suffix == ".json" and not path.name.endswith("scalars.json") and not _two_objects(text):
@@ -91,7 +95,7 @@ class JsonLines:
         )
         finish(reading, table, times)
         reading.skipped = dict(+skipped)
-        reading.problems += _problems(str(path), bad, len(lines), len(table))
+        reading.problems += _problems(path, bad, len(lines), len(table))
         return reading
 
 
@@ -131,17 +135,20 @@ def _two_objects(text: str) -> bool:
     return _object(first) is not None and rest.lstrip().startswith("{")
 
 
-def _problems(path: str, bad: list[int], lines: int, rows: int) -> list[Problem]:
+def _problems(path: Path, bad: list[int], lines: int, rows: int) -> list[Problem]:
     kept = f"{rows} rows"
     if bad and not rows:
         what = f"not JSON lines: {len(bad)} lines are not JSON objects"
-        return [Problem(path=path, line=bad[0], what=what, kept="nothing")]
+        return [Problem(path=str(path), line=bad[0], what=what, kept="nothing")]
     problems = []
     for line in bad[:_MOST_REPORTED]:
-        cut = "truncated: the last line is not a complete JSON object"
-        what = cut if line == lines else "this line is not a JSON object"
-        problems.append(Problem(path=path, line=line, what=what, kept=kept, lost="1 line"))
+        what = "this line is not a JSON object"
+        if line == lines:
+            what = "truncated: the last line is not a complete JSON object"
+        elif line == 1 and begins_with_nuls(path):
+            what = "truncated: the first line is not a complete JSON object"
+        problems.append(Problem(path=str(path), line=line, what=what, kept=kept, lost="1 line"))
     if more := bad[_MOST_REPORTED:]:
         what, lost = f"{len(more)} more lines are not JSON objects", f"{len(more)} lines"
-        problems.append(Problem(path=path, line=more[0], what=what, kept=kept, lost=lost))
+        problems.append(Problem(path=str(path), line=more[0], what=what, kept=kept, lost=lost))
     return problems

@@ -15,7 +15,7 @@ from postmortem.core.errors import described
 from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults, report_fault
 from postmortem.readers import READERS
-from postmortem.readers.shared.decode import leading_nuls
+from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
 from postmortem.readers.text.lines.blocks import looks_like_text
 
 if TYPE_CHECKING:
@@ -101,7 +101,9 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
     found = next((r for r in READERS if guarded(r, partial(_claims, r, path, head), path, problems)), None)
-    if found is None and (explicit or (head and _looks_like_a_log(path) and not looks_like_text(head))):
+    if found is None and (
+        explicit or (head and _looks_like_a_log(path) and (not looks_like_text(head) or begins_with_nuls(path)))
+    ):
         problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
     return found
 
@@ -143,6 +145,8 @@ def _why_unknown(path: Path, head: bytes) -> str:
         return "the file is empty"
     if not head.strip(b"\0"):
         return "contains only NUL bytes, as left by a system crash"
+    if begins_with_nuls(path):
+        return "begins with NUL bytes, and no reader knows what follows"
     if is_checkpoint(path):
         return "a checkpoint, not a log: use `postmortem checkpoints`"
     packed = next((name for magic, name in _PACKED.items() if head.startswith(magic)), None)

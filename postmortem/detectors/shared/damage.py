@@ -26,7 +26,7 @@ _TRUNCATED = re.compile(
 
 
 def damage(problem: Problem) -> Damage:
-    """An unreadable file, a file cut at its end, damage inside it, or only a limit of the reader ("none")."""
+    """An unreadable file, a file cut at its end or start, damage inside it, or only a limit of the reader ("none")."""
     if _LIMIT.search(problem.what):
         return "none"
     if _UNREADABLE.search(problem.what) or problem.lost.strip().lower() in ("the file", "the whole file", "everything"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from postmortem.core.model import Problem
+from postmortem.readers.shared.decode import TRUNCATED_OR_CRASHED
 
 MOST_REPORTED = 20
 HOLE = 16
@@ -15,7 +16,7 @@ HOLE = 16
 class Damage:
     """Bytes `start` to `stop` (exclusive) of a file, which hold no readable record.
 
-    `cut`: the file ends inside a record. `zeros`: most of these bytes, up to the last one, are zero.
+    `cut`: the file ends inside a record. `zeros`: most of these bytes are zero, and they are at one end.
     """
 
     start: int
@@ -27,7 +28,9 @@ class Damage:
     def what(self) -> str:
         """The damage in words."""
         if self.zeros:
-            return "NUL bytes instead of records, as left by a system crash"
+            if not self.start:
+                return f"NUL bytes before the records: {TRUNCATED_OR_CRASHED}"
+            return "NUL bytes instead of records, possibly from a system crash"
         if self.cut:
             return "truncated: the file ends inside a record"
         return "corrupt record: wrong checksum or format"
@@ -69,7 +72,8 @@ def _where(damage: Damage, size: int) -> str:
 
 def damage_in(data: bytes, start: int, stop: int, cut: bool = False) -> Damage:
     """The stretch ``data[start:stop]`` as damage."""
-    zeros = stop - start - len(data[start:stop].rstrip(b"\0"))
+    part = data[start:stop]
+    zeros = len(part) - min(len(part.rstrip(b"\0")), len(part.lstrip(b"\0")))
     return Damage(start, stop, cut, zeros=zeros >= HOLE and zeros * 2 > stop - start)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import re
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import Problem
@@ -12,7 +13,17 @@ from postmortem.core.model import Problem
 if TYPE_CHECKING:
     from pathlib import Path
 
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_WIDE_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+FOUR_NULS = b"\0" * 4
+"""Fewer at the start of a file may be part of a character in a wide encoding."""
+_HOLES = re.compile("\0+")
+TRUNCATED_OR_CRASHED = "the file was truncated while it was written, or the system crashed"
+"""What NUL bytes at the start of a file mean."""
 LOST_IN_NULS = "what was written there, if anything"
 """All that is known to be lost where NUL bytes stand."""
 _PIECE = 1 << 20
@@ -45,24 +56,73 @@ def _next_data(file: int, at: int) -> int:
         return max(at, os.fstat(file).st_size) if error.errno == errno.ENXIO else at
 
 
+def nul_problem(path: str, count: int, offset: int, line: int | None = None, places: int = 1) -> Problem:
+    """The problem of NUL bytes inside a text; the first is at byte `offset`."""
+    number = "1 NUL byte" if count == 1 else f"{count} NUL bytes"
+    where = f" in {places} places" if places > 1 else ""
+    return Problem(
+        path=path,
+        offset=offset,
+        line=line,
+        what=f"{number} in the text{where}, possibly from a system crash",
+        kept="the text around them",
+        lost=LOST_IN_NULS if count > 3 else "",
+    )
+
+
+def leading_nul_problem(path: str, count: int) -> Problem:
+    """The problem of `count` NUL bytes before a text, as in a log that was truncated while its writer continued."""
+    what = f"{count} NUL bytes before the text: {TRUNCATED_OR_CRASHED}"
+    return Problem(path=path, offset=0, what=what, kept="the text after them", lost=LOST_IN_NULS)
+
+
+def wide_encoding(head: bytes) -> str | None:
+    """A wide encoding, by its byte order mark or by where its NUL bytes are; None for UTF-8 and its subsets."""
+    if mark := next((name for mark, name in _WIDE_MARKS.items() if head.startswith(mark)), None):
+        return mark
+    sample = head[: min(512, len(head) // 4 * 4)]
+    if len(sample) < 16 or b"\0" not in sample:
+        return None
+    first, second, third, fourth = (sample[i::4].count(0) / len(sample[i::4]) for i in range(4))
+    if min(third, fourth) > 0.9 and first < 0.1:
+        return "utf-32-le"
+    if min(first, second) > 0.9 and fourth < 0.1:
+        return "utf-32-be"
+    even, odd = (first + third) / 2, (second + fourth) / 2
+    if odd > 0.4 and even < 0.1:
+        return "utf-16-le"
+    return "utf-16-be" if even > 0.4 and odd < 0.1 else None
+
+
+def begins_with_nuls(path: Path) -> bool:
+    """Whether a file begins with NUL bytes that are not part of a character."""
+    with path.open("rb") as file:
+        return file.read(len(FOUR_NULS)) == FOUR_NULS
+
+
 def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
     """The text of a whole file, and the problems with its bytes.
 
-    The encoding is UTF-8, or that of the byte order mark. NUL bytes, which a crashed machine leaves where data never
-    reached the disk, are removed.
+    The encoding is UTF-8 or what `wide_encoding` finds. NUL bytes that are not part of the encoding are removed.
     """
-    encoding = next((name for mark, name in _MARKS.items() if data.startswith(mark)), "utf-8")
     problems: list[Problem] = []
+    start = len(data) - len(data.lstrip(b"\0")) if data.startswith(FOUR_NULS) else 0
+    if 0 < start < len(data):
+        problems.append(leading_nul_problem(path, start))
+        data = data[start:]
+    else:
+        start = 0
+    wide = wide_encoding(data)
+    encoding = wide or ("utf-8-sig" if data.startswith(codecs.BOM_UTF8) else "utf-8")
     try:
         text = data.decode(encoding)
     except UnicodeDecodeError as error:
         text = data.decode(encoding, "replace")
         what = f"bytes that are not valid {encoding.upper()}"
-        problems.append(Problem(path=path, offset=error.start, what=what, kept="the text around them"))
-    if nul := text.count("\0"):
+        problems.append(Problem(path=path, offset=start + error.start, what=what, kept="the text around them"))
+    if nuls := text.count("\0"):
         before = text[: text.index("\0")]
-        where = data.find(b"\0") if encoding.startswith("utf-8") else len(before.encode(encoding))
-        what = f"{nul} NUL bytes, as left by a system crash"
-        problems.append(Problem(path=path, offset=where, what=what, lost=LOST_IN_NULS))
+        offset = len(before.encode(wide, "replace")) if wide else data.index(b"\0")
+        problems.append(nul_problem(path, nuls, start + offset, places=len(_HOLES.findall(text))))
         text = text.replace("\0", "")
     return text, problems

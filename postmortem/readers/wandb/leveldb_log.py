@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.readers.shared.damage import Damage, damage_in
+from postmortem.readers.shared.damage import HOLE, Damage, damage_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,9 @@ MAGIC = b":W&B"
 FILE_HEADER = 7
 HEADER = 7
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
+BLOCK = 1 << 15
 _SEARCHED = 1 << 20
+"""Bytes that are searched for a first chunk; after them, only the starts of blocks are."""
 _TYPE_CRC = {kind: zlib.crc32(bytes([kind])) for kind in (WHOLE, FIRST, MIDDLE, LAST)}
 
 
@@ -53,7 +55,13 @@ def records(data: bytes, damage: list[Damage]) -> Iterator[bytes]:
 
 def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]:
     """Start, stop and type of all intact chunks."""
-    pos = FILE_HEADER if data.startswith(MAGIC) else 0
+    zeros = len(data) - len(data.lstrip(b"\0")) if data.startswith(bytes(HOLE)) else 0
+    is_log = data.startswith(MAGIC, zeros)
+    pos = zeros + FILE_HEADER if is_log else max(0, zeros - 4)  # the checksum of a chunk may begin with zeros
+    unreported = bool(zeros)  # whether the first damage begins with these zeros
+    if zeros and (is_log or zeros == len(data)):
+        damage.append(damage_in(data, 0, zeros))
+        unreported = False
     found_any = False
     while pos < len(data):
         at = _after_padding(data, pos)
@@ -62,16 +70,22 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
         kind = data[at + 6] if at + HEADER <= len(data) else 0
         stop = _stop(data, at)
         if stop is None:
-            limit = len(data) if found_any or data.startswith(MAGIC) else _SEARCHED
+            limit = len(data) if found_any or is_log else zeros + _SEARCHED
             found = _search(data, pos + 1, limit)
+            if found is None:
+                found = _next_block(data, limit)
             # A tail shorter than a header, or than its header claims, was being written when the run stopped.
             unfinished = kind in _TYPE_CRC and at + HEADER + _length(data, at) > len(data)
             cut = found is None and (len(data) - pos < HEADER or unfinished)
-            damage.append(damage_in(data, pos, len(data) if found is None else found, cut))
+            damage.append(damage_in(data, 0 if unreported else pos, len(data) if found is None else found, cut))
+            unreported = False
             if found is None:
                 return
             pos = found
             continue
+        if unreported:
+            damage.append(damage_in(data, 0, at))
+            unreported = False
         found_any = True
         yield at, stop, kind
         pos = stop
@@ -112,3 +126,8 @@ def _search(data: bytes, start: int, limit: int) -> int | None:
         if _stop(data, start + int(at)) is not None:
             return start + int(at)
     return None
+
+
+def _next_block(data: bytes, start: int) -> int | None:
+    """Position of the first intact chunk that begins a block, from `start` on."""
+    return next((at for at in range(-(-start // BLOCK) * BLOCK, len(data), BLOCK) if _stop(data, at) is not None), None)

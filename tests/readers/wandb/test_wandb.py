@@ -297,6 +297,37 @@ def test_random_bytes(tmp_path: Path, data: bytes, header: bool) -> None:
     assert len(reading.problems) == 1
 
 
+@pytest.mark.parametrize("zeros", [16, 5000, 3 << 20])
+def test_zeros_at_the_start(tmp_path: Path, zeros: int) -> None:
+    """All records after NUL bytes are read, however many there are; the NUL bytes are one Problem."""
+    _, whole, _ = big_run(20)
+    got, reading = losses(tmp_path / "r.wandb", bytes(zeros) + whole)
+    assert got == [float(i) for i in range(20)]
+    (problem,) = reading.problems
+    assert problem.what.startswith("NUL bytes before the records: the file was truncated")
+    assert (problem.offset, problem.kept, problem.lost) == (0, "20 records after it", f"{zeros} bytes")
+
+
+@pytest.mark.parametrize("cut", [3, 7, 30, 20_000])
+def test_zeros_before_a_cut_record(tmp_path: Path, cut: int) -> None:
+    """Where the header is lost as well, reading begins at the first whole record."""
+    _, whole, ends = big_run(20)
+    got, reading = losses(tmp_path / "r.wandb", bytes(3 << 20) + whole[cut:])
+    first = sum(end <= cut for end in ends) + (cut > 7)
+    assert got == [float(i) for i in range(first, 20)]
+    assert reading.problems[0].what.startswith("NUL bytes before the records")
+
+
+def test_garbage_longer_than_what_is_searched(tmp_path: Path) -> None:
+    """After 3 MiB of other bytes, reading continues at the next block that begins with a record."""
+    _, whole, _ = big_run(600)
+    assert len(whole) > 3 << 20
+    got, reading = losses(tmp_path / "r.wandb", b"\xff" * (3 << 20) + whole[3 << 20 :])
+    assert got == [float(i) for i in range(600 - len(got), 600)]
+    assert len(got) > 50
+    assert reading.problems[0].what.startswith("corrupt record")
+
+
 def test_the_real_client(tmp_path: Path) -> None:
     """What the installed W&B client writes offline is read: numbers, NaN, nested keys, config, console and exit
     code."""

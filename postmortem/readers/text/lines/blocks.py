@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from postmortem.core.model import Problem
-from postmortem.readers.shared.decode import LOST_IN_NULS, leading_nuls
+from postmortem.readers.shared.decode import FOUR_NULS, leading_nul_problem, leading_nuls, nul_problem, wide_encoding
 from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from numpy.typing import NDArray
+
+    from postmortem.core.model import Problem
 
 BLOCK = 4 << 20
 _SPARE = b"\n" * 4096
@@ -39,8 +40,6 @@ _MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
 """The cursor moves to another line, or the screen is cleared: a new row starts."""
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _NUL, _BACKSPACE, _LF, _CR, _ESC = 0, 8, 10, 13, 27
-_FOUR_NULS = b"\0" * 4
-"""Fewer at the start of a file may be half of a character in a wide encoding."""
 _HOLES = re.compile(rb"\0+")
 _BACKSPACES = re.compile(rb"\x08+")
 
@@ -76,11 +75,11 @@ class Lines:
         with self.path.open("rb", buffering=0) as file:
             head = file.read(_HEAD)
             size = os.fstat(file.fileno()).st_size  # growth of the log during reading is ignored
-            if head.startswith(_FOUR_NULS) and (start := leading_nuls(self.path)) < size:
+            if head.startswith(FOUR_NULS) and (start := leading_nuls(self.path)) < size:
                 self._skip_nuls(start)
                 file.seek(start)
                 head = file.read(_HEAD)
-            encoding = _encoding(head)
+            encoding = wide_encoding(head)
             file.seek(self.size)
             chunks = _pieces(file, size - self.size)
             if encoding:
@@ -96,16 +95,8 @@ class Lines:
             yield from self._blocks(chunks)
 
     def _skip_nuls(self, count: int) -> None:
-        """Starts after the NUL bytes that begin the file; they are not a line and no sign of a crash."""
-        self.problems.append(
-            Problem(
-                path=str(self.path),
-                offset=0,
-                what=f"{count} NUL bytes before the text, as in a log that was truncated while in use",
-                kept="the text after them",
-                lost=LOST_IN_NULS,
-            )
-        )
+        """Starts after the NUL bytes that begin the file; they are not a line."""
+        self.problems.append(leading_nul_problem(str(self.path), count))
         self.size = count
 
     def ends_open(self) -> bool:
@@ -180,17 +171,8 @@ class Lines:
             start = data.index(b"\0")
             nuls = data.count(b"\0")
             data, places = _HOLES.subn(b"\0", data)  # one is left of each: it ends a row, and is itself news
-            where = f" in {places} places" if places > 1 else ""
-            self.problems.append(
-                Problem(
-                    path=str(self.path),
-                    offset=self.size + start,
-                    line=self.line + data.count(b"\n", 0, start),
-                    what=f"{nuls} NUL bytes in the text{where}, as left by a crash of the node or the file system",
-                    kept="the text around them",
-                    lost=LOST_IN_NULS if nuls > 3 else "",
-                )
-            )
+            line = self.line + data.count(b"\n", 0, start)
+            self.problems.append(nul_problem(str(self.path), nuls, self.size + start, line, places))
         if b"\x1b" in data:
             data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
         if b"\x08" in data:
@@ -209,22 +191,6 @@ def _controls(data: bytes, size: int) -> tuple[NDArray[np.intp], NDArray[np.intp
 def _backspace(match: re.Match[bytes]) -> bytes:
     """Many backspaces return to the start of the line, like a carriage return (Keras); a few turn a spinner."""
     return b"\r" if match.end() - match.start() > 8 else b" "
-
-
-def _encoding(head: bytes) -> str | None:
-    """A wide encoding, by its byte order mark or by NULs in every other byte; None for UTF-8 and its subsets."""
-    if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        return "utf-32"
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    sample = head[:512]
-    if len(sample) >= 16 and b"\0" in sample:
-        even, odd = sample[::2].count(0), sample[1::2].count(0)
-        if odd > 0.4 * len(sample[1::2]) and even < 0.05 * len(sample):
-            return "utf-16-le"
-        if even > 0.4 * len(sample[::2]) and odd < 0.05 * len(sample):
-            return "utf-16-be"
-    return None
 
 
 def _pieces(file: BinaryIO, left: int) -> Iterator[bytes]:
