@@ -118,7 +118,7 @@ def _listed(names: list[str]) -> str:
 
 
 class _Losses:
-    """The names of settings that were lost while a file was read, dotted in YAML."""
+    """The names of settings of which a value was dropped while a file was read, dotted in YAML."""
 
     def __init__(self) -> None:
         self.python_objects: list[str] = []
@@ -126,7 +126,7 @@ class _Losses:
         self.repeated: list[str] = []
 
     def problems(self, path: str) -> Iterator[Problem]:
-        """One Problem for each kind of loss."""
+        """One Problem for each reason."""
         others = "the other settings"
         if names := self.python_objects:
             what = "values that are not plain data (Python objects)"
@@ -136,8 +136,8 @@ class _Losses:
             what = f"values with an unknown tag ({_listed(tags)})"
             yield Problem(path=path, what=what, kept=others, lost=_settings(names))
         if names := list(dict.fromkeys(self.repeated)):
-            what = f"duplicate keys: {_listed(names)}"
-            yield Problem(path=path, what=what, kept="the last value of each key", lost="the earlier values")
+            # not lost: a program that reads the file gets the last value as well
+            yield Problem(path=path, what=f"duplicate keys: {_listed(names)}", kept="the last value of each key")
 
 
 def _settings(names: list[str]) -> str:
