@@ -21,13 +21,27 @@ def anything(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def last_good(checkpoints: Sequence[Checkpoint], may_be: Callable[[Checkpoint], bool] = anything) -> Checkpoint | None:
+def last_good(
+    checkpoints: Sequence[Checkpoint], may_be: Callable[[Checkpoint], bool] = anything, *, whole: bool = False
+) -> Checkpoint | None:
     """The newest checkpoint that `may_be` chosen and that is finite or was not inspected; None if there is none.
 
     A step saved in several files of one folder (``G_60.pth``, ``D_60.pth``) is good only if none of them is
-    non-finite. Of two files of one step, the one with the step in its name is chosen: ``latest.pt`` may be overwritten.
+    non-finite. If one of them cannot be read, the step is chosen only if no other is good, and with `whole` never.
+    Of two files of one step, the one with the step in its name is chosen: ``latest.pt`` may be overwritten.
     """
-    bad = [c for c in checkpoints if c.finite is False and c.step is not None]
+    not_good = [c for c in checkpoints if not _may_be_good(c)]
+    found = _newest_apart_from(not_good, checkpoints, may_be)
+    if found is not None or whole:
+        return found
+    return _newest_apart_from([c for c in not_good if c.finite is False], checkpoints, may_be)
+
+
+def _newest_apart_from(
+    bad: Sequence[Checkpoint], checkpoints: Sequence[Checkpoint], may_be: Callable[[Checkpoint], bool]
+) -> Checkpoint | None:
+    """The newest good checkpoint of a step that has no part in `bad`."""
+    bad = [c for c in bad if c.step is not None]
     spoiled = {_part_of(c) for c in bad}
     spoiled_by_name = {_part_of(c) for c in bad if _names_its_step(c)}
     good = [
@@ -42,10 +56,12 @@ def look_for_last_good(
     checkpoints: Sequence[Checkpoint],
     look: Callable[[Checkpoint], Checkpoint],
     may_be: Callable[[Checkpoint], bool] = anything,
+    *,
+    whole: bool = False,
 ) -> Checkpoint | None:
     """As `last_good`, but each candidate is inspected with `look` before it is chosen, newest first."""
     known = list(checkpoints)
-    while (found := last_good(known, may_be)) is not None:
+    while (found := last_good(known, may_be, whole=whole)) is not None:
         unseen = not_looked_into(found, known)
         if not unseen:
             return found

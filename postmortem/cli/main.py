@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import warnings
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import click
 
@@ -22,7 +22,7 @@ from postmortem.core.errors import PostmortemError, described, did_you_mean
 from postmortem.core.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "scan": ("postmortem.cli.scan:scan", "Find all runs below PATHS and report what happened to each."),
@@ -68,9 +68,29 @@ class _Commands(click.Group):
             raise click.UsageError(f"unknown command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        """As click's; prints ``--help`` and ``--version``."""
+        with _closed_pipe_is_no_error():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click's; runs the command."""
+        with _closed_pipe_is_no_error():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@contextlib.contextmanager
+def _closed_pipe_is_no_error() -> Iterator[None]:
+    """Ends the command with exit code 0 if the reader of its output has gone; click would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        raise click.exceptions.Exit(0) from None
 
 
 @click.command(
@@ -121,7 +141,7 @@ def _run(args: Sequence[str] | None) -> NoReturn:
     except OSError as error:  # readers and reporters tell of their own files: what is left is our output
         _discard(sys.stdout)
         _fail(f"{error.filename or 'the output'}: {error.strerror or error}", 2)
-    except SystemExit:  # click's, where the reader of our output has gone
+    except SystemExit:  # of click's shell completion
         raise
     except BaseException as error:
         if "POSTMORTEM_TRACEBACK" in os.environ:

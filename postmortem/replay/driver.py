@@ -25,7 +25,7 @@ from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
 from postmortem.replay.roll.start import choose_checkpoint, known_checkpoints
 from postmortem.replay.step.process_state import preserved
-from postmortem.replay.verdict import ReplayVerdict
+from postmortem.replay.verdict import ReplayVerdict, with_bad_start
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,6 +77,7 @@ def replay(
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             # the output of the step has been shown once
             culprit, judged = ReplayVerdict(made, fix=fix).of(attempt)
+            culprit = with_bad_start(culprit, made.here / path, attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),

@@ -13,7 +13,7 @@ from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.localize import localize
 from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.rerun.determinism import Fault, run_again
-from postmortem.replay.roll.fidelity import compare
+from postmortem.replay.roll.fidelity import NOT_THAT_OF_THE_RUN, compare
 from postmortem.replay.roll.level import leaps
 
 if TYPE_CHECKING:
@@ -144,6 +144,22 @@ class ReplayVerdict:
         known = [c for c in self.attempts.checkpoints if c.step is not None and done.first <= c.step <= done.last]
         newest_first = [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0))]
         return [path for path in newest_first if inspect(self.attempts.here / path).finite is False]
+
+
+def with_bad_start(found: Culprit, start: Path, attempt: Attempt) -> Culprit:
+    """The culprit, and the attempt's fidelity, with a note if the checkpoint `start` was saved with non-finite values.
+
+    Such a checkpoint explains why the replay differs from the log. Unchanged if the replay matches the log.
+    """
+    fidelity = attempt.fidelity
+    bad = [t.name for t in inspect(start).bad] if fidelity.compared and not fidelity.ok else []
+    if not bad:
+        return found
+    names = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
+    note = f"the checkpoint {shown(start)} already holds non-finite values ({names}), so the fault came before it"
+    attempt.fidelity = replace(fidelity, note=fidelity.note.replace(NOT_THAT_OF_THE_RUN, note))
+    how = [attempt.fidelity.note if line == fidelity.note else line for line in found.how]
+    return replace(found, fidelity=attempt.fidelity, how=(*how, note))
 
 
 def _unknown(attempt: Attempt, trail: list[str], **fields: Any) -> Culprit:

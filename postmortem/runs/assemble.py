@@ -85,7 +85,7 @@ def read_run(
         event_list=_without_repeats(events),
         problems=problems,
         sources=_sources(readings),
-        config=config_of_run(config, files, roots, shared, problems),
+        config=config_of_run(config, files, roots, shared, problems, notes),
         summary=summary,
         notes=notes,
         skipped=dict(skipped),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import stat
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -16,7 +17,7 @@ from postmortem.checkpoints.find import folders_above, home_of, names_a_checkpoi
 from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from postmortem.core.run import Run
@@ -55,16 +56,18 @@ def config_of_run(
     roots: Sequence[Path],
     shared: Collection[Path],
     problems: list[Problem],
+    notes: list[str],
 ) -> dict[str, Any]:
     """The configuration of a run: what its logs contain (`logged`), overridden by the settings file next to them.
 
     The file is searched for in the folder of the run, in those of its logs, and in the folders above them up to one
-    of `roots`, as long as these are not `shared` with other runs. What cannot be understood is added to `problems`.
+    of `roots`, as long as these are not `shared` with other runs. What cannot be understood is added to `problems`,
+    and settings files that are not used, because another one is, to `notes`.
     """
     own = files.path if files.path.is_dir() else files.path.parent
     of_logs = (part.path.parent for part in files.parts)
     inside = [folder for folder in of_logs if not names_a_checkpoint(folder)]  # there it is the model's, not the run's
-    return {**logged, **find_config([own, *inside, *folders_above(own, roots, shared)], problems)}
+    return {**logged, **find_config([own, *inside, *folders_above(own, roots, shared)], problems, notes)}
 
 
 def config_for_replay(run: Run | None, target: Path, problems: list[Problem]) -> dict[str, Any]:
@@ -74,10 +77,17 @@ def config_for_replay(run: Run | None, target: Path, problems: list[Problem]) ->
     return {**beside, **(run.config if run is not None else {})}
 
 
-def find_config(folders: Iterable[Path], problems: list[Problem]) -> dict[str, Any]:
-    """The settings of the first file in `folders` that has one of `NAMES` and holds any; {} if there is none."""
-    for path in (folder / name for folder in dict.fromkeys(folders) for name in NAMES):
+def find_config(folders: Iterable[Path], problems: list[Problem], notes: list[str] | None = None) -> dict[str, Any]:
+    """The settings of the first file in `folders` that has one of `NAMES` and holds any; {} if there is none.
+
+    If `notes` is given, the later files that hold settings as well are named there. Their problems do not count.
+    """
+    paths = (folder / name for folder in dict.fromkeys(folders) for name in NAMES)
+    for path in paths:
         if found := _settings_in(path, problems):
+            unused = [str(other) for other in paths if _settings_in(other, [])] if notes is not None else []
+            if notes is not None and unused:
+                notes.append(f"the configuration is that of {path}; not used: {_listed(unused)}")
             return found
     return {}
 
@@ -92,17 +102,14 @@ def _settings_in(path: Path, problems: list[Problem]) -> dict[str, Any]:
     try:
         if status.st_size > MOST_BYTES:
             raise _NotUnderstood(f"is not read as a configuration: {status.st_size} bytes, more than {MOST_BYTES}")
-        found, left_out = (_from_json if path.suffix == ".json" else _from_yaml)(path.read_bytes())
+        found, losses = (_from_json if path.suffix == ".json" else _from_yaml)(path.read_bytes())
         if found is not None and not isinstance(found, dict):
             raise _NotUnderstood("is not a configuration: it contains no names with values")
     except (OSError, _NotUnderstood) as error:
         what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
         problems.append(Problem(path=str(path), what=what, lost="the run's configuration"))
         return {}
-    if left_out:
-        what = "values that are not plain data (Python objects)"
-        lost = f"{len(left_out)} {'setting' if len(left_out) == 1 else 'settings'}: {_listed(left_out)}"
-        problems.append(Problem(path=str(path), what=what, kept="the other settings", lost=lost))
+    problems += losses.problems(str(path))
     return found or {}
 
 
@@ -110,9 +117,44 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
-def _from_json(data: bytes) -> tuple[Any, list[str]]:
+class _Losses:
+    """The names of settings of which a value was dropped while a file was read, dotted in YAML."""
+
+    def __init__(self) -> None:
+        self.python_objects: list[str] = []
+        self.tagged: list[tuple[str, str]] = []  # name, tag
+        self.repeated: list[str] = []
+
+    def problems(self, path: str) -> Iterator[Problem]:
+        """One Problem for each reason."""
+        others = "the other settings"
+        if names := self.python_objects:
+            what = "values that are not plain data (Python objects)"
+            yield Problem(path=path, what=what, kept=others, lost=_settings(names))
+        if names := [name for name, _ in self.tagged]:
+            tags = list(dict.fromkeys(tag for _, tag in self.tagged))
+            what = f"values with an unknown tag ({_listed(tags)})"
+            yield Problem(path=path, what=what, kept=others, lost=_settings(names))
+        if names := list(dict.fromkeys(self.repeated)):
+            # not lost: a program that reads the file gets the last value as well
+            yield Problem(path=path, what=f"duplicate keys: {_listed(names)}", kept="the last value of each key")
+
+
+def _settings(names: list[str]) -> str:
+    return f"{len(names)} {'setting' if len(names) == 1 else 'settings'}: {_listed(names)}"
+
+
+def _from_json(data: bytes) -> tuple[Any, _Losses]:
+    losses = _Losses()
+
+    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            losses.repeated += [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+        return found
+
     try:
-        found = json.loads(data.decode("utf-8"))
+        found = json.loads(data.decode("utf-8-sig"), object_pairs_hook=mapping)
     except (ValueError, RecursionError) as error:
         raise _NotUnderstood(f"is not JSON: {error}") from error
     level = [found]
@@ -121,11 +163,11 @@ def _from_json(data: bytes) -> tuple[Any, list[str]]:
         level = [inner for held in containers for inner in (held.values() if isinstance(held, dict) else held)]
     if level:
         raise _NotUnderstood(f"is not read as a configuration: nested more than {MOST_LEVELS} levels deep")
-    return found, []
+    return found, losses
 
 
-def _from_yaml(data: bytes) -> tuple[Any, list[str]]:
-    """The plain data of a YAML document, and the dotted names of the keys whose values are no plain data."""
+def _from_yaml(data: bytes) -> tuple[Any, _Losses]:
+    """The plain data of a YAML document, and the settings that were lost."""
     try:
         _check_size(data)
         node = yaml.compose(data, Loader=_LOADER)
@@ -134,8 +176,9 @@ def _from_yaml(data: bytes) -> tuple[Any, list[str]]:
     except yaml.YAMLError as error:
         raise _NotUnderstood(f"is not YAML: {' '.join(str(error).split())}") from error
     except _NoPlainData as error:
-        raise _NotUnderstood("is not read as a configuration: a Python object, not plain data") from error
-    return _without_wandb_wrapping(found), document.left_out
+        tagged = "a Python object, not plain data" if error.tag is None else f"an unknown tag ({error.tag})"
+        raise _NotUnderstood(f"is not read as a configuration: {tagged}") from error
+    return _without_wandb_wrapping(found), document.losses
 
 
 def _check_size(data: bytes) -> None:
@@ -162,17 +205,21 @@ class _NotUnderstood(Exception):
 
 
 class _NoPlainData(Exception):
-    """A value that only its own program could build."""
+    """A value that only its own program could build. tag: its tag, if it is unknown and not one of Python."""
+
+    def __init__(self, tag: str | None = None) -> None:
+        known = tag is None or tag in _SCALARS or tag.startswith(_TAG + "python/")
+        self.tag = None if tag is None or known else tag.replace(_TAG, "!!")
 
 
 class _PlainYaml:
     """Numbers, texts, lists and mappings of a composed YAML document; nothing in it is executed.
 
-    `left_out` are the dotted names of the keys whose values are tagged as something else (``!!python/object``).
+    `losses` are the keys whose values are tagged as something else (``!!python/object``), and the duplicate keys.
     """
 
     def __init__(self) -> None:
-        self.left_out: list[str] = []
+        self.losses = _Losses()
         self.values = 0
         self.constructor = yaml.constructor.SafeConstructor()
 
@@ -189,7 +236,7 @@ class _PlainYaml:
             return self._mapping(node, where)
         if isinstance(node, yaml.SequenceNode) and node.tag in _LISTS:
             return [self.value(inner, (*where, str(i))) for i, inner in enumerate(node.value)]
-        raise _NoPlainData
+        raise _NoPlainData(node.tag)
 
     def _scalar(self, node: Any) -> Any:
         if node.tag == _TAG + "str" and not node.style and _EXPONENT.fullmatch(node.value):
@@ -197,7 +244,7 @@ class _PlainYaml:
         if node.tag in _TEXTS:
             return node.value
         if node.tag not in _SCALARS:
-            raise _NoPlainData
+            raise _NoPlainData(node.tag)
         try:
             found = self.constructor.construct_object(node)
         except (ValueError, LookupError) as error:  # an explicit tag: !!int x, !!bool x, !!int ""
@@ -207,6 +254,7 @@ class _PlainYaml:
     def _mapping(self, node: Any, where: tuple[str, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         merged: dict[str, Any] = {}
+        seen: set[str] = set()
         for key, inner in node.value:
             name = str(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             try:
@@ -217,10 +265,19 @@ class _PlainYaml:
                 elif not isinstance(key, yaml.ScalarNode):
                     raise _NoPlainData
                 else:
+                    if name in seen:
+                        self.losses.repeated.append(".".join((*where, name)))
+                    seen.add(name)
                     found[name] = self.value(inner, (*where, name))
-            except _NoPlainData:
-                self.left_out.append(".".join((*where, name)))
+            except _NoPlainData as error:
+                self._leave_out(".".join((*where, name)), error.tag)
         return merged | found
+
+    def _leave_out(self, name: str, tag: str | None) -> None:
+        if tag is None:
+            self.losses.python_objects.append(name)
+        else:
+            self.losses.tagged.append((name, tag))
 
     def _merged(self, node: Any, where: tuple[str, ...]) -> dict[str, Any]:
         """The mapping that ``<<: *name`` merges."""

@@ -132,6 +132,25 @@ def test_parts_of_a_step_are_good_together(tmp_path: Path, postmortem: Any) -> N
     assert choose_checkpoint(tmp_path, api.load(tmp_path), None, Aim(60), None) == Path(good)
 
 
+def test_a_step_with_an_unreadable_part_is_not_good(tmp_path: Path, postmortem: Any) -> None:
+    """A step of two networks, one of them truncated, is not named while another good step exists."""
+    write_log(tmp_path, lambda i: math.nan if i >= 60 else falling(i))
+    for step in (20, 40):
+        for network in "DG":
+            save(tmp_path / f"{network}_{step}.pth", 1.0)
+    (report,) = api.scan(tmp_path).runs  # before the damage
+    damaged = tmp_path / "D_40.pth"
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    good = str(tmp_path / "G_20.pth")
+    assert last_good_of_scan(tmp_path) == good
+    assert json.loads(postmortem("checkpoints", tmp_path, "--format", "json").out)["last_good"] == good
+    for scanned in (None, report):
+        assert choose_checkpoint(tmp_path, api.load(tmp_path), scanned, Aim(60), None) == Path(good)
+    for network in "DG":
+        (tmp_path / f"{network}_20.pth").unlink()
+    assert last_good_of_scan(tmp_path) == str(tmp_path / "G_40.pth")  # the only one that may be good
+
+
 def test_a_latest_that_was_overwritten_spoils_no_named_step(tmp_path: Path, postmortem: Any) -> None:
     """``latest.pt`` says the same step and holds NaN: ``step_40.pt`` is a checkpoint of its own, and still good."""
     write_log(tmp_path, lambda i: math.nan if i >= 60 else falling(i))

@@ -133,6 +133,15 @@ def test_closed_pipe_is_no_error(tmp_path):
     assert result.stderr == ""
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a POSIX shell")
+@pytest.mark.parametrize("command", ["rules", "--help", "explain --help", "explain NAN001", "doctor"])
+def test_exit_code_where_the_pipe_is_closed(command):
+    """The command ends with 0 and without a message, whatever it was printing when its reader closed the pipe."""
+    piped = f"{sys.executable} -m postmortem {command} | head -c0; echo ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False)
+    assert (result.stdout, result.stderr) == ("0\n", "")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="redirections of a POSIX shell")
 @pytest.mark.parametrize(
     ("redirection", "code", "told"),

@@ -189,6 +189,31 @@ def test_run_that_went_on_from_a_damaged_shard(trained: Any) -> None:
     assert result.fidelity.ok
 
 
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [("model", "model.embed.weight, model.embed.bias"), ("optimizer", "optimizer.state.0.momentum_buffer")],
+)
+def test_run_without_a_finite_checkpoint(trained: Any, tmp_path: Path, part: str, named: str) -> None:
+    """Where each saved state is non-finite, that is the reason for the difference to the log, and it is reported."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained("one_step_early"), folder)
+    for path in folder.glob("*.pt"):
+        saved = torch.load(path)
+        states = saved["optimizer"]["state"].values() if part == "optimizer" else [saved["model"]]
+        for tensor in (t for state in states for t in state.values()):
+            tensor.fill_(float("nan"))
+        torch.save(saved, path)
+    result = api.replay(folder, recipe=str(RUNS / "one_step_early.py"))
+    assert (Path(result.checkpoint).name, result.judged) == ("step_00023.pt", False)
+    note = f"the checkpoint step_00023.pt already holds non-finite values ({named}"
+    found = result.as_json()
+    assert note in found["culprit"]["how"][-1]
+    assert found["culprit"]["how"][-1].endswith("the fault came before it")
+    assert note in found["fidelity"]["note"]
+    assert found["culprit"]["fidelity"] == found["fidelity"]
+    assert "batch order" not in str(result)
+
+
 def test_healthy_run_is_not_blamed(trained: Any) -> None:
     """Masks, accumulation, clipping, a scheduler and a handled overflow: nothing found, every loss reproduced."""
     result = rerun(trained, "healthy")

@@ -110,6 +110,53 @@ def test_python_objects_are_left_out_and_never_built(tmp_path: Path) -> None:
     assert not made.exists()
 
 
+def test_an_unknown_tag_is_not_called_a_python_object(tmp_path: Path) -> None:
+    """A key with a tag of an application is left out, and the problem names the tag."""
+    found, problems = config(tmp_path, "hparams.yaml", "lr: !lr 0.1\nsize: 3\nkind: !!python/name:a.B ''\n")
+    assert found == {"size": 3}
+    assert problems == [
+        ("values that are not plain data (Python objects)", "1 setting: kind"),
+        ("values with an unknown tag (!lr)", "1 setting: lr"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "keys"),
+    [
+        ("config.json", '{"lr": 0.2, "optim": {"name": 1, "name": "sgd"}, "lr": 0.1}', "name, lr"),
+        ("hparams.yaml", "lr: 0.2\noptim: {name: 1, name: sgd}\nlr: 0.1\n", "optim.name, lr"),
+    ],
+)
+def test_duplicate_keys_are_a_problem(tmp_path: Path, name: str, text: str, keys: str) -> None:
+    """The last value of a key counts; the problem names the keys of which an earlier value was dropped."""
+    found, problems = config(tmp_path, name, text)
+    assert found == {"lr": 0.1, "optim": {"name": "sgd"}}
+    assert problems == [(f"duplicate keys: {keys}", "")]  # nothing is lost: exit code 0
+
+
+def test_a_key_that_overrides_a_merged_one_is_no_duplicate(tmp_path: Path) -> None:
+    """`<<` gives defaults: a key beside it replaces the inherited value by design."""
+    text = "base: &base {lr: 0.1}\nown: {<<: *base, lr: 2}\n"
+    assert config(tmp_path, "args.yaml", text) == ({"base": {"lr": 0.1}, "own": {"lr": 2}}, [])
+
+
+def test_json_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """JSON that an editor on Windows saved starts with a UTF-8 byte order mark, which is skipped."""
+    assert config(tmp_path, "config.json", b'\xef\xbb\xbf{"lr": 0.1}') == ({"lr": 0.1}, [])
+
+
+def test_a_note_names_the_settings_files_that_are_not_used(tmp_path: Path) -> None:
+    """Of two good settings files, a note of the run says which one counts; a broken one is not mentioned."""
+    (tmp_path / "hparams.yaml").write_text("lr: 0.2\n")
+    (tmp_path / "args.yaml").write_text("lr: [\n")
+    assert config(tmp_path, "config.json", '{"lr": 0.1}') == ({"lr": 0.1}, [])
+    (note,) = (n for n in postmortem.load(tmp_path).notes if "not used" in n)
+    used, unused = tmp_path / "config.json", tmp_path / "hparams.yaml"
+    assert note == f"the configuration is that of {used}; not used: {unused}"
+    unused.unlink()
+    assert not any("not used" in n for n in postmortem.load(tmp_path).notes)
+
+
 def test_numbers_that_are_none(tmp_path: Path) -> None:
     """An empty text tagged as a number is left out; a number with too many digits to be printed stays text."""
     found, problems = config(tmp_path, "args.yaml", f"lr: 0.1\nsize: !!int ''\nseed: 0x{'f' * 9999}\n")
@@ -138,6 +185,7 @@ MERGES = LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{x: 1}").replace(" [", "
         ("config.yaml", "a: [1, 2\nb: 3\n", "is not YAML"),
         ("config.yaml", b"a: \xff\xfe", "is not YAML"),
         ("config.yaml", "!!python/object:a.B {x: 1}", "a Python object"),
+        ("config.yaml", "!app {x: 1}", "an unknown tag (!app)"),
         ("config.yaml", "a: 1\n" * 300_000, "more than 1048576"),
         ("config.yaml", "just words", "not a configuration"),
         ("config.json", "[1, 2]", "not a configuration"),
@@ -146,7 +194,7 @@ MERGES = LAUGHS.replace("[x, x, x, x, x, x, x, x, x]", "{x: 1}").replace(" [", "
         ("config.json", '{"a":' * 900 + "1" + "}" * 900, "nested more than 50 levels deep"),
     ],
     ids=[
-        *("laughs", "merges", "deep", "itself", "open", "bytes", "object", "large", "words", "list", "cut"),
+        *("laughs", "merges", "deep", "itself", "open", "bytes", "object", "tag", "large", "words", "list", "cut"),
         *("deep-json", "deeper-than-python"),
     ],
 )

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.replay.step.result import StepResult
 
+NOT_THAT_OF_THE_RUN = (
+    "the batch order, the state or the code is not that of the run, so the replay may not show what happened"
+)
+"""Of the note of a replay that differs from the log."""
 SAME_RUN = 1e-3
 """Relative error up to which the fidelity is good although some digits differ. Kernels of another machine or thread
 count round differently, and the difference grows with the steps; a wrong batch, state or learning rate makes a far
@@ -281,8 +285,7 @@ def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mis
         return f"{reproduced} of {tags} reproduced to every logged digit, {others}"
     return (
         f"the replay differs from {tags} at step {mismatch} ({reproduced} reproduced, relative error up to "
-        f"{error:.1e}): the batch order, the state or the code is not that of the run, so the replay may not show "
-        "what happened"
+        f"{error:.1e}): {NOT_THAT_OF_THE_RUN}"
     )
 
 

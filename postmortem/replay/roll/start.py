@@ -63,7 +63,8 @@ def _diagnosed(good: str, known: list[Checkpoint], aim: Aim, steps: dict[Path, i
     step = _step(Path(good), steps)
     if not _before(step, aim) or (step is not None and step == aim.step):
         return None
-    return Path(good) if look_for_last_good(known, _look, lambda c: c.path == good) is not None else None
+    found = look_for_last_good(known, _look, lambda c: c.path == good, whole=True)
+    return Path(good) if found is not None else None
 
 
 def _look(c: Checkpoint) -> Checkpoint:
