@@ -126,22 +126,17 @@ class _Losses:
         self.repeated: list[str] = []
 
     def problems(self, path: str) -> Iterator[Problem]:
-        """One Problem for each reason."""
+        """One Problem for each reason. The files are in order and nothing of the training's data is lost with them."""
         others = "the other settings"
         if names := self.python_objects:
-            what = "values that are not plain data (Python objects)"
-            yield Problem(path=path, what=what, kept=others, lost=_settings(names))
+            what = f"values that are not plain data (Python objects), not read: {_listed(names)}"
+            yield Problem(path=path, what=what, kept=others)
         if names := [name for name, _ in self.tagged]:
             tags = list(dict.fromkeys(tag for _, tag in self.tagged))
-            what = f"values with an unknown tag ({_listed(tags)})"
-            yield Problem(path=path, what=what, kept=others, lost=_settings(names))
+            what = f"values with an unknown tag ({_listed(tags)}), not read: {_listed(names)}"
+            yield Problem(path=path, what=what, kept=others)
         if names := list(dict.fromkeys(self.repeated)):
-            # not lost: a program that reads the file gets the last value as well
             yield Problem(path=path, what=f"duplicate keys: {_listed(names)}", kept="the last value of each key")
-
-
-def _settings(names: list[str]) -> str:
-    return f"{len(names)} {'setting' if len(names) == 1 else 'settings'}: {_listed(names)}"
 
 
 def _from_json(data: bytes) -> tuple[Any, _Losses]:
