@@ -823,6 +823,21 @@ def test_what_does_not_fit(tmp_path: Path) -> None:
         load(nn.GRU(2, 2))
 
 
+def test_scheduler_of_another_torch(tmp_path: Path) -> None:
+    """torch 2.6 keeps `verbose` in a scheduler; a state that a newer torch saved without it is loaded all the same."""
+    model, optimizer = trained()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3)
+    state = {**scheduler.state_dict(), "last_epoch": 5}
+    state.pop("verbose", None)
+    torch.save(content(lr_scheduler=state), tmp_path / "x.pt")
+    scheduler.verbose = False
+    account = load_saved(
+        StepRunner(TrainStep(model, optimizer, None, scheduler=scheduler)), read_saved(tmp_path / "x.pt")
+    )
+    assert scheduler.last_epoch == 5
+    assert [line for line in account.unfitted if "scheduler" in line] == []
+
+
 def test_scheduler_scaler_and_random_states(tmp_path: Path) -> None:
     """Scheduler, scaler and the generators of torch, numpy and python come back; a data loader's generator is left alone."""  # noqa: E501
     model, optimizer = trained()

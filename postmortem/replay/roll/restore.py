@@ -268,6 +268,8 @@ def _load_parts(
 
 _BY_GROUP = ("base_lrs", "_last_lr", "lr_lambdas", "min_lrs", "max_lrs")
 """Entries of a scheduler's state that are lists with one item per parameter group."""
+_NOT_IN_EVERY_TORCH = {"verbose"}
+"""Entries of a scheduler's state that older versions of torch keep and newer ones do not save."""
 
 
 def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
@@ -278,7 +280,7 @@ def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
         if isinstance(mine, list) and key in state and (not isinstance(other, list) or len(other) != len(mine)):
             given = f"{len(other)} parameter groups" if isinstance(other, list) else f"{key} {other!r}"
             raise ValueError(f"it is for {given}, the recipe's optimizer has {len(mine)}")
-    missing = sorted(k for k in own.keys() - state.keys() if not k.startswith("_"))
+    missing = sorted(k for k in own.keys() - state.keys() - _NOT_IN_EVERY_TORCH if not k.startswith("_"))
     if missing:
         kind = f"another kind of scheduler than the recipe's {type(scheduler).__name__}"
         raise ValueError(f"it is of {kind}: it has no {', '.join(missing[:3])}")
