@@ -9,6 +9,7 @@ from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, median, sigma, step_change
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.regimes import change_at
 from postmortem.detectors.shared.timing import timings
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ class ThroughputDrop(BaseDetector):
 
     What to try: compare the nodes, check GPU clocks and temperature, profile a few steps before and after.
 
-    Known false positives: a change of batch size, sequence length or evaluation frequency; a switch to another data
-    set.
+    Severity: info if a schedule that is logged (a resolution, a sequence length, a batch size) changes at that step.
+
+    Known false positives: a change of batch size, sequence length or evaluation frequency, or a switch to another data
+    set, that is not logged.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -83,10 +86,13 @@ class ThroughputDrop(BaseDetector):
         calm = np.flatnonzero(smooth[: split + 1] <= base + max(3 * sigma(before), 0.1 * shift))
         at = min(int(calm[-1]) + 1, len(x) - 1)
         series, i = timing.series, at + skip
+        change = change_at(view, series, int(series.step[i]), near=5)
         return self.found(
             series,
             i,
-            f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})",
+            f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})"
+            + (f", as {change}" if change else ""),
+            severity="info" if change else None,
             end=len(series) - 1,
             evidence={
                 "before": median(series.value[skip : skip + split]),
