@@ -212,10 +212,9 @@ class _Log:
     def points(self) -> None:
         """Turns the rows into points, on the best step axis available."""
         own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own row counter, _step")
-        # that of all tags first; one for some tags counts where it is logged in most rows, an epoch only for all tags
-        patterns = sorted(self.declared_steps, key=lambda pattern: pattern != "*")
-        named = {self.declared_steps[p]: p for p in reversed(patterns)}
-        declared = [step for step, p in reversed(named.items()) if p == "*" or plain(step) not in EPOCHS]
+        # that of all tags first; one for some tags counts where most rows have it, an epoch only for all tags
+        steps = sorted(self.declared_steps.items(), key=lambda item: item[0] != "*")
+        declared = list(dict.fromkeys(s for pattern, s in steps if pattern == "*" or plain(s) not in EPOCHS))
         axis = step_axis(self.table.columns(*declared), declared=declared)
         axis = own if axis is None or len(axis.wrong) else axis
         started = self.reading.started
