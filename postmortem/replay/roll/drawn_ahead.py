@@ -40,7 +40,9 @@ class BatchOrder:
     start: Rng | None = None
 
 
-def batch_orders(runner: StepRunner, saved: Rng, first: int, right: Callable[[Any], bool] | None) -> Iterator[BatchOrder]:
+def batch_orders(
+    runner: StepRunner, saved: Rng, first: int, right: Callable[[Any], bool] | None
+) -> Iterator[BatchOrder]:
     """The orders to try for a runner in the state of the checkpoint, whose random state is `saved`.
 
     right: whether the loss of the step `first` on a batch is the logged one; None if that step was not logged. The

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from postmortem.replay.step.rng import Rng
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from postmortem.replay.step.rng import Rng
 
 _WORDS, _SHIFT, _MATRIX = 624, 397, 0x9908B0DF
 _UPPER, _LOWER = 0x80000000, 0x7FFFFFFF

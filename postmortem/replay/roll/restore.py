@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from postmortem.checkpoints.content import Saved
     from postmortem.replay.roll.random_state import Where
+    from postmortem.replay.step.rng import Rng
     from postmortem.replay.step.runner import StepRunner
 
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}

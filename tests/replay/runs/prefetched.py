@@ -1,5 +1,7 @@
-"""Batches drawn one step ahead, from the global generator that dropout uses as well, as nanoGPT does: the random state in
-a checkpoint is that after the draw of the next batch, and after an evaluation where there was one."""
+"""Batches drawn one step ahead, from the global generator that dropout uses as well, as nanoGPT does.
+
+The random state in a checkpoint is that after the draw of the next batch, and after an evaluation where there was one.
+"""
 
 import torch
 from common import Log, save
