@@ -73,9 +73,9 @@ def step_axis(
     """The column that counts steps over the whole run, or a counter within epochs combined with the epoch.
 
     `columns` are float64[n], NaN if a row has no cell. `rank` int16[n] is the rank that wrote each row: every rank
-    counts on its own. `declared` are columns that the writer declared as steps, asked first. `torn` are rows that are pieced
-    together from damaged lines: their cells count only between those of their neighbours. Returns None if no column
-    counts steps; try `epoch_axis` then.
+    counts on its own. `declared` are columns that the writer declared as steps, asked first. `torn` are rows that are
+    pieced together from damaged lines: their cells count only between those of their neighbours. Returns None if no
+    column counts steps; try `epoch_axis` then.
     """
     rows = next((len(c) for c in columns.values()), 0)
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)

@@ -57,10 +57,11 @@ class WandbOffline:
     """W&B runs as the client writes them to disk (``run-ID.wandb``), offline or online; the SDK is not needed.
 
     The points come from the history, with `_timestamp` as wall time; config, summary, console output, the exit code
-    and the run's identity are kept. The step is the column that `define_metric(…, step_metric=…)` declared for
-    all tags or for those of most rows, or a counter column of the history (global_step, iteration, …), if its values do
-    count; else W&B's own `_step`, which counts calls of `log`. A nested key ["a", "b"] becomes "a.b". Histograms, images, other media and text values are
-    counted. The file is a log of checksummed chunks; damage costs only the records it touches.
+    and the run's identity are kept. The step is the column that `define_metric(…, step_metric=…)` declared for all tags
+    or for those of most rows, or a counter column of the history (global_step, iteration, …), if its values do count;
+    else W&B's own `_step`, which counts calls of `log`. A nested key ["a", "b"] becomes "a.b". Histograms, images,
+    other media and text values are counted. The file is a log of checksummed chunks; damage costs only the records it
+    touches.
 
     Formats: wandb/proto/wandb_internal.proto and core/pkg/leveldb in github.com/wandb/wandb.
     """

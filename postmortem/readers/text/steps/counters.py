@@ -1,7 +1,7 @@
 """Which of the counters that rows print counts the steps: one axis, where a log counts several things.
 
-Rows count where the training is, but also samples of a listing, batches of an evaluation, or steps of a loop that starts
-again for each sample. The counter beside the main quantity is the axis; others count where they agree with it.
+Rows count where the training is, but also samples of a listing, batches of an evaluation, or steps of a loop that
+starts again for each sample. The counter beside the main quantity is the axis; others count where they agree with it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
     rows, cells = draft.rows, draft.cells
     first = np.full(len(rows), len(draft.tags), np.int64)
     filled = np.flatnonzero(rows["count"] > 0)
-    first[filled] = draft.codes[cells.end[filled] - cells.count[filled]]
+    first[filled] = draft.codes[cells.end[filled] - rows["count"][filled]]
     _, kind = np.unique(np.stack([family(rows), rows["total"].astype(np.int64), first]), axis=1, return_inverse=True)
     return kind.reshape(-1)
 
@@ -136,7 +136,7 @@ def _advances(step: NDArray[np.int64]) -> bool:
 def _outside(
     rank: NDArray[np.int16], step: NDArray[np.int64], own: NDArray[np.intp], rows: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Which of `rows` have a step that is not between those of the rows `own` around them; of their rank, if it has any."""
+    """Which of `rows` have a step that is not between those of the rows `own` around them (of their rank, if any)."""
     outside = np.zeros(len(rows), bool)
     for r in np.unique(rank[rows]):
         mine = rank[rows] == r

@@ -15,7 +15,14 @@ import numpy as np
 from postmortem.core.points import Points
 from postmortem.core.roles import role_of
 from postmortem.readers.text.steps.announced_length import planned
-from postmortem.readers.text.steps.counters import agreeing, counted_on, is_finer, is_plausible, main_quantity, starts_again
+from postmortem.readers.text.steps.counters import (
+    agreeing,
+    counted_on,
+    is_finer,
+    is_plausible,
+    main_quantity,
+    starts_again,
+)
 from postmortem.readers.text.steps.draft import Draft
 from postmortem.readers.text.steps.epochs import from_bars, global_steps
 from postmortem.readers.text.steps.repeats import again
