@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.content import Saved, read_saved
+from postmortem.core.culprit import Fidelity
 from postmortem.core.errors import ReplayError
 from postmortem.replay.model import Context
 from postmortem.replay.recipe.user_errors import as_replay_error, out_of_memory, user_frames
@@ -15,6 +16,7 @@ from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.roll.random_state import NO_RANDOM_STATE
 from postmortem.replay.roll.restore import Account, load_saved
 from postmortem.replay.roll.roll import Roll, roll
+from postmortem.replay.roll.rounding import Rounding, measure_rounding
 from postmortem.replay.step.errors import BatchError
 from postmortem.replay.step.rng import Rng
 from postmortem.replay.step.runner import StepRunner
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from postmortem.core.culprit import Fidelity
     from postmortem.core.view import View
     from postmortem.replay.recipe.load import Recipe
     from postmortem.replay.roll.aim import Aim
@@ -43,6 +44,7 @@ class Attempt:
     """Steps rolled forward from the checkpoint, and how well their losses match the log.
 
     first: the first step after the checkpoint, as this attempt numbers it. account: the loaded parts of the checkpoint.
+    further: the steps after the fault, which are compared as well. rounding: None until it was measured.
     """
 
     runner: StepRunner
@@ -50,6 +52,8 @@ class Attempt:
     roll: Roll
     fidelity: Fidelity
     first: int
+    further: list[StepResult]
+    rounding: Rounding | None = None
 
 
 class Attempts:
@@ -106,7 +110,23 @@ class Attempts:
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
             best = self.attempt(runner, account, best.first, final=True)
+        if best.fidelity.ok and best.fidelity.exact < best.fidelity.compared:
+            best.rounding = measure_rounding(best.runner, best.roll)
+            best.fidelity = self.compared(best)
         return best
+
+    def compared(self, attempt: Attempt) -> Fidelity:
+        """The fidelity of an attempt, with what is known of its rounding."""
+        done = attempt.roll
+        came_to_end = done.results if done.raised is None else done.results[:-1]
+        return compare(
+            [*came_to_end, *attempt.further],
+            self.logged(attempt.runner, done.results[0]) if done.results else {},
+            checkpoint=str(self.path),
+            first_step=attempt.first,
+            rounding=attempt.rounding,
+            random_state=NO_RANDOM_STATE not in attempt.account.unfitted,
+        )
 
     def build(self) -> tuple[StepRunner, Account, Saved]:
         """The recipe's objects, created anew, with the checkpoint loaded into them."""
@@ -165,7 +185,6 @@ class Attempts:
             last = min(last, max(self.log_ends, first) + _UNLOGGED_LIMIT)
         losses: dict[str | None, list[LoggedLoss]] = {}
         results: list[StepResult] = []
-        checkpoint = str(self.path)
 
         def watch(result: StepResult) -> bool:
             results.append(result)
@@ -196,10 +215,9 @@ class Attempts:
             self.progress(len(results) + 1, last - first + 1, done.results[-1])
         if not final and done.fault is None and done.last < last and done.ended is None:
             done.ended = _ABANDONED
-        further = self.run_on(runner, done)
-        came_to_end = done.results if done.raised is None else done.results[:-1]
-        fidelity = compare([*came_to_end, *further], losses, checkpoint=checkpoint, first_step=first)
-        return Attempt(runner, account, done, fidelity, first)
+        made = Attempt(runner, account, done, Fidelity(ok=False), first, self.run_on(runner, done))
+        made.fidelity = self.compared(made)
+        return made
 
     def logged(self, runner: StepRunner, result: StepResult) -> dict[str | None, list[LoggedLoss]]:
         """The logged values that the losses of a step are compared with, by name of the loss."""
