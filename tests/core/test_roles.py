@@ -180,7 +180,7 @@ def test_names_that_mean_something_only_beside_others(tags, roles):
 
 
 def test_an_objective_is_a_loss_only_if_it_falls(tmp_path):
-    """A minimised objective is judged as a loss, a maximised one has no role; a divergence at the end changes nothing."""
+    """A minimised objective is judged as a loss, a maximised one has no role; a late divergence changes nothing."""
     for name, values in {"falls": FALLING, "rises": RISING, "diverges": [*FALLING, *(np.arange(20) + 2.0)]}.items():
         (tmp_path / f"{name}.csv").write_text(
             "step,objective,lr\n" + "".join(f"{i},{v},0.1\n" for i, v in enumerate(values))
