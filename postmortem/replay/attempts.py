@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from postmortem.core.culprit import Fidelity
 from postmortem.core.errors import ReplayError
 from postmortem.replay.model import Context
 from postmortem.replay.recipe.user_errors import as_replay_error, out_of_memory, user_frames
+from postmortem.replay.roll.drawn_ahead import batch_orders
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.roll.random_state import NO_RANDOM_STATE
 from postmortem.replay.roll.restore import Account, load_saved
@@ -98,6 +100,9 @@ class Attempts:
         if not best.fidelity.ok and best.fidelity.compared:
             other = self.with_recipe_rate(best)
             best = other if other is not None and _match(other) > _match(best) else best
+        if not best.fidelity.ok and best.fidelity.compared:
+            others = (self.with_another_order(best, first) for first in firsts)
+            best = next((other for other in others if other is not None), best)
         if len(firsts) > 1 and best.fidelity.ok:
             numbering = f"{best.first} (the numbering that matches the log)"
             best.account.fitted.append(f"first step after the checkpoint: {numbering}")
@@ -254,7 +259,37 @@ class Attempts:
             account.fitted.append(f"learning rate: from the recipe, not from the checkpoint: {only}")
         return other
 
+    def with_another_order(self, best: Attempt, first: int) -> Attempt | None:
+        """An attempt from the step `first` on that follows the log with another order of batches (`drawn_ahead.py`);
+        None if there is none."""
+        runner, account, _ = self.build()
+        losses = self.logged(runner, best.roll.results[0]) if best.roll.results else {}
+        account.rng.restore()
+        before = runner.snapshot()
 
+        def right(batch: Any) -> bool:
+            runner.restore(before)
+            return compare([runner.run(batch, first, until="loss")], losses).exact > 0
+
+        digits = min((loss.digits.significant for found in losses.values() for loss in found), default=0)
+        logged = any(first in loss.values for found in losses.values() for loss in found if not loss.mean)
+        tries = batch_orders(runner, account.rng, first, right if logged else None)
+        try:
+            for order in itertools.islice(tries, _ORDERS):
+                changed, account, _ = self.build()
+                changed.train_step.batches = order.batches(changed.train_step.batches)
+                account.rng = order.start or account.rng
+                other = self.attempt(changed, account, first, final=False)
+                if other.fidelity.ok and other.fidelity.exact * digits >= _NO_CHANCE:
+                    account.fitted.append(f"order of the batches: {order.what}; only this reproduces the logged losses")
+                    return other
+        except Exception:  # noqa: BLE001 - the user's code, asked for what it may not be made for
+            return None
+        return None
+
+
+_ORDERS = 5  # orders of the batches to roll with
+_NO_CHANCE = 8  # equal digits in all: of 512 batches none has them by chance
 _ABANDONED = "abandoned: the replayed losses do not match the log"
 
 
