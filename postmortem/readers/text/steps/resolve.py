@@ -130,9 +130,11 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
 
 
 def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:
-    """No row names a step, but all epochs are whole: they are the steps."""
-    step = np.where(whole, np.where(whole, draft.epoch, 0).astype(np.int64), NO_STEP)
-    draft.keep[draft.cells.of(np.flatnonzero(step == NO_STEP))] = False
+    """No row names a step, but all epochs are whole: they are the steps, also of the rows that follow."""
+    named = np.where(whole, np.where(whole, draft.epoch, 0).astype(np.int64), NO_STEP)
+    step = _carried(draft.rows, named, whole)
+    draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), "numbers printed before the first step")
+    draft.drop(_implausible(draft, whole, step, whole), "numbers outside the training loop")
     draft.notes.append("no step is printed: steps are epochs")
     return Axis("epoch", step, step)
 
