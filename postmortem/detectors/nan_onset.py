@@ -25,9 +25,9 @@ class NanOnset(BaseDetector):
     lost, and only a checkpoint from before it can be used.
 
     How: the first logged NaN, without the points that a restart overwrote; no statistics. With a logging interval of k
-    steps, the true onset lies within the k steps before it. Where the loss and the gradient norm stay finite, or the log
-    ends before they would show it, what the program reports in words counts ("NaN/Inf detected in loss!"): an error if
-    nothing was trained after it, `info` if the program skipped the step, else a warning.
+    steps, the true onset lies within the k steps before it. Where the loss and the gradient norm stay finite, or the
+    log ends before they would show it, what the program reports in words counts ("NaN/Inf detected in loss!"): an error
+    if nothing was trained after it, `info` if the program skipped the step, else a warning.
 
     Typical causes: log(0), 0/0, the square root of a negative number or its derivative at zero, overflow to infinity
     and then inf - inf, a NaN in the data, a learning rate that is too high, fp16 without a loss scale.

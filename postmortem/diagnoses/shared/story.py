@@ -108,8 +108,8 @@ def _words(view: View, root: Finding) -> Iterator[str]:
     for event in view.events:
         names = event.fields.get("parameters") or [event.fields.get("parameter")]
         if event.kind == "nan-report" and names[0] is not None:
-            also = " and others" if len(names) > 3 else ""
-            yield f"the program names {', '.join(map(str, names[:3]))}{also}: {event.message.strip()!r} (line {event.line})"
+            listed = ", ".join(map(str, names[:3])) + (" and others" if len(names) > 3 else "")
+            yield f"the program names {listed}: {event.message.strip()!r} (line {event.line})"
 
 
 def sentence(text: str) -> str:

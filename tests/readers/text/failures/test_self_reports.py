@@ -90,7 +90,9 @@ def test_a_loss_that_is_nan_in_words_only_fails_the_run(tmp_path: Path) -> None:
 
 def test_a_gradient_that_is_nan_in_words_makes_a_run_suspect(tmp_path: Path) -> None:
     """The training goes on with a finite loss: that is no proof of a failure, and no healthy run."""
-    report = _report(tmp_path, [*_steps(0, 30), "NaN gradient in encoder.weight", *_steps(31, 60), "Training finished."])
+    report = _report(
+        tmp_path, [*_steps(0, 30), "NaN gradient in encoder.weight", *_steps(31, 60), "Training finished."]
+    )
     assert report.verdict == "suspect"
     assert [(f.name, f.step) for f in report.findings] == [("nonfinite-gradient", 30)]
 
@@ -106,9 +108,10 @@ def test_a_skipped_batch_is_told_and_no_fault(tmp_path: Path) -> None:
 
 def test_batches_skipped_again_and_again_make_a_run_suspect(tmp_path: Path) -> None:
     """If every third batch is skipped, the model hardly learns."""
-    lines = []
-    for i in range(60):
-        lines.append(f"loss is nan, skipping batch {i}" if i > 20 and i % 3 == 0 else f"step {i}: loss {2 - 0.01 * i:.4f}")
+    lines = [
+        f"loss is nan, skipping batch {i}" if i > 20 and i % 3 == 0 else f"step {i}: loss {2 - 0.01 * i:.4f}"
+        for i in range(60)
+    ]
     assert _report(tmp_path, lines).verdict == "suspect"
 
 
@@ -123,7 +126,9 @@ def test_the_parameters_of_a_report_are_evidence(tmp_path: Path) -> None:
 
 def test_a_cache_of_0_items_makes_a_run_suspect(tmp_path: Path) -> None:
     """The loss falls, but over which data?"""
-    report = _report(tmp_path, ["[Data] Cache preloaded: 0 items, 0.0GB / 30.0GB", *_steps(0, 40), "Training finished."])
+    report = _report(
+        tmp_path, ["[Data] Cache preloaded: 0 items, 0.0GB / 30.0GB", *_steps(0, 40), "Training finished."]
+    )
     assert (report.verdict, report.findings[0].name) == ("suspect", "empty-dataset")
 
 
@@ -134,7 +139,11 @@ _BUCKET = "bucket_view.sizes() = [64, 1, 3, 3], strides() = [9, 9, 3, 1] (functi
 
 @pytest.mark.parametrize(
     ("first", "below", "others"),
-    [("[rank{}]:[W1017 12:09:57.2 reducer.cpp:327] ", "", ""), ("[rank{}]: ", "[rank{}]: ", ""), ("{}: ", "{}: ", "0: ")],
+    [
+        ("[rank{}]:[W1017 12:09:57.2 reducer.cpp:327] ", "", ""),
+        ("[rank{}]: ", "[rank{}]: ", ""),
+        ("{}: ", "{}: ", "0: "),
+    ],
 )
 def test_the_strides_of_ddp_are_read_in_every_form(tmp_path: Path, first: str, below: str, others: str) -> None:
     """Only the first line of the message may bear the rank; the lines of two ranks follow one another."""
@@ -172,6 +181,9 @@ def test_each_block_of_a_layout_diagnosis_has_its_own_parameter(tmp_path: Path) 
 
 def test_an_estimate_of_memory_has_both_numbers(tmp_path: Path) -> None:
     """What it needs, and what there is."""
-    lines = ["[WARNING] Estimated GPU memory 10.0GB (model 0.02GB) may exceed available GPU memory 8.0GB", *_steps(0, 9)]
+    lines = [
+        "[WARNING] Estimated GPU memory 10.0GB (model 0.02GB) may exceed available GPU memory 8.0GB",
+        *_steps(0, 9),
+    ]
     (event,) = _report(tmp_path, lines).events
     assert (event.fields["estimate_gb"], event.fields["available_gb"]) == (10.0, 8.0)
