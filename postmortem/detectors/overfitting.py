@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.roles import is_total
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.losses import is_total, totals
+from postmortem.detectors.shared.losses import totals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,7 @@ class Overfitting(BaseDetector):
             raise NotChecked(f"no training loss with {self.options.points} evaluations")
         for series in evaluations:
             finding = self._judge(view, series, train)
-            if finding and (is_total(series) or self._sum_rises(view, evaluations, train)):
+            if finding and (is_total(series.tag) or self._sum_rises(view, evaluations, train)):
                 yield finding
                 return
 

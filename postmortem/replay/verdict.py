@@ -13,7 +13,7 @@ from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.localize import localize
 from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.rerun.determinism import Fault, run_again
-from postmortem.replay.roll.fidelity import NOT_THAT_OF_THE_RUN, compare
+from postmortem.replay.roll.fidelity import compare
 from postmortem.replay.roll.level import leaps
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class ReplayVerdict:
             attempts.path = good
         before = [r for r in attempt.roll.results if r.step != step]
         results = attempt.roll.results
-        earlier = compare(before, attempts.logged(attempt.runner, results[0]) if results else {})
+        logged = attempts.logged(attempt.runner, results[0]) if results else {}
+        earlier = compare(before, logged, rounding=attempt.rounding)
         if not earlier.ok:
             return self._nothing_found(attempt, trail, distrust=True)
         differs = "the log is non-finite and the replay is finite"
@@ -157,9 +158,8 @@ def with_bad_start(found: Culprit, start: Path, attempt: Attempt) -> Culprit:
         return found
     names = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
     note = f"the checkpoint {shown(start)} already holds non-finite values ({names}), so the fault came before it"
-    attempt.fidelity = replace(fidelity, note=fidelity.note.replace(NOT_THAT_OF_THE_RUN, note))
-    how = [attempt.fidelity.note if line == fidelity.note else line for line in found.how]
-    return replace(found, fidelity=attempt.fidelity, how=(*how, note))
+    attempt.fidelity = replace(fidelity, reasons=(note,))
+    return replace(found, fidelity=attempt.fidelity, how=(*found.how, note))
 
 
 def _unknown(attempt: Attempt, trail: list[str], **fields: Any) -> Culprit:

@@ -85,7 +85,7 @@ def test_overfitting_while_the_accuracy_improves_is_info(tmp_path: Path, until: 
 
 def stopped(at: int, level: float = 1.0) -> np.ndarray:
     """A loss that falls steadily and stops abruptly."""
-    return np.where(STEPS < at, level + 2.0 * (1 - STEPS / at), level) * NOISE
+    return np.where(at > STEPS, level + 2.0 * (1 - STEPS / at), level) * NOISE
 
 
 def test_a_stop_of_the_loss_is_a_plateau_unless_the_validation_loss_goes_on(tmp_path: Path) -> None:
