@@ -75,7 +75,7 @@ def test_overfitting_needs_the_sum_of_the_validation_losses(tmp_path: Path) -> N
     assert found(tmp_path, **parts)["overfitting"].severity == "warning"
 
 
-@pytest.mark.parametrize(("until", "severity"), [(500, "info"), (100, "warning")])
+@pytest.mark.parametrize(("until", "severity"), [(500, "info"), (30, "warning")])
 def test_overfitting_while_the_accuracy_improves_is_info(tmp_path: Path, until: int, severity: str) -> None:
     """A validation loss may rise because of few confident errors."""
     rising = (0.8 + np.abs(STEPS - 100) / N) * NOISE
