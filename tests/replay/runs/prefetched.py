@@ -46,7 +46,8 @@ def train(out, evaluations=5, dropout=0.2, looks_ahead=False, until=40):
     model.net[2].p = dropout
     log = Log(out, ["loss"], dropout=dropout)
     if looks_ahead:
-        return train_with_loader(out, model, optimizer, log, until)
+        train_with_loader(out, model, optimizer, log, until)
+        return
     batch = draw()
     for step in range(until):
         if step % 5 == 0:
