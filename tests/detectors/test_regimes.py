@@ -41,7 +41,7 @@ CLIMB = DECAY + 1.2 * RAMP
 AGAIN = 0.3 + 2.0 * np.exp(-np.where(STEPS < 300, STEPS, STEPS - 300) / 40)
 
 
-@pytest.mark.parametrize("tag", ["beta", "train/eps", "loss_weight/adv", "curriculum/noise_level", "lambda_grl"])
+@pytest.mark.parametrize("tag", ["beta", "train/eps", "adv_weight", "curriculum/noise_level", "lambda_grl"])
 def test_a_loss_that_rises_with_a_weight_is_info(tmp_path: Path, tag: str) -> None:
     """A loss that rises at the pace of a logged schedule is no failure, whatever the schedule's name."""
     assert severities(tmp_path, loss=noisy(CLIMB), **{tag: RAMP}) == {"divergence": "info"}
@@ -93,6 +93,14 @@ def test_slower_steps_at_a_new_resolution_are_info(tmp_path: Path) -> None:
     assert severities(tmp_path, loss=noisy(DECAY), step_time=seconds, resolution=64 * (1 + STEP)) == {
         "throughput-drop": "info"
     }
+
+
+def test_growing_images_are_no_stall_of_the_loader(tmp_path: Path) -> None:
+    """Steps that take 4 and then 16 times as long, with images of twice the size each time, wait for no data."""
+    size = 32 * (1 + STEP) * (1 + (STEPS >= 450))
+    assert "dataloader-stall" not in severities(
+        tmp_path, loss=noisy(DECAY), step_time=noisy((size / 200) ** 2), size=size
+    )
 
 
 def test_a_nan_at_a_new_task_stays_a_failure(tmp_path: Path) -> None:
