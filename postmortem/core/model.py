@@ -29,6 +29,8 @@ Ended = Literal[
     "running",
     "unknown",
 ]
+Strength = Literal["certain", "likely", "possible"]
+"""How sure a diagnosis is: the log proves it; it is the best explanation; it is one of several."""
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 VERDICTS: tuple[Verdict, ...] = ("failed", "suspect", "not-judged", "healthy")
 
@@ -97,10 +99,12 @@ class Finding:
 class Diagnosis:
     """The diagnosis of a run: one root cause, the evidence for and against it, and what to do next.
 
-    `findings` are the ids of its findings, root first. `disprove` lists observations that would refute it.
+    `strength` says how surely the log allows to name this cause: "certain" only where the log proves it. `findings` are
+    the ids of its findings, root first. `disprove` lists observations that would refute it.
     """
 
     name: str
+    strength: Strength = "possible"
     summary: str
     findings: tuple[str, ...] = ()
     evidence_for: tuple[str, ...] = ()

@@ -23,8 +23,9 @@ class NanOnset(BaseDetector):
     Why it matters: a NaN in the loss or the gradient reaches all weights with the next update. The steps after it are
     lost, and only a checkpoint from before it can be used.
 
-    How: the first logged NaN, without the points that a restart overwrote; no statistics. With a logging interval of k
-    steps, the true onset lies within the k steps before it.
+    How: the first logged NaN, without the points that a restart overwrote; no statistics. Of a series that stays
+    non-finite, it is the first one from which it did not recover (for ten times as many points). With a logging interval
+    of k steps, the true onset lies within the k steps before it: the evidence has `between`.
 
     Typical causes: log(0), 0/0, the square root of a negative number or its derivative at zero, overflow to infinity
     and then inf - inf, a NaN in the data, a learning rate that is too high, fp16 without a loss scale.
@@ -34,7 +35,7 @@ class NanOnset(BaseDetector):
 
     Known false positives: a score that is undefined for some evaluations (no positive example in the batch). Values
     that are NaN only before the first finite value, and gradient norms of steps that a loss scaler skipped, are not
-    reported.
+    reported. Single gradient norms, after which the gradient norm and the loss stay finite, are a warning.
     """
 
     code = "NAN001"
