@@ -24,8 +24,8 @@ class NanOnset(BaseDetector):
     lost, and only a checkpoint from before it can be used.
 
     How: the first logged NaN, without the points that a restart overwrote; no statistics. Of a series that stays
-    non-finite, it is the first one from which it did not recover (for ten times as many points). With a logging interval
-    of k steps, the true onset lies within the k steps before it: the evidence has `between`.
+    non-finite, it is the first one from which it did not recover (for ten times as many points). With a logging
+    interval of k steps, the true onset lies within the k steps before it: the evidence has `between`.
 
     Typical causes: log(0), 0/0, the square root of a negative number or its derivative at zero, overflow to infinity
     and then inf - inf, a NaN in the data, a learning rate that is too high, fp16 without a loss scale.

@@ -328,8 +328,8 @@ def _group_story(page: _Page, runs: Sequence[RunReport]) -> None:
             page.add("", line, mark="  ", lines=1)
         if run.diagnosis:
             if not _repeats_log(run):
-                summary = (clean(run.diagnosis.summary, 600), "dim")
-                page.add("", f"{CLAIMS[run.diagnosis.strength]}: ", summary, mark="  ", lines=2)
+                claim = "" if run.diagnosis.strength == "certain" else f"{CLAIMS[run.diagnosis.strength]}: "
+                page.add("", claim, (clean(run.diagnosis.summary, 600), "dim"), mark="  ", lines=2)
             _next(page, run.diagnosis.next[:1])
 
 

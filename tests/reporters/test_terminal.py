@@ -216,7 +216,7 @@ def test_each_run_of_a_group_has_its_own_explanation_and_next_step():
     for k, run in enumerate(runs):
         run.diagnosis = replace(run.diagnosis, summary=f"Tensor {k} did not fit.", next=(f"shrink tensor {k}",))
     text = render(report_of(*runs), RenderOptions(width=100))
-    assert [text.count(f"Cause: Tensor {k} did not fit.") for k in (0, 1)] == [1, 1]
+    assert [text.count(f"Tensor {k} did not fit.") for k in (0, 1)] == [1, 1]
     assert [text.count(f"shrink tensor {k}") for k in (0, 1)] == [1, 1]
 
 
