@@ -39,7 +39,7 @@ def real_output(args: str) -> str:
 def comparable(text: str) -> str:
     """The text without what differs from machine to machine: the time it took, the last digit of a replayed loss."""
     text = re.sub(r"\(\d+\.\d s\)", "(… s)", text)
-    text = re.sub(r"^  .*: rounding of another machine\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^  .*(rounding, as measured|reruns, moves them).*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"\d+ (of \d+ )?logged values of .*", "… logged values", text)
 
 

@@ -37,7 +37,10 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fidelity:
-    """How closely the replayed losses match the logged ones, to the digits that the log shows."""
+    """How closely the replayed losses match the logged ones, to the digits that the log shows.
+
+    reasons: what may make a replay differ that does not follow the log, the likeliest first.
+    """
 
     ok: bool
     checkpoint: str | None = None
@@ -47,6 +50,7 @@ class Fidelity:
     max_rel_error: float | None = None
     first_mismatch: int | None = None
     note: str = ""
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

@@ -1,14 +1,22 @@
-"""The role of a tag, from its name.
+"""The role of a tag: what a metric means, from its name, and where the name alone does not tell, from the run.
 
-Roles: loss, val_loss, grad_norm, layer_grad_norm, lr, loss_scale, throughput, step_time, data_time, memory,
-accuracy, val_accuracy, perplexity, reward, epoch. A tag without a role is still read, counted and checked
-for non-finite values.
+`role_of` reads one name by `_TABLE`, the first rule that matches decides. `roles_of` gives all tags of a run their
+roles: some names mean a loss or a validation only beside others or if their values fall (`_of_the_run`). A tag
+without a role is still read, counted and checked for non-finite values.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
 
 ROLES = (
     "loss",
@@ -28,60 +36,117 @@ ROLES = (
     "epoch",
 )
 
-_HELD_OUT = r"(?:val|valid|validation|eval|evaluation|dev|test|held_?out)"
-_SPLIT = re.compile(rf"(?:^|[\s/_.:\-]){_HELD_OUT}(?:$|[\s/_.:\-\d])|^{_HELD_OUT}(?=loss|acc)|验证|测试")
-_RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (role, re.compile(pattern))
-    for role, pattern in (
-        ("loss_scale", r"(loss|grad|amp|fp16)[\s_\-/]*scale|scaler?$|(^|/)scale$"),
-        (
-            "grad_norm",
-            r"(^|[\s/_.])(global[\s_\-]*)?(total[\s_\-]*)?(grad(ient)?s?[\s_\-/.]*(total[\s_\-]*)?(l2[\s_\-]*)?norm(_?(total|global|all|l2|preclip|before_clip(ping)?|unclipped))?|gnorm|(l2[\s_\-]*)?norm[\s_\-]*(of[\s_\-]*)?grad(ient)?s?)($|[\s(])",
-        ),
-        (
-            "layer_grad_norm",
-            r"(grad(ient)?s?[\s_\-/.]*(2\.0_|l2_?)?norm|gnorm|grads?/)[\s_\-/.].+|.+[\s_\-/.](grad(ient)?s?[\s_\-/.]*(l2_?)?norm|gnorm)$",
-        ),
-        ("lr", r"(^|[\s/_.\-])(lr|learning[\s_\-]*rate)([\s/_.\-]*\w{0,12})?$|^lr[\s\-/_.]|^l\.r\.?$|学习率|lernrate"),
-        (
-            "data_time",
-            r"(data|load(ing|er)?|fetch|batch[\s_]*load|input|iter)[\s_\-/]*(load(ing)?[\s_]*)?(time|wait|ms|sec(onds)?|s)$|time[\s_\-/]*data|(^|/)data$|dataload(er|ing)?",
-        ),
-        (
-            "throughput",
-            r"(tokens?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?|batches|flops?)[\s_\-]*(per|/)[\s_\-]*(s|sec|second|gpu|device)\b|throughput|(^|[/_\s])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[\s_/(])",
-        ),
-        (
-            "step_time",
-            r"(step|iter(ation)?|batch|train|update|elapsed)[\s_\-/]*(time|wall|duration|ms|cost|sec(onds)?)|time[\s_\-/]*(per[\s_\-]*)?(step|iter(ation)?|batch)|(^|[/_\s])(time|dt|iter_time_ms|time_ms)($|\s*\()|s/it$",
-        ),
-        (
-            "memory",
-            r"(^|[\s/_.\-])(mem(ory)?|vram|rss|cuda_mem\w*|gpu[\s_\-]*mem\w*|max[\s_]*mem\w*|memalloc\w*)($|[\s/_.\-(\d])|memory|mem(alloc|used)",
-        ),
-        ("perplexity", r"perplexity|(^|[\s/_])ppl($|[\s/_])"),
-        (
-            "accuracy",
-            r"(^|[\s/_.\-])(acc(uracy)?|top[\s_\-]?\d|acc@\d|f1|auc|auroc|mean_token_accuracy|map|miou|iou|bleu|dice|psnr|ssim|r2|recall|precision|exact_match)($|[\s/_.\-\d@])|accuracy|准确率|正确率|exactitude|genauigkeit",
-        ),
-        ("reward", r"(^|[\s/_.\-])(rewards?|returns?|ep_rew_mean|episodic_return|score|success_rate)($|[\s/_.\-])"),
-        ("epoch", r"^(\w+/)?epochs?(_float|_frac)?$"),
-        (
-            "loss",
-            # no elbo, objective or kl, which may be meant to rise: a bound, a reward, a distance from a reference model
-            r"(^|[\s/_.\-\d])(loss|nll|ce|bce|mse|mae|cross[\s_\-]?entropy|crossentropyloss|cost|tel|trl)($|[\s/_.\-(\d])|loss(es)?($|[\s/_.\-(\d])|crossentropyloss|logloss|损失|損失|(^|[\s_])(perte|verlust)($|[\s_])",
-        ),
-    )
+_HELD_OUT = r"(?:val|vali|valid|validation|eval|evaluation|dev|test|held ?out|holdout)"
+_SPLIT = re.compile(rf"(?:^|[ /])['\[(]*{_HELD_OUT}(?:$|[ /\d\])'])|^{_HELD_OUT}(?=loss|acc)|验证|测试")
+
+# Patterns are matched against `_plain(tag)`: small letters, words with single blanks or slashes between them.
+_LOSS = r"(?:\b|(?<=[a-z\d]))loss(?:es|fn)?\d*\b"
+_GRAD = r"(?:grad(?:ient)?s?|∇)"
+_NORM = (
+    rf"(?:{_GRAD}[ /]*(?:total |global )?(?:l2 |2 0 |2 )?(?:norms?|l2|magnitude|mag|rms)|g ?norm|gn(?=$)"
+    rf"|[|‖]+ ?(?:∇\w*|g|{_GRAD}) ?[|‖]+"
+    rf"|(?:l2 )?norms? (?:of )?(?:the )?{_GRAD}|norms?/{_GRAD})"
 )
-_NOT_A_METRIC = re.compile(
-    r"(^|[\s/_])(num|n|count|total|best|min|max)[\s_]+(loss|nan|inf|skipped)|iterations?$|consumed|loss_?(weight|coef)|ema_decay"
-    r"|accumulated|cumulative|since|(^|[/_])wall$|total[\s_](time|duration)|train_wall|scale_?window|(min|init|initial)_?scale|hysteresis",
-    re.I,
+_OF_ALL = (
+    r"(?:[ /](?:total|global|all|overall|l2|2|pre ?clip\w*|before ?clip\w*|unclipped|raw|avg|mean|average|value|model"
+    r"|train|training|step|epoch))*"
+)
+_LAYER = r"\b(?:layers?|blocks?|weight|bias|kernel|conv\w*|fc\d*|linear\d*|embed\w*|attn|attention|mlp)\b"
+_SETTING = (
+    r"(?:weights?|coefs?|coeffs?|coefficients?|lambda|alpha|beta|gamma|ratio|factor|mult(?:iplier)?|thresh(?:old)?"
+    r"|clip(?:ping)?|decay|warmup|steps|interval|freq|frequency|schedule|type|reduction|every|limit|patience"
+    r"|tol|tolerance|size|capacity|bank)"
+)
+_RECORD = r"(?:num|n|nb|nr|no|number of|skipped|best|min|minimum|max|maximum|lowest|highest|prev|previous|old)"
+_OF_VALUES = (
+    r"(?:num|counts?|counter|n|tokens|start|delta|change|improvement|improved|gap|std|stddev|variance|min|best|lowest"
+    r"|time|ms|nans?|infs?|is ?nan|is ?finite|finite|index|idx|terms?|window|history|smoothing|enabled|version)"
 )
 
+
+class _Rule(NamedTuple):
+    role: str | None
+    why: str
+    pattern: re.Pattern[str]
+
+
+_TABLE: tuple[_Rule, ...] = tuple(
+    _Rule(role, why, re.compile(pattern))
+    for role, why, pattern in (
+        (None, "a count or a record of values, not a value",
+         rf"(^|[ /]){_RECORD} (\w+ )?({_LOSS}|nan|inf|skipped)|{_LOSS}( \w+)?[ /]{_OF_VALUES}$"
+         r"|(^|[ /])best (val |valid |eval |test )?(score|metric|step|epoch)"),
+        (None, "a setting", rf"{_LOSS}( \w+)?[ /]{_SETTING}$"
+         rf"|{_NORM}(?! (?:before|pre) clip)( \w+)? {_SETTING}$|\b{_GRAD} ?clip(ping)?( (val\w*|norm|thresh\w*))?$"
+         rf"|(?<!pre )\bclip {_GRAD}|\b(max|target) {_GRAD} norm"
+         rf"|\b(nll|b?ce|mse|mae|kl|entropy|map|iou|acc|reward|lr|learning rate|mem|memory) {_SETTING}$"
+         rf"|(^|[ /])(use|has|is|with|enable|compute|normali[sz]e|skip|disable) (\w+ )?{_LOSS}"
+         rf"|{_LOSS} every"),
+        (None, "the norm after the clipping, which shows no explosion", rf"{_NORM} clipped$|\bclipped {_GRAD} norm"),
+        (None, "something else that is lost", rf"\bpacket {_LOSS}"),
+        (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
+        (None, "gradient accumulation, no accuracy",
+         r"\bacc(um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
+        (None, "grows with the training whatever happens, or is set",
+         r"iterations?$|consumed|ema decay|accumulated|cumulative|since|(^|[ /])wall$|total (time|duration)"
+         r"|train wall|scale ?window|(min|init|initial) scale|hysteresis"),
+        ("loss_scale", "the factor of mixed precision; logit_scale and reward_scale are something else",
+         r"\b(loss|grad|gradient|amp|fp16)[ /]*scaler?\b|(^|/)((grad|loss|amp)? ?scaler?|scaler? (scale|value))$"),
+        ("layer_grad_norm", "the norm of one layer's gradient, by the words before it or the folder around it",
+         rf"({_LAYER}|(?<!l)\d).*[ /]{_NORM}$|^(.*/)?{_GRAD}/(?!total|global|l2).*[ /]norm$|^norm/.+/{_GRAD}$"),
+        ("grad_norm", "the norm of the whole gradient", rf"(^|[ /]){_NORM}{_OF_ALL}( ?\(.*)?$"),
+        ("grad_norm", "torch's clip_grad_norm_ returns total_norm, optax and TensorFlow call it global_norm",
+         r"^(?!.*(param|weight|update|activ|embed|state|momentum|latent|feature)).*?"
+         r"(^|[ /])(total|global) norm( (before|pre) ?clip\w*)?$"),
+        ("layer_grad_norm", "the norm of a part of the gradient, named after it", rf"(^|[ /]){_NORM}[ /].+"),
+        ("perplexity", "exp(loss)", r"perplexity|\bppl\b"),
+        ("accuracy", "a score in a folder of losses", rf"{_LOSS}/(\w+ )*(acc|accuracy)$"),
+        ("loss", "says so", rf"{_LOSS}|损失|損失|\b(perte|verlust)\b"),
+        ("lr", "the learning rate, also of one group of parameters",
+         r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?$|^lr[ /]|^l r$|学习率|lernrate"),
+        ("data_time", "waiting for the next batch",
+         r"(data|load(ing|er)?|fetch|batch ?load|input|reader)[ /]*(load(ing)? ?)?(time|wait|ms|sec(onds)?|s|cost)$"
+         r"|time[ /]*data|(^|/)data$|dataload(er|ing)?|\bdata ?load(ing)?$"),
+        ("throughput", "work per second",
+         r"(tokens?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
+         r"|batches|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
+         r"|(^|[/ ])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[ /(])"),
+        ("step_time", "seconds per work",
+         r"(step|iter(ation)?|batch|train|update|elapsed)[ /]*"
+         r"(time|wall|duration|ms|(?<!train )cost|sec(onds)?)(?![a-z])"
+         r"|time[ /]*(per )?(step|iter(ation)?|batch)|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"),
+        ("memory", "of the device or of the process",
+         r"\b(mem(ory)?|vram|rss|cuda ?mem\w*|gpu ?mem\w*|max ?mem\w*|memalloc\w*)\b|memory|mem(alloc|used)"
+         r"|(^|[ /])(alloc|allocated|reserved|cached)( (gi?b|mi?b|memory|bytes))?( ?\(.*)?$"),
+        ("loss", "a negative log-likelihood, or a bound with its sign turned, is minimised",
+         r"\b(nll|nelbo)\b|\bneg(ative)? (log ?(likelihood|lik|probs?)|elbo)\b"),
+        (None, "a log-likelihood or a bound is to rise: no loss",
+         r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
+        ("accuracy", "a score that is to rise",
+         r"\b(acc(uracy)?|top ?\d+|f1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc|psnr|ssim"
+         r"|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|(hr|r\d)@\d+"
+         r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy|准确率|正确率|exactitude|genauigkeit"),
+        ("reward", "what reinforcement learning maximises",
+         r"(^|[ /])(rewards?|returns?|ep rew mean|episodic return|score|success rate)(?! scale)($|[ /])"),
+        ("epoch", "the position", r"^(\w+/)?epochs?( float| frac)?$"),
+        ("loss", "the formula of a loss: it is minimised",
+         r"\b(b?ce|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl)\d?\b"
+         r"|cross ?entropy|log ?loss\b|mean (squared|absolute) error"),
+        ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
+        ("loss", "the name of a task, as in 'lm: 5.2'; errD and errG are DCGAN's",
+         r"(^|/)(lm|mlm|clm|ctc|rnnt|td|err ?[dg])$"),
+    )
+)  # fmt: skip
+"""Role, reason, and the pattern of names. The first that matches decides."""
 
 _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
+
+
+def _plain(tag: str) -> str:
+    """``trainLoss``, ``train_loss`` and ``Train.Loss`` are ``train loss``; slashes stay, and ``mAP`` is one word."""
+    name = re.sub(r"(?<=[a-z][a-z])(?=[A-Z])", " ", tag).lower()
+    return re.sub(r" ?/ ?", "/", re.sub(r"[\s_\-.:=]+", " ", name)).strip()
 
 
 @lru_cache(maxsize=65_536)
@@ -93,15 +158,96 @@ def role_of(tag: str) -> str | None:
     """
     if len(tag) > _LONGEST:
         return None
-    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tag).lower().strip()
-    if _NOT_A_METRIC.search(name):
-        return None
-    for role, pattern in _RULES:
-        if pattern.search(name):
-            held_out = _SPLIT.search(name) is not None
-            if role in ("loss", "accuracy"):
-                return f"val_{role}" if held_out else role
-            if held_out and role in ("throughput", "step_time", "data_time"):
-                return None
-            return role
-    return None
+    name = _plain(tag)
+    role = next((rule.role for rule in _TABLE if rule.pattern.search(name)), None)
+    held_out = _SPLIT.search(name) is not None
+    if role in ("loss", "accuracy"):
+        return f"val_{role}" if held_out else role
+    return None if held_out and role in ("throughput", "step_time", "data_time") else role
+
+
+_PARTS = re.compile(
+    r"b?box|obj|cls|class|kpt|dfl|seg|mask|b?ce|kld?|rec\w*|reg|sup|unsup|cons\w*|adv|gan|perc\w*|lpips|l1|l2|mse|tv|aux|lm"
+    r"|pde|bc|ic|data|phys\w*|policy|value|commit\w*|contrast\w*|distill?|kd|align\w*|smooth\w*|fea\w*|sim|nll|td|mtp"
+)
+"""Last words of tags that may be parts of a loss beside a `total`."""
+_POLICY = re.compile(
+    r"\b(policy|actor|critic|pg|pi|entropy|vf|advantage|q|p) ?loss|\bentropy|\bpolicy|\bactor|reward|return"
+)
+_V = re.compile(r"(^|.*/)v (\w.*)")
+_BARE = {"train": "loss", "training": "loss", "trn": "loss"} | dict.fromkeys(
+    ("val", "valid", "validation", "eval", "dev", "test"), "val_loss"
+)
+
+
+def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) -> dict[str, str | None]:
+    """tag -> role of all tags of a run, in their order; `values(tag)` are a tag's numbers, as they were logged.
+
+    Beyond `role_of`: names that mean something only beside other tags, or only if their values fall.
+    """
+    roles = {tag: role_of(tag) for tag in tags}
+    names = {tag: _plain(tag) for tag in roles}
+    known = {name: roles[tag] for tag, name in names.items()}
+    has_loss = "loss" in roles.values()
+    for tag, name in names.items():
+        folder, slash, last = name.rpartition("/")
+        folder += slash
+        if roles[tag] is None:
+            if last in ("total", "sum") and _is_sum(tag, folder, known):
+                roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07"
+            elif last in ("objective", "obj fn", "objective value") and falls(values(tag)):
+                roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
+            elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
+                roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
+            elif name in _BARE and not has_loss and _are_losses(names, values):
+                roles[tag] = _BARE[name]  # "step 100 train 2.31 val 2.40"
+        elif roles[tag] in ("loss", "accuracy") and (found := _V.fullmatch(name)):
+            beside = ("", "t ", "train ", "train/")
+            if any(found[1] + word + found[2] in known for word in beside) and not any(map(_POLICY.search, known)):
+                roles[tag] = f"val_{roles[tag]}"  # v_loss beside loss; of reinforcement learning, the value's loss
+    return roles
+
+
+def falls(values: NDArray[np.float64]) -> bool:
+    """Whether most of what follows the beginning of a series lies below it: such a metric is minimised.
+
+    Only the first half counts, so that a divergence at the end hides nothing.
+    """
+    finite = values[np.isfinite(values)]
+    half = finite[: max(6, len(finite) // 2)]
+    first = max(1, len(half) // 8)
+    return len(half) >= 6 and bool(np.quantile(half[len(half) // 3 :], 0.75) < np.median(half[:first]))
+
+
+def _is_sum(tag: str, folder: str, known: dict[str, str | None]) -> bool:
+    """Whether two tags beside a `total` are parts of a loss, by name or role."""
+    beside = [n for n in known if n != _plain(tag) and n.rpartition("/")[0] == folder.rstrip("/")]
+    parts = [n for n in beside if known[n] == "loss" or _PARTS.fullmatch(n.rpartition("/")[2])]
+    return len(parts) >= 2 and not any(known[n] == "loss" and is_total(n) for n in beside)
+
+
+def _are_losses(names: dict[str, str], values: Callable[[str], NDArray[np.float64]]) -> bool:
+    """Whether a run logs `train` and `val`, nothing else says what is measured, and `train` falls."""
+    bare = [tag for tag, name in names.items() if name in _BARE]
+    return {_BARE[names[tag]] for tag in bare} == {"loss", "val_loss"} and all(
+        falls(values(tag)) for tag in bare if _BARE[names[tag]] == "loss"
+    )
+
+
+_WHOLE = re.compile(r"(loss|losses|lossfn|total|objective|sum)$")
+_BESIDE = re.compile(
+    r"(lm|avg|average|mean|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
+    r"|metrics?|opt|optim|reduced|global|train|training|trn|val|valid|validation|eval|evaluation|dev|test|combined"
+    r"|final|full|weighted)$"
+)
+"""Words that may stand beside one of `_WHOLE` in the name of the whole loss: of splits, windows and the total."""
+
+
+def is_total(tag: str) -> bool:
+    """Whether a loss of this name is the whole loss: ``loss``, ``train/loss``, ``total_loss``, ``lm loss``, ``total``.
+
+    Every word is one for loss, total, split or window; ``box_loss`` and ``loss_cls`` are parts.
+    """
+    words = set(re.split(r"[ /]+", re.sub(r"[()\[\]]", " ", _plain(tag)).strip()))
+    beside = {word for word in words if not _WHOLE.match(word)}
+    return beside < words and all(map(_BESIDE.match, beside))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.display import Displayed, plot
-from postmortem.core.roles import role_of
+from postmortem.core.roles import role_of, roles_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,7 +134,14 @@ class Run(Displayed):
     def roles(self) -> dict[str, str | None]:
         """tag -> role (None: no role is known), in order of first appearance."""
         tags = {tag: None for stream in self.streams for tag in stream.points.tags}
-        return {tag: self.role_overrides.get(tag, role_of(tag)) for tag in tags}
+        return roles_of(tags, self._values) | {t: r for t, r in self.role_overrides.items() if t in tags}
+
+    def _values(self, tag: str) -> NDArray[np.float64]:
+        """The numbers of a tag in the stream that has most of them, in the order in which they were logged."""
+        found = [
+            s.points.value[s.points.code == s.points.tags.index(tag)] for s in self.streams if tag in s.points.tags
+        ]
+        return max(found, key=len, default=np.empty(0))
 
     @cached_property
     def frame(self) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.merge import merged, overwritten, surviving
+from postmortem.core.roles import is_total
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -59,11 +60,11 @@ class View:
         return [s for stream in self.run.streams if stream.restarts for s in overwritten(stream, self.run.roles)]
 
     def of(self, *roles: str) -> list[Series]:
-        """All series of these roles, by role in the order asked for, longest first within a role."""
-        return [s for role in roles for s in sorted((s for s in self.series if s.role == role), key=len, reverse=True)]
+        """All series of these roles, by role in the order asked for, see `_by_weight` for the order within a role."""
+        return [s for role in roles for s in _by_weight([s for s in self.series if s.role == role])]
 
     def main(self, *roles: str) -> Series | None:
-        """The main series of these roles: the longest series of the first role that is logged, or None."""
+        """The main series of these roles: the first of `of`, or None if none of the roles is logged."""
         return next(iter(self.of(*roles)), None)
 
     def settings(self, *names: str) -> Iterator[tuple[str, float]]:
@@ -99,6 +100,12 @@ class View:
         """The smallest step of any series of a known role; of any series where there is none."""
         known = [s for s in self.series if s.role not in (None, "epoch")] or self.series
         return min((int(s.step[0]) for s in known if len(s)), default=None)
+
+
+def _by_weight(found: list[Series]) -> list[Series]:
+    """Longest first; but the whole of a loss before its parts, unless it is logged at less than half of their steps."""
+    enough = max(map(len, found), default=0) / 2
+    return sorted(found, key=lambda s: (not (is_total(s.tag) and len(s) >= enough), -len(s)))
 
 
 def _leaves(config: dict[str, Any]) -> list[tuple[str, Any]]:

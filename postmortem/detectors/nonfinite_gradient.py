@@ -8,6 +8,7 @@ from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import between, broke, skipped, survived
+from postmortem.detectors.shared.self_reports import reported_nonfinite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,8 @@ class NonfiniteGradient(BaseDetector):
     applied, the weights are lost from this step on. Where the loss stays finite and the gradient norm is finite again,
     the update was skipped or did no harm: a warning.
 
-    How: exact comparison of the logged values at the same step; no statistics.
+    How: exact comparison of the logged values at the same step; no statistics. Where all of them are finite, what the
+    program reports in words counts ("NaN gradient in encoder.weight").
 
     Typical causes: a derivative that is infinite where the function is not (sqrt, norm or pow at zero, atan2,
     log near zero, where() with an infinite branch), fp16 gradients that overflow, a loss scale too high.
@@ -45,6 +47,9 @@ class NonfiniteGradient(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         grads, losses = view.of("grad_norm", "layer_grad_norm"), view.of("loss")
+        if said := list(reported_nonfinite(self, view, gradients=True)):
+            yield from said
+            return
         if not grads or not losses:
             raise NotChecked("no gradient norm logged together with a loss")
         loss = losses[0]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.content import Saved, read_saved
+from postmortem.core.culprit import Fidelity
 from postmortem.core.errors import ReplayError
 from postmortem.replay.model import Context
 from postmortem.replay.recipe.user_errors import as_replay_error, out_of_memory, user_frames
+from postmortem.replay.roll.drawn_ahead import batch_orders
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
 from postmortem.replay.roll.random_state import NO_RANDOM_STATE
 from postmortem.replay.roll.restore import Account, load_saved
 from postmortem.replay.roll.roll import Roll, roll
+from postmortem.replay.roll.rounding import Rounding, measure_rounding
 from postmortem.replay.step.errors import BatchError
 from postmortem.replay.step.rng import Rng
 from postmortem.replay.step.runner import StepRunner
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from postmortem.core.culprit import Fidelity
     from postmortem.core.view import View
     from postmortem.replay.recipe.load import Recipe
     from postmortem.replay.roll.aim import Aim
@@ -43,6 +46,7 @@ class Attempt:
     """Steps rolled forward from the checkpoint, and how well their losses match the log.
 
     first: the first step after the checkpoint, as this attempt numbers it. account: the loaded parts of the checkpoint.
+    further: the steps after the fault, which are compared as well. rounding: None until it was measured.
     """
 
     runner: StepRunner
@@ -50,6 +54,8 @@ class Attempt:
     roll: Roll
     fidelity: Fidelity
     first: int
+    further: list[StepResult]
+    rounding: Rounding | None = None
 
 
 class Attempts:
@@ -94,6 +100,9 @@ class Attempts:
         if not best.fidelity.ok and best.fidelity.compared:
             other = self.with_recipe_rate(best)
             best = other if other is not None and _match(other) > _match(best) else best
+        if not best.fidelity.ok and best.fidelity.compared:
+            others = (self.with_another_order(best, first) for first in firsts)
+            best = next((other for other in others if other is not None), best)
         if len(firsts) > 1 and best.fidelity.ok:
             numbering = f"{best.first} (the numbering that matches the log)"
             best.account.fitted.append(f"first step after the checkpoint: {numbering}")
@@ -106,7 +115,23 @@ class Attempts:
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
             best = self.attempt(runner, account, best.first, final=True)
+        if best.fidelity.ok and best.fidelity.exact < best.fidelity.compared:
+            best.rounding = measure_rounding(best.runner, best.roll)
+            best.fidelity = self.compared(best)
         return best
+
+    def compared(self, attempt: Attempt) -> Fidelity:
+        """The fidelity of an attempt, with what is known of its rounding."""
+        done = attempt.roll
+        came_to_end = done.results if done.raised is None else done.results[:-1]
+        return compare(
+            [*came_to_end, *attempt.further],
+            self.logged(attempt.runner, done.results[0]) if done.results else {},
+            checkpoint=str(self.path),
+            first_step=attempt.first,
+            rounding=attempt.rounding,
+            random_state=NO_RANDOM_STATE not in attempt.account.unfitted,
+        )
 
     def build(self) -> tuple[StepRunner, Account, Saved]:
         """The recipe's objects, created anew, with the checkpoint loaded into them."""
@@ -165,7 +190,6 @@ class Attempts:
             last = min(last, max(self.log_ends, first) + _UNLOGGED_LIMIT)
         losses: dict[str | None, list[LoggedLoss]] = {}
         results: list[StepResult] = []
-        checkpoint = str(self.path)
 
         def watch(result: StepResult) -> bool:
             results.append(result)
@@ -196,10 +220,9 @@ class Attempts:
             self.progress(len(results) + 1, last - first + 1, done.results[-1])
         if not final and done.fault is None and done.last < last and done.ended is None:
             done.ended = _ABANDONED
-        further = self.run_on(runner, done)
-        came_to_end = done.results if done.raised is None else done.results[:-1]
-        fidelity = compare([*came_to_end, *further], losses, checkpoint=checkpoint, first_step=first)
-        return Attempt(runner, account, done, fidelity, first)
+        made = Attempt(runner, account, done, Fidelity(ok=False), first, self.run_on(runner, done))
+        made.fidelity = self.compared(made)
+        return made
 
     def logged(self, runner: StepRunner, result: StepResult) -> dict[str | None, list[LoggedLoss]]:
         """The logged values that the losses of a step are compared with, by name of the loss."""
@@ -236,7 +259,37 @@ class Attempts:
             account.fitted.append(f"learning rate: from the recipe, not from the checkpoint: {only}")
         return other
 
+    def with_another_order(self, best: Attempt, first: int) -> Attempt | None:
+        """An attempt from the step `first` on that follows the log with another order of batches (`drawn_ahead.py`);
+        None if there is none."""
+        runner, account, _ = self.build()
+        losses = self.logged(runner, best.roll.results[0]) if best.roll.results else {}
+        account.rng.restore()
+        before = runner.snapshot()
 
+        def right(batch: Any) -> bool:
+            runner.restore(before)
+            return compare([runner.run(batch, first, until="loss")], losses).exact > 0
+
+        digits = min((loss.digits.significant for found in losses.values() for loss in found), default=0)
+        logged = any(first in loss.values for found in losses.values() for loss in found if not loss.mean)
+        tries = batch_orders(runner, account.rng, first, right if logged else None)
+        try:
+            for order in itertools.islice(tries, _ORDERS):
+                changed, account, _ = self.build()
+                changed.train_step.batches = order.batches(changed.train_step.batches)
+                account.rng = order.start or account.rng
+                other = self.attempt(changed, account, first, final=False)
+                if other.fidelity.ok and other.fidelity.exact * digits >= _NO_CHANCE:
+                    account.fitted.append(f"order of the batches: {order.what}; only this reproduces the logged losses")
+                    return other
+        except Exception:  # noqa: BLE001 - the user's code, asked for what it may not be made for
+            return None
+        return None
+
+
+_ORDERS = 5  # orders of the batches to roll with
+_NO_CHANCE = 8  # equal digits in all: of 512 batches none has them by chance
 _ABANDONED = "abandoned: the replayed losses do not match the log"
 
 

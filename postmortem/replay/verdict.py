@@ -13,7 +13,7 @@ from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.localize import localize
 from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.rerun.determinism import Fault, run_again
-from postmortem.replay.roll.fidelity import NOT_THAT_OF_THE_RUN, compare
+from postmortem.replay.roll.fidelity import compare
 from postmortem.replay.roll.level import leaps
 
 if TYPE_CHECKING:
@@ -114,6 +114,12 @@ class ReplayVerdict:
         transient, or the replay does not reproduce the run."""
         attempts, step = self.attempts, self.aim.step
         trail = [line for line in trail if line != attempt.fidelity.note]
+        before = [r for r in attempt.roll.results if r.step != step]
+        results = attempt.roll.results
+        logged = attempts.logged(attempt.runner, results[0]) if results else {}
+        earlier = compare(before, logged, rounding=attempt.rounding)
+        if earlier.compared and not earlier.ok:  # what such a replay does, the run need not have done
+            return self._nothing_found(attempt, trail, distrust=True)
         for bad in self._bad_on_the_way(attempt.roll):
             finite = f"every step replayed from {attempts.path.name} is finite"
             trail.append(f"{finite}; the later checkpoint {bad.name} is not: replaying again from there")
@@ -126,9 +132,6 @@ class ReplayVerdict:
                 trail.append(f"the run continued from {bad.name}, which holds non-finite values: {resume}")
                 return replace(found, how=(*trail, *found.how)), judged
             attempts.path = good
-        before = [r for r in attempt.roll.results if r.step != step]
-        results = attempt.roll.results
-        earlier = compare(before, attempts.logged(attempt.runner, results[0]) if results else {})
         if not earlier.ok:
             return self._nothing_found(attempt, trail, distrust=True)
         differs = "the log is non-finite and the replay is finite"
@@ -157,9 +160,8 @@ def with_bad_start(found: Culprit, start: Path, attempt: Attempt) -> Culprit:
         return found
     names = ", ".join(bad[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
     note = f"the checkpoint {shown(start)} already holds non-finite values ({names}), so the fault came before it"
-    attempt.fidelity = replace(fidelity, note=fidelity.note.replace(NOT_THAT_OF_THE_RUN, note))
-    how = [attempt.fidelity.note if line == fidelity.note else line for line in found.how]
-    return replace(found, fidelity=attempt.fidelity, how=(*how, note))
+    attempt.fidelity = replace(fidelity, reasons=(note,))
+    return replace(found, fidelity=attempt.fidelity, how=(*found.how, note))
 
 
 def _unknown(attempt: Attempt, trail: list[str], **fields: Any) -> Culprit:

@@ -57,6 +57,9 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
     yield ""
     trust = "good" if result.fidelity.ok else "POOR" if result.fidelity.compared else "unknown"
     yield from prose(f"Fidelity: {trust}. {result.fidelity.note}")
+    if result.fidelity.reasons:
+        yield "Likely reasons, in this order:"
+        yield from prose(*(f"  {i}. {reason}" for i, reason in enumerate(result.fidelity.reasons, 1)))
     yield from prose(*(f"Repro: {note}" for note in result.notes))
     yield from _how(tuple(line for line in c.how if line != result.fidelity.note), width)
     for heading, parts in (("Loaded from the checkpoint:", result.fitted), ("Not loaded:", result.unfitted)):

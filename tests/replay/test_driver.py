@@ -24,23 +24,28 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """trained(name) -> the folder of a run of that name, trained once per session."""
     made: dict[str, Path] = {}
 
-    def train(name: str) -> Path:
+    def once(name: str) -> Path:
         if name not in made:
             made[name] = tmp_path_factory.mktemp("runs") / name
-            sys.path.insert(0, str(RUNS))
-            try:
-                spec = importlib.util.spec_from_file_location(f"run_{name}", RUNS / f"{name}.py")
-                assert spec is not None
-                assert spec.loader is not None
-                module = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(module)
-                module.train(str(made[name]))
-            finally:
-                sys.path.remove(str(RUNS))
-                sys.modules.pop("common", None)
+            train(name, made[name])
         return made[name]
 
-    return train
+    return once
+
+
+def train(name: str, out: Path, *options: float) -> None:
+    """Trains the run `name` of the folder runs into `out`."""
+    sys.path.insert(0, str(RUNS))
+    try:
+        spec = importlib.util.spec_from_file_location(f"run_{name}", RUNS / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.train(str(out), *options)
+    finally:
+        sys.path.remove(str(RUNS))
+        sys.modules.pop("common", None)
 
 
 def rerun(trained: Any, name: str, function: str = "recipe", **options: Any) -> ReplayResult:
@@ -209,9 +214,9 @@ def test_run_without_a_finite_checkpoint(trained: Any, tmp_path: Path, part: str
     found = result.as_json()
     assert note in found["culprit"]["how"][-1]
     assert found["culprit"]["how"][-1].endswith("the fault came before it")
-    assert note in found["fidelity"]["note"]
+    assert note in found["fidelity"]["reasons"][0]
     assert found["culprit"]["fidelity"] == found["fidelity"]
-    assert "batch order" not in str(result)
+    assert "another batch" not in str(result)
 
 
 def test_healthy_run_is_not_blamed(trained: Any) -> None:
@@ -369,6 +374,81 @@ def test_noise_without_its_random_state(trained: Any, tmp_path: Path) -> None:
     assert (result.fidelity.ok, result.judged) == (False, False)
     assert (result.step, result.culprit.phase) == (26, "backward")
     assert any(line.startswith("random state: not in the checkpoint") for line in result.unfitted)
+
+
+def test_last_bits_are_rounding(trained: Any, tmp_path: Path) -> None:
+    """Weights that differ in their last bit, as those of another machine would, follow the log; how far rounding moves
+    the losses is measured and said."""
+    run = copied(trained, "healthy", tmp_path)
+    saved = torch.load(run / "step_00010.pt")
+    for tensor in saved["model"].values():
+        tensor.mul_(1 + torch.finfo(tensor.dtype).eps)
+    torch.save(saved, run / "step_00010.pt")
+    fidelity = api.replay(run, recipe=str(RUNS / "healthy.py"), checkpoint=run / "step_00010.pt").fidelity
+    assert fidelity.ok
+    assert fidelity.exact < fidelity.compared
+    assert "rounding, as measured by reruns, moves them by" in fidelity.note
+    assert fidelity.reasons == ()
+
+
+def test_small_differences_that_rounding_does_not_make(trained: Any, tmp_path: Path) -> None:
+    """Another clipping changes the losses by less than 1e-3, the first one not at all: the replay does not follow the
+    log, as reruns differ far less, and the reasons are given, the likeliest first."""
+    run = copied(trained, "healthy", tmp_path)
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        f"import sys\nsys.path.insert(0, {str(RUNS)!r})\nimport healthy\n"
+        "def recipe(ctx):\n    step = healthy.recipe(ctx)\n    step.clip = 0.5\n    return step\n"
+    )
+    result = api.replay(run, recipe=str(recipe), checkpoint=run / "step_00010.pt")
+    assert 1e-5 < (result.fidelity.max_rel_error or 0) < 1e-3
+    assert (result.fidelity.ok, result.judged) == (False, False)
+    assert "does not follow the log" in result.fidelity.note
+    assert "learning rate" in result.fidelity.reasons[0]
+    assert "Likely reasons, in this order:" in str(result)
+
+
+@pytest.mark.parametrize("evaluations", [0, 30])
+def test_batches_drawn_ahead(tmp_path: Path, evaluations: int) -> None:
+    """A loop that draws the next batch during a step saves a random state from which that batch cannot be drawn, an
+    evaluation drew more in between: the state is set back, and the losses are those of the log, dropout included."""
+    train("prefetched", tmp_path / "run", evaluations)
+    result = api.replay(tmp_path / "run", recipe=str(RUNS / "prefetched.py"))
+    assert result.fidelity.ok
+    assert result.fidelity.exact == result.fidelity.compared >= 3
+    between = f"{evaluations} others" if evaluations else "drawn before the random state was saved;"
+    assert any(line.startswith("order of the batches:") and between in line for line in result.fitted)
+    assert result.culprit.line in (culprit_line("prefetched"), None)
+
+
+def test_a_loader_that_looks_ahead(tmp_path: Path) -> None:
+    """An iterator that holds a batch drawn before the random state was saved: the state is set back by one batch."""
+    train("prefetched", tmp_path / "run", 0, 0.0, True)
+    result = api.replay(tmp_path / "run", recipe=f"{RUNS / 'prefetched.py'}:ahead")
+    assert result.fidelity.ok
+    assert any("the loader looks ahead" in line for line in result.fitted)
+
+
+def test_nothing_is_concluded_where_the_replay_does_not_follow(tmp_path: Path) -> None:
+    """Dropout between the draw and the save cannot be undone: the losses differ, and that a later checkpoint is
+    non-finite while the replay is finite says nothing about the run. A batch drawn ahead is a reason that is given."""
+    train("prefetched", tmp_path / "run", 0, 0.2, True, 80)
+    result = api.replay(tmp_path / "run", recipe=f"{RUNS / 'prefetched.py'}:ahead")
+    assert (result.fidelity.ok, result.judged, result.culprit.cause) == (False, False, "none")
+    assert any("drawn ahead" in reason for reason in result.fidelity.reasons)
+
+
+def test_batches_counted_from_another_number(trained: Any, tmp_path: Path) -> None:
+    """A recipe whose batches are one off: the order that follows the log is found and said."""
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        f"import sys\nsys.path.insert(0, {str(RUNS)!r})\nimport healthy\n"
+        "def recipe(ctx):\n    step = healthy.recipe(ctx)\n"
+        "    step.batches = lambda step: healthy.batches(step - 1)\n    return step\n"
+    )
+    result = api.replay(trained("healthy"), recipe=str(recipe))
+    assert (result.fidelity.ok, result.fidelity.exact) == (True, 9)
+    assert any("batches(N +1)" in line for line in result.fitted)
 
 
 def test_fault_that_does_not_come_back(trained: Any, tmp_path: Path) -> None:

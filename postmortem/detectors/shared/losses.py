@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from postmortem.core.roles import is_total
 
 if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
-_SPLIT = r"(?:(?:train|training|val|valid|validation|eval|test|dev)[/_. ])?"
-_WHOLE = r"(?:(?:total|train|training|val|valid|lm|avg|mean|running|batch|step|epoch|overall|smooth)[/_ ])?"
-_TOTAL = re.compile(
-    _SPLIT
-    + _WHOLE
-    + r"(?:epoch_)?loss(?:[/_ ](?:train|training|val|valid|validation|eval|test|total|step|epoch|value))?"
-)
-
 
 def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
     """The finite training losses to judge, longest first, and whether they compete (GANs, reinforcement learning)."""
     losses = totals(view, "loss", points)
-    alike = {s.tag for s in losses if not is_total(s) and len(s) > 0.5 * len(losses[0])}
+    alike = {s.tag for s in losses if not is_total(s.tag) and len(s) > 0.5 * len(losses[0])}
     return losses, len(alike) > 1 or _rewarded(view)
 
 
@@ -31,12 +24,7 @@ def totals(view: View, role: str, points: int) -> list[Series]:
     """The finite series of a role with enough points. If one tag is clearly the total, its parts are left out:
     a regularisation term may rise by design."""
     found = [s for s in (raw.finite for raw in view.of(role)) if len(s) >= points]
-    return [s for s in found if is_total(s)] or found
-
-
-def is_total(series: Series) -> bool:
-    """Whether the name is that of the whole loss: ``loss``, ``train/loss``, ``eval_loss``, ``lm loss``."""
-    return _TOTAL.fullmatch(series.tag.lower().replace("-", "_")) is not None
+    return [s for s in found if is_total(s.tag)] or found
 
 
 def _rewarded(view: View) -> bool:

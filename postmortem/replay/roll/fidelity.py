@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from postmortem.core.series import Series
     from postmortem.core.view import View
+    from postmortem.replay.roll.rounding import Rounding
     from postmortem.replay.step.result import StepResult
 
-NOT_THAT_OF_THE_RUN = (
-    "the batch order, the state or the code is not that of the run, so the replay may not show what happened"
-)
-"""Of the note of a replay that differs from the log."""
+ANOTHER_BATCH = "another batch: the order of the data, or a batch that the training had drawn ahead of its step"
+NO_SAVED_RANDOMNESS = "dropout, noise or shuffling: the checkpoint holds no random state"
+ANOTHER_SETUP = "another configuration, state or code than that of the run"
+"""Reasons for a replay that does not follow the log."""
 SAME_RUN = 1e-3
-"""Relative error up to which the fidelity is good although some digits differ. Kernels of another machine or thread
-count round differently, and the difference grows with the steps; a wrong batch, state or learning rate makes a far
-larger one."""
+"""Relative error up to which other digits may be rounding, which is then measured (`rounding.py`). A larger one shows a
+wrong batch, state or learning rate."""
 SAME_STATE = 1e-5
 """The same for the first loss that is compared, where rounding errors have not grown: a larger error
 shows a state that is one step off."""
@@ -202,32 +202,42 @@ def _candidates(series: Sequence[Series]) -> list[LoggedLoss]:
 class _Score:
     """How well the replayed losses agree with one logged tag (`of`).
 
-    exact, compared, finite: numbers of values. error, first_error: largest and first relative error. mismatch: the
-    first step that differs.
+    exact, compared, finite: numbers of values. errors: the relative error of each finite value by step. mismatch: the
+    first step that differs. later: whether an equal value precedes it.
     """
 
     exact: int
     compared: int
-    error: float
-    first_error: float
+    errors: dict[int, float]
     mismatch: int | None
+    later: bool
     nonfinite_differs: bool
     finite: int
     of: LoggedLoss
+
+    @property
+    def error(self) -> float:
+        return max(self.errors.values(), default=0.0)
+
+    def close(self, rounding: Rounding | None) -> bool:
+        """True if rounding explains every error; without a measurement, if it may."""
+        if self.nonfinite_differs or self.error > SAME_RUN or next(iter(self.errors.values()), 0.0) > SAME_STATE:
+            return False
+        return rounding is None or all(rounding.explains(step, error) for step, error in self.errors.items())
 
 
 def _score(candidate: LoggedLoss, results: Sequence[StepResult], name: str | None) -> _Score:
     pairs = candidate.pairs(results, name)
     differing = [step for step, a, b in pairs if not candidate.same(a, b)]
-    finite = [(a, b) for _, a, b in pairs if math.isfinite(a) and math.isfinite(b)]
-    errors = [0.0 if candidate.same(a, b) else abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in finite]
+    finite = [(step, a, b) for step, a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    errors = {s: 0.0 if candidate.same(a, b) else abs(a - b) / max(abs(a), abs(b), 1e-12) for s, a, b in finite}
     differs = any(math.isfinite(a) != math.isfinite(b) for _, a, b in pairs)
     return _Score(
         exact=len(pairs) - len(differing),
         compared=len(pairs),
-        error=max(errors, default=0.0),
-        first_error=next(iter(errors), 0.0),
+        errors=errors,
         mismatch=min(differing, default=None),
+        later=bool(differing and pairs[0][0] < min(differing)),
         nonfinite_differs=differs,
         finite=len(finite),
         of=candidate,
@@ -240,10 +250,13 @@ def compare(
     *,
     checkpoint: str | None = None,
     first_step: int | None = None,
+    rounding: Rounding | None = None,
+    random_state: bool = True,
 ) -> Fidelity:
     """The fidelity of a roll. If several tags may hold a loss, the one that agrees best counts.
 
-    A value that differs does not count if it may be a mean over steps that were not all replayed.
+    rounding: how far rounding moves the losses; None where it was not measured. random_state: whether the checkpoint
+    holds one. A value that differs does not count if it may be a mean over steps that were not all replayed.
     """
     scores = []
     for name, candidates in losses.items():
@@ -256,37 +269,48 @@ def compare(
     if not compared:
         note = "no replayed step has a logged loss: the replay could not be compared with the log"
         return Fidelity(ok=False, checkpoint=checkpoint, first_step=first_step, note=note)
-    error = max(s.error for s in scores)
     mismatch = min((s.mismatch for s in scores if s.mismatch is not None), default=None)
-    close = error <= SAME_RUN and not any(s.nonfinite_differs or s.first_error > SAME_STATE for s in scores)
-    ok = exact == compared or close
+    ok = exact == compared or all(s.close(rounding) for s in scores)
     return Fidelity(
         ok=ok,
         checkpoint=checkpoint,
         first_step=first_step,
         compared=compared,
         exact=exact,
-        max_rel_error=error,
+        max_rel_error=max(s.error for s in scores),
         first_mismatch=mismatch,
-        note=_note(scores, compared, exact, error, mismatch, ok),
+        note=_note(scores, mismatch, rounding, ok),
+        reasons=() if ok else _reasons(all(s.later for s in scores if s.mismatch is not None), random_state),
     )
 
 
-def _note(scores: Sequence[_Score], compared: int, exact: int, error: float, mismatch: int | None, ok: bool) -> str:
+def _note(scores: Sequence[_Score], mismatch: int | None, rounding: Rounding | None, ok: bool) -> str:
+    compared, exact = sum(s.compared for s in scores), sum(s.exact for s in scores)
     tags = ", ".join(s.of.tag + _kind(s.of) for s in scores)
+    error = max(s.error for s in scores)
     reproduced = f"{exact} of {compared} logged values"
+    moved = "" if rounding is None else f"; rounding, as measured by reruns, moves them by {rounding.largest:.1e}"
     if exact == compared and not any(s.finite for s in scores):
         little = "which says little about the state before"
         return f"only non-finite losses could be compared: {tags} is non-finite where the replay is, {little}"
     if exact == compared:
         return f"{compared} logged value{'s' if compared > 1 else ''} of {tags} reproduced to every logged digit"
     if ok:
-        others = f"the others within a relative error of {error:.1e}: rounding of another machine"
+        others = f"the others within a relative error of {error:.1e}{moved}"
         return f"{reproduced} of {tags} reproduced to every logged digit, {others}"
     return (
-        f"the replay differs from {tags} at step {mismatch} ({reproduced} reproduced, relative error up to "
-        f"{error:.1e}): {NOT_THAT_OF_THE_RUN}"
+        f"the replay does not follow the log: it differs from {tags} at step {mismatch} ({reproduced} reproduced, "
+        f"relative error up to {error:.1e}{moved})"
     )
+
+
+def _reasons(later: bool, random_state: bool) -> tuple[str, ...]:
+    """What may make a replay differ from the log, the likeliest first. later: the first losses agree, so that weights
+    and first batches are those of the run."""
+    missing = () if random_state else (NO_SAVED_RANDOMNESS,)
+    if later:
+        return (*missing, "another learning rate, optimizer state or clipping: the first losses agree", ANOTHER_BATCH)
+    return (*missing, ANOTHER_BATCH, ANOTHER_SETUP)
 
 
 def _kind(loss: LoggedLoss) -> str:

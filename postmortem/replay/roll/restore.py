@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from postmortem.checkpoints.content import Saved
     from postmortem.replay.roll.random_state import Where
+    from postmortem.replay.step.rng import Rng
     from postmortem.replay.step.runner import StepRunner
 
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -38,7 +39,7 @@ class Account:
 
     fitted: list[str] = field(default_factory=list)
     unfitted: list[str] = field(default_factory=list)
-    rng: SavedRng = field(default_factory=SavedRng)
+    rng: Rng = field(default_factory=SavedRng)
 
 
 def load_saved(runner: StepRunner, saved: Saved, *, trust: bool = False) -> Account:
@@ -49,7 +50,8 @@ def load_saved(runner: StepRunner, saved: Saved, *, trust: bool = False) -> Acco
     missing or if there are no weights: a replay from such a state could not reproduce the run.
     """
     saved = _with_companions(saved, runner, trust)
-    account = Account(rng=find_rng(saved.content))
+    rng = find_rng(saved.content)
+    account = Account(rng=rng)
     for key, model in runner.models.items():
         _load_model(key, model, saved, account)
     _load_parts(account, saved.content, "optimizer", runner.optimizers, _is_optimizer, _load_optimizer(runner))
@@ -58,7 +60,7 @@ def load_saved(runner: StepRunner, saved: Saved, *, trust: bool = False) -> Acco
     if runner.scaler is not None:
         scalers = {"": runner.scaler}
         _load_parts(account, saved.content, "scaler", scalers, _is_scaler, lambda s, state: s.load_state_dict(state))
-    if names := account.rng.names():
+    if names := rng.names():
         account.fitted.append(f"random state: {', '.join(names)}")
     else:
         account.unfitted.append(NO_RANDOM_STATE)

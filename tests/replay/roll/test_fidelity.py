@@ -16,6 +16,7 @@ from postmortem.core.points import PointsBuilder
 from postmortem.core.run import Run, Stream, segments
 from postmortem.core.view import View
 from postmortem.replay.roll.fidelity import Digits, LoggedLoss, compare, logged_losses
+from postmortem.replay.roll.rounding import Rounding
 from postmortem.replay.step.result import StepResult
 
 FORMATS = ("{:.2f}", "{:.4f}", "{:.3e}", "{:.4g}", "{:.6g}", "{!r}")
@@ -99,10 +100,33 @@ def test_rounding_of_another_machine_is_faithful() -> None:
     close = compare(results([v * (1 + 1e-6) for v in values.values()]), {"loss": [logged(values)]})
     assert close.ok
     assert close.exact < close.compared
-    assert "rounding" in close.note
+    assert "within a relative error of" in close.note
     assert not compare(results([*list(values.values())[:4], math.nan]), {"loss": [logged(values)]}).ok
     a_step_off = compare(results([v * (1 + 4e-5) for v in values.values()]), {"loss": [logged(values)]})
     assert not a_step_off.ok
+
+
+def test_rounding_is_what_was_measured() -> None:
+    """A difference that grows is rounding as far as reruns differ as much; beyond that the replay does not follow."""
+    values = {i: float(np.float32(1 + i / 7)) for i in range(4)}
+    grown = results([v * (1 + e) for v, e in zip(values.values(), (0, 1e-6, 4e-5, 4e-4), strict=True)])
+    losses = {"loss": [logged(values)]}
+    chaotic = Rounding({0: 0.0, 1: 1e-6, 2: 1e-5, 3: 1e-4})
+    assert compare(grown, losses, rounding=chaotic).ok
+    assert "moves them by 1.0e-04" in compare(grown, losses, rounding=chaotic).note
+    stable = compare(grown, losses, rounding=Rounding({0: 0.0, 1: 1e-7, 2: 1e-7, 3: 2e-7}))
+    assert not stable.ok
+    assert "does not follow the log" in stable.note
+
+
+def test_reasons_in_order() -> None:
+    """Without a saved random state that comes first; first losses that agree speak for the batches and weights."""
+    off = results([2.0, 2.0, 2.0])
+    first = compare(off, {"loss": [logged({0: 1.0, 1: 1.5})]}, random_state=False).reasons
+    assert ["random state" in first[0], "drawn ahead" in first[1], "configuration" in first[2]] == [True] * 3
+    later = compare(off, {"loss": [logged({0: 2.0, 1: 1.5})]}).reasons
+    assert ["learning rate" in later[0], "drawn ahead" in later[1]] == [True] * 2
+    assert compare(off, {"loss": [logged({0: 2.0, 1: 2.0})]}).reasons == ()
 
 
 def test_nothing_to_compare() -> None:
