@@ -63,7 +63,7 @@ class ChanceLevelLoss(BaseDetector):
         scores = [s.finite for s in view.of("val_accuracy", "accuracy") if len(s.finite) >= 5]
         known = self._classes(view, scores, losses[0]) if losses else []
         if not known and not scores:
-            raise NotChecked("no training loss with a known number of classes, and no score")
+            raise NotChecked("no training loss with a known number of classes")
         found = self._guesses(losses[0], known) if losses else None
         if found := found or self._scores_nothing(scores) or self._guesses_held_out(view, losses, scores):
             yield found
