@@ -113,7 +113,7 @@ class LossSpike(BaseDetector):
         )
         at_end = spike.last >= len(value) - 2
         at_peak = f" (peak {number(peak)} at step {step[spike.peak]})" if spike.peak > spike.first else ""
-        how = "(at the end of the log)" if at_end else "and does not recover"
+        how = "at the end of the log" if at_end else "and does not recover"
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         mild = recovered or at_end or series.role == "val_loss"

@@ -106,3 +106,11 @@ def test_growing_images_are_no_stall_of_the_loader(tmp_path: Path) -> None:
 def test_a_nan_at_a_new_task_stays_a_failure(tmp_path: Path) -> None:
     """No schedule explains a NaN."""
     assert severities(tmp_path, loss=np.where(STEPS >= 300, np.nan, DECAY), task=STEP)["nan-onset"] == "error"
+
+
+def test_a_staircase_and_a_ramp_over_the_whole_run(tmp_path: Path) -> None:
+    """Schedules with many small steps, or that change all the time, explain a rise that follows them."""
+    stairs = np.minimum(STEPS // 60, 8) / 8
+    assert severities(tmp_path, loss=noisy(0.4 * DECAY + 0.6 * stairs), sigma=stairs)["divergence"] == "info"
+    slow = STEPS / N
+    assert severities(tmp_path, loss=noisy(0.4 * DECAY + 0.8 * slow), aug_magnitude=slow)["divergence"] == "info"

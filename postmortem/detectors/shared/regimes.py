@@ -106,8 +106,8 @@ def change_behind(view: View, series: Series, smooth: NDArray[np.float64], best:
     for made in changes(view).values():
         spans = [(*_rows(series, change), change) for change in made]
         spans = [(a, b, change) for a, b, change in spans if b > best]
-        begun = [change for a, b, change in spans if a <= at <= (b if change.jump else a + 7 * (b - a) // 10)]
-        if not begun or end - float(smooth[spans[-1][1]]) > 0.3 * rise:
+        begun = [change for a, _, change in spans if a <= at]
+        if not begun or at > spans[-1][1] or end - float(smooth[spans[-1][1]]) > 0.3 * rise:
             continue
         lag = min(max(2, n // 40), 12)  # a centred median rises before the loss does
         starts = [max(a - lag, min(a, best)) if change.jump else max(a, best) for a, _, change in spans]
@@ -117,7 +117,7 @@ def change_behind(view: View, series: Series, smooth: NDArray[np.float64], best:
             if change.jump or _as_slow(smooth[a : b + 1])
         ]
         if sum(max(gain, 0.0) for gain in gains) >= 0.7 * rise:
-            return begun[0]
+            return begun[-1]
     return None
 
 
@@ -136,13 +136,13 @@ def _rows(series: Series, change: Change) -> tuple[int, int]:
 
 
 def _as_slow(smooth: NDArray[np.float64]) -> bool:
-    """Whether the rise of these points takes a tenth of them or more: a slow change does not explain a jump."""
+    """Whether the rise of these points takes a fifth of them or more: a slow change does not explain a fast rise."""
     if len(smooth) < 25:
         return True
     low, high = float(smooth[0]), float(smooth[-1])
     most = np.flatnonzero(smooth >= low + 0.9 * (high - low))
     least = np.flatnonzero(smooth[: int(most[0]) + 1] <= low + 0.1 * (high - low))
-    return bool(len(least) and most[0] - least[-1] >= 0.1 * len(smooth))
+    return bool(len(least) and most[0] - least[-1] >= 0.2 * len(smooth))
 
 
 def _plain(tag: str) -> str:
