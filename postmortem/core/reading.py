@@ -35,5 +35,5 @@ class Reading:
     stopped: float | None = None
     step_axis: str = "step"
     facts: dict[str, Any] = field(default_factory=dict)
-    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", and "plan" for
+    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", "snapshot", and "plan" for
     `core.training_length`."""

@@ -12,6 +12,12 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 
+def _failed_before(view: View, step: int) -> str | None:
+    """The exception at the step before a restart, in its first words, if the log has one."""
+    failed = (e for e in view.events if e.step == step and e.fields.get("exception"))
+    return next((e.message.splitlines()[0][:200] for e in failed if e.message), None)
+
+
 @detector
 class StepReset(BaseDetector):
     """The step count went back: the run was restarted from an earlier step, or two runs write to one log.
@@ -55,6 +61,8 @@ class StepReset(BaseDetector):
             how = f"{restart.before - restart.after + 1} steps were logged twice"
             if restart.after <= (view.first_step or 0):
                 how = "the counter starts over"
+            if failed := _failed_before(view, restart.before):
+                how += f", after the program failed: {failed}"
             if counted:
                 how = "like a counter that restarts in each epoch"
             yield Finding(

@@ -59,7 +59,7 @@ def read_run(
     others = [reading for part, reading in readings if content_of(part.reader) != "output"]
     _place_events_of_outputs_without_numbers(outputs, others)
     _drop_prints_without_steps(outputs, others)
-    _move_failures_to_last_step(outputs, others)
+    _move_failures_to_last_step([*outputs, *others], outputs)
     events: list[Event] = []
     problems: list[Problem] = []
     config: dict[str, Any] = {}
@@ -203,24 +203,23 @@ def _drop_prints_without_steps(outputs: list[Reading], others: list[Reading]) ->
                 reading.skipped[_COARSER] = reading.skipped.get(_COARSER, 0) + int((~stays).sum())
 
 
-def _move_failures_to_last_step(outputs: list[Reading], others: list[Reading]) -> None:
-    """Moves a failure after the last step that its output printed to the last step that another source has.
+def _move_failures_to_last_step(readings: list[Reading], outputs: list[Reading]) -> None:
+    """Moves a failure after the last step that an output printed to the last step of a source that logs more often.
 
-    Only within the interval at which the output prints: beyond it the other source may be of another attempt.
+    Only within the interval at which the output prints: beyond it the other source may be of another attempt. An output
+    without numbers (an ``.err``) has its steps from the one that has them.
     """
-
-    def last_step(r: Reading) -> int | None:
-        return int(r.points.step.max()) if r.step_axis not in _NO_STEPS and len(r.points) else None
-
-    reached = max((last for r in others if (last := last_step(r)) is not None), default=None)
-    if reached is None:
-        return
+    prints = [r for r in outputs if (r.step_axis not in _NO_STEPS and len(r.points))]
+    reached = max(
+        (int(r.points.step.max()) for r in readings if r.step_axis not in _NO_STEPS and len(r.points)), default=0
+    )
     for reading in outputs:
-        last = last_step(reading)
-        if last is None or last >= reached:
+        printed = reading if reading in prints else next(iter(prints[-1:]), None)
+        if printed is None or (len(reading.points) and printed is not reading):
             continue
-        printed = np.unique(reading.points.step)
-        if len(printed) > 1 and reached <= last + float(np.median(np.diff(printed))):
+        steps = np.unique(printed.points.step)
+        last = int(steps[-1])
+        if last < reached and len(steps) > 1 and reached <= last + float(np.median(np.diff(steps))):
             reading.events = [
                 replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events
             ]

@@ -100,6 +100,7 @@ class LogFile:
         self.job: str | None = None
         self.open = 0
         """Up to which byte of the next block the search for events sees every line, see `NEAR`."""
+        self.code_lines: list[int] = []
         self.resolved: Resolved | None = None
         self.last_fall: int | None = None
 
@@ -109,7 +110,11 @@ class LogFile:
         )  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
         lines = Lines(self.path)
         found = find_events(
-            self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back
+            self._lines(lines),
+            path=str(self.path),
+            unterminated=lines.ends_open(),
+            went_back=self._went_back,
+            code_lines=self.code_lines,
         )
         resolved = self._resolve(found.announced)
         reading = Reading(
@@ -149,6 +154,7 @@ class LogFile:
     def _resolve(self, announced: Announcements) -> Resolved:
         """Settle the steps; all rows must have been read."""
         if self.resolved is None:
+            self.store.code_lines = self.code_lines
             self.resolved = resolve(self.store, announced)
         return self.resolved
 
