@@ -37,6 +37,8 @@ _STILL_RUNNING_SECONDS = (150.0, 300.0)
 _STILL_RUNNING_ROWS = 20
 _NEWEST = 100_000
 """Number of points whose times show how often a stream logs, and when it did last."""
+_INTERLEAVED = 10
+"""Points of each of two files that lie within the time of the other: their processes ran at once."""
 _NO_STEPS = ("epoch", "row")
 _COARSER = "numbers without a step that another source has with a step"
 
@@ -76,7 +78,7 @@ def read_run(
             skipped[what] += count
         if console := reading.facts.pop("console", None):
             events += _console_events(reading, console)
-    streams = _streams(readings)
+    streams = _streams(readings, notes)
     return Run(
         name=files.name,
         path=files.path,
@@ -254,11 +256,47 @@ def _without_repeats(events: list[Event]) -> list[Event]:
     return [e for e in events if e.line is not None or (e.kind, e.message) not in placed]
 
 
-def _streams(readings: list[tuple[Part, Reading]]) -> list[Stream]:
+def _begin_and_end(points: Points) -> tuple[float, float]:
+    """The first and the last wall time; an empty interval if none is known."""
+    wall = points.take("wall_time", slice(None))
+    return float(np.fmin.reduce(wall, initial=np.inf)), float(np.fmax.reduce(wall, initial=-np.inf))
+
+
+def _at_once(a: Points, b: Points) -> bool:
+    """Whether two processes wrote the same steps of the same metrics at the same time: a restart would come after.
+
+    Tags of a second writer have its number behind them; they are compared without.
+    """
+    for inner, outer in ((a, b), (b, a)):
+        begin, end = _begin_and_end(outer)
+        wall = inner.take("wall_time", slice(None))
+        if np.count_nonzero((wall >= begin) & (wall <= end)) < _INTERLEAVED:
+            return False
+    tags = {tag.partition(" (writer ")[0] for tag in a.tags}.intersection(b.tags)
+    if not tags:
+        return False
+    steps = [np.unique(p.take("step", slice(None))) for p in (a, b)]
+    return len(np.intersect1d(*steps)) >= _INTERLEAVED
+
+
+def _streams(readings: list[tuple[Part, Reading]], notes: list[str]) -> list[Stream]:
     grouped: dict[tuple[str, str], list[Points]] = defaultdict(list)
+    times: dict[int, tuple[float, float]] = {}
     for part, reading in readings:
-        if len(reading.points):
-            grouped[reading.source, part.stream].append(reading.points)
+        if not len(reading.points):
+            continue
+        begin, end = times[id(reading.points)] = _begin_and_end(reading.points)
+        name, writer = part.stream, 1
+        while any(
+            begin < times[id(other)][1] and times[id(other)][0] < end and _at_once(other, reading.points)
+            for other in grouped[reading.source, name]
+        ):
+            writer += 1
+            name = f"{part.stream} (writer {writer})"
+        if writer > 1:
+            reading.points.tags = [f"{tag} (writer {writer})" for tag in reading.points.tags]
+            notes.append(f"{part.path.name}: another process wrote the same metrics at the same time: kept apart")
+        grouped[reading.source, name].append(reading.points)
     streams = []
     for (source, name), parts in grouped.items():
         points = parts[0] if len(parts) == 1 else _concatenated(parts)
