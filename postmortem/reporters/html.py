@@ -12,6 +12,7 @@ from postmortem.core.report import Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
+    CLAIMS,
     about,
     at_onset,
     describe,
@@ -22,6 +23,7 @@ from postmortem.reporters.shared.outline import (
     notable_events,
     onset,
     problem_line,
+    problem_lists,
     totals,
     triage,
     unchecked,
@@ -139,7 +141,8 @@ def _run(run: RunReport, head: str = "") -> str:
     parts = [head, f'<p class="dim"><code>{_e(run.path)}</code><br>{_e(about(run))}</p>']
     diagnosis = run.diagnosis
     if diagnosis:
-        parts.append(f"<p><b>{_e(diagnosis.name)}</b>: {_e(diagnosis.summary)}</p>")
+        claim = CLAIMS[diagnosis.strength]
+        parts.append(f"<p>{claim}: <b>{_e(diagnosis.name)}</b>. {_e(diagnosis.summary)}</p>")
     parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run.culprit)]))
     parts.append(_values(run.around))
     parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
@@ -150,7 +153,7 @@ def _run(run: RunReport, head: str = "") -> str:
         parts.append(_last_good(run, diagnosis))
         parts.append(_items("Next", [_action(a) for a in diagnosis.next]))
     parts.append(_items("Log", [_event(e, run) for e in notable_events(run)]))
-    parts.append(_items("Damage", [_e(problem_line(p, run)) for p in run.problems]))
+    parts += [_items(heading.capitalize(), [_e(p) for p in problems]) for heading, problems in problem_lists(run)]
     rest = _items("Not checked", [_e(reason) for reason in unchecked(run)])
     rest += _items("Notes", [_e(n) for n in run.notes])
     finite = {None: "", True: ": finite", False: ": non-finite"}

@@ -11,6 +11,8 @@ from xml.etree import ElementTree as ET
 
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.outline import (
+    CLAIMS,
+    PROBLEM_HEADINGS,
     about,
     describe,
     event_where,
@@ -65,7 +67,7 @@ def _unread(path: str, why: str) -> ET.Element:
 def _story(run: RunReport) -> Iterator[str]:
     yield about(run)
     if run.diagnosis:
-        yield clean(run.diagnosis.summary)
+        yield f"{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary)}"
     for fold in folded(run):
         yield f"{clean(fold.first.code)} {clean(fold.first.name)}: {describe(fold)}"
         for consequence in fold.consequences:
@@ -75,4 +77,4 @@ def _story(run: RunReport) -> Iterator[str]:
     for action in run.diagnosis.next if run.diagnosis else ():
         yield f"next: {clean(action)}"
     for problem in run.problems:
-        yield f"damage: {problem_line(problem, run)}"
+        yield f"{PROBLEM_HEADINGS[problem.kind]}: {problem_line(problem, run)}"

@@ -9,6 +9,7 @@ from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
+    CLAIMS,
     about,
     at_onset,
     describe,
@@ -19,6 +20,7 @@ from postmortem.reporters.shared.outline import (
     notable_events,
     onset,
     problem_line,
+    problem_lists,
     totals,
     triage,
     unchecked,
@@ -102,7 +104,7 @@ def _run(run: RunReport) -> list[str]:
     ]
     diagnosis = run.diagnosis
     if diagnosis:
-        lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
+        lines += ["", f"{CLAIMS[diagnosis.strength]}: **{prose(diagnosis.name)}**. {prose(diagnosis.summary)}"]
     lines += _list("Culprit", culprit_lines(run.culprit))
     if run.around:
         rows = [
@@ -118,7 +120,8 @@ def _run(run: RunReport) -> list[str]:
         lines += _last_good(run, diagnosis)
         lines += _next(diagnosis.next)
     lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in notable_events(run)[:8]])
-    lines += _list("Damage", [problem_line(p, run) for p in run.problems])
+    for heading, problems in problem_lists(run):
+        lines += _list(heading.capitalize(), problems)
     if run.not_checked:
         lines += ["", "Not checked: " + "; ".join(prose(reason) for reason in unchecked(run))]
     return lines

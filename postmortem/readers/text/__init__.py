@@ -138,6 +138,7 @@ class LogFile:
                     what=f"{self.parser.cut_rows} lines are longer than {LONGEST_ROW} characters",
                     kept="the numbers in their first part",
                     lost="the rest of these lines",
+                    kind="limit",
                 )
             )
         reading.problems += [

@@ -11,8 +11,13 @@ from postmortem.core.printable import number
 from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Event, Finding, Problem, Verdict
+    from collections.abc import Sequence
+
+    from postmortem.core.model import Event, Finding, Problem, ProblemKind, Strength, Verdict
     from postmortem.core.report import Around, Report, RunReport
+
+CLAIMS: dict[Strength, str] = {"certain": "Cause", "likely": "Likely cause", "possible": "Possible cause"}
+"""How a diagnosis is introduced, by its strength."""
 
 ENDED = {
     "completed": "completed",
@@ -165,7 +170,7 @@ def seen_in_log(run: RunReport, finding: Finding) -> Event | None:
 def why_not_judged(run: RunReport) -> str:
     """Why there is no verdict: the first problem, else what the run lacks."""
     if run.problems:
-        return clean(run.problems[0].what, 160)
+        return clean(min(run.problems, key=lambda p: list(PROBLEM_HEADINGS).index(p.kind)).what, 160)
     if not sum(s.points for s in run.sources):
         return "it contains no metrics and no crash"
     return "no metric is logged at more than one step: nothing to judge"
@@ -203,6 +208,17 @@ def triage(report: Report) -> tuple[Group, ...]:
     return tuple(Group(verdict, name, tuple(runs)) for (verdict, name), runs in ordered)
 
 
+def in_common(runs: Sequence[RunReport]) -> tuple[str, list[str]]:
+    """What is common to all runs of a group: the summary if all have the same one (else empty), and the next actions
+    of the first run that all others have as well."""
+    stories = [run.diagnosis for run in runs if run.diagnosis]
+    if not stories or len(stories) < len(runs):
+        return "", []
+    same = len({story.summary for story in stories}) == 1
+    shared = set.intersection(*(set(story.next) for story in stories))
+    return stories[0].summary if same else "", [action for action in stories[0].next if action in shared]
+
+
 def totals(report: Report) -> str:
     """ "400 runs: 12 failed, 3 suspect, 2 not judged, 383 healthy"."""
     verdicts = [run.verdict for run in report.runs]
@@ -217,7 +233,8 @@ def worst_first(report: Report) -> list[RunReport]:
 
 def at_onset(around: Around) -> str:
     """The value at the onset; a dash if nothing was logged there or later."""
-    return number(None if around.at_step == around.before_step else around.at)
+    is_there = around.at_step is None or around.at_step != around.before_step
+    return number(around.at if is_there else None)
 
 
 def about(run: RunReport) -> str:
@@ -234,6 +251,24 @@ def at_line(file: str, line: int | None = None, offset: int | None = None, run: 
     if line is not None:
         return f"{clean(file)}:{line}"
     return f"{clean(file)} at byte {offset}" if offset is not None else clean(file)
+
+
+PROBLEM_HEADINGS: dict[ProblemKind, str] = {
+    "damage": "damage",
+    "skipped": "not read",
+    "limit": "limits",
+    "settings": "settings",
+}
+"""The heading under which problems of a kind are listed, in this order."""
+
+
+def problem_lists(run: RunReport) -> list[tuple[str, list[str]]]:
+    """The problems of a run in words under their headings; headings without any are left out."""
+    lists = [
+        (heading, [problem_line(p, run) for p in run.problems if p.kind == kind])
+        for kind, heading in PROBLEM_HEADINGS.items()
+    ]
+    return [(heading, lines) for heading, lines in lists if lines]
 
 
 def problem_line(problem: Problem, run: RunReport | None = None) -> str:
