@@ -142,7 +142,6 @@ def reported(view: View, kind: str) -> Event | None:
     )
 
 
-<<<<<<< HEAD
 def overwritten_onset(view: View, restart: Restart) -> tuple[str, int] | None:
     """(tag, step) of the first non-finite loss or gradient norm among the points that a restart logged again."""
     for stream in view.run.streams:
@@ -158,12 +157,8 @@ def overwritten_onset(view: View, restart: Restart) -> tuple[str, int] | None:
     return None
 
 
-def scaler_handled(view: View, series: Series) -> bool:
-    """Whether non-finite gradient norms are the skipped steps of an active loss scaler (PyTorch AMP skips and halves).
-=======
 def skipped(view: View, series: Series) -> NDArray[np.bool_]:
     """True at the non-finite points that are steps which an active loss scaler skipped; each is looked at by itself.
->>>>>>> main
 
     A stretch of non-finite gradient norms is skipped if a loss scale that changes is logged, or the log reports the
     overflows; if the loss is finite there and at its next row; if at most 20 points are in it; and if finite ones
