@@ -51,7 +51,7 @@ class SilentDeath(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         explained = view.run.ended not in ("unknown", "cut") or any(e.severity == "error" for e in view.events)
-        if all(r.facts.get("snapshot") for r in view.run.readings):
+        if view.run.readings and all(r.facts.get("snapshot") for r in view.run.readings):
             return  # a checkpoint shows how far the training was when it was saved, not that it stopped there
         if explained or view.last_step is None:
             return
