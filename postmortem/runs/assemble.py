@@ -18,6 +18,7 @@ from postmortem.core.roles import role_of
 from postmortem.core.run import Run, Stream, segments
 from postmortem.readers import content_of
 from postmortem.runs.config import config_of_run
+from postmortem.runs.file_names import order_of_writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -292,7 +293,9 @@ def _streams(readings: list[tuple[Part, Reading]], notes: list[str]) -> list[Str
     for part, reading in readings:
         if not len(reading.points):
             continue
-        begin, end = times[id(reading.points)] = _begin_and_end(reading.points)
+        begin, end = _begin_and_end(reading.points)
+        begin = max(begin, float(order_of_writing(part.path)))  # clocks may be set back, or copied from another run
+        times[id(reading.points)] = begin, end
         name, writer = part.stream, 1
         while any(
             begin < times[id(other)][1] and times[id(other)][0] < end and _at_once(other, reading.points)
