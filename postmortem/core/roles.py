@@ -108,7 +108,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"(data|load(ing|er)?|fetch|batch ?load|input|reader)[ /]*(load(ing)? ?)?(time|wait|ms|sec(onds)?|s|cost)$"
          r"|time[ /]*data|(^|/)data$|dataload(er|ing)?|\bdata ?load(ing)?$"),
         ("throughput", "work per second",
-         r"(tokens?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
+         r"(tok(en)?s?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
          r"|batches|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
          r"|(^|[/ ])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[ /(])"),
         ("step_time", "seconds per work",
@@ -175,7 +175,7 @@ _POLICY = re.compile(
     r"\b(policy|actor|critic|pg|pi|entropy|vf|advantage|q|p) ?loss|\bentropy|\bpolicy|\bactor|reward|return"
 )
 _V = re.compile(r"(^|.*/)v (\w.*)")
-_BARE = {"train": "loss", "training": "loss", "trn": "loss"} | dict.fromkeys(
+_BARE = {"train": "loss", "training": "loss", "trn": "loss", "learn": "loss"} | dict.fromkeys(
     ("val", "valid", "validation", "eval", "dev", "test"), "val_loss"
 )
 
@@ -195,10 +195,12 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
         if roles[tag] is None:
             if last in ("total", "sum") and _is_sum(tag, folder, known):
                 roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07"
-            elif last in ("objective", "obj fn", "objective value") and falls(values(tag)):
+            elif last in ("objective", "obj fn", "objective value", "unnamed number") and falls(values(tag)):
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
+            elif last in ("norm", "train norm") and has_loss and "lr" in roles.values():
+                roles[tag] = "grad_norm"  # "loss 2.3 | norm 1.2 | lr 3e-4", as llm.c prints it
             elif name in _BARE and not has_loss and _are_losses(names, values):
                 roles[tag] = _BARE[name]  # "step 100 train 2.31 val 2.40"
         elif roles[tag] in ("loss", "accuracy") and (found := _V.fullmatch(name)):
@@ -238,7 +240,7 @@ _WHOLE = re.compile(r"(loss|losses|lossfn|total|objective|sum)$")
 _BESIDE = re.compile(
     r"(lm|avg|average|mean|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
     r"|metrics?|opt|optim|reduced|global|train|training|trn|val|valid|validation|eval|evaluation|dev|test|combined"
-    r"|final|full|weighted)$"
+    r"|final|full|weighted|unnamed)$"
 )
 """Words that may stand beside one of `_WHOLE` in the name of the whole loss: of splits, windows and the total."""
 
