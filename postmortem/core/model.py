@@ -29,13 +29,16 @@ Ended = Literal[
     "running",
     "unknown",
 ]
+ProblemKind = Literal["damage", "limit", "settings", "skipped"]
+"""`damage`: bytes or values of the run are lost; `limit`: more than a reader takes; `settings`: a configuration that is
+not understood; `skipped`: a file that was not opened although it may hold numbers."""
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 VERDICTS: tuple[Verdict, ...] = ("failed", "suspect", "not-judged", "healthy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Damage in an input: where it is, what was still read and what was lost (empty: nothing).
+    """Damage in an input, or a limit: where it is, what was still read and what was lost (empty: nothing).
 
     `offset` counts bytes from the start of the file, `line` is 1-based and counts ``\\n`` only.
     """
@@ -46,6 +49,7 @@ class Problem:
     what: str
     kept: str = ""
     lost: str = ""
+    kind: ProblemKind = "damage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

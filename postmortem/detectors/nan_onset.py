@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import describe, onsets, reported
+from postmortem.detectors.shared.self_reports import reported_nonfinite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,9 @@ class NanOnset(BaseDetector):
     lost, and only a checkpoint from before it can be used.
 
     How: the first logged NaN, without the points that a restart overwrote; no statistics. With a logging interval of k
-    steps, the true onset lies within the k steps before it.
+    steps, the true onset lies within the k steps before it. Where the loss and the gradient norm stay finite, or the
+    log ends before they would show it, what the program reports in words counts ("NaN/Inf detected in loss!"): an error
+    if nothing was trained after it, `info` if the program skipped the step, else a warning.
 
     Typical causes: log(0), 0/0, the square root of a negative number or its derivative at zero, overflow to infinity
     and then inf - inf, a NaN in the data, a learning rate that is too high, fp16 without a loss scale.
@@ -42,6 +45,7 @@ class NanOnset(BaseDetector):
     severity = "error"
 
     def detect(self, view: View) -> Iterator[Finding]:
+        yield from reported_nonfinite(self, view, gradients=False)
         for onset in onsets(view, "nan"):
             message, evidence = describe(onset, "NaN")
             yield self.found(onset.series, onset.at, message, severity=onset.severity, evidence=evidence)

@@ -8,6 +8,7 @@ from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import scaler_handled
+from postmortem.detectors.shared.self_reports import reported_nonfinite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,8 @@ class NonfiniteGradient(BaseDetector):
     Why it matters: the fault is in the backward pass, not in the forward pass, and the loss alone does not show it. If
     the update was applied, the weights are lost from this step on.
 
-    How: exact comparison of the logged values at the same step; no statistics.
+    How: exact comparison of the logged values at the same step; no statistics. Where all of them are finite, what the
+    program reports in words counts ("NaN gradient in encoder.weight").
 
     Typical causes: a derivative that is infinite where the function is not (sqrt, norm or pow at zero, atan2,
     log near zero, where() with an infinite branch), fp16 gradients that overflow, a loss scale too high.
@@ -43,6 +45,9 @@ class NonfiniteGradient(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         grads, losses = view.of("grad_norm", "layer_grad_norm"), view.of("loss")
+        if said := list(reported_nonfinite(self, view, gradients=True)):
+            yield from said
+            return
         if not grads or not losses:
             raise NotChecked("no gradient norm logged together with a loss")
         loss = losses[0]

@@ -72,6 +72,7 @@ class _File:
         self.times: list[float] = []
         self.no_numbers: Counter[str] = Counter()
         self.damaged: list[Problem] = []
+        self.torn_rows: list[int] = []
 
     def read(self) -> Reading:
         text, problems = decoded(self.path.read_bytes(), str(self.path))
@@ -88,7 +89,7 @@ class _File:
             if len(cells) != len(names):
                 cells = self.torn(number, cells, names, last=number == len(lines))
             self.row(names, cells)
-        finish(self.reading, self.table, self.times)
+        finish(self.reading, self.table, self.times, torn=self.torn_rows)
         if self.no_numbers:
             self.reading.skipped["non-numeric cells"] = sum(self.no_numbers.values())
             self.reading.notes.append(f"text columns: {', '.join(sorted(self.no_numbers))}")
@@ -108,6 +109,7 @@ class _File:
             what, lost = "truncated: the last line is incomplete", f"its last {len(names) - len(cells) + 1} cells"
         else:
             what, lost = f"{len(cells)} cells in this line, {len(names)} in the header", "the cells that do not fit"
+        self.torn_rows.append(len(self.table))
         self.damaged.append(
             Problem(path=str(self.path), line=number, what=what, kept=f"{len(self.table)} rows before it", lost=lost)
         )

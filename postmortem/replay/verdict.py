@@ -114,6 +114,12 @@ class ReplayVerdict:
         transient, or the replay does not reproduce the run."""
         attempts, step = self.attempts, self.aim.step
         trail = [line for line in trail if line != attempt.fidelity.note]
+        before = [r for r in attempt.roll.results if r.step != step]
+        results = attempt.roll.results
+        logged = attempts.logged(attempt.runner, results[0]) if results else {}
+        earlier = compare(before, logged, rounding=attempt.rounding)
+        if earlier.compared and not earlier.ok:  # what such a replay does, the run need not have done
+            return self._nothing_found(attempt, trail, distrust=True)
         for bad in self._bad_on_the_way(attempt.roll):
             finite = f"every step replayed from {attempts.path.name} is finite"
             trail.append(f"{finite}; the later checkpoint {bad.name} is not: replaying again from there")
@@ -126,10 +132,6 @@ class ReplayVerdict:
                 trail.append(f"the run continued from {bad.name}, which holds non-finite values: {resume}")
                 return replace(found, how=(*trail, *found.how)), judged
             attempts.path = good
-        before = [r for r in attempt.roll.results if r.step != step]
-        results = attempt.roll.results
-        logged = attempts.logged(attempt.runner, results[0]) if results else {}
-        earlier = compare(before, logged, rounding=attempt.rounding)
         if not earlier.ok:
             return self._nothing_found(attempt, trail, distrust=True)
         differs = "the log is non-finite and the replay is finite"

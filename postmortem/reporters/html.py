@@ -22,6 +22,7 @@ from postmortem.reporters.shared.outline import (
     notable_events,
     onset,
     problem_line,
+    problem_lists,
     totals,
     triage,
     unchecked,
@@ -150,7 +151,7 @@ def _run(run: RunReport, head: str = "") -> str:
         parts.append(_last_good(run, diagnosis))
         parts.append(_items("Next", [_action(a) for a in diagnosis.next]))
     parts.append(_items("Log", [_event(e, run) for e in notable_events(run)]))
-    parts.append(_items("Damage", [_e(problem_line(p, run)) for p in run.problems]))
+    parts += [_items(heading.capitalize(), [_e(p) for p in problems]) for heading, problems in problem_lists(run)]
     rest = _items("Not checked", [_e(reason) for reason in unchecked(run)])
     rest += _items("Notes", [_e(n) for n in run.notes])
     finite = {None: "", True: ": finite", False: ": non-finite"}

@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.outline import (
+    PROBLEM_HEADINGS,
     about,
     describe,
     event_where,
@@ -75,4 +76,4 @@ def _story(run: RunReport) -> Iterator[str]:
     for action in run.diagnosis.next if run.diagnosis else ():
         yield f"next: {clean(action)}"
     for problem in run.problems:
-        yield f"damage: {problem_line(problem, run)}"
+        yield f"{PROBLEM_HEADINGS[problem.kind]}: {problem_line(problem, run)}"

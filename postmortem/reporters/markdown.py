@@ -19,6 +19,7 @@ from postmortem.reporters.shared.outline import (
     notable_events,
     onset,
     problem_line,
+    problem_lists,
     totals,
     triage,
     unchecked,
@@ -118,7 +119,8 @@ def _run(run: RunReport) -> list[str]:
         lines += _last_good(run, diagnosis)
         lines += _next(diagnosis.next)
     lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in notable_events(run)[:8]])
-    lines += _list("Damage", [problem_line(p, run) for p in run.problems])
+    for heading, problems in problem_lists(run):
+        lines += _list(heading.capitalize(), problems)
     if run.not_checked:
         lines += ["", "Not checked: " + "; ".join(prose(reason) for reason in unchecked(run))]
     return lines

@@ -33,7 +33,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         "config": run.config,
         "notes": run.notes,
         "skipped": run.skipped,
-        "problems": [_columns(p, "path", "offset", "line", "what", "kept", "lost") for p in run.problems],
+        "problems": [_columns(p, "path", "offset", "line", "what", "kept", "lost", "kind") for p in run.problems],
     }
 
 

@@ -29,6 +29,7 @@ from postmortem.reporters.shared.outline import (
     onset,
     place,
     problem_line,
+    problem_lists,
     seen_in_log,
     totals,
     triage,
@@ -155,7 +156,8 @@ def _run(page: _Page, run: RunReport) -> None:
     elif bad and folds:
         _next(page, [f"postmortem explain {folds[0].first.code}"])
     _events(page, run)
-    _bullets(page, "damage", [problem_line(p, run) for p in run.problems], style="magenta")
+    for heading, problems in problem_lists(run):
+        _bullets(page, heading, problems, style="magenta")
     _not_checked(page, run)
     if page.verbose:
         _bullets(page, "notes", [clean(n, 800) for n in run.notes])

@@ -107,7 +107,7 @@ def _settings_in(path: Path, problems: list[Problem]) -> dict[str, Any]:
             raise _NotUnderstood("is not a configuration: it contains no names with values")
     except (OSError, _NotUnderstood) as error:
         what = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-        problems.append(Problem(path=str(path), what=what, lost="the run's configuration"))
+        problems.append(Problem(path=str(path), what=what, lost="the run's configuration", kind="settings"))
         return {}
     problems += losses.problems(str(path))
     return found or {}
@@ -130,13 +130,14 @@ class _Losses:
         others = "the other settings"
         if names := self.python_objects:
             what = f"values that are not plain data (Python objects), not read: {_listed(names)}"
-            yield Problem(path=path, what=what, kept=others)
+            yield Problem(path=path, what=what, kept=others, kind="settings")
         if names := [name for name, _ in self.tagged]:
             tags = list(dict.fromkeys(tag for _, tag in self.tagged))
             what = f"values with an unknown tag ({_listed(tags)}), not read: {_listed(names)}"
-            yield Problem(path=path, what=what, kept=others)
+            yield Problem(path=path, what=what, kept=others, kind="settings")
         if names := list(dict.fromkeys(self.repeated)):
-            yield Problem(path=path, what=f"duplicate keys: {_listed(names)}", kept="the last value of each key")
+            what, kept = f"duplicate keys: {_listed(names)}", "the last value of each key"
+            yield Problem(path=path, what=what, kept=kept, kind="settings")
 
 
 def _from_json(data: bytes) -> tuple[Any, _Losses]:

@@ -12,7 +12,7 @@ def a_checksum_that_does_not_fit(base):
     return base
 
 
-@quiet(CorruptRecord, problems=[Problem(path="a", what="a line longer than 1000 characters", line=3)])
+@quiet(CorruptRecord, problems=[Problem(path="a", what="a line longer than 1000 characters", line=3, kind="limit")])
 def a_limit_of_the_reader(base):
     """What the reader leaves out by itself is no damage of the file."""
     return base

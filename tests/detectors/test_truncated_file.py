@@ -21,7 +21,9 @@ def nuls_before_the_text(base):
     return base
 
 
-@quiet(TruncatedFile, problems=[Problem(path="a", what="a line longer than 1000 characters was cut", line=3)])
+@quiet(
+    TruncatedFile, problems=[Problem(path="a", what="a line longer than 1000 characters was cut", line=3, kind="limit")]
+)
 def a_limit_of_the_reader(base):
     """What the reader leaves out by itself is no damage of the file."""
     return base

@@ -214,3 +214,13 @@ def test_a_column_of_many_impossible_steps_counts_nothing(tmp_path):
     path = tmp_path / "metrics.csv"
     path.write_text("step,loss\n" + "\n".join(f"{-1 if i % 10 == 5 else i},{2 - 0.001 * i}" for i in range(100)) + "\n")
     assert CsvTable.read(path).step_axis == "row"
+
+
+def test_a_torn_line_does_not_decide_what_the_steps_are(tmp_path: Path) -> None:
+    """Where lines are lost, the seam makes a row whose step belongs to neither half: it is left out, and reported."""
+    lines = [f"{step // 100},{step},{3 - step / 200:.3f},0.1" for step in range(400)]
+    text = "\n".join(["epoch,step,loss,lr", *lines[:290], "2,27200,1.073", *lines[315:], ""])
+    reading = read(tmp_path / "metrics.csv", text)
+    points = column(reading, "loss")
+    assert (points[0][0], points[-1][0], len(points)) == (0, 399, 375)
+    assert any("no valid step" in p.what for p in reading.problems)

@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return once
 
 
-def train(name: str, out: Path, *options: int) -> None:
+def train(name: str, out: Path, *options: float) -> None:
     """Trains the run `name` of the folder runs into `out`."""
     sys.path.insert(0, str(RUNS))
     try:
@@ -419,6 +419,23 @@ def test_batches_drawn_ahead(tmp_path: Path, evaluations: int) -> None:
     between = f"{evaluations} others" if evaluations else "drawn before the random state was saved;"
     assert any(line.startswith("order of the batches:") and between in line for line in result.fitted)
     assert result.culprit.line in (culprit_line("prefetched"), None)
+
+
+def test_a_loader_that_looks_ahead(tmp_path: Path) -> None:
+    """An iterator that holds a batch drawn before the random state was saved: the state is set back by one batch."""
+    train("prefetched", tmp_path / "run", 0, 0.0, True)
+    result = api.replay(tmp_path / "run", recipe=f"{RUNS / 'prefetched.py'}:ahead")
+    assert result.fidelity.ok
+    assert any("the loader looks ahead" in line for line in result.fitted)
+
+
+def test_nothing_is_concluded_where_the_replay_does_not_follow(tmp_path: Path) -> None:
+    """Dropout between the draw and the save cannot be undone: the losses differ, and that a later checkpoint is
+    non-finite while the replay is finite says nothing about the run. A batch drawn ahead is a reason that is given."""
+    train("prefetched", tmp_path / "run", 0, 0.2, True, 80)
+    result = api.replay(tmp_path / "run", recipe=f"{RUNS / 'prefetched.py'}:ahead")
+    assert (result.fidelity.ok, result.judged, result.culprit.cause) == (False, False, "none")
+    assert any("drawn ahead" in reason for reason in result.fidelity.reasons)
 
 
 def test_batches_counted_from_another_number(trained: Any, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 import postmortem
 from postmortem.api import exit_code
 from postmortem.core.view import View
+from postmortem.reporters import RenderOptions
+from postmortem.reporters.terminal import render as text_report
 
 TABLE = "epoch,step,train_loss\n" + "".join(f"{step // 50},{step},{2 - 0.01 * step}\n" for step in range(100))
 
@@ -149,6 +151,10 @@ def test_settings_that_are_not_understood_make_no_run_suspect(tmp_path: Path, na
     report = postmortem.scan(tmp_path)
     assert report.runs[0].problems
     assert (report.runs[0].verdict, exit_code(report, "error")) == ("healthy", 0)
+    assert {problem.kind for problem in report.runs[0].problems} == {"settings"}
+    lines = text_report(report, RenderOptions()).splitlines()
+    assert any(line.startswith("settings") for line in lines)
+    assert not any(line.startswith("damage") for line in lines)
 
 
 def test_a_key_that_overrides_a_merged_one_is_no_duplicate(tmp_path: Path) -> None:

@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 Damage = Literal["truncated", "corrupt", "unreadable", "none"]
-_NO_DAMAGE = re.compile(
-    r"longer than \d+ (characters|bytes)|more than \d+|not plain data|unknown tag|duplicate keys", re.I
-)
-"""Limits of a reader, and settings that are in order but not understood."""
 _UNREADABLE = re.compile(
     r"cannot be (read|opened)|permission|not (a|an) \w+ (file|database)|unreadable|nothing (readable|could be read)",
     re.I,
@@ -29,8 +25,8 @@ _TRUNCATED = re.compile(
 
 
 def damage(problem: Problem) -> Damage:
-    """An unreadable file, a file cut at its end or start, damage inside it, or what is no damage ("none")."""
-    if _NO_DAMAGE.search(problem.what):
+    """An unreadable file, a file cut at its end or start, damage inside it, or none."""
+    if problem.kind != "damage":
         return "none"
     if _UNREADABLE.search(problem.what) or problem.lost.strip().lower() in ("the file", "the whole file", "everything"):
         return "unreadable"

@@ -101,6 +101,17 @@ def has_errors(findings: Iterable[Finding]) -> bool:
     return any(f.severity == "error" for f in findings)
 
 
+def _words(view: View, root: Finding) -> Iterator[str]:
+    """What the program itself reports of a non-finite value: the parameters that it names, and the line."""
+    if root.name not in NONFINITE:
+        return
+    for event in view.events:
+        names = event.fields.get("parameters") or [event.fields.get("parameter")]
+        if event.kind == "nan-report" and names[0] is not None:
+            listed = ", ".join(map(str, names[:3])) + (" and others" if len(names) > 3 else "")
+            yield f"the program names {listed}: {event.message.strip()!r} (line {event.line})"
+
+
 def sentence(text: str) -> str:
     """The text with its first letter capitalised."""
     return text[:1].upper() + text[1:]
@@ -201,7 +212,7 @@ class Story:
             name=name,
             summary=summary,
             findings=tuple(dict.fromkeys([self._root.id, *(f.id for f in self._others)])),
-            evidence_for=tuple(self._for),
+            evidence_for=(*self._for, *_words(self._view, self._root)),
             evidence_against=tuple(self._against),
             disprove=tuple(self._disprove),
             next=tuple(self._actions(good, checkpoint)),

@@ -14,7 +14,7 @@ from postmortem.core.points import Points, PointsBuilder
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, WITHIN_EPOCH, epoch_axis, plain, row_axis, step_axis
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable
+    from collections.abc import Container, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -96,16 +96,18 @@ class RowTable:
         return np.array(self._code, np.int64), np.array(self._row, np.int64), np.array(self._value, np.float64)
 
 
-def finish(reading: Reading, table: RowTable, times: list[float], axis: Axis | None = None) -> None:
+def finish(
+    reading: Reading, table: RowTable, times: list[float], axis: Axis | None = None, torn: Sequence[int] = ()
+) -> None:
     """Turns a table into the points of `reading`.
 
     Finds the columns of wall time and rank, and that of the step if `axis` is None. `times` are the wall times of the
-    rows where no column holds them, NaN if unknown.
+    rows where no column holds them, NaN if unknown; `torn` the rows of damaged lines, see `step_axis`.
     """
     columns = table.columns()
     time_name, wall_time = _wall_times(columns) or ("", np.array(times))
     rank_name, rank = _ranks(columns) or ("", np.full(len(table), -1, np.int16))
-    axis = axis or step_axis(columns, rank) or epoch_axis(columns) or row_axis(len(table))
+    axis = axis or step_axis(columns, rank, torn=torn) or epoch_axis(columns) or row_axis(len(table))
     reading.points = table.points(
         axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name}, without=axis.wrong
     )

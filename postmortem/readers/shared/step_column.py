@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -65,19 +65,23 @@ def counter_names(names: Iterable[str]) -> list[str]:
 
 
 def step_axis(
-    columns: Mapping[str, NDArray[np.float64]], rank: NDArray[np.int16] | None = None, declared: str = ""
+    columns: Mapping[str, NDArray[np.float64]],
+    rank: NDArray[np.int16] | None = None,
+    declared: Sequence[str] = (),
+    torn: Sequence[int] = (),
 ) -> Axis | None:
     """The column that counts steps over the whole run, or a counter within epochs combined with the epoch.
 
     `columns` are float64[n], NaN if a row has no cell. `rank` int16[n] is the rank that wrote each row: every rank
-    counts on its own. `declared` is the column that the writer declared as the step. Returns None if no column
-    counts steps; try `epoch_axis` then.
+    counts on its own. `declared` are columns that the writer declared as steps, asked first. `torn` are rows that are
+    pieced together from damaged lines: their cells count only between those of their neighbours. Returns None if no
+    column counts steps; try `epoch_axis` then.
     """
     rows = next((len(c) for c in columns.values()), 0)
     epochs = next((e for name in _named(columns, EPOCHS) if (e := _filled(columns[name])) is not None), None)
-    for name in [declared] * (declared in columns) + counter_names(columns):
-        column, wrong = _without_wrong(columns[name])
-        restarts = 0.2 if plain(name) in SURE or name == declared else 0.02
+    for name in [*(d for d in declared if d in columns), *counter_names(columns)]:
+        column, wrong = _without_wrong(columns[name], torn)
+        restarts = 0.2 if plain(name) in SURE or name in declared else 0.02
         if _covers(column, rows) and _counts(column, epochs, rank, restarts):
             return Axis(name, _filled_int(column), (name,), f"steps are taken from column {name!r}", wrong)
     for name in _named(columns, WITHIN_EPOCH):
@@ -114,10 +118,17 @@ def _covers(column: NDArray[np.float64], rows: int) -> bool:
     return rows > 0 and bool(np.isfinite(column).sum() >= SHARE * rows)
 
 
-def _without_wrong(column: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _without_wrong(
+    column: NDArray[np.float64], torn: Sequence[int] = ()
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The column without its few impossible values, and their rows; unchanged if there are many."""
     known = ~np.isnan(column)
-    wrong = np.flatnonzero(known & _impossible(column))
+    out_of_place = np.zeros(len(column), bool)
+    whole = np.setdiff1d(np.flatnonzero(known), torn)
+    for row in torn:
+        before, after = column[whole[whole < row][-1:]], column[whole[whole > row][:1]]
+        out_of_place[row] = known[row] and bool((before > column[row]).any() or (after < column[row]).any())
+    wrong = np.flatnonzero(known & (_impossible(column) | out_of_place))
     if not len(wrong) or len(wrong) > max(1, _WRONG * np.count_nonzero(known)):
         return column, _NO_ROWS
     column = column.copy()

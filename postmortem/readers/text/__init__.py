@@ -133,6 +133,7 @@ class LogFile:
                     what=f"{self.parser.cut_rows} lines are longer than {LONGEST_ROW} characters",
                     kept="the numbers in their first part",
                     lost="the rest of these lines",
+                    kind="limit",
                 )
             )
         reading.problems += [
@@ -253,10 +254,13 @@ def _went_back(resolved: Resolved, line: int) -> bool:
 
 
 def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
-    """Each event with the last step printed before it by its rank, or by any rank if its own printed none."""
+    """Each event with the step that it names itself, else the last step printed before it by its rank.
+
+    A rank that printed none gets the last step of any rank.
+    """
     known = resolved.step != NO_STEP
     if not events or not known.any():
-        return events
+        return [replace(e, step=_own_step(e, None, None)) if e.step is None else e for e in events]
     lines, steps, ranks = resolved.line[known], resolved.step[known], resolved.rank[known]
     dated = []
     for event in events:
@@ -265,5 +269,18 @@ def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
         if end:
             own = np.flatnonzero(ranks[:end] == (-2 if event.rank is None else event.rank))
             step = int(steps[own[-1] if len(own) else end - 1])
+        step = _own_step(event, step, int(steps[end:].max()) if end < len(steps) else None)
         dated.append(replace(event, step=step) if step is not None and event.step is None else event)
     return dated
+
+
+def _own_step(event: Event, before: int | None, most_after: int | None) -> int | None:
+    """The step that the message names, unless it counts otherwise than the rows around it; else `before`.
+
+    `before`: the last step printed before it; `most_after`: the highest one after it.
+    """
+    own = event.fields.get("step")
+    if not isinstance(own, int) or isinstance(own, bool):
+        return before
+    fits = (before is None or own >= before) and (most_after is None or own <= most_after)
+    return own if fits else before

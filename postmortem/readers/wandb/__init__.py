@@ -16,7 +16,7 @@ from postmortem.readers.shared.damage import Damage, problems_of
 from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
 from postmortem.readers.shared.protobuf import DecodeError, messages
 from postmortem.readers.shared.row_table import RowTable, finish
-from postmortem.readers.shared.step_column import Axis, step_axis
+from postmortem.readers.shared.step_column import EPOCHS, Axis, plain, step_axis
 from postmortem.readers.wandb import summary as summary  # registers its reader
 from postmortem.readers.wandb.leveldb_log import MAGIC, records
 
@@ -57,10 +57,11 @@ class WandbOffline:
     """W&B runs as the client writes them to disk (``run-ID.wandb``), offline or online; the SDK is not needed.
 
     The points come from the history, with `_timestamp` as wall time; config, summary, console output, the exit code
-    and the run's identity are kept. The step is the column that `define_metric("*", step_metric=…)` declared, or a
-    counter column of the history (global_step, iteration, …), if its values do count; else W&B's own `_step`, which
-    counts calls of `log`. A nested key ["a", "b"] becomes "a.b". Histograms, images, other media and text values are
-    counted. The file is a log of checksummed chunks; damage costs only the records it touches.
+    and the run's identity are kept. The step is the column that `define_metric(…, step_metric=…)` declared for all tags
+    or for those of most rows, or a counter column of the history (global_step, iteration, …), if its values do count;
+    else W&B's own `_step`, which counts calls of `log`. A nested key ["a", "b"] becomes "a.b". Histograms, images,
+    other media and text values are counted. The file is a log of checksummed chunks; damage costs only the records it
+    touches.
 
     Formats: wandb/proto/wandb_internal.proto and core/pkg/leveldb in github.com/wandb/wandb.
     """
@@ -92,7 +93,8 @@ class _Log:
         self.console: list[tuple[str, str]] = []
         self.unfinished: dict[str, list[bytes]] = {stream: [] for stream in _STREAMS}  # a line arrives in pieces
         self.exit_code: int | None = None
-        self.declared_step = ""
+        self.declared_steps: dict[str, str] = {}
+        """The column that `define_metric` declared as the step of the tags that match a pattern."""
 
     def read(self) -> Reading:
         data = self.path.read_bytes()
@@ -137,8 +139,8 @@ class _Log:
                 self.run(content)
             elif name == "exit":
                 self.exit_code = content.exit_code
-            elif name == "metric" and content.glob_name == b"*":
-                self.declared_step = _text(content.step_metric)
+            elif name == "metric" and content.glob_name and content.step_metric:
+                self.declared_steps[_text(content.glob_name)] = _text(content.step_metric)
             elif name == "environment":
                 slurm = {_text(entry.key).lower().removeprefix("slurm_"): _text(entry.value) for entry in content.slurm}
                 self.reading.facts |= {"job_id": slurm["job_id"]} if "job_id" in slurm else {}
@@ -211,7 +213,10 @@ class _Log:
     def points(self) -> None:
         """Turns the rows into points, on the best step axis available."""
         own = Axis("_step", np.array(self.steps, np.int64), (), "steps are W&B's own row counter, _step")
-        axis = step_axis(self.table.columns(self.declared_step), declared=self.declared_step)
+        # that of all tags first; one for some tags counts where most rows have it, an epoch only for all tags
+        steps = sorted(self.declared_steps.items(), key=lambda item: item[0] != "*")
+        declared = list(dict.fromkeys(s for pattern, s in steps if pattern == "*" or plain(s) not in EPOCHS))
+        axis = step_axis(self.table.columns(*declared), declared=declared)
         axis = own if axis is None or len(axis.wrong) else axis
         started = self.reading.started
         finish(self.reading, self.table, self.times, axis._replace(columns=tuple(_OWN_KEYS)))

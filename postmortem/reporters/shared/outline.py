@@ -11,7 +11,7 @@ from postmortem.core.printable import number
 from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Event, Finding, Problem, Verdict
+    from postmortem.core.model import Event, Finding, Problem, ProblemKind, Verdict
     from postmortem.core.report import Around, Report, RunReport
 
 ENDED = {
@@ -165,7 +165,7 @@ def seen_in_log(run: RunReport, finding: Finding) -> Event | None:
 def why_not_judged(run: RunReport) -> str:
     """Why there is no verdict: the first problem, else what the run lacks."""
     if run.problems:
-        return clean(run.problems[0].what, 160)
+        return clean(min(run.problems, key=lambda p: list(PROBLEM_HEADINGS).index(p.kind)).what, 160)
     if not sum(s.points for s in run.sources):
         return "it contains no metrics and no crash"
     return "no metric is logged at more than one step: nothing to judge"
@@ -234,6 +234,24 @@ def at_line(file: str, line: int | None = None, offset: int | None = None, run: 
     if line is not None:
         return f"{clean(file)}:{line}"
     return f"{clean(file)} at byte {offset}" if offset is not None else clean(file)
+
+
+PROBLEM_HEADINGS: dict[ProblemKind, str] = {
+    "damage": "damage",
+    "skipped": "not read",
+    "limit": "limits",
+    "settings": "settings",
+}
+"""The heading under which problems of a kind are listed, in this order."""
+
+
+def problem_lists(run: RunReport) -> list[tuple[str, list[str]]]:
+    """The problems of a run in words under their headings; headings without any are left out."""
+    lists = [
+        (heading, [problem_line(p, run) for p in run.problems if p.kind == kind])
+        for kind, heading in PROBLEM_HEADINGS.items()
+    ]
+    return [(heading, lines) for heading, lines in lists if lines]
 
 
 def problem_line(problem: Problem, run: RunReport | None = None) -> str:

@@ -138,7 +138,7 @@ def test_without_any_step(tmp_path: Path) -> None:
     reading = read(tmp_path, "loss: 0.5 acc: 0.1\nloss: 0.4 acc: 0.2\nloss: 0.3 acc: 0.3\n")
     assert reading.step_axis == "row"
     assert points_of(reading) == [(0, 0.5), (1, 0.4), (2, 0.3)]
-    assert any("order of the lines" in note for note in reading.notes)
+    assert any("rows are counted" in note for note in reading.notes)
 
 
 def test_epochs_only(tmp_path: Path) -> None:

@@ -186,12 +186,23 @@ def test_console_in_pieces(tmp_path: Path) -> None:
 
 
 def test_a_declared_step(tmp_path: Path) -> None:
-    """The step that define_metric("*") names is the axis, whatever its name; one for some tags only is not."""
+    """The step that define_metric("*") names is the axis, whatever its name; the epoch of some tags is not."""
     rows = [history(i, **{"env frames": 64 * i, "epoch": i // 2, "loss": 1.0}) for i in range(4)]
     every = RECORD(metric={"glob_name": b"*", "step_metric": b"env frames"}).SerializeToString()
     some = RECORD(metric={"glob_name": b"val/*", "step_metric": b"epoch"}).SerializeToString()
     assert [s for s, _ in column(read(tmp_path / "r.wandb", [every, some, *rows]), "loss")] == [0, 64, 128, 192]
     assert [s for s, _ in column(read(tmp_path / "r.wandb", [some, *rows]), "loss")] == [0, 1, 2, 3]
+
+
+def test_a_step_declared_for_some_tags(tmp_path: Path) -> None:
+    """A step declared for the tags of at least half of the rows is the axis; one of a few evaluation rows is not."""
+    train = RECORD(metric={"glob_name": b"train/*", "step_metric": b"env frames"}).SerializeToString()
+    rows = [history(2 * i, **{"env frames": 64 * i, "train/loss": 1.0}) for i in range(8)]
+    rows += [history(2 * i + 1, **{"eval/score": 0.5}) for i in range(8)]
+    assert [s for s, _ in column(read(tmp_path / "r.wandb", [train, *rows]), "train/loss")] == list(range(0, 512, 64))
+    few = RECORD(metric={"glob_name": b"eval/*", "step_metric": b"passes"}).SerializeToString()
+    rows = [history(i, **{"train/loss": 1.0}) for i in range(8)] + [history(8, passes=0, **{"eval/score": 0.5})]
+    assert [s for s, _ in column(read(tmp_path / "s.wandb", [few, *rows]), "train/loss")] == list(range(8))
 
 
 def test_a_column_that_does_not_count_is_no_step(tmp_path: Path) -> None:

@@ -25,15 +25,29 @@ def draw():
     return DATA[torch.randint(len(DATA), (8,))]
 
 
+class Ahead:
+    """A loader that draws its first batch when it begins and the next one with each batch that it gives out."""
+
+    def __iter__(self):
+        kept = draw()
+        while True:
+            kept, batch = draw(), kept
+            yield batch
+
+
 def build():
     torch.manual_seed(0)
     model = Model()
     return model, torch.optim.Adam(model.parameters(), lr=1e-3)
 
 
-def train(out, evaluations=5, until=40):
+def train(out, evaluations=5, dropout=0.2, looks_ahead=False, until=40):
     model, optimizer = build()
-    log = Log(out, ["loss"])
+    model.net[2].p = dropout
+    log = Log(out, ["loss"], dropout=dropout)
+    if looks_ahead:
+        train_with_loader(out, model, optimizer, log, until)
+        return
     batch = draw()
     for step in range(until):
         if step % 5 == 0:
@@ -49,6 +63,25 @@ def train(out, evaluations=5, until=40):
         loss.backward()
         optimizer.step()
         log(step, loss.item())
+
+
+def train_with_loader(out, model, optimizer, log, until):
+    batches = iter(Ahead())
+    for step, batch in zip(range(until), batches, strict=False):
+        loss = model(batch).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        log(step, loss.item())
+        if step % 5 == 0:
+            save(out, step, model, optimizer, rng=torch.get_rng_state())
+
+
+def ahead(ctx):
+    step = recipe(ctx)
+    step.model.net[2].p = ctx.config["dropout"]
+    step.batches = Ahead()
+    return step
 
 
 def recipe(ctx):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from postmortem.readers.text.lines.prefixes import YEARS
 from postmortem.readers.text.records.tokens import number
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class DigitColumns:
         n = {k: self.digits(*self.runs[parts[k]]).astype(np.int64) for k in ("Y", "M", "D", "MD") if k in parts}
         month, day = np.divmod(n["MD"], 100) if "MD" in n else (n["M"], n["D"])
         years = n.get("Y", np.full(len(day), year))
-        ok = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31) & (years >= 1970)
+        ok = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31) & (years >= YEARS.start) & (years < YEARS.stop)
         months = np.where(ok, (years - 1970) * 12 + month - 1, 0).astype("datetime64[M]")
         days = months.astype("datetime64[D]").astype(np.int64) + day - 1
         return np.where(ok, days * 86_400.0, np.nan)

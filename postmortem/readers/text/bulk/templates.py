@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from postmortem.readers.text.bulk.digit_columns import DigitColumns, NumberSpan
+from postmortem.readers.text.lines.prefixes import is_a_date
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.tokens import number
 from postmortem.readers.text.steps.row_store import FIELDS, ROW, held, same
@@ -224,7 +225,7 @@ def seconds(parts: dict[str, int], runs: Sequence[tuple[int, int]], row: bytes, 
     n = {k: int(row[slice(*runs[i])]) for k, i in parts.items()}
     if "MD" in n:
         n["M"], n["D"] = divmod(n["MD"], 100)
-    if not (1 <= n["M"] <= 12 and 1 <= n["D"] <= 31 and n["h"] < 24 and n["m"] < 60 and n.get("Y", year) >= 1970):
+    if not is_a_date(n.get("Y", year), n["M"], n["D"], n["h"], n["m"]):
         return float("nan")
     whole = timegm((n.get("Y", year), n["M"], n["D"], n["h"], n["m"], 0)) + n["s"]
     if "f" not in parts:

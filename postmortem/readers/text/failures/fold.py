@@ -28,6 +28,7 @@ _REPORTED_WITHIN = 40
 """Lines after a failure within which its program reports that it continues."""
 _MOST, _MOST_ALIKE = 20_000, 1_000
 """Occurrences that are kept, and those with the same key."""
+_MOST_PARAMETERS = 100
 _FLUSHED = 8192
 """Bytes that a process may still write from its buffer after it failed: fewer do not show that it continued."""
 
@@ -181,6 +182,8 @@ class Failure:
             fields |= {"count": self.count, "last_line": self.last.line}
             if latest := self._latest(fields):
                 fields["last"] = latest
+            if len(names := self._parameters()) > 1:
+                fields["parameters"] = names
         if len(self.ranks) > 1 or (self.ranks and self.count > 1):
             fields["ranks"] = self.ranks
         if self.first.first_line != self.first.line:
@@ -201,6 +204,11 @@ class Failure:
             wall_time=self.first.wall_time if self.first.wall_time is not None else float("nan"),
             fields=fields,
         )
+
+    def _parameters(self) -> list[str]:
+        """The parameters that the occurrences name, in the order of the log."""
+        named = (str(seen.fields["parameter"]) for seen in self.members if "parameter" in seen.fields)
+        return list(dict.fromkeys(named))[:_MOST_PARAMETERS]
 
     def _latest(self, fields: dict[str, Any]) -> dict[str, Any]:
         """The plain fields of the last occurrence that differ from `fields`."""

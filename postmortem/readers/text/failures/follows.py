@@ -20,6 +20,11 @@ class _Follow:
     left: int
     lines: list[str]
 
+    def lacks(self, text: str) -> bool:
+        """Whether a line has details of the signature that the lines before it do not have."""
+        told = self.seen.signature.detail(text).keys()
+        return bool(told) and not told <= self.seen.signature.detail("\n".join(self.lines)).keys()
+
 
 class Follows:
     """The matched lines that read on, and the lines that each of them has read."""
@@ -34,15 +39,19 @@ class Follows:
         self.open.append(_Follow(seen, key, seen.signature.follow, [text]))
 
     def read(self, key: int | None, text: str) -> bool:
-        """Hands a line to the matched lines of its rank; returns whether it belongs to one of them, being indented."""
-        belongs = False
-        for follow in self.open:
-            if follow.key == key and follow.left > 0:
-                follow.left -= 1
-                follow.lines.append(text[:2000])
-                belongs = belongs or (text[:1].isspace() and not text.isspace())
+        """Hands a line to the matched lines of its rank; returns whether it belongs to one of them, being indented.
+
+        Where only the first line of a message bears a rank, the others go to the message that lacks what they tell.
+        """
+        self._close([f for f in self.open if f.key == key and f.seen.signature.match(text) is not None])
+        own = [f for f in self.open if f.key == key and f.left > 0]
+        if key is None and not any(f.lacks(text) for f in own):
+            own += [f for f in self.open if f.key is not None and f.lacks(text)][:1]
+        for follow in own:
+            follow.left -= 1
+            follow.lines.append(text[:2000])
         self._close([f for f in self.open if f.left <= 0])
-        return belongs
+        return bool(own) and text[:1].isspace() and not text.isspace()
 
     def close(self) -> None:
         """Completes what is still open at the end of the log."""

@@ -266,11 +266,20 @@ def _wall_time(found: dict[str, str], year: int | None) -> float | None:
     return seconds + int(found["clock"][6:8]) + (float("0." + found["fraction"][1:]) if "fraction" in found else 0.0)
 
 
+YEARS = range(1970, 2200)
+"""Years that a log can have been written in: one damaged digit makes another, and no calendar goes beyond 9999."""
+
+
+def is_a_date(year: int, month: int, day: int, hours: int, minutes: int) -> bool:
+    """Whether a log can have been written then; a day that its month does not have counts into the next."""
+    return year in YEARS and 1 <= month <= 12 and 1 <= day <= 31 and hours < 24 and minutes < 60
+
+
 @lru_cache(maxsize=4096)
 def _epoch(year: str, month: str, day: str, minute: str, zone: str) -> int | None:
     """Seconds since the epoch at the start of that minute; None for a date that the calendar does not have."""
     y, m, d, hours, minutes = int(year), int(month), int(day), int(minute[:2]), int(minute[3:5])
-    if not (1 <= m <= 12 and 1 <= d <= 31 and hours < 24 and minutes < 60 and y >= 1970):
+    if not is_a_date(y, m, d, hours, minutes):
         return None
     shift = 0
     if zone and zone != "Z":

@@ -48,6 +48,7 @@ _WORDS = re.compile(r"""\b[A-Za-z_][\w.]{0,60}=(?:"[^"]{0,300}"|'[^']{0,300}'|[A
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
+_SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward")
 _INERT = re.compile(
     r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
     r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning)"
@@ -83,6 +84,8 @@ class RowMiner:
 
     covered = leftover = 0
     split = ""
+    plural = False
+    """The epoch is named in the plural: it may be how many there will be."""
     of_ranks = False
     """The position is in parentheses, as ``(0/4)``: a rank and the number of ranks if a step follows."""
 
@@ -237,6 +240,7 @@ class RowMiner:
             self.covered += len(named.name)
             self.leftover += named.leftover
             place(record, where, raw, span, named.name)
+            self.plural |= named.name.lower().endswith("epochs") and record.at.get("epoch") == span
             self.end = stop
         elif not ("..." in gap and raw.isdigit()):  # a listing of settings
             self.end = stop
@@ -278,6 +282,9 @@ class RowMiner:
         """The record, if the row is one of metrics."""
         record, text = self.record, self.text
         self.leftover += sum(map(str.isalpha, text[self.end : self.end + 400]))
+        if self.plural and not any(role_of(v.tag) in _SCORES for v in record.values):
+            record.epoch, record.epochs = None, record.epoch  # "epochs: 100", in a listing of settings
+            record.at["epochs"] = record.at.pop("epoch")
         placed = record.step is not None or record.n is not None or record.epoch is not None
         if self.weak and demand:
             self._drop_weak(placed)

@@ -33,6 +33,17 @@ def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
     return epoch
 
 
+def family(rows: StoredRows) -> NDArray[np.int64]:
+    """A number for the way in which each row prints its counter: rows of one family count the same thing."""
+    found: NDArray[np.int64] = (
+        rows["dialect"].astype(np.int64) * 64
+        + rows["level"].astype(np.int64) * 4
+        + (rows["total"] > 0) * 2
+        + ((rows["flags"] & BAR) > 0)
+    )
+    return found
+
+
 def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Steps that rows name, with positions within an epoch made global: (step, whether the row names one)."""
     step = rows["step"]
@@ -44,14 +55,9 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
     if not within.any():
         return step, exact
     step = step.copy()
-    family = (
-        rows["dialect"].astype(np.int64) * 64
-        + rows["level"].astype(np.int64) * 4
-        + (rows["total"] > 0) * 2
-        + ((flags & BAR) > 0)
-    )
-    for kind in np.unique(family[within]):
-        mine = np.flatnonzero(within & (family == kind))
+    kinds = family(rows)
+    for kind in np.unique(kinds[within]):
+        mine = np.flatnonzero(within & (kinds == kind))
         e, n, total = epoch[mine], step[mine].astype(np.float64), rows["total"][mine].astype(np.float64)
         base = _base(rows[mine], e)
         if not _starts_again(rows[mine], e, n):

@@ -15,6 +15,14 @@ import numpy as np
 from postmortem.core.points import Points
 from postmortem.core.roles import role_of
 from postmortem.readers.text.steps.announced_length import planned
+from postmortem.readers.text.steps.counters import (
+    agreeing,
+    counted_on,
+    is_finer,
+    is_plausible,
+    main_quantity,
+    starts_again,
+)
 from postmortem.readers.text.steps.draft import Draft
 from postmortem.readers.text.steps.epochs import from_bars, global_steps
 from postmortem.readers.text.steps.repeats import again
@@ -84,19 +92,33 @@ def _axis(draft: Draft) -> Axis:
     rows = draft.rows
     step, exact = global_steps(rows, draft.notes)
     step, exact = from_bars(rows, step, exact, draft.notes)
+    main = main_quantity(draft)
+    loop = None if main is None else starts_again(rows, step, exact, main)
+    if loop is not None and loop.length is not None:
+        step = counted_on(step, loop, draft.notes)
+    if main is not None:
+        exact = agreeing(draft, step, exact, main)
     filled = rows["count"] > 0
-    if (exact & filled).any() or exact.sum() > 1:
-        return _by_step(draft, step, exact)
     whole = _whole(draft.epoch)
-    if (whole & filled).any() and not (~whole & ~np.isnan(draft.epoch)).any():
+    has_epochs = bool((whole & filled).any() and not (~whole & ~np.isnan(draft.epoch)).any())
+    if (exact & filled).any() or exact.sum() > 1:
+        at_row = _carried(rows, step, exact)
+        finer = main is not None and has_epochs and is_finer(draft.epoch, at_row, exact, main)
+        if loop is not None and loop.length is None:
+            draft.notes.append(f"the step counter starts again {loop.passes - 1} times: it does not count the training")
+        elif finer or (main is not None and not is_plausible(at_row, exact, main)):
+            draft.notes.append("numbers that look like steps are not those of the training: they are not used")
+        else:
+            return _by_step(draft, at_row, exact)
+    if has_epochs:
         return _by_epoch(draft, whole)
     counter = _counter(draft)
     return _by_order(draft) if counter is None else _by_counter(draft, counter)
 
 
-def _by_step(draft: Draft, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> Axis:
+def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) -> Axis:
     """Steps that rows name; other rows have the last one named before."""
-    step = at_row = _carried(draft.rows, step, exact)
+    step = at_row
     whole = _whole(draft.epoch)
     early = np.flatnonzero((step == NO_STEP) & whole)  # an evaluation before the first step
     if len(early):
@@ -130,7 +152,7 @@ def _by_order(draft: Draft) -> Axis:
     draft.keep &= _repeated(draft)
     step = _cycles(draft)
     if draft.keep.any():
-        draft.notes.append("no step is printed: steps are the order of the lines")
+        draft.notes.append("no step is printed: rows are counted, in the order of lines, and a row number is no step")
     return Axis("row", step, np.full(len(draft.rows), NO_STEP))
 
 

@@ -1,9 +1,13 @@
 """Every form of prefix, alone and stacked, and what must not be taken for one."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from postmortem.readers.text import read_text
 from postmortem.readers.text.lines.prefixes import NOTHING, labelled, peel
 
 FORMS = [
@@ -159,3 +163,14 @@ def test_an_impossible_date_has_no_time() -> None:
 def test_any_text_gives_a_suffix_of_itself(line: str, labels: bool) -> None:
     """Whatever the line, what is left is its end."""
     assert line.endswith(peel(line, labels=labels)[0])
+
+
+@pytest.mark.parametrize("date", ["20243-01-01 00:00:30", "0024-01-01 00:00:30", "9024-01-01 00:00:30"])
+def test_an_impossible_date_costs_only_itself(date: str, tmp_path: Path) -> None:
+    """One damaged time stamp, between rows that are read in bulk, leaves its row without a time and all steps."""
+    rows = [f"[2024-01-01 00:{i // 60:02d}:{i % 60:02d}] step {i} loss: {2 - i / 400:.4f}\n" for i in range(300)]
+    rows[30] = rows[30].replace("2024-01-01 00:00:30", date)
+    (tmp_path / "train.out").write_text("".join(rows))
+    reading = read_text(tmp_path / "train.out")
+    assert (reading.points.step.tolist(), reading.problems) == (list(range(300)), [])
+    assert np.flatnonzero(~np.isfinite(reading.points.wall_time)).tolist() == [30]

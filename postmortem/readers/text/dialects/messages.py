@@ -1,0 +1,33 @@
+"""Sentences in which a program reports something about itself: they are events, not metrics."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from postmortem.readers.text.dialects import Dialect, dialect
+from postmortem.readers.text.records.record import Record, Row
+from postmortem.signatures import CATALOGUE
+
+_SENTENCES = tuple(
+    CATALOGUE[kind] for kind in ("update-skipped", "large-gradient", "no-gradient", "gpu-mem-estimate", "nan-report")
+)
+_MEASURED = re.compile(r"\b[A-Za-z_]\w{0,60} ?[:=] ?[-+]?(?:\d|nan\b|inf\b)", re.IGNORECASE)
+
+
+@dialect
+class Messages(Dialect):
+    """``non-finite loss nan, skipping batch 222``: the numbers of such a sentence are no points of a metric.
+
+    A report of NaN that also prints values by name, ``NaN loss at step 12: loss=nan lr=0.001``, is read like any row.
+    """
+
+    name = "messages"
+    priority = 12
+    needles: ClassVar[tuple[str, ...]] = tuple(anchor for signature in _SENTENCES for anchor in signature.anchors)
+
+    def parse(self, row: Row) -> Record | None:
+        signature = next((s for s in _SENTENCES if s.match(row.text) is not None), None)
+        if signature is None or (signature.id == "nan-report" and _MEASURED.search(row.text) is not None):
+            return None
+        return Record()

@@ -1,0 +1,180 @@
+"""Which of the counters that rows print counts the steps: one axis, where a log counts several things.
+
+Rows count where the training is, but also samples of a listing, batches of an evaluation, or steps of a loop that
+starts again for each sample. The counter beside the main quantity is the axis; others count where they agree with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from postmortem.core.roles import role_of
+from postmortem.readers.text.records.record import Trust
+from postmortem.readers.text.steps.epochs import family
+from postmortem.readers.text.steps.row_store import EVALUATION
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.readers.text.steps.draft import Draft
+    from postmortem.readers.text.steps.row_store import StoredRows
+
+_ROLES = ("loss", "val_loss", "reward", "perplexity", "accuracy", "val_accuracy")
+"""Roles of the main quantity, the best first."""
+_FEW = 10
+"""Fewer points of the main quantity show nothing about an axis."""
+_PASSES, _SURE_PASSES = 4, 8
+"""So many equal passes of a counter are a loop: of known length, of unknown length. Fewer may be attempts that end at
+the same step."""
+_STUCK = 3
+"""Steps at which 20 points and more cannot all be."""
+_OUTSIDE = 0.2
+"""A counter with a larger share of its numbers out of place counts something else."""
+
+
+class Main(NamedTuple):
+    """The quantity that shows whether an axis is plausible: `rows` are those that print it."""
+
+    tag: int
+    rows: NDArray[np.intp]
+
+
+class Loop(NamedTuple):
+    """A counter that starts again in each of `passes`, in `rows`; `length` is its printed total, if it reaches that."""
+
+    rows: NDArray[np.intp]
+    passes: int
+    length: int | None
+
+
+def main_quantity(draft: Draft) -> Main | None:
+    """The loss with the most points; without a loss the best other score; without a score the most frequent tag."""
+    count = np.bincount(draft.codes[draft.keep], minlength=len(draft.tags))
+    if not count.any():
+        return None
+    roles = [role_of(tag) for tag in draft.tags]
+    for role in _ROLES:
+        of_role = np.where(np.array([r == role for r in roles], bool), count, 0)
+        if of_role.max(initial=0) >= _FEW:
+            count = of_role
+            break
+    tag = int(count.argmax())
+    return Main(tag, draft.cells.owner_of(np.flatnonzero(draft.keep & (draft.codes == tag))))
+
+
+def starts_again(rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> Loop | None:
+    """The loop that the counter beside the main quantity counts, if it has several passes that are not numbered.
+
+    Its passes begin and end with the same number: of epochs that are not printed, of samples, or of evaluations.
+    """
+    mine = main.rows[exact[main.rows] & np.isnan(rows["epoch"][main.rows]) & (rows["level"][main.rows] < Trust.GLOBAL)]
+    if len(mine) < _FEW or len(mine) < 0.9 * len(main.rows) or len(np.unique(rows["rank"][mine])) > 1:
+        return None
+    n, total = step[mine], rows["total"][mine]
+    fell = np.flatnonzero(n[1:] < n[:-1])
+    finished = len(fell) > 0 and bool((total > 0).all()) and bool((n[fell] >= 0.9 * total[fell]).mean() > 0.9)
+    if len(fell) + 1 < (_PASSES if finished else _SURE_PASSES) or n[0] > max(1, np.median(np.abs(np.diff(n)))):
+        return None  # what was resumed from a checkpoint does not begin at the first step
+    if (n[fell] != n[fell[0]]).mean() > 0.1 or (n[fell + 1] != n[0]).mean() > 0.1:
+        return None
+    return Loop(mine, len(fell) + 1, int(total.max()) if finished else None)
+
+
+def counted_on(step: NDArray[np.int64], loop: Loop, notes: list[str]) -> NDArray[np.int64]:
+    """The steps with those of a loop of known length counted on from pass to pass."""
+    notes.append(
+        f"the step counter starts again {loop.passes - 1} times, and no epoch is printed: "
+        f"steps are counted on, {loop.length} in each pass"
+    )
+    n, step = step[loop.rows], step.copy()
+    step[loop.rows] = n + (loop.length or 0) * np.concatenate(([0], np.cumsum(n[1:] < n[:-1])))
+    return step
+
+
+def agreeing(draft: Draft, step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> NDArray[np.bool_]:
+    """`exact` without the rows whose counter contradicts that of the main quantity.
+
+    A counter of more trust is left alone: the steps of the main quantity may be computed from an assumed length.
+    """
+    rows = draft.rows
+    named = main.rows[exact[main.rows]]
+    if len(named) < _FEW or len(named) < 0.5 * len(main.rows):
+        return exact
+    kind = _kinds(draft)
+    kinds, count = np.unique(kind[named], return_counts=True)
+    own = exact & (kind == kinds[count.argmax()])
+    if not _advances(step[own]):
+        return exact
+    level = int(rows["level"][named[kind[named] == kinds[count.argmax()]][0]])
+    others = np.flatnonzero(exact & ~own & (rows["level"] <= level) & (rows["flags"] & EVALUATION == 0))
+    exact = exact.copy()
+    for other in np.unique(kind[others]):
+        mine = others[kind[others] == other]
+        if len(mine) > 1 and _outside(rows["rank"], step, np.flatnonzero(own), mine).mean() > _OUTSIDE:
+            exact[mine] = False
+    return exact
+
+
+def _kinds(draft: Draft) -> NDArray[np.int64]:
+    """`family`, with the total of the counter and the first tag that the row prints."""
+    rows, cells = draft.rows, draft.cells
+    first = np.full(len(rows), len(draft.tags), np.int64)
+    filled = np.flatnonzero(rows["count"] > 0)
+    first[filled] = draft.codes[cells.end[filled] - rows["count"][filled]]
+    _, kind = np.unique(np.stack([family(rows), rows["total"].astype(np.int64), first]), axis=1, return_inverse=True)
+    return kind.reshape(-1)
+
+
+def _advances(step: NDArray[np.int64]) -> bool:
+    """Whether a counter rises, but for a few restarts."""
+    moves = np.diff(step)
+    return bool((moves < 0).sum() <= 0.02 * len(moves) + 1)
+
+
+def _outside(
+    rank: NDArray[np.int16], step: NDArray[np.int64], own: NDArray[np.intp], rows: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Which of `rows` have a step that is not between those of the rows `own` around them (of their rank, if any)."""
+    outside = np.zeros(len(rows), bool)
+    for r in np.unique(rank[rows]):
+        mine = rank[rows] == r
+        named = own[rank[own] == r] if (rank[own] == r).any() else own
+        at = np.searchsorted(named, rows[mine])
+        before = np.where(at > 0, step[named[np.maximum(at - 1, 0)]], np.iinfo(np.int64).min)
+        after = np.where(at < len(named), step[named[np.minimum(at, len(named) - 1)]], np.iinfo(np.int64).max)
+        n = step[rows[mine]]
+        restart = after < before
+        outside[mine] = np.where(restart, (n < before) & (n > after), (n < before) | (n > after))
+    return outside
+
+
+def places(step: NDArray[Any], main: Main) -> int:
+    """At how many different steps the main quantity is."""
+    return len(np.unique(step[main.rows]))
+
+
+def is_plausible(step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> bool:
+    """Whether the steps can be those of the main quantity: it is at more than a few, and they follow the lines.
+
+    A row that does not name its step has the last one named: if that was the last of a listing, all rows have it.
+    """
+    if len(main.rows) < 2 * _FEW:
+        return True
+    at = step[main.rows]
+    if exact[main.rows].mean() < 0.5:
+        return places(step, main) > _STUCK
+    moves = np.diff(at)
+    moves = moves[moves != 0]
+    if not len(moves) or (moves < 0).mean() <= 0.3:
+        return True
+    ranks = np.argsort(np.argsort(at, kind="stable"), kind="stable")
+    return bool(np.corrcoef(ranks, np.arange(len(at)))[0, 1] > 0.5)
+
+
+def is_finer(epoch: NDArray[np.float64], step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> bool:
+    """Whether epochs tell the points of the main quantity apart that the steps, which its rows do not name, do not."""
+    if len(main.rows) < _FEW or exact[main.rows].mean() >= 0.5 or np.isnan(epoch[main.rows]).any():
+        return False
+    return places(epoch, main) >= max(5, 10 * places(step, main))

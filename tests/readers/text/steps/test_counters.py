@@ -1,0 +1,112 @@
+"""Which counter is the step axis, where rows count several things or nothing that can be a step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import postmortem
+from postmortem.core.run import Run
+
+
+def load(folder: Path, lines: list[str]) -> Run:
+    (folder / "train.log").write_text("\n".join(lines) + "\n")
+    return postmortem.load(folder / "train.log")
+
+
+def steps(run: Run, tag: str) -> list[int]:
+    frame = run.frame
+    return [int(step) for step in frame.step[frame.tag == tag]]
+
+
+def notes(run: Run) -> str:
+    return " ".join(run.notes)
+
+
+def loss(i: int) -> str:
+    return f"{2 * 0.97**i + 0.1 * np.sin(i):.4f}"
+
+
+SAMPLES = [f"  [{i}] TurbID={i + 1}, start_idx={100 * i + 7}" for i in range(5)]
+
+
+def test_a_listing_of_samples_counts_no_steps(tmp_path: Path) -> None:
+    """Numbers of samples in front of the training are not the step of all losses: the epochs are."""
+    rows = [f"Epoch {i}/50 train_loss={loss(i)} lr=0.001" for i in range(1, 41)]
+    run = load(tmp_path, ["Samples:", *SAMPLES, *rows])
+    assert steps(run, "train_loss") == list(range(1, 41))
+    assert run.readings[0].step_axis == "epoch"
+    assert "not those of the training" in notes(run)
+
+
+def test_rows_without_a_step_after_a_listing_are_counted(tmp_path: Path) -> None:
+    """Without an epoch either, rows are counted, and the notes say so."""
+    run = load(tmp_path, [*SAMPLES, *(f"train_loss={loss(i)}" for i in range(40))])
+    assert run.readings[0].step_axis == "row"
+    assert len(set(steps(run, "train_loss"))) == 40
+    assert "rows are counted" in notes(run)
+
+
+def test_a_listing_between_the_rows_of_a_training_moves_nothing(tmp_path: Path) -> None:
+    """Samples shown after each evaluation do not take its numbers to their own, and are no restart."""
+    lines = []
+    for i in range(0, 200, 10):
+        lines.append(f"step {i} loss {loss(i // 10)}")
+        if i % 50 == 40:
+            lines += [f"[{k}] prob=0.{k}1" for k in range(3)] + [f"val loss: {loss(i // 10)}"]
+    run = load(tmp_path, lines)
+    assert steps(run, "val loss") == [40, 90, 140, 190]
+    assert not run.streams[0].restarts
+
+
+def test_numbers_of_samples_in_random_order_are_no_steps(tmp_path: Path) -> None:
+    """A number that goes up and down at random names what a row is about, not when it was."""
+    ids = np.random.default_rng(0).permutation(60)
+    run = load(tmp_path, [f"[{k}] loss={loss(i)}" for i, k in enumerate(ids)])
+    assert run.readings[0].step_axis == "row"
+
+
+def test_an_inner_loop_is_no_training(tmp_path: Path) -> None:
+    """A loop that starts again for each sample is no row of restarts: rows are counted."""
+    lines = [f"Step {n} - TTA Loss: {loss(n + k)}" for k in range(12) for n in range(0, 50, 10)]
+    run = load(tmp_path, lines)
+    assert run.readings[0].step_axis == "row"
+    assert not run.streams[0].restarts
+    assert "starts again 11 times" in notes(run)
+
+
+def test_a_loop_of_known_length_is_counted_on(tmp_path: Path) -> None:
+    """Where each pass ends at its printed total, steps continue from pass to pass, though no epoch is printed."""
+    lines = [f"Step [{n}/100], Loss: {loss(n // 25 + 4 * k)}" for k in range(5) for n in range(25, 101, 25)]
+    run = load(tmp_path, lines)
+    assert steps(run, "Loss") == list(range(25, 501, 25))
+    assert "counted on" in notes(run)
+
+
+def test_attempts_that_die_at_the_same_step_are_restarts(tmp_path: Path) -> None:
+    """Three attempts that end at the same step are not passes of a loop."""
+    run = load(tmp_path, [f"step {n} loss {loss(n)}" for _ in range(3) for n in range(40)])
+    assert len(run.streams[0].restarts) == 2
+
+
+def test_two_counters_are_two_axes(tmp_path: Path) -> None:
+    """A second counter that is one ahead of the first makes no steps go back."""
+    lines = []
+    for i in range(40):
+        lines.append(f"Step at {i}: loss = {loss(i)}")
+        lines.append(f"step={i + 1}, skipped=0, lr=[0.001], mom=[(0.9, 0.95)]")
+    run = load(tmp_path, lines)
+    assert not run.streams[0].restarts
+    assert steps(run, "loss" if "loss" in run.roles else "Step at loss") == list(range(40))
+
+
+def test_settings_are_no_points(tmp_path: Path) -> None:
+    """A number of epochs among printed settings is no epoch, so what stands beside it has no place in the training."""
+    settings = ["Namespace(batch_size=24, epochs=80, lr=0.001, momentum=0.9)", "epochs: 80", "weight_decay: 0.0005"]
+    rows = [f"Epoch: {e}, Step: {n}/50, loss: {loss(10 * e + n // 5)}" for e in range(3) for n in range(0, 50, 5)]
+    run = load(tmp_path, [*settings, *rows])
+    assert list(run.roles) == ["loss"]
+    assert steps(run, "loss")[0] == 0
+    rows = [f"epochs: {e}, loss: {loss(e)}" for e in range(20)]
+    assert steps(load(tmp_path, rows), "loss") == list(range(20))
