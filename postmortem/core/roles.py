@@ -83,7 +83,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
          rf"|(^|[ /])(use|has|is|with|enable|compute|normali[sz]e|skip|disable) (\w+ )?{_LOSS}"
          rf"|{_LOSS} every"),
         (None, "the norm after the clipping, which shows no explosion", rf"{_NORM} clipped$|\bclipped {_GRAD} norm"),
-        (None, "something else that is lost", rf"\bpacket {_LOSS}"),
+        (None, "something else that is lost, or a scale that failed", rf"\bpacket {_LOSS}|\battempted "),
         (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
         (None, "gradient accumulation, no accuracy",
          r"\bacc(um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
@@ -193,8 +193,8 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
         folder, slash, last = name.rpartition("/")
         folder += slash
         if roles[tag] is None:
-            if last in ("total", "sum") and _is_sum(tag, folder, known):
-                roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07"
+            if last in ("total", "sum") and (_is_sum(tag, folder, known) or (not has_loss and falls(values(tag)))):
+                roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07", or "iter 3 total 1.3" and no other loss
             elif last in ("objective", "obj fn", "objective value", "unnamed number") and falls(values(tag)):
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:

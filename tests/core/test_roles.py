@@ -161,7 +161,8 @@ FALLING, RISING = np.linspace(3, 1, 40), np.linspace(1, 3, 40)
     [
         ("box obj cls total labels", {"total": "loss", "labels": None}),
         ("total_loss box total", {"total": None}),  # there is a total already
-        ("total count", {"total": None}),
+        ("total", {"total": "loss"}),
+        ("loss total", {"total": None}),
         ("train/recon train/kl train/total", {"train/total": "loss"}),
         ("loss acc v_loss v_acc", {"v_loss": "val_loss", "v_acc": "val_accuracy"}),
         ("t_loss v_loss", {"t_loss": "loss", "v_loss": "val_loss"}),

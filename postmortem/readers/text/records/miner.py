@@ -313,7 +313,13 @@ class RowMiner:
         known = placed or any(role_of(v.tag) is not None for v in self.record.values)
         if placed:
             return 2 * self.covered < self.leftover
-        return self.covered * (1 if known else 0.3) < self.leftover
+        if not known:
+            return 0.3 * self.covered < self.leftover
+        first = self.record.values[0]
+        leads = role_of(first.tag) is not None and 0 <= first.start - self.start <= len(first.tag) + 3
+        if leads and self.text[first.end : first.end + 2].strip()[:1] in ("=", ",", ";", "|"):
+            return False  # "loss 6.821 = 6.5 + 0.321 avg prob of [ bishop] 0.05"
+        return 2 * self.covered < self.leftover
 
 
 def _epoch_anywhere(text: str, start: int) -> Record | None:

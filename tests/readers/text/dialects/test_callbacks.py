@@ -88,7 +88,9 @@ def test_a_loss_that_is_printed_without_a_name(tmp_path: Path, row: str) -> None
     assert list(run.roles.values()) == ["loss"]
     assert run.frame["step"].tolist() == list(range(60))
     (found,) = [f for judged in postmortem.scan(tmp_path).runs for f in judged.findings if f.name == "nan-onset"]
-    assert found.step == 40
+    assert found.tag == next(iter(run.roles))
+    if "{i}" in row:
+        assert found.step == 40
 
 
 def test_two_columns_of_anything_are_no_loss(tmp_path: Path) -> None:
@@ -182,3 +184,32 @@ def test_yolo_results(tmp_path: Path) -> None:
         "val_loss",
     )
     assert roles["gpu_mem"] == "memory"
+
+
+@pytest.mark.parametrize(
+    ("row", "tag"),
+    [
+        ("Testing performance in val model: mean_dice : {v}, best_dice : 0.5", "mean_dice"),
+        ("Retrieved metric value! <val/acc_best={v}>", "val/acc_best"),
+        ("loss {v} = 0.4 + 0.1 + 0.0 avg prob of [ a long target ] 0.004", "loss"),
+    ],
+)
+def test_a_few_words_around_a_known_metric(tmp_path: Path, row: str, tag: str) -> None:
+    """A sentence that tells a known metric as a pair, or begins with it, is a row of metrics."""
+    found = points(tmp_path, "".join(row.format(v=0.5 + i / 100) + "\n" for i in range(10)))
+    assert [round(value, 2) for _, value in found[tag]] == [round(0.5 + i / 100, 2) for i in range(10)]
+
+
+def test_the_scale_of_a_skipped_step_is_no_loss_scale(tmp_path: Path) -> None:
+    """DeepSpeed's message about an overflow is an event; the scale that was attempted is not the one in use."""
+    row = "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768.0\n"
+    assert list(points(tmp_path, "".join(f"step {i} loss {3 - i / 50}\n" + row for i in range(5)))) == ["loss"]
+
+
+def test_a_block_of_results_under_a_header_with_a_symbol(tmp_path: Path) -> None:
+    """The loss below ``📊 Evaluation Results:`` is that of the evaluation, not of the training."""
+    block = "📊 Evaluation Results:\n   Loss: {v}\n   Perplexity: 1.7\n"
+    rows = [f"Step {i}: Loss: {3 - i / 50}\n" + (block.format(v=2.5 + i) if i % 10 == 9 else "") for i in range(30)]
+    found = points(tmp_path, "".join(rows))
+    assert len(found["Loss"]) == 30
+    assert [value for _, value in found["Evaluation Loss"]] == [11.5, 21.5, 31.5]
