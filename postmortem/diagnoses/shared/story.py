@@ -118,9 +118,12 @@ def sentence(text: str) -> str:
 
 
 def replay_command(view: View, step: int | None, checkpoint: Checkpoint | None) -> str:
-    """The command that reruns `step`, from `checkpoint` if given. Without a step, the replay finds it."""
+    """The command that reruns `step`, from `checkpoint` if given. Without a step, the replay finds it.
+
+    A row number is no step: it is not named.
+    """
     command = f"postmortem replay {shlex.quote(str(view.run.path))}"
-    if step is not None:
+    if step is not None and view.run.step_axis != "row":
         command += f" --step {step}"
     if checkpoint is not None:
         command += f" --checkpoint {shlex.quote(checkpoint.path)}"

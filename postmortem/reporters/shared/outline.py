@@ -217,7 +217,8 @@ def worst_first(report: Report) -> list[RunReport]:
 
 def at_onset(around: Around) -> str:
     """The value at the onset; a dash if nothing was logged there or later."""
-    return number(None if around.at_step == around.before_step else around.at)
+    is_there = around.at_step is None or around.at_step != around.before_step
+    return number(around.at if is_there else None)
 
 
 def about(run: RunReport) -> str:
