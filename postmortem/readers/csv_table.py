@@ -36,10 +36,10 @@ class CsvTable:
     """Tables of metrics with a header line: Lightning's ``metrics.csv`` and any CSV or TSV with numbers.
 
     The step is the column that counts steps (global_step, step, iteration, …, in any case); else a counter within
-    epochs combined with the epoch; else the epoch; else the row number, with a note. An empty cell is absent, not NaN, and
-    counted; ``nan`` and ``inf`` in any spelling are numbers, as are ``tensor(0.5)`` and, between semicolons, 0,5. Text in a
-    column of numbers ("#REF!") is a Problem, other text is counted. Of a last row without a line end, the last number is
-    used only if it has as many decimals as those above it. A column of plausible times since the
+    epochs combined with the epoch; else the epoch; else the row number, with a note. An empty cell is absent, not
+    NaN, and counted; ``nan`` and ``inf`` in any spelling are numbers, as are ``tensor(0.5)`` and, between semicolons,
+    0,5. Text in a column of numbers ("#REF!") is a Problem, other text is counted. Of a last row without a line end,
+    the last number is used only if it has as many decimals as those above it. A column of plausible times since the
     epoch becomes the wall time. A repeated header line, as after a restart, starts a new part.
 
     Formats: RFC 4180; lightning/fabric/loggers/csv_logs.py.

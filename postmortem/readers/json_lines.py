@@ -40,7 +40,8 @@ class JsonLines:
     Each line is an object; nested objects are flattened with "/". The step is found as in a CSV table: a key that
     counts steps, or `iter` combined with `epoch` where it starts again in each epoch. mmdetection's rows with "mode":
     "val" belong to the end of their epoch, and their tags begin with "val/". A number may be written as text. Header
-    lines, nulls and values that are not numbers are counted; text in a column of numbers is a Problem, as is a line that is not a JSON object.
+    lines, nulls and values that are not numbers are counted; text in a column of numbers is a Problem, as is a line
+    that is not a JSON object.
 
     Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py.
     """
