@@ -112,6 +112,8 @@ class Run(Displayed):
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     ended: Ended = "unknown"
+    step_axis: str = "step"
+    """What `step` counts: "row" if no source logs a step, "epoch" if all count epochs, else "step"."""
     notes: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     checkpoints: list[Checkpoint] = field(default_factory=list)

@@ -33,7 +33,7 @@ class LrJump(BaseDetector):
     before. One such rise is a jump; two or more are a schedule with warm restarts (Loshchilov and Hutter, 2017). No
     statistics. A schedule gives each step one learning rate: if, after a restart, it differs by the factor `apart` from
     every value logged around the same steps before, the schedule has changed. A restart at the first step is a new
-    training and is not compared.
+    training and is not compared. If the overwritten steps were non-finite, a lower rate after them is a remedy: `info`.
 
     Typical causes: scheduler.state_dict() not saved or not loaded, a last_epoch of -1 after resuming, a learning rate
     set manually, a changed configuration.
@@ -63,6 +63,7 @@ class LrJump(BaseDetector):
         if not rates:
             raise NotChecked("no learning rate found")
         reported: set[int] = set()
+        failed = any(s.role in ("loss", "grad_norm") and not np.isfinite(s.value).all() for s in view.overwritten)
         for series, at, before in self._resumed(view):
             if int(series.step[at]) not in reported:
                 reported.add(int(series.step[at]))
@@ -71,6 +72,7 @@ class LrJump(BaseDetector):
                     series,
                     at,
                     f"{now}, and was {number(before)} at that step before it",
+                    severity="info" if failed and series.value[at] < before else None,
                     evidence={"before": before, "after": series.value[at]},
                 )
         for raw in rates:

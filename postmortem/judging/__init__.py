@@ -17,6 +17,7 @@ from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
 from postmortem.judging.around import around
 from postmortem.judging.causes import diagnose
+from postmortem.judging.rows import without_row_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -115,7 +116,7 @@ class Examination:
         story, linked, problems = diagnose(view, numbered)
         by_id = {f.id: f for f in linked}
         root = by_id.get(story.findings[0]) if story and story.findings else next(iter(linked), None)
-        return RunReport(
+        report = RunReport(
             name=run.name,
             path=str(run.path),
             verdict=verdict_of(view, linked),
@@ -134,6 +135,7 @@ class Examination:
             checkpoints=tuple(view.checkpoints),
             run=run,
         )
+        return without_row_numbers(report, view) if run.step_axis == "row" else report
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ def run_facts(run: Run) -> dict[str, Any]:
         "ended": run.ended,
         "sources": [_columns(s, "kind", "files", "points") for s in run.sources],
         "steps": {"first": view.first_step, "last": view.last_step},
+        "step_axis": run.step_axis,
         "tags": [_tag(s) for s in view.series],
         "restarts": [_columns(r, "tag", "before", "after") for r in view.restarts],
         "ranks": sorted({int(r) for s in run.streams for r in np.unique(s.points.rank) if r >= 0}),
@@ -63,7 +64,8 @@ def run_text(run: Run) -> str:
     facts = run_facts(run)
     lines = [f"{facts['run']}  ({facts['path']})", f"end of run: {facts['ended']}"]
     steps = facts["steps"]
-    lines.append(f"steps: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
+    unit = f"{facts['step_axis']}s"
+    lines.append(f"{unit}: {steps['first']} to {steps['last']}" if steps["last"] is not None else "steps: none")
     if facts["ranks"]:
         lines.append(f"ranks: {', '.join(map(str, facts['ranks']))}")
     lines += ["", "sources:"] + [
@@ -75,7 +77,7 @@ def run_text(run: Run) -> str:
         lines += ["", "tags:"]
         for t in shown:
             rank = "" if t["rank"] is None else f" rank {t['rank']}"
-            span = f"steps {t['first_step']} to {t['last_step']}"
+            span = f"{unit} {t['first_step']} to {t['last_step']}"
             lines.append(
                 f"  {t['tag']:<{width}}  {t['role'] or '-':<16} {t['points']:>8} points, {span}, "
                 f"last {number(t['last'], 6)} ({t['source']}{rank})"

@@ -82,6 +82,7 @@ def read_run(
         path=files.path,
         streams=streams,
         ended=_ended(readings, streams),
+        step_axis=_step_axis([reading for _, reading in readings]),
         event_list=_without_repeats(events),
         problems=problems,
         sources=_sources(readings),
@@ -177,6 +178,12 @@ def _place_events_of_outputs_without_numbers(outputs: list[Reading], others: lis
 
 def _has_steps(reading: Reading) -> bool:
     return len(reading.points) > 0 and reading.step_axis != "row"
+
+
+def _step_axis(readings: list[Reading]) -> str:
+    """What the steps of the run count; rows and epochs only where no source has steps."""
+    axes = {reading.step_axis for reading in readings if len(reading.points)}
+    return axes.pop() if len(axes) == 1 and axes <= set(_NO_STEPS) else "step"
 
 
 def _step_of(event: Event, wall: NDArray[np.float64], step: NDArray[np.int64], last: int) -> int | None:

@@ -107,7 +107,12 @@ def epoch_axis(columns: Mapping[str, NDArray[np.float64]]) -> Axis | None:
 
 def row_axis(rows: int) -> Axis:
     """Row numbers from 0, for tables in which no column counts."""
-    return Axis("row", np.arange(rows, dtype=np.int64), (), "no step column: steps are row numbers, starting at 0")
+    return Axis(
+        "row",
+        np.arange(rows, dtype=np.int64),
+        (),
+        "no step column: rows are counted, from 0, and a row number is no step",
+    )
 
 
 def _named(names: Iterable[str], known: tuple[str, ...]) -> list[str]:

@@ -11,8 +11,13 @@ from postmortem.core.printable import number
 from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Event, Finding, Problem, ProblemKind, Verdict
+    from collections.abc import Sequence
+
+    from postmortem.core.model import Event, Finding, Problem, ProblemKind, Strength, Verdict
     from postmortem.core.report import Around, Report, RunReport
+
+CLAIMS: dict[Strength, str] = {"certain": "Cause", "likely": "Likely cause", "possible": "Possible cause"}
+"""How a diagnosis is introduced, by its strength."""
 
 ENDED = {
     "completed": "completed",
@@ -203,6 +208,17 @@ def triage(report: Report) -> tuple[Group, ...]:
     return tuple(Group(verdict, name, tuple(runs)) for (verdict, name), runs in ordered)
 
 
+def in_common(runs: Sequence[RunReport]) -> tuple[str, list[str]]:
+    """What is common to all runs of a group: the summary if all have the same one (else empty), and the next actions
+    of the first run that all others have as well."""
+    stories = [run.diagnosis for run in runs if run.diagnosis]
+    if not stories or len(stories) < len(runs):
+        return "", []
+    same = len({story.summary for story in stories}) == 1
+    shared = set.intersection(*(set(story.next) for story in stories))
+    return stories[0].summary if same else "", [action for action in stories[0].next if action in shared]
+
+
 def totals(report: Report) -> str:
     """ "400 runs: 12 failed, 3 suspect, 2 not judged, 383 healthy"."""
     verdicts = [run.verdict for run in report.runs]
@@ -217,7 +233,8 @@ def worst_first(report: Report) -> list[RunReport]:
 
 def at_onset(around: Around) -> str:
     """The value at the onset; a dash if nothing was logged there or later."""
-    return number(None if around.at_step == around.before_step else around.at)
+    is_there = around.at_step is None or around.at_step != around.before_step
+    return number(around.at if is_there else None)
 
 
 def about(run: RunReport) -> str:
