@@ -144,6 +144,7 @@ def _read(part: Part) -> Reading:
     points = reading.points
     if part.prefix:
         points.tags = [f"{part.prefix}/{tag}" for tag in points.tags]
+        reading.blanks = {f"{part.prefix}/{tag}": count for tag, count in reading.blanks.items()}
     if part.rank >= 0:
         points.rank = np.where(points.rank < 0, part.rank, points.rank).astype(np.int16)
         reading.events = [replace(e, rank=part.rank) if e.rank is None else e for e in reading.events]
