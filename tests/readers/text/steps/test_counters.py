@@ -91,14 +91,16 @@ def test_attempts_that_die_at_the_same_step_are_restarts(tmp_path: Path) -> None
 
 
 def test_two_counters_are_two_axes(tmp_path: Path) -> None:
-    """A second counter that is one ahead of the first makes no steps go back."""
+    """A second counter that is one ahead of the first keeps its steps, places no others, and makes none go back."""
     lines = []
     for i in range(40):
-        lines.append(f"Step at {i}: loss = {loss(i)}")
         lines.append(f"step={i + 1}, skipped=0, lr=[0.001], mom=[(0.9, 0.95)]")
+        lines.append(f"Step at {i}: loss = {loss(i)}")
+        lines.append(f"gradient norm: {loss(i)}")
     run = load(tmp_path, lines)
     assert not run.streams[0].restarts
-    assert steps(run, "loss" if "loss" in run.roles else "Step at loss") == list(range(40))
+    assert steps(run, "loss") == steps(run, "gradient norm") == list(range(40))
+    assert steps(run, "lr") == list(range(1, 41))
 
 
 def test_settings_are_no_points(tmp_path: Path) -> None:
