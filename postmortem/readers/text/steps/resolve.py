@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 16
 _SCORES = ("loss", "val_loss", "accuracy", "perplexity", "reward")
+_MANY, _RARE = 50, 0.02
+"""So many values of a tag in rows with a step, and a smaller share of them in rows without, are two kinds of rows."""
 
 
 @dataclass(slots=True)
@@ -126,6 +128,7 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
         step[early] = draft.epoch[early].astype(np.int64)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), "numbers printed before the first step")
     draft.drop(_implausible(draft, exact, step, whole), "numbers outside the training loop")
+    draft.set_apart(_summaries(draft, exact), "summary")
     return Axis("step", step, at_row)
 
 
@@ -277,6 +280,20 @@ def _implausible(
         fine |= (here > 0) & stepped
     foreign: NDArray[np.intp] = loose[~fine[codes[loose]]]
     return foreign
+
+
+def _summaries(draft: Draft, exact: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The few values of losses and scores in rows without a step, where nearly all others are in rows with one.
+
+    They sum up an epoch or an evaluation, in a block of their own: no points of the training's series.
+    """
+    loose = np.repeat(~exact, draft.rows["count"]) & draft.keep
+    stepped = np.bincount(draft.codes[draft.keep & ~loose], minlength=len(draft.tags))
+    apart = np.bincount(draft.codes[loose], minlength=len(draft.tags))
+    few = (stepped >= _MANY) & (apart <= _RARE * stepped)
+    fine = few & np.array([role_of(tag) in _SCORES for tag in draft.tags], bool)
+    found: NDArray[np.bool_] = loose & fine[draft.codes]
+    return found
 
 
 def _repeated(draft: Draft) -> NDArray[np.bool_]:
