@@ -57,7 +57,7 @@ def main_quantity(draft: Draft) -> Main | None:
     roles = [role_of(tag) for tag in draft.tags]
     for role in _ROLES:
         of_role = np.where(np.array([r == role for r in roles], bool), count, 0)
-        if of_role.max(initial=0) >= _FEW:
+        if of_role.any():
             count = of_role
             break
     tag = int(count.argmax())
@@ -98,8 +98,8 @@ def agreeing(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """`exact` without rows whose counter contradicts that of the main quantity, and those that place rows without one.
 
-    A second counter that runs beside the first, one ahead of it, places only its own rows. A counter of more trust is
-    left alone: the steps of the main quantity may be computed from an assumed length.
+    A second counter that runs beside the first, one ahead of it, places only its own rows. Left alone are other
+    counters of the main quantity itself, and those of more trust: its steps may be computed from an assumed length.
     """
     rows = draft.rows
     named = main.rows[exact[main.rows]]
@@ -112,7 +112,7 @@ def agreeing(
         return exact, exact
     level = int(rows["level"][own[0]])
     others = np.flatnonzero(exact & (kind != kinds[count.argmax()]) & (rows["flags"] & EVALUATION == 0))
-    others = others[rows["level"][others] <= level]
+    others = np.setdiff1d(others[rows["level"][others] <= level], main.rows)
     exact, placing = exact.copy(), exact.copy()
     near = 1 + float(np.median(np.abs(np.diff(step[own]))))
     for other in np.unique(kind[others]):

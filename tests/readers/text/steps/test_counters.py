@@ -115,13 +115,16 @@ def test_settings_are_no_points(tmp_path: Path) -> None:
 
 
 def test_summaries_are_no_points_of_the_training(tmp_path: Path) -> None:
-    """Losses of a block of results, without a step, are a series of their own, not the last points of the training."""
+    """Losses without a step, of a part or of an evaluation, are series of their own, no points of the training."""
     lines = []
     for i in range(200):
         lines.append(f"Step {i} | Loss: {loss(i)} | LR: 0.001")
         if i % 100 == 99:
-            lines += ["Evaluation Results:", f"   Loss: {0.9 - i / 1000:.4f}"]
+            lines += ["Results of this part", f"Loss: {0.9 - i / 1000:.4f}"]
+            lines += ["📊 Evaluation Results:", f"   Loss: {0.8 - i / 1000:.4f}"]
     run = load(tmp_path, lines)
     assert steps(run, "Loss") == list(range(200))
     assert steps(run, "summary Loss") == [99, 199]
     assert run.roles["summary Loss"] == "loss"
+    assert steps(run, "Evaluation Loss") == [99, 199]
+    assert run.roles["Evaluation Loss"] == "val_loss"
