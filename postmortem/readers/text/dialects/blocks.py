@@ -166,7 +166,8 @@ class TestReport(Dialect):
     priority = 30
     _result = re.compile(r"\s{1,8}[A-Z][A-Za-z ]{1,24}: ")
     content: ClassVar[re.Pattern[str] | None] = re.compile(
-        r"\s{1,8}[A-Z][A-Za-z ]{1,24}: |(?:[^\w\s]{1,8} )?(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
+        r"\s{1,8}[A-Z][A-Za-z ]{1,24}: "
+        r"|(?:[^\w\s]{1,8} )?(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
     )
     _header = re.compile(
         r"(?:[^\w\s]{1,8} )?(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$",
