@@ -22,6 +22,15 @@ those of the same name."""
 
 def surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
     """One series per tag and rank of a stream, by step, without the points that a later restart logged again."""
+    return _series(stream, roles, again=False)
+
+
+def overwritten(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
+    """The same of only those points that a later restart logged again."""
+    return _series(stream, roles, again=True)
+
+
+def _series(stream: Stream, roles: dict[str, str | None], *, again: bool) -> list[Series]:
     points = stream.points
     if not len(points):
         return []
@@ -29,9 +38,12 @@ def surviving(stream: Stream, roles: dict[str, str | None]) -> list[Series]:
     found = []
     for rows in np.split(order, bounds):
         step, segment = points.take("step", rows), stream.segment[rows]
-        if segment[-1] > segment[0]:
-            rows = rows[_survives(step, segment)]
+        restarted = segment[-1] > segment[0]
+        if restarted:
+            rows = rows[_survives(step, segment) != again]
             step = points.take("step", rows)
+        if (again and not restarted) or not len(rows):
+            continue
         if (step[1:] < step[:-1]).any():
             rows = rows[np.argsort(step, kind="stable")]
             step = points.take("step", rows)

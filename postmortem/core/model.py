@@ -29,6 +29,8 @@ Ended = Literal[
     "running",
     "unknown",
 ]
+Strength = Literal["certain", "likely", "possible"]
+"""How sure a diagnosis is: the log proves it; it is the best explanation; it is one of several."""
 ProblemKind = Literal["damage", "limit", "settings", "skipped"]
 """`damage`: bytes or values of the run are lost; `limit`: more than a reader takes; `settings`: a configuration that is
 not understood; `skipped`: a file that was not opened although it may hold numbers."""
@@ -101,10 +103,12 @@ class Finding:
 class Diagnosis:
     """The diagnosis of a run: one root cause, the evidence for and against it, and what to do next.
 
-    `findings` are the ids of its findings, root first. `disprove` lists observations that would refute it.
+    `strength` says how surely the log allows to name this cause: "certain" only where the log proves it. `findings` are
+    the ids of its findings, root first. `disprove` lists observations that would refute it.
     """
 
     name: str
+    strength: Strength = "possible"
     summary: str
     findings: tuple[str, ...] = ()
     evidence_for: tuple[str, ...] = ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from postmortem.core.merge import merged, surviving
+from postmortem.core.merge import merged, overwritten, surviving
 from postmortem.core.roles import is_total
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ class View:
         """One series per metric and rank, without overwritten points and without the copies of a second source."""
         found = [s for stream in self.run.streams for s in surviving(stream, self.run.roles)]
         return merged(found)
+
+    @cached_property
+    def overwritten(self) -> list[Series]:
+        """The points that a restart logged again: what earlier attempts logged, one series per metric and rank."""
+        return [s for stream in self.run.streams if stream.restarts for s in overwritten(stream, self.run.roles)]
 
     def of(self, *roles: str) -> list[Series]:
         """All series of these roles, by role in the order asked for, see `_by_weight` for the order within a role."""

@@ -31,8 +31,9 @@ class InfOnset(BaseDetector):
     What to try: `postmortem replay` at this step; use fp32 or bf16 for the layer that overflows; use log_softmax or
     logsumexp instead of log(softmax); lower the learning rate if the loss rose before.
 
-    Known false positives: gradient norms of steps that a working loss scaler skipped. They are not reported if the loss
-    scale is logged and keeps its level; if it is not logged, they may be.
+    Known false positives: gradient norms of steps that a working loss scaler skipped. They are not reported if a loss
+    scale that changes, or its overflows, are logged; else they are a warning, if the gradient norm and the loss are
+    finite after them.
     """
 
     code = "NAN002"

@@ -9,6 +9,7 @@ from postmortem.core.printable import number
 from postmortem.core.series import Series
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.nonfinite import overwritten_onset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ class LrJump(BaseDetector):
     before. One such rise is a jump; two or more are a schedule with warm restarts (Loshchilov and Hutter, 2017). No
     statistics. A schedule gives each step one learning rate: if, after a restart, it differs by the factor `apart` from
     every value logged around the same steps before, the schedule has changed. A restart at the first step is a new
-    training and is not compared.
+    training and is not compared. If the overwritten steps were non-finite, a lower rate after them is a remedy: `info`.
 
     Typical causes: scheduler.state_dict() not saved or not loaded, a last_epoch of -1 after resuming, a learning rate
     set manually, a changed configuration.
@@ -63,6 +64,7 @@ class LrJump(BaseDetector):
         if not rates:
             raise NotChecked("no learning rate found")
         reported: set[int] = set()
+        failed = any(s.role in ("loss", "grad_norm") and not np.isfinite(s.value).all() for s in view.overwritten)
         for series, at, before in self._resumed(view):
             if int(series.step[at]) not in reported:
                 reported.add(int(series.step[at]))
@@ -71,6 +73,7 @@ class LrJump(BaseDetector):
                     series,
                     at,
                     f"{now}, and was {number(before)} at that step before it",
+                    severity="info" if failed and series.value[at] < before else None,
                     evidence={"before": before, "after": series.value[at]},
                 )
         for raw in rates:
@@ -121,6 +124,7 @@ class LrJump(BaseDetector):
                 rows = rows[np.isfinite(points.value[rows]) & (points.value[rows] > 0)]
                 segment = stream.segment[rows]
                 for k in np.unique(segment)[1:]:
+                    lost = overwritten_onset(view, stream.restarts[k - 1])
                     old, new = rows[segment == k - 1], rows[segment == k]
                     series = Series(
                         tag,
@@ -133,8 +137,11 @@ class LrJump(BaseDetector):
                     )
                     step, value = points.take("step", old), points.value[old]
                     at = self._first_apart(step, value, series) if len(old) else None
-                    if at is not None:
-                        yield series, at, float(value[np.searchsorted(step, series.step[at], side="right") - 1])
+                    if at is None:
+                        continue
+                    rate = float(value[np.searchsorted(step, series.step[at], side="right") - 1])
+                    if lost is None or series.value[at] > rate:  # else lowered on purpose, as the old one led to NaN
+                        yield series, at, rate
 
     def _first_apart(self, step: NDArray[np.int64], value: NDArray[np.float64], new: Series) -> int | None:
         """The first row of `new` that differs from the rate at its step before; None unless most repeated rows do."""

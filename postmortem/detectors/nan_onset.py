@@ -24,10 +24,12 @@ class NanOnset(BaseDetector):
     Why it matters: a NaN in the loss or the gradient reaches all weights with the next update. The steps after it are
     lost, and only a checkpoint from before it can be used.
 
-    How: the first logged NaN, without the points that a restart overwrote; no statistics. With a logging interval of k
-    steps, the true onset lies within the k steps before it. Where the loss and the gradient norm stay finite, or the
-    log ends before they would show it, what the program reports in words counts ("NaN/Inf detected in loss!"): an error
-    if nothing was trained after it, `info` if the program skipped the step, else a warning.
+    How: the first logged NaN, without the points that a restart overwrote; no statistics. Of a series that stays
+    non-finite, it is the first one from which it did not recover (for ten times as many points). With a logging
+    interval of k steps, the true onset lies within the k steps before it: the evidence has `between`. Where
+    the loss and the gradient norm stay finite, or the log ends before they would show it, what the program reports in
+    words counts ("NaN/Inf detected in loss!"): an error if nothing was trained after it, `info` if the program skipped
+    the step, else a warning.
 
     Typical causes: log(0), 0/0, the square root of a negative number or its derivative at zero, overflow to infinity
     and then inf - inf, a NaN in the data, a learning rate that is too high, fp16 without a loss scale.
@@ -37,7 +39,7 @@ class NanOnset(BaseDetector):
 
     Known false positives: a score that is undefined for some evaluations (no positive example in the batch). Values
     that are NaN only before the first finite value, and gradient norms of steps that a loss scaler skipped, are not
-    reported.
+    reported. Single gradient norms, after which the gradient norm and the loss stay finite, are a warning.
     """
 
     code = "NAN001"

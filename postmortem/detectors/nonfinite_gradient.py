@@ -7,7 +7,7 @@ import numpy as np
 from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.nonfinite import scaler_handled
+from postmortem.detectors.shared.nonfinite import between, broke, skipped, survived
 from postmortem.detectors.shared.self_reports import reported_nonfinite
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ class NonfiniteGradient(BaseDetector):
 
     What it looks for: the first step with a non-finite gradient norm and a finite loss.
 
-    Why it matters: the fault is in the backward pass, not in the forward pass, and the loss alone does not show it. If
-    the update was applied, the weights are lost from this step on.
+    Why it matters: the loss alone does not show the fault, which may be in the backward pass. If the update was
+    applied, the weights are lost from this step on. Where the loss stays finite and the gradient norm is finite again,
+    the update was skipped or did no harm: a warning.
 
     How: exact comparison of the logged values at the same step; no statistics. Where all of them are finite, what the
     program reports in words counts ("NaN gradient in encoder.weight").
@@ -36,7 +37,8 @@ class NonfiniteGradient(BaseDetector):
     root; check whether the optimizer step is skipped if gradients are non-finite.
 
     Known false positives: a working loss scaler causes single infinite norms at the steps that it skips. They are not
-    reported if the loss scale is logged and keeps its level.
+    reported if a loss scale that changes, or its overflows, are logged. A logged loss may be that of one of several
+    micro-batches, and another one of them was non-finite.
     """
 
     code = "NAN003"
@@ -54,15 +56,17 @@ class NonfiniteGradient(BaseDetector):
         for series in grads:
             bad = ~np.isfinite(series.value)
             finite = np.isfinite(series.value)
-            if not bad.any() or not finite.any() or scaler_handled(view, series):
+            if not bad.any() or not finite.any():
                 continue
             bad &= np.arange(len(bad)) > int(np.argmax(finite))
+            bad &= ~skipped(view, series)
             rows = np.flatnonzero(bad)
             at_loss = np.searchsorted(loss.step, series.step[rows], side="right") - 1
             rows = rows[(at_loss >= 0) & np.isfinite(loss.value[np.maximum(at_loss, 0)])]
             if not len(rows):
                 continue
-            at = int(rows[0])
+            at = broke(~finite, int(rows[0]))
+            at = int(rows[rows >= at][0]) if (rows >= at).any() else int(rows[0])
             value = loss.value[int(np.searchsorted(loss.step, series.step[at], side="right")) - 1]
             before = int(np.flatnonzero(finite[:at])[-1])
             yield self.found(
@@ -70,6 +74,7 @@ class NonfiniteGradient(BaseDetector):
                 at,
                 f"{series.tag} is {number(series.value[at])} at step {series.step[at]} "
                 f"while {loss.tag} is {number(value)} ({len(rows)} of {len(series)} points)",
+                severity="warning" if survived(view, series, at) else None,
                 evidence={
                     "value": series.value[at],
                     "before": series.value[before],
@@ -77,5 +82,6 @@ class NonfiniteGradient(BaseDetector):
                     "loss": value,
                     "count": len(rows),
                     "points": len(series),
+                    **between(series, before, at),
                 },
             )

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses.numerics import FORWARD
 from postmortem.diagnoses.shared.last_good import stable_before
 from postmortem.diagnoses.shared.schedule import clip, rate_at
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
@@ -14,10 +15,11 @@ if TYPE_CHECKING:
 
 @diagnosis
 class BadBatch:
-    """One batch made a stable training fail: loss, gradient norm and learning rate showed no change before it.
+    """One batch may have made a stable training fail: loss, gradient norm and learning rate showed no change before it.
 
     A single jump while the learning rate does not rise and the gradient norm is flat suggests a faulty sample rather
-    than a problem of the optimisation.
+    than a problem of the optimisation. It is a possible cause. Of a NaN there is a second one that looks the same in a
+    log, an operation at the limit of its numeric range: the diagnosis is then called bad-batch-or-numerics.
     """
 
     name = "bad-batch"
@@ -54,16 +56,19 @@ class BadBatch:
                 f"loss and gradient norm were stable up to the previous {row}{rest}",
                 *(f.message for f in others[:2]),
             )
-            .against("an operation that was already close to the limit of its numeric range looks the same in a log")
-            .disproved_by("the step also fails in a replay with the previous batch")
+            .against("a step of the optimizer that was too large looks the same in a log" if back else None)
+            .disproved_by("the step also fails in a replay with the previous batch (then an operation is at fault)")
             .advise(
                 f"{samples}: non-finite or extreme values, empty or very long samples, labels out of range",
-                clip(view, root.step) if back else None,
+                clip(view, root.step) if back else f"if the samples are in order: {FORWARD}",
             )
             .replay()
             .diagnosis(
-                "bad-batch",
-                f"The training was stable{f', but {batch} stood out' if back else f' until {batch}'}: {root.message}.",
+                "bad-batch" if back else "bad-batch-or-numerics",
+                f"The training was stable, but {batch} stood out: {root.message}."
+                if back
+                else f"The training was stable up to the previous {row}: {root.message}. Either {batch} holds faulty "
+                "samples, or an operation reached the limit of its numeric range.",
             )
         )
 

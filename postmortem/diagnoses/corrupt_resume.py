@@ -17,10 +17,12 @@ _SAVE_ALL = "save and load model, optimizer, scheduler and scaler together; comp
 
 @diagnosis
 class CorruptResume:
-    """A resume did not restore all state: weights, optimizer or scheduler were reset, or another learning rate was set.
+    """A resume that likely did not restore all state: weights, optimizer or scheduler were reset, or another learning
+    rate was set.
 
     It shows as a learning rate that jumps back to its peak or differs at the step where the log restarts, or as a loss
-    that jumps at that step. Later failures (a spike, a divergence, NaN) are consequences.
+    that jumps at that step. Later failures (a spike, a divergence, NaN) are consequences. A learning rate that starts
+    again without a restart in the log is a possible cause only: a schedule with a warm restart looks the same.
     """
 
     name = "corrupt-resume"
@@ -51,8 +53,8 @@ def _scheduler_lost(view: View, findings: tuple[Finding, ...], jump: Finding) ->
         .advise(f"restore the scheduler state, so that {jump.tag} continues at {before}, not {after}", _SAVE_ALL)
         .diagnosis(
             CorruptResume.name,
-            f"At step {jump.step} the run continued without its full state. The scheduler was not restored: "
-            f"{jump.message}.",
+            f"The schedule starts again at step {jump.step}, as where the scheduler is not restored: {jump.message}.",
+            "likely" if restarted else "possible",
         )
     )
 
@@ -68,12 +70,13 @@ def _another_rate(view: View, findings: tuple[Finding, ...], jump: Finding) -> D
         .diagnosis(
             CorruptResume.name,
             f"At step {jump.step} the run was resumed with another learning rate: {jump.message}.",
+            "likely",
         )
     )
 
 
 def _weights_lost(view: View, findings: tuple[Finding, ...], reset: Finding) -> Diagnosis:
-    lost = "Weights or optimizer state were not restored"
+    lost = "Weights or optimizer state may not have been restored"
     if view.main("lr") is None:
         lost += ", or the learning rate (not logged) differs"
     return (
@@ -82,7 +85,8 @@ def _weights_lost(view: View, findings: tuple[Finding, ...], reset: Finding) -> 
         .advise(_SAVE_ALL)
         .diagnosis(
             CorruptResume.name,
-            f"At step {reset.step} the run continued without its full state. {lost}: {reset.message}.",
+            f"The training became unstable where it was resumed, at step {reset.step}: {reset.message}. {lost}.",
+            "likely",
         )
     )
 

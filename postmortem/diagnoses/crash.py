@@ -20,7 +20,11 @@ _SEE = re.compile(r"See (?P<other>[\w-]+)(?:[:;] (?P<rest>.+)|\.?$)")
 
 @diagnosis
 class Crash:
-    """The program failed with a message; the metrics show nothing that led to it."""
+    """The program failed with a message; the metrics show nothing that led to it.
+
+    Certain where the log holds the message of the failure. A program that stopped responding, and a time-out, which is
+    a symptom of what another rank did, are likely causes.
+    """
 
     name = "crash"
     priority = 65
@@ -53,8 +57,9 @@ class Crash:
         if ABOUT_NUMBERS.search(root.message):
             story.replay()
         if known is None:
-            return story.diagnosis("crash", summary)
-        return story.diagnosis(f"crash: {known.id}", f"{summary} {known.meaning}")
+            return story.diagnosis("crash", summary, "certain" if root.name == "crash" else "likely")
+        symptom = root.name != "crash" or "timeout" in known.id
+        return story.diagnosis(f"crash: {known.id}", f"{summary} {known.meaning}", "likely" if symptom else "certain")
 
 
 class Reason(NamedTuple):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @diagnosis
 class DeadSchedule:
-    """The learning rate reached zero long before the end, and the loss has not changed since."""
+    """The learning rate reached zero long before the end, and the loss has not changed since (without such a plateau,
+    a possible cause only)."""
 
     name = "dead-schedule"
     priority = 72
@@ -32,13 +33,13 @@ class DeadSchedule:
         rate = next((s.finite for s in view.of("lr") if s.tag == root.tag), None)
         if rate is not None and _in_steps(rate, root.step):
             cure = (
-                "the scheduler lowered the learning rate in steps to zero: set a lower bound (min_lr), wait longer "
+                "the learning rate fell in steps to zero: set a lower bound (min_lr), wait longer "
                 "before each reduction (patience, step_size), or step the scheduler once per evaluation, not per batch"
             )
         else:
             factor = number(total / max(1, root.step or 1), 2)
             cure = (
-                f"the scheduler runs {factor} times too fast: set its total steps to {total}, "
+                f"the scheduler may run {factor} times too fast: set its total steps to {total}, "
                 "or call scheduler.step() once per optimizer step"
             )
         return (
@@ -51,6 +52,7 @@ class DeadSchedule:
                 "dead-schedule",
                 f"The schedule ended at step {root.step} of {view.last_step}: {root.message}."
                 + (" The loss has been flat since." if still else ""),
+                "likely" if still else "possible",
             )
         )
 

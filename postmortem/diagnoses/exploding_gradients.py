@@ -2,20 +2,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.last_good import stable_before
+from postmortem.diagnoses.shared.last_good import stable_before, watched
 from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at
-from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults
+from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults, sentence
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
 
+_ROWS = 3
+_LEVEL = 25
+_FAR = 100.0
+"""Rows before a non-finite value that belong to its onset; rows before them that show the level; a blow-up over it."""
+
+
 @diagnosis
 class ExplodingGradients:
-    """The gradient norm grew by orders of magnitude, and the loss followed, at a learning rate that did not rise."""
+    """The gradient norm grew by orders of magnitude, and the loss followed, at a learning rate that did not rise.
+
+    A non-finite value right after a gradient norm or loss that was a hundred times its level belongs here as well.
+    """
 
     name = "exploding-gradients"
     priority = 45
@@ -24,9 +35,14 @@ class ExplodingGradients:
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
         found = [f for f in faults(view, findings) if f.name in (*BLOW_UP, *NONFINITE)]
         grown = [f for f in found if f.name == "gradient-explosion"]
-        if not grown or (found[0] is not grown[0] and found[0].name in NONFINITE):
+        root = next(iter(found), None)
+        if root is None:
             return None
-        root = found[0]
+        summary = f"The gradients exploded: {grown[0].message}." if grown else None
+        if root.name in NONFINITE:
+            summary = _blow_up_before(view, root)
+        if summary is None:
+            return None
         rate = rate_at(view, root.step)
         others = consequences(findings, root)
         batch = f"the batch of step {root.step}"
@@ -56,5 +72,21 @@ class ExplodingGradients:
                 "if the weights themselves grow: weight decay or normalisation",
             )
             .replay()
-            .diagnosis("exploding-gradients", f"The gradients exploded: {grown[0].message}.")
+            .diagnosis("exploding-gradients", summary, "likely")
         )
+
+
+def _blow_up_before(view: View, root: Finding) -> str | None:
+    """In words: a gradient norm or loss far above its level in the last rows before a non-finite value; else None."""
+    if root.step is None:
+        return None
+    for series in watched(view):
+        known = series.take(series.step <= root.step).finite
+        before, last = known.value[:-_ROWS][-_LEVEL:], known.value[-_ROWS:]
+        if len(before) < _ROWS or not len(last) or known.step[-1] < (root.evidence.get("last_finite_step") or 0):
+            continue
+        at, level = int(np.argmax(last)), float(np.median(before))
+        if level > 0 and last[at] >= _FAR * level:
+            grew = f"{series.tag} was {number(last[at])} at step {known.step[-len(last) :][at]}"
+            return f"{grew}, and {number(level)} before: it exploded. {sentence(root.message)}."
+    return None

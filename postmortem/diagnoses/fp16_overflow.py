@@ -14,10 +14,11 @@ _HALF = ("fp16", "float16", "16-mixed", "16", "half", "torch.float16")
 
 @diagnosis
 class Fp16Overflow:
-    """A value exceeded the range of fp16 (65504): infinities in a run that computes in fp16.
+    """A value that exceeded the range of fp16 (65504): infinities in a run that computes in fp16.
 
     Reported if the run is known to use fp16 (a loss scale, its configuration, messages of a scaler) and the first
-    non-finite value is infinite or follows an infinite one.
+    non-finite value is infinite or follows an infinite one (likely), or a gradient is NaN (possible). Steps that the
+    scaler skipped are not counted.
     """
 
     name = "fp16-overflow"
@@ -46,7 +47,8 @@ class Fp16Overflow:
             .replay()
             .diagnosis(
                 "fp16-overflow",
-                f"The run computes in fp16, and at step {root.step} a value overflows: {root.message}.",
+                f"The run computes in fp16, where values above 65504 become infinite: {root.message}.",
+                "likely" if infinite else "possible",
             )
         )
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 @diagnosis
 class FrozenModel:
-    """The weights do not change, or the model predicts the same for every input, although the learning rate is not
-    zero."""
+    """The weights may not change, or the model may predict the same for every input, although the learning rate is not
+    zero. Possible only: the weights of two checkpoints show it, the log does not."""
 
     name = "frozen-model"
     priority = 74
@@ -36,7 +36,11 @@ class FrozenModel:
         else:
             guesses = any(f.name == "chance-level-loss" for f in still)
             name = "constant-predictor" if guesses else "no-learning"
-            cause = "The model only guesses" if guesses else "The weights do not change, or the changes no longer help"
+            cause = (
+                "That is the loss of a model that only guesses"
+                if guesses
+                else "Either the weights do not change, or their changes do not help"
+            )
             disprove = "the weights of two checkpoints after the onset differ"
             advice = [
                 "count the parameters that require gradients and are in the optimizer",

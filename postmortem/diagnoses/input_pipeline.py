@@ -14,7 +14,10 @@ _UNTIMED = "no data loading time is logged: the step time alone does not show wh
 
 @diagnosis
 class InputPipeline:
-    """The training waits for data, for a slow rank, or for a machine that became slower."""
+    """The training waits for data, for a slow rank, or for a machine that became slower.
+
+    That it waits for data is likely if loading times are logged, else possible.
+    """
 
     name = "input-pipeline"
     priority = 78
@@ -40,11 +43,12 @@ class InputPipeline:
             ],
         }[name]
         others = [f for f in slow if f is not root]
+        untimed = name == "input-pipeline" and not view.of("data_time")
         return (
             Story(view, root, others)
             .because(*(f.message for f in others))
-            .against(_UNTIMED if name == "input-pipeline" and not view.of("data_time") else None)
+            .against(_UNTIMED if untimed else None)
             .disproved_by("a profile of one slow step shows that the GPU is busy all the time")
             .advise(*advice)
-            .diagnosis(name, f"{root.message}.")
+            .diagnosis(name, f"{root.message}.", "possible" if untimed else "likely")
         )

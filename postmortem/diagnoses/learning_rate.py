@@ -6,7 +6,7 @@ from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.shared.last_good import stable_before
 from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at
-from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults, named
+from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults, named, role
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -20,7 +20,8 @@ class LearningRateTooHigh:
     """The learning rate became too high for the model: it jumped, or it was rising when the loss became unstable.
 
     Reported only if the learning rate is logged and was rising, or had jumped, in the tenth of the run before the
-    onset.
+    onset: likely, or only possible if the loss was stable until the step at which it failed. A learning rate that is
+    itself NaN or infinite when the training fails is certain.
     """
 
     name = "learning-rate-too-high"
@@ -34,6 +35,8 @@ class LearningRateTooHigh:
         if not found:
             return None
         root = found[0]
+        if root.name in NONFINITE and role(view, root) == "lr":
+            return _nonfinite(view, findings, root)
         rate = rate_at(view, root.step)
         sudden = root.name not in ("divergence", "gradient-explosion") and stable_before(view, root.step)
         if rate is None or not rate.rising or (sudden and rate.jump < 1.8):
@@ -62,5 +65,17 @@ class LearningRateTooHigh:
             .diagnosis(
                 "learning-rate-too-high",
                 f"The learning rate {rise} when the training became unstable at step {root.step}: {root.message}.",
+                "possible" if sudden else "likely",
             )
         )
+
+
+def _nonfinite(view: View, findings: tuple[Finding, ...], root: Finding) -> Diagnosis:
+    """The rate itself is NaN or infinite: an update with it makes all weights non-finite."""
+    return (
+        Story(view, root, consequences(findings, root))
+        .because(*(f.message for f in consequences(findings, root)[:3]))
+        .disproved_by("the logged rate is not the one that the optimizer uses")
+        .advise("check the schedule: a division by a number of steps that is zero, a power of a negative number")
+        .diagnosis("nonfinite-learning-rate", f"The learning rate itself is not finite: {root.message}.", "certain")
+    )

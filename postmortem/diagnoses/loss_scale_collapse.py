@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 @diagnosis
 class LossScaleCollapse:
-    """The loss scaler could not find a working scale: it halved the scale at every step, because every gradient
-    overflowed.
+    """The loss scaler could not find a working scale: it halved the scale again and again, as it does while gradients
+    overflow.
 
-    The scaler hides the cause, as it skips the updates. The first skipped step of the fall is the one to investigate.
+    The scaler hides what makes them overflow, as it skips the updates. The first skipped step of the fall is the one to
+    investigate.
     """
 
     name = "loss-scale-collapse"
@@ -61,7 +62,8 @@ class LossScaleCollapse:
             .replay()
             .diagnosis(
                 "loss-scale-collapse",
-                f"From step {root.step} on, every step overflows and is skipped: the loss scale falls from {fall}.",
+                f"From step {root.step} on the loss scale falls from {fall}: the scaler skips steps with overflow.",
+                "likely",
             )
         )
 

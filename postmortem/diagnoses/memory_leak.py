@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @diagnosis
 class MemoryLeak:
-    """Memory use grew until memory ran out, or is still growing."""
+    """Memory use grew until memory ran out (likely the cause), or is still growing (a possible leak)."""
 
     name = "memory-leak"
     priority = 60
@@ -29,7 +29,7 @@ class MemoryLeak:
         if has_errors(findings) and not out:
             return None
         ran_out = (
-            f", until memory ran out: {out[0].message}." if out else "; memory will run out if the training continues."
+            f", until memory ran out: {out[0].message}." if out else "; memory may run out if the training continues."
         )
         return (
             Story(view, root, out)
@@ -40,5 +40,5 @@ class MemoryLeak:
                 "store loss.item(), not loss: a stored tensor keeps its graph, and the graph keeps all activations",
                 "record allocations with torch.cuda.memory._record_memory_history(), or tracemalloc for host memory",
             )
-            .diagnosis("memory-leak", f"{root.message}{ran_out}")
+            .diagnosis("memory-leak", f"{root.message}{ran_out}", "likely" if out else "possible")
         )

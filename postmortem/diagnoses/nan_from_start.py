@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @diagnosis
 class NanFromStart:
-    """The loss was never finite, or only in the very first rows: the data or the initial weights are non-finite."""
+    """The loss was never finite, or only in the very first rows: the data or the initial weights may be non-finite.
+
+    Likely if the first steps themselves are logged; where the first row comes later, the onset is not known.
+    """
 
     name = "nan-from-the-start"
     priority = 20
@@ -34,6 +37,7 @@ class NanFromStart:
             return None
         finite = np.isfinite(float(loss.value[0])) and role(view, root) != "loss"
         first = _first_loss(view, loss) if finite else None
+        from_step_1 = root.step <= 1 and root.evidence.get("points", 0) > 1
         return (
             Story(view, root, consequences(findings, root))
             .because(*(f.message for f in named(findings, *NONFINITE)[:3]))
@@ -49,7 +53,8 @@ class NanFromStart:
             .replay()
             .diagnosis(
                 "nan-from-the-start",
-                f"{root.message}." if first else f"{root.message}: no step produced a finite value.",
+                f"{root.message}." if first else f"{root.message}: no logged value of it is finite.",
+                "likely" if from_step_1 else "possible",
             )
         )
 

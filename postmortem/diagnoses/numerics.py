@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
-_FORWARD = (
+FORWARD = (
     "look for sqrt, norm, pow, log or division at or near zero in the loss or a custom layer, and add an eps inside"
 )
 _BACKWARD = (
     "look for a function whose derivative is infinite although its value is finite: "
     "sqrt, norm or pow at 0, also inside torch.where()"
 )
+_ACCUMULATION = ("gradient_accumulation_steps", "accumulate_grad_batches", "grad_accum_steps", "accumulation_steps")
 _RAMP = "loss or gradient norm were not stable in the ten rows before: the run may have been diverging"
 
 
@@ -27,7 +28,9 @@ class Numerics:
     it.
 
     This diagnosis remains if a metric became non-finite and neither the learning rate, the gradients nor the loss scale
-    changed before it. A replay of the step can show what the log does not.
+    changed before it. It is a possible cause: a replay of the step can show what the log does not. The backward pass is
+    the likely place if the gradient is non-finite at a step whose own logged loss is finite: every step is logged, and
+    no step has several micro-batches by the configuration.
     """
 
     name = "numerics"
@@ -42,10 +45,13 @@ class Numerics:
         gradients = [f for f in bad if f.name == "nonfinite-gradient"]
         backward = any(f is root or f.step == root.step for f in gradients)
         masked = any(f.name == "masked-nonfinite" for f in bad)
+        own_loss = backward and root.evidence.get("between") is None and not _accumulates(view)
         if masked:
-            where = "A logger replaced the non-finite loss by a finite number"
+            where = "A logger likely replaced a non-finite loss by a finite number"
+        elif own_loss:
+            where = "The loss logged at that step is finite: the fault is likely in the backward pass"
         elif backward:
-            where = "The loss of that step is still finite: the fault is in the backward pass"
+            where = "The logged loss is finite, but not every step or micro-batch is logged: it may not have been there"
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
         ramp = bool(watched(view)) and not stable_before(view, root.step)
@@ -58,10 +64,15 @@ class Numerics:
                 "or the batch is a different one)"
             )
             .advise(
-                _BACKWARD if backward else _FORWARD,
+                _BACKWARD if own_loss else FORWARD,
                 "set logging_nan_inf_filter=False, so that the log shows non-finite losses" if masked else None,
                 lower_rate(view, rate_at(view, root.step)) if ramp else None,
             )
             .replay()
-            .diagnosis("numerics", f"{root.message}. {where}.")
+            .diagnosis("numerics", f"{root.message}. {where}.", "likely" if own_loss and not masked else "possible")
         )
+
+
+def _accumulates(view: View) -> bool:
+    """True if, by the configuration, a step has several micro-batches: its logged loss may be that of one of them."""
+    return any(count > 1 for _, count in view.settings(*_ACCUMULATION))

@@ -47,6 +47,7 @@ class Overfitting:
             .diagnosis(
                 "overfitting",
                 f"The model overfits after step {root.step}: {root.message}.",
+                "likely",
             )
         )
 

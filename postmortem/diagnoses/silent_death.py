@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 @diagnosis
 class SilentDeath:
-    """The log ends in the middle of the training, without a reason."""
+    """The log ends in the middle of the training, without a reason: the process may have been killed, or it still runs,
+    or the rest of the log was not copied."""
 
     name = "silent-death"
     priority = 85
@@ -33,5 +34,8 @@ class SilentDeath:
                 "dmesg -T | grep -i kill",
                 "resume from the newest checkpoint",
             )
-            .diagnosis("silent-death", f"{died} The process was likely killed from outside.")
+            .diagnosis(
+                "silent-death",
+                f"{died} The process may have been killed from outside, or the log is not complete.",
+            )
         )

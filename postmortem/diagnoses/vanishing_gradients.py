@@ -36,5 +36,5 @@ class VanishingGradients:
                 "log the gradient norm per layer: start with the layer where it falls first",
                 "try residual connections, normalisation, another activation or another initialisation there",
             )
-            .diagnosis("vanishing-gradients", f"{root.message}.")
+            .diagnosis("vanishing-gradients", f"{root.message}.", "likely")
         )

@@ -12,6 +12,7 @@ from postmortem.core.report import Report, RunReport
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
+    CLAIMS,
     about,
     at_onset,
     describe,
@@ -140,7 +141,8 @@ def _run(run: RunReport, head: str = "") -> str:
     parts = [head, f'<p class="dim"><code>{_e(run.path)}</code><br>{_e(about(run))}</p>']
     diagnosis = run.diagnosis
     if diagnosis:
-        parts.append(f"<p><b>{_e(diagnosis.name)}</b>: {_e(diagnosis.summary)}</p>")
+        claim = CLAIMS[diagnosis.strength]
+        parts.append(f"<p>{claim}: <b>{_e(diagnosis.name)}</b>. {_e(diagnosis.summary)}</p>")
     parts.append(_items("Culprit", [_e(line) for line in culprit_lines(run.culprit)]))
     parts.append(_values(run.around))
     parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))

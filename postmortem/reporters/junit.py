@@ -11,6 +11,7 @@ from xml.etree import ElementTree as ET
 
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.outline import (
+    CLAIMS,
     PROBLEM_HEADINGS,
     about,
     describe,
@@ -66,7 +67,7 @@ def _unread(path: str, why: str) -> ET.Element:
 def _story(run: RunReport) -> Iterator[str]:
     yield about(run)
     if run.diagnosis:
-        yield clean(run.diagnosis.summary)
+        yield f"{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary)}"
     for fold in folded(run):
         yield f"{clean(fold.first.code)} {clean(fold.first.name)}: {describe(fold)}"
         for consequence in fold.consequences:

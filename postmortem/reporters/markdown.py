@@ -9,6 +9,7 @@ from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
+    CLAIMS,
     about,
     at_onset,
     describe,
@@ -103,7 +104,7 @@ def _run(run: RunReport) -> list[str]:
     ]
     diagnosis = run.diagnosis
     if diagnosis:
-        lines += ["", f"**{prose(diagnosis.name)}**: {prose(diagnosis.summary)}"]
+        lines += ["", f"{CLAIMS[diagnosis.strength]}: **{prose(diagnosis.name)}**. {prose(diagnosis.summary)}"]
     lines += _list("Culprit", culprit_lines(run.culprit))
     if run.around:
         rows = [

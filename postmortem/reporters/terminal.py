@@ -17,6 +17,7 @@ from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
 from postmortem.reporters.shared.outline import (
+    CLAIMS,
     about,
     at_onset,
     describe,
@@ -24,6 +25,7 @@ from postmortem.reporters.shared.outline import (
     event_where,
     folded,
     headline,
+    in_common,
     no_checkpoint,
     notable_events,
     onset,
@@ -42,6 +44,7 @@ from postmortem.reporters.shared.words import MARKS, clean, count, sparkline, sq
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from postmortem.core.model import Diagnosis
     from postmortem.core.report import Around, Report, RunReport
     from postmortem.reporters.shared.outline import Fold, Group
 
@@ -141,7 +144,7 @@ def _run(page: _Page, run: RunReport) -> None:
         page.blank()
     diagnosis, folds = run.diagnosis, folded(run)
     if diagnosis:
-        page.add("why", (clean(diagnosis.name), "bold"), ": ", clean(diagnosis.summary, 1500 if page.verbose else 450))
+        page.add("why", *_claim(diagnosis), clean(diagnosis.summary, 1500 if page.verbose else 450))
     for i, line in enumerate(culprit_lines(run.culprit)):
         page.add("culprit" if i == 0 else "", line)
     if bad or page.verbose:
@@ -161,6 +164,11 @@ def _run(page: _Page, run: RunReport) -> None:
     _not_checked(page, run)
     if page.verbose:
         _bullets(page, "notes", [clean(n, 800) for n in run.notes])
+
+
+def _claim(diagnosis: Diagnosis) -> tuple[Words, ...]:
+    """ "Likely cause: out-of-memory. "."""
+    return f"{CLAIMS[diagnosis.strength]}: ", (clean(diagnosis.name), "bold"), ". "
 
 
 def _verdict(run: RunReport) -> str:
@@ -308,17 +316,23 @@ def _group(page: _Page, group: Group, detailed: bool) -> None:
 
 
 def _group_story(page: _Page, runs: Sequence[RunReport]) -> None:
+    """Up to five runs, each with its own explanation and next step; of more, what is common to all."""
     if len(runs) > 5:
         page.add("", *_names(page, runs))
-    for run in runs if len(runs) <= 5 else ():
+        common, actions = in_common(runs)
+        if common:
+            page.add("", (clean(common, 600), "dim"), lines=2)
+        _next(page, actions[:1])
+        return
+    for run in runs:
         _member(page, run, alone=len(runs) == 1)
         for line in culprit_lines(run.culprit)[:2]:
             page.add("", line, mark="  ", lines=1)
-    diagnosis = runs[0].diagnosis
-    if diagnosis:
-        if len(runs) > 1 or not _repeats_log(runs[0]):
-            page.add("", (clean(diagnosis.summary, 600), "dim"), lines=2)
-        _next(page, diagnosis.next[:1])
+        if run.diagnosis:
+            if not _repeats_log(run):
+                claim = "" if run.diagnosis.strength == "certain" else f"{CLAIMS[run.diagnosis.strength]}: "
+                page.add("", claim, (clean(run.diagnosis.summary, 600), "dim"), mark="  ", lines=2)
+            _next(page, run.diagnosis.next[:1])
 
 
 def _repeats_log(run: RunReport) -> bool:

@@ -46,6 +46,6 @@ def test_where_every_tenth_step_is_logged_one_of_ten_batches_is_meant(story, cou
         for step, value in [value if isinstance(value, tuple) else (T, value)]
     }
     told = story(sparse).diagnosis
-    assert told.name == "bad-batch"
-    assert "stable until a batch of steps 1991 to 2000" in told.summary
+    assert told.name == "bad-batch-or-numerics"
+    assert "Either a batch of steps 1991 to 2000 holds faulty samples" in told.summary
     assert any(line.startswith("check the samples of steps 1991 to 2000: ") for line in told.next)

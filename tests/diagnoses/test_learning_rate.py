@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from postmortem.diagnoses.learning_rate import LearningRateTooHigh
-from tests.diagnoses.cases import RATE_RAMP, grow, quiet, tells
+from tests.diagnoses.cases import NAN_FROM_200, RATE_RAMP, from_, grow, quiet, tells
 
 
 @tells(LearningRateTooHigh, root="divergence")
@@ -16,6 +18,12 @@ def a_rate_that_rises_until_the_loss_diverges(course):
 @quiet(LearningRateTooHigh)
 def a_divergence_at_a_constant_rate(course):
     return course(loss=grow(200, 25))
+
+
+def test_a_rate_that_is_infinite_itself_is_certain(story, course):
+    """A learning rate logged as inf at the step where the loss fails is a cause that the log proves."""
+    told = story(course(lr=from_(200, np.inf), **NAN_FROM_200)).diagnosis
+    assert (told.name, told.strength) == ("nonfinite-learning-rate", "certain")
 
 
 def test_rate_advice_names_the_values_seen(story, course):

@@ -16,3 +16,17 @@ def a_gradient_that_is_nan_beside_a_finite_loss(course):
 @quiet(Numerics)
 def a_batch_that_broke_the_loss(course):
     return course(**NAN_FROM_200)
+
+
+def test_the_backward_pass_is_named_only_where_the_loss_of_the_step_is_known(story, course):
+    """Where steps are not logged, or a step has several micro-batches, a finite loss proves nothing of it."""
+    tags = course(grad_norm=from_(200, np.nan))
+    every_step = story(tags).diagnosis
+    assert every_step.strength == "likely"
+    assert "likely in the backward pass" in every_step.summary
+    several = story(tags, config={"gradient_accumulation_steps": 4}).diagnosis
+    loss, (_, norm) = tags["loss"], tags["grad_norm"]
+    tenth = story({"loss": (10 * np.arange(400), loss), "grad_norm": (10 * np.arange(400), norm)}).diagnosis
+    for told in (several, tenth):
+        assert told.strength == "possible"
+        assert "backward" not in told.summary

@@ -65,6 +65,7 @@ def nan_run() -> RunReport:
         last_step=4900,
         diagnosis=Diagnosis(
             name="exploding-gradients",
+            strength="likely",
             summary="The gradient norm grew 1500-fold in 12 steps, became inf at step 4820 and took the loss with it.",
             findings=("f1", "f2"),
             evidence_for=("grad_norm rose from 1.2 at step 4808 to 1834 at step 4819",),
@@ -160,6 +161,7 @@ def oom_run(name: str = "oom-1") -> RunReport:
         last_step=250,
         diagnosis=Diagnosis(
             name="out-of-memory",
+            strength="certain",
             summary="The GPU ran out of memory in the forward pass.",
             findings=("f1",),
             next=("halve the batch size",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from rich.cells import cell_len
 
@@ -10,6 +12,7 @@ from postmortem.core.model import Event, Finding
 from postmortem.core.report import Report
 from postmortem.reporters import RenderOptions
 from postmortem.reporters.terminal import render
+from tests.reporters.conftest import oom_run, report_of
 
 
 def lines_of(report: Report, width: int = 80, **options: bool) -> list[str]:
@@ -26,7 +29,7 @@ def test_one_run_has_values_story_findings_last_good_and_next_step(one_failed):
     text = render(one_failed, RenderOptions(width=100))
     for said in (
         "ran out of memory",
-        "exploding-gradients: The gradient norm grew 1500-fold",
+        "Likely cause: exploding-gradients. The gradient norm grew 1500-fold",
         "step 4819  step 4820",
         "nan-onset  in 12 tags, first train/loss on rank 0 at step 4821",
         "step 4790, checkpoint runs/exp7/ckpt-4750.pt",
@@ -138,7 +141,7 @@ def test_verbose_tells_everything(many, one_failed):
     assert "no validation loss found" in text
     assert "steps were read from the field 'iter'" in text
     told = "\n".join(lines_of(many, 120, verbose=True))
-    assert "exploding-gradients: The gradient norm grew" in told
+    assert "Likely cause: exploding-gradients. The gradient norm grew" in told
     assert "FAILED      oom-2 · RUN003 crash at step 250: torch.OutOfMemoryError" in told
 
 
@@ -205,3 +208,25 @@ def test_the_triage_page_tells_why_a_run_crashed_where_that_is_known(tmp_path, r
     text = render(postmortem.scan(tmp_path), RenderOptions(width=120))
     assert ("One tensor of 90 GiB is larger than all memory of GPU 0 (80 GiB)" in text) == told
     assert ("The program failed" in text) == told
+
+
+def test_each_run_of_a_group_has_its_own_explanation_and_next_step():
+    """Two runs with one cause but other numbers: neither borrows the sentence of the other."""
+    runs = [oom_run("first"), oom_run("second")]
+    for k, run in enumerate(runs):
+        run.diagnosis = replace(run.diagnosis, summary=f"Tensor {k} did not fit.", next=(f"shrink tensor {k}",))
+    text = render(report_of(*runs), RenderOptions(width=100))
+    assert [text.count(f"Tensor {k} did not fit.") for k in (0, 1)] == [1, 1]
+    assert [text.count(f"shrink tensor {k}") for k in (0, 1)] == [1, 1]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_large_group_shows_only_what_is_common_to_all(same):
+    """Of six runs, the sentence and the next step that all of them have, or none."""
+    runs = [oom_run(f"run-{k}") for k in range(6)]
+    for k, run in enumerate(runs):
+        own = 0 if same else k
+        run.diagnosis = replace(run.diagnosis, summary=f"Tensor {own} did not fit.", next=(f"shrink tensor {own}",))
+    text = render(report_of(*runs), RenderOptions(width=100))
+    assert ("Tensor 0 did not fit." in text) is same
+    assert ("shrink tensor" in text) is same

@@ -9,22 +9,32 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.stats import groups
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Event, Severity
+    from postmortem.core.run import Restart
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
 ALWAYS_DEFINED = ("loss", "val_loss", "grad_norm", "layer_grad_norm", "lr", "loss_scale", "perplexity")
+_APART = 10
+"""Finite points per non-finite one after which a series had recovered."""
+_LONGEST, _OPEN, _WORKS = 20, 3, 0.2
+"""Limits of skipped steps: in a row, in a row at the end of a log, and as a share of all steps."""
+GRADIENTS = ("grad_norm", "layer_grad_norm")
 _BEST = re.compile(r"(?:^|[\W_])best(?:[\W_]|$)", re.IGNORECASE)
 """Best values start as infinities: there is none before the first evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """Point `at` is the first non-finite one, `before` the last finite one before it (None if there is none)."""
+    """Point `at` is the first non-finite one, `before` the last finite one before it (None if there is none).
+
+    `recovered`: finite points follow. `earlier`: steps of non-finite points from which the series had recovered.
+    """
 
     series: Series
     at: int
@@ -32,6 +42,7 @@ class Onset:
     count: int
     recovered: bool
     severity: Severity
+    earlier: tuple[int, ...] = ()
 
 
 def onsets(view: View, kind: str) -> list[Onset]:
@@ -54,13 +65,45 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
     if series.role != "loss" or _BEST.search(series.tag):
         # scores before the first evaluation, the gradient norm before the first update
         bad = bad & (np.arange(len(bad)) > first_finite)
-        count = int(bad.sum())
-    if not count or scaler_handled(view, series):
+    bad = bad & ~skipped(view, series)
+    count = int(bad.sum())
+    if not count:
         return None
-    at = int(np.argmax(bad))
+    at = broke(~finite, int(np.argmax(bad)))
+    at += int(np.argmax(bad[at:])) if bad[at:].any() else int(np.argmax(bad)) - at
     before = np.flatnonzero(finite[:at])
     recovered = bool(finite[at:].any())
-    return Onset(series, at, int(before[-1]) if len(before) else None, count, recovered, "error")
+    earlier = tuple(series.step[:at][bad[:at]].tolist())
+    severity: Severity = "warning" if survived(view, series, at) else "error"
+    return Onset(series, at, int(before[-1]) if len(before) else None, count, recovered, severity, earlier)
+
+
+def survived(view: View, series: Series, at: int) -> bool:
+    """Whether the training went on well after non-finite gradient norms from point `at` on: few of them, finite ones at
+    the end, and a finite loss all the time. Then their updates were skipped, or did no harm."""
+    loss = view.main("loss")
+    if series.role not in GRADIENTS or loss is None or not np.isfinite(series.value[-_OPEN:]).all():
+        return False
+    after = loss.value[loss.step > series.step[at]]
+    return bool(len(after) and np.isfinite(after).all() and (~np.isfinite(series.value[at:])).mean() < _WORKS)
+
+
+def broke(bad: NDArray[np.bool_], first: int) -> int:
+    """The point where a series that ends non-finite broke: from there on it never recovers for long.
+
+    Stretches before a finite one of at least ten points, and ten times the bad points so far, are episodes of their
+    own: the series had recovered. `first` for a series that ends finite.
+    """
+    stretches = [s for s in groups(bad) if s[0] >= first]
+    if not stretches or stretches[-1][1] < len(bad) - 1:
+        return first
+    at = stretches[-1][0]
+    for start, end in reversed(stretches[:-1]):
+        so_far = int(bad[first : end + 1].sum())
+        if at - end - 1 >= _APART * max(1, so_far):
+            break
+        at = start
+    return at
 
 
 def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
@@ -71,13 +114,25 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
         text = f"{series.tag} is {what} since its first point (step {series.step[at]})"
     else:
         value, step = series.value[onset.before], series.step[onset.before]
-        evidence |= {"before": value, "last_finite_step": step}
+        evidence |= {"before": value, "last_finite_step": step} | between(series, onset.before, at)
         text = f"{series.tag} is {what} at step {series.step[at]}; it was {number(value)} at step {step}"
+    if "between" in evidence:
+        text += f" (onset between {evidence['between'][0]} and {evidence['between'][1]})"
     if onset.recovered:
         text += f"; {onset.count} of {len(series)} points are {what}, then it recovers"
     elif at < len(series) - 1:
         text += " and stays non-finite"
+    if onset.earlier:
+        evidence["earlier_steps"] = list(onset.earlier[:10])
+        text += f"; it was {what} {len(onset.earlier)} times before, first at step {onset.earlier[0]}, and recovered"
     return text, evidence
+
+
+def between(series: Series, before: int, at: int) -> dict[str, list[int]]:
+    """Evidence of an onset that the log shows as an interval only: no row stands for each of the steps from the one
+    after the last finite row to the first non-finite one. Empty where the rows are of neighbouring steps."""
+    first, last = int(series.step[before]) + 1, int(series.step[at])
+    return {"between": [first, last]} if last > first else {}
 
 
 def reported(view: View, kind: str) -> Event | None:
@@ -87,21 +142,54 @@ def reported(view: View, kind: str) -> Event | None:
     )
 
 
-def scaler_handled(view: View, series: Series) -> bool:
-    """Whether non-finite gradient norms are the skipped steps of an active loss scaler (PyTorch AMP skips and halves).
+def overwritten_onset(view: View, restart: Restart) -> tuple[str, int] | None:
+    """(tag, step) of the first non-finite loss or gradient norm among the points that a restart logged again."""
+    for stream in view.run.streams:
+        if restart not in stream.restarts:
+            continue
+        points = stream.points
+        before = stream.segment == stream.restarts.index(restart)
+        rows = np.flatnonzero(before & ~np.isfinite(points.value) & (points.take("step", slice(None)) >= restart.after))
+        watched = [view.run.roles.get(tag) in ("loss", "grad_norm") for tag in points.tags]
+        for row in rows.tolist():
+            if watched[points.code[row]]:
+                return points.tags[points.code[row]], int(points.take("step", row))
+    return None
 
-    They are where a loss scale is logged that did not collapse, the loss stayed finite, the bad points are few,
-    scattered, and the series ends finite.
+
+def skipped(view: View, series: Series) -> NDArray[np.bool_]:
+    """True at the non-finite points that are steps which an active loss scaler skipped; each is looked at by itself.
+
+    A stretch of non-finite gradient norms is skipped if a loss scale that changes is logged, or the log reports the
+    overflows; if the loss is finite there and at its next row; if at most 20 points are in it; and if finite ones
+    follow, or it is at the very end of the log. A scaler that skips more than a fifth of the finite part of the run
+    does not work.
     """
-    if series.role not in ("grad_norm", "layer_grad_norm"):
-        return False
-    scale, loss = view.main("loss_scale"), view.main("loss")
-    if scale is None or (loss is not None and not np.isfinite(loss.value).all()):
-        return False
-    levels = scale.finite.value
-    if not len(levels) or len(np.unique(levels)) < 2:
-        return False
-    bad = ~np.isfinite(series.value)
-    runs = np.diff(np.flatnonzero(np.concatenate([[True], bad[1:] != bad[:-1], [True]])))
-    longest = int(runs[0 if bad[0] else 1 :: 2].max(initial=0))
-    return bool(bad.mean() < 0.2 and longest <= 20 and not bad[-3:].all())
+    handled = np.zeros(len(series), bool)
+    if series.role not in GRADIENTS or not _scaler(view):
+        return handled
+    loss = view.main("loss")
+    for start, end in groups(~np.isfinite(series.value)):
+        last = end == len(series) - 1
+        if end - start >= (_OPEN if last else _LONGEST) or not _loss_is_finite(loss, series, start, end):
+            continue
+        handled[start : end + 1] = True
+    known = np.isfinite(series.value) | handled
+    return handled if handled.sum() < _WORKS * known.sum() else np.zeros(len(series), bool)
+
+
+def _scaler(view: View) -> bool:
+    """Whether a loss scaler is seen at work: a logged scale that changes, or reports of overflows."""
+    scale = view.main("loss_scale")
+    if scale is not None and len(np.unique(scale.finite.value)) > 1:
+        return True
+    return any("overflow" in e.kind for e in view.events)
+
+
+def _loss_is_finite(loss: Series | None, series: Series, start: int, end: int) -> bool:
+    """Whether the loss is finite at the steps of points `start` to `end` and at its next row."""
+    if loss is None:
+        return True
+    first = int(np.searchsorted(loss.step, series.step[start]))
+    after = int(np.searchsorted(loss.step, series.step[end], side="right"))
+    return bool(np.isfinite(loss.value[first : after + 1]).all())

@@ -13,7 +13,7 @@ from postmortem.diagnoses.shared.last_good import last_good_checkpoint, last_goo
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from postmortem.core.model import Checkpoint, Finding
+    from postmortem.core.model import Checkpoint, Finding, Strength
     from postmortem.core.view import View
 
 NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite")
@@ -45,7 +45,8 @@ def named(findings: Iterable[Finding], *names: str) -> list[Finding]:
 def faults(view: View, findings: Iterable[Finding]) -> list[Finding]:
     """Faults in the numbers at severity error, earliest first: the first one is the root.
 
-    At the same step, a non-finite loss explains its gradient; a gradient alone is a fault of its own. An evaluation
+    At the same step, a non-finite loss explains its gradient; a gradient alone is a fault of its own; and a non-finite
+    learning rate comes first. An evaluation
     between the last finite and the first non-finite row of the training loss counts as of the later row.
     """
     order = (
@@ -60,11 +61,11 @@ def faults(view: View, findings: Iterable[Finding]) -> list[Finding]:
     grave = [f for f in named(findings, *order) if f.severity == "error"]
     training = [f for f in grave if f.name in NONFINITE and role(view, f) == "loss"]
 
-    def order_of(f: Finding) -> tuple[bool, int, bool]:
+    def order_of(f: Finding) -> tuple[bool, int, int]:
         evaluated = f.name in NONFINITE and (role(view, f) or "").startswith("val_")
         later = [t.step or 0 for t in training if evaluated and _seen_between(f, t)]
-        secondary = f.name in ("nan-onset", "inf-onset") and role(view, f) != "loss"
-        return f.step is None, max(later, default=f.step or 0), secondary
+        place = {"lr": 0, "loss": 1}.get(role(view, f) or "", 2) if f.name in ("nan-onset", "inf-onset") else 1
+        return f.step is None, max(later, default=f.step or 0), place
 
     return sorted(grave, key=order_of)
 
@@ -143,7 +144,7 @@ class Story:
             .disproved_by("a replay of the step stays finite")
             .advise("lower the learning rate")
             .replay()
-            .diagnosis("diverged", f"The training diverged: {root.message}.")
+            .diagnosis("diverged", f"The training diverged: {root.message}.", "likely")
         )
 
     The last good step is the last logged one before the root's step with a stable loss and gradient norm, unless
@@ -207,12 +208,16 @@ class Story:
         self._replayed, self._rerun = True, step
         return self
 
-    def diagnosis(self, name: str, summary: str) -> Diagnosis:
-        """The finished diagnosis. `name`: the id of the cause, `summary`: one or two sentences."""
+    def diagnosis(self, name: str, summary: str, strength: Strength = "possible") -> Diagnosis:
+        """The finished diagnosis. `name`: the id of the cause, `summary`: one or two sentences.
+
+        `strength`: "certain" only where the log proves the cause, "likely" for the best explanation of what is logged.
+        """
         good = self._last_good_step()
         checkpoint = last_good_checkpoint(self._view, good, self._finite_until(good))
         return Diagnosis(
             name=name,
+            strength=strength,
             summary=summary,
             findings=tuple(dict.fromkeys([self._root.id, *(f.id for f in self._others)])),
             evidence_for=(*self._for, *_words(self._view, self._root)),

@@ -11,8 +11,13 @@ from postmortem.core.printable import number
 from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Event, Finding, Problem, ProblemKind, Verdict
+    from collections.abc import Sequence
+
+    from postmortem.core.model import Event, Finding, Problem, ProblemKind, Strength, Verdict
     from postmortem.core.report import Around, Report, RunReport
+
+CLAIMS: dict[Strength, str] = {"certain": "Cause", "likely": "Likely cause", "possible": "Possible cause"}
+"""How a diagnosis is introduced, by its strength."""
 
 ENDED = {
     "completed": "completed",
@@ -201,6 +206,17 @@ def triage(report: Report) -> tuple[Group, ...]:
         groups.setdefault((run.verdict, "" if run.verdict == "healthy" else cause(run)), []).append(run)
     ordered = sorted(groups.items(), key=lambda g: (VERDICTS.index(g[0][0]), -len(g[1]), g[0][1]))
     return tuple(Group(verdict, name, tuple(runs)) for (verdict, name), runs in ordered)
+
+
+def in_common(runs: Sequence[RunReport]) -> tuple[str, list[str]]:
+    """What is common to all runs of a group: the summary if all have the same one (else empty), and the next actions
+    of the first run that all others have as well."""
+    stories = [run.diagnosis for run in runs if run.diagnosis]
+    if not stories or len(stories) < len(runs):
+        return "", []
+    same = len({story.summary for story in stories}) == 1
+    shared = set.intersection(*(set(story.next) for story in stories))
+    return stories[0].summary if same else "", [action for action in stories[0].next if action in shared]
 
 
 def totals(report: Report) -> str:
