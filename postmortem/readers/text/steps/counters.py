@@ -57,7 +57,7 @@ def main_quantity(draft: Draft) -> Main | None:
     roles = [role_of(tag) for tag in draft.tags]
     for role in _ROLES:
         of_role = np.where(np.array([r == role for r in roles], bool), count, 0)
-        if of_role.any():
+        if of_role.max(initial=0) >= _FEW // 2:
             count = of_role
             break
     tag = int(count.argmax())
