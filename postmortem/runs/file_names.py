@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from postmortem.readers.shared.rotated import rotated
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,7 +28,8 @@ def run_key(path: Path, *, table: bool = False) -> str:
 
     Empty for a `table` with a usual name, such as metrics.csv: it is that of its folder.
     """
-    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", path.name)))
+    part = rotated(path.name)
+    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", part.base if part else path.name)))
     return "" if table and stem.lower() in _STANDARD_TABLES else stem
 
 
@@ -63,8 +66,18 @@ def event_writer(path: Path) -> str | None:
     return found["writer"] if found else None
 
 
-def order_of_writing(path: Path) -> int:
-    """What sorts the files of a run as they were written: the time of an event file, else the Slurm job, else 0."""
+def order_of_writing(path: Path) -> tuple[int, str, int]:
+    """What sorts the files of a run as they were written: the time of an event file, else the Slurm job, else 0.
+
+    The parts of one log that were set aside come before its last part.
+    """
     found = _EVENT_FILE.search(path.name)
-    stamp = found["time"] if found else slurm_job(path) or "0"
-    return int(stamp.split("_")[0])
+    part, log = rotated(path.name), whole_log(path)
+    stamp = found["time"] if found else slurm_job(log) or "0"
+    return int(stamp.split("_")[0]), str(log), part.place if part else 1
+
+
+def whole_log(path: Path) -> Path:
+    """The log that a file is a part of: ``train.log`` for ``train.log.1``, which need not be there."""
+    part = rotated(path.name)
+    return path.with_name(part.base) if part else path

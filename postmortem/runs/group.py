@@ -21,6 +21,7 @@ from postmortem.runs.file_names import (
     run_key,
     slurm_job,
     torchrun_rank,
+    whole_log,
 )
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
 
@@ -358,8 +359,8 @@ def _stream(file: ClaimedFile) -> str:
     if file.content == "events":
         return str(file.path.parent)
     if file.is_output and slurm_job(file.path):
-        return f"{file.home}/*{file.path.suffix} {file.rank}"
-    return str(file.path)
+        return f"{file.home}/*{whole_log(file.path).suffix} {file.rank}"
+    return str(whole_log(file.path))
 
 
 def _age(snapshot: ClaimedFile) -> int:
