@@ -112,3 +112,39 @@ class Ultralytics(Dialect):
                     record.values.append(Value(column, number(found["value"])))
             return record
         return None
+
+
+@dialect
+class YoloResults(Dialect):
+    """``results.txt`` of YOLOv3 to YOLOv7: a row per epoch, no header: ``0/299 1.81G 0.069 0.02 0.01 0.1 …``.
+
+    Format: train.py of these repositories: what the bar prints (memory, losses, their total, labels, image size), then
+    precision, recall, mAP and the losses of the validation. Epochs count from 0.
+    """
+
+    name = "yolo results"
+    priority = 25
+    needles: ClassVar[tuple[str, ...]] = ("G ",)
+    _names: ClassVar[tuple[str, ...]] = (
+        *("gpu_mem", "train/box_loss", "train/obj_loss", "train/cls_loss", "train/total_loss"),
+        *("", "", "metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95"),
+        *("val/box_loss", "val/obj_loss", "val/cls_loss"),
+    )
+    """Columns after the epoch; numbers of labels and the image size are left out."""
+    _row = re.compile(
+        rf"\s*+(?P<epoch>\d{{1,9}})/(?P<epochs>\d{{1,9}})\s++[\d.]++G(?:\s++(?:{NUMBER}|{NONFINITE})){{13}}\s*+$"
+    )
+
+    def parse(self, row: Row) -> Record | None:
+        match = self._row.match(row.text)
+        if match is None:
+            return None
+        cells = zip(self._names, re.finditer(r"\S+", row.text[match.end("epochs") :]), strict=True)
+        record = Record(epoch=float(match["epoch"]), epochs=float(match["epochs"]))
+        record.at = {"epoch": match.span("epoch"), "epochs": match.span("epochs")}
+        for name, cell in cells:
+            if name:
+                start = match.end("epochs") + cell.start()
+                end = start + len(cell[0].rstrip("G"))
+                record.values.append(Value(name, number(row.text[start:end]), start, end))
+        return record
