@@ -66,15 +66,17 @@ def event_writer(path: Path) -> str | None:
     return found["writer"] if found else None
 
 
-def order_of_writing(path: Path) -> tuple[int, str, int]:
-    """What sorts the files of a run as they were written: the time of an event file, else the Slurm job, else 0.
-
-    The parts of one log that were set aside come before its last part.
-    """
+def order_of_writing(path: Path) -> int:
+    """What sorts the files of a run as they were written: the time of an event file, else the Slurm job, else 0."""
     found = _EVENT_FILE.search(path.name)
-    part, log = rotated(path.name), whole_log(path)
-    stamp = found["time"] if found else slurm_job(log) or "0"
-    return int(stamp.split("_")[0]), str(log), part.place if part else 1
+    stamp = found["time"] if found else slurm_job(whole_log(path)) or "0"
+    return int(stamp.split("_")[0])
+
+
+def place_in_log(path: Path) -> tuple[str, int]:
+    """What sorts the parts of one log: those that were set aside come before the last one, which has its name."""
+    part = rotated(path.name)
+    return str(whole_log(path)), part.place if part else 1
 
 
 def whole_log(path: Path) -> Path:

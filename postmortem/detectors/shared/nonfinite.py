@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Event, Severity
+    from postmortem.core.run import Restart
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
@@ -139,6 +140,21 @@ def reported(view: View, kind: str) -> Event | None:
     return next(
         (e for e in view.events if e.kind == "nan-detector" and str(e.fields.get("value", "")).lower() == kind), None
     )
+
+
+def overwritten_onset(view: View, restart: Restart) -> tuple[str, int] | None:
+    """(tag, step) of the first non-finite loss or gradient norm among the points that a restart logged again."""
+    for stream in view.run.streams:
+        if restart not in stream.restarts:
+            continue
+        points = stream.points
+        before = stream.segment == stream.restarts.index(restart)
+        rows = np.flatnonzero(before & ~np.isfinite(points.value) & (points.take("step", slice(None)) >= restart.after))
+        watched = [view.run.roles.get(tag) in ("loss", "grad_norm") for tag in points.tags]
+        for row in rows.tolist():
+            if watched[points.code[row]]:
+                return points.tags[points.code[row]], int(points.take("step", row))
+    return None
 
 
 def skipped(view: View, series: Series) -> NDArray[np.bool_]:
