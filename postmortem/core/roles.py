@@ -84,6 +84,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
          rf"|{_LOSS} every"),
         (None, "the norm after the clipping, which shows no explosion", rf"{_NORM} clipped$|\bclipped {_GRAD} norm"),
         (None, "something else that is lost", rf"\bpacket {_LOSS}"),
+        (None, "what a discriminator says, logged beside its losses", rf"{_LOSS}/(scores?|signs?|logits?)(/|$)"),
         (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
         (None, "gradient accumulation, no accuracy",
          r"\bacc(um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
@@ -108,13 +109,13 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"(data|load(ing|er)?|fetch|batch ?load|input|reader)[ /]*(load(ing)? ?)?(time|wait|ms|sec(onds)?|s|cost)$"
          r"|time[ /]*data|(^|/)data$|dataload(er|ing)?|\bdata ?load(ing)?$"),
         ("throughput", "work per second",
-         r"(tokens?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
+         r"(tokens?|toks?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
          r"|batches|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
          r"|(^|[/ ])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[ /(])"),
         ("step_time", "seconds per work",
          r"(step|iter(ation)?|batch|train|update|elapsed)[ /]*"
          r"(time|wall|duration|ms|(?<!train )cost|sec(onds)?)(?![a-z])"
-         r"|time[ /]*(per )?(step|iter(ation)?|batch)|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"),
+         r"|time[ /]+(per )?(step|iter(ation)?|batch)|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"),
         ("memory", "of the device or of the process",
          r"\b(mem(ory)?|vram|rss|cuda ?mem\w*|gpu ?mem\w*|max ?mem\w*|memalloc\w*)\b|memory|mem(alloc|used)"
          r"|(^|[ /])(alloc|allocated|reserved|cached)( (gi?b|mi?b|memory|bytes))?( ?\(.*)?$"),
@@ -127,7 +128,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|(hr|r\d)@\d+"
          r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy|准确率|正确率|exactitude|genauigkeit"),
         ("reward", "what reinforcement learning maximises",
-         r"(^|[ /])(rewards?|returns?|ep rew mean|episodic return|score|success rate)(?! scale)($|[ /])"),
+         r"(^|[ /])(rewards?|returns?|ep ?(rew|ret)(ard|urn)?( ?mean)?|episodic return|score|success rate)(?! scale)"
+         r"($|[ /])"),
         ("epoch", "the position", r"^(\w+/)?epochs?( float| frac)?$"),
         ("loss", "the formula of a loss: it is minimised",
          r"\b(b?ce|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl)\d?\b"
@@ -199,6 +201,9 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
+            elif last == "norm" and has_loss and "lr" in roles.values() and _SPLIT.search(name) is None:
+                if folder in ("", "train/", "training/", "optim/") and (values(tag) >= 0).mean() > 0.9:
+                    roles[tag] = "grad_norm"  # "loss: 10.95 | lr 8.4e-07 | norm: 15.3": what clip_grad_norm_ returned
             elif name in _BARE and not has_loss and _are_losses(names, values):
                 roles[tag] = _BARE[name]  # "step 100 train 2.31 val 2.40"
         elif roles[tag] in ("loss", "accuracy") and (found := _V.fullmatch(name)):

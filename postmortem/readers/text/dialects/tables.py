@@ -10,21 +10,36 @@ from postmortem.readers.text.records.record import Record, Row, Trust, Value
 from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
 
 _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
+_BOX_COUNTERS = (
+    *("total_timesteps", "timesteps", "timestepssofar", "totalenvinteracts", "n_updates", "nupdates"),
+    *("iterations", "iteration", "itersofar", "step", "steps"),
+)
+"""Names of counters in a box, the most reliable first."""
+_RESULTS = (
+    *("train/box_loss", "train/obj_loss", "train/cls_loss", "train/total_loss", "", ""),  # targets and image size
+    *("metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95"),
+    *("val/box_loss", "val/obj_loss", "val/cls_loss"),
+)
+"""Columns of a ``results.txt`` after the epoch and the memory, by the names that YOLOv5's results.csv gives them."""
+_RESULTS_ROW = re.compile(
+    r"^[ \t]*\d{1,6}/\d{1,6}[ \t]+[\d.]{1,8}G(?:[ \t]+(?:[\d.eE+-]{1,16}|-?nan|-?inf)){13}[ \t]*$", re.MULTILINE
+)
 
 
 @dialect
 class StableBaselines(Dialect):
-    """Stable-Baselines3 (and rsl_rl-like boxes): ``| train/ |  |`` opens a group, ``|    loss | 46.6 |`` belongs to it.
+    """Stable-Baselines3, OpenAI baselines, Spinning Up: ``| train/ |  |`` opens a group, ``|    loss | 46.6 |`` follows.
 
-    Format: stable_baselines3/common/logger.py, HumanOutputFormat. The tag is group + name, the step
-    `time/total_timesteps` of the same box, so a box becomes a record when it closes.
+    Format: stable_baselines3/common/logger.py, HumanOutputFormat; baselines/logger.py; spinup/utils/logx.py. The tag is
+    group + name, the step `time/total_timesteps` or another counter of the same box, else its epoch, so a box becomes a
+    record when it closes.
     """
 
     name = "stable-baselines3"
     priority = 23
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\|[^|]*+\|[^|]*+\|\s*+$|-{3,}\s*+$")
     _line = re.compile(
-        rf"\| (?P<indent> *+)(?P<name>[\w./@\-][\w./@\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$"
+        rf"\| (?P<indent> *+)(?P<name>[\w./@%\-][\w./@%\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$"
     )
 
     def __init__(self) -> None:
@@ -49,18 +64,14 @@ class StableBaselines(Dialect):
 
     @staticmethod
     def _close(values: list[Value]) -> Record:
-        steps = {v.tag.rsplit("/", 1)[-1]: v.number for v in values}
-        step = next(
-            (
-                steps[k]
-                for k in ("total_timesteps", "total timesteps", "timesteps", "n_updates", "iterations", "step")
-                if k in steps
-            ),
-            None,
-        )
+        counters = {v.tag.rsplit("/", 1)[-1].lower().replace(" ", "_"): v for v in values}
+        found = next((counters[k] for k in _BOX_COUNTERS if k in counters), None)
         record = Record([v for v in values if not v.tag.endswith("total_timesteps")])
-        if step is not None:
-            record.step, record.level = step, Trust.GLOBAL
+        if found is not None:
+            record.step, record.level = found.number, Trust.GLOBAL
+        elif (epoch := counters.get("epoch", counters.get("epochs"))) is not None:
+            record.epoch = epoch.number
+            record.values = [v for v in record.values if v is not epoch]
         return record
 
 
@@ -68,7 +79,8 @@ class StableBaselines(Dialect):
 class Ultralytics(Dialect):
     """YOLO: a header ``Epoch GPU_mem box_loss …``, rows ``1/100 2.61G 1.411 …: 100% ━━━``, and a validation table.
 
-    Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts.
+    Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts. Rows of a
+    ``results.txt`` of YOLOv5, YOLOv7 or YOLOR (train.py) have no header: their 15 columns are known.
     """
 
     name = "ultralytics"
@@ -81,7 +93,7 @@ class Ultralytics(Dialect):
         self.epoch: float | None = None
 
     def sniff(self, sample: str) -> bool:
-        return "GPU_mem" in sample or "gpu_mem" in sample
+        return "GPU_mem" in sample or "gpu_mem" in sample or _RESULTS_ROW.search(sample) is not None
 
     def parse(self, row: Row) -> Record | None:
         cells = row.text.split()
@@ -101,6 +113,8 @@ class Ultralytics(Dialect):
             names = self.validation[3:]
             values = [Value(n, number(c)) for n, c in zip(names, cells[3:], strict=False) if _CELL.match(c)]
             return Record(values, epoch=self.epoch)
+        if _RESULTS_ROW.match(row.text):
+            return self._results(cells)
         if self.columns and (match := re.match(r"(\d{1,9})/(\d{1,9})$", cells[0])):
             self.epoch = float(match[1])
             if "100%" not in row.text and "%" in row.text:
@@ -112,3 +126,11 @@ class Ultralytics(Dialect):
                     record.values.append(Value(column, number(found["value"])))
             return record
         return None
+
+    @staticmethod
+    def _results(cells: list[str]) -> Record:
+        """The record of a row of a results.txt."""
+        epoch, _, epochs = cells[0].partition("/")
+        memory = Value("gpu_mem", number(cells[1].removesuffix("G")))
+        values = [Value(name, number(cell)) for name, cell in zip(_RESULTS, cells[2:], strict=True) if name]
+        return Record([memory, *values], epoch=float(epoch), epochs=float(epochs))

@@ -242,7 +242,7 @@ class RowMiner:
         if factor is not None and role_of(tag) == "memory":
             factor = None
         value = Value(tag, number(raw), *span) if factor is None else Value(tag, number(raw) * factor)
-        if named.strong or (named.words <= 4 and role_of(tag) is not None):
+        if named.strong or (named.words <= 4 and role_of(tag) is not None) or self._is_cell(named, gap):
             record.values.append(value)
             self.covered += len(named.name)
             self.leftover += named.leftover
@@ -252,6 +252,11 @@ class RowMiner:
             self.covered += len(named.name)
         else:
             self.leftover += letters(gap)
+
+    def _is_cell(self, named: Named, gap: str) -> bool:
+        """Whether name and number are all that is between two bars: ``| norm 3.0142 |``."""
+        before, after = gap.strip(" ()").startswith("|"), self.text[self.end : self.end + 40].lstrip()[:1]
+        return before and named.clean and named.words <= 2 and after in ("|", "(")
 
     def _take_rank(self) -> None:
         """Take the position of "(0/4) Epoch 1, batch 50" as the rank: it is 0 of 4 ranks."""

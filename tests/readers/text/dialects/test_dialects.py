@@ -23,6 +23,11 @@ MEGATRON = (
     " | number of nan iterations:   0 |"
 )
 
+def _box(*rows: tuple[str, object]) -> str:
+    line = "-" * 37 + "\n"
+    return line + "".join(f"| {name:<18} | {value:<12} |\n" for name, value in rows) + line
+
+
 CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     "megatron": (
         "\n".join(
@@ -50,6 +55,36 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
             for n in range(10, 101, 10)
         ),
         [("loss", 10, 2.9), ("loss", 100, 2.0), ("grad_norm", 50, math.nan), ("epoch", 50, 1.0)],
+    ),
+    "boxes that count epochs": (
+        "".join(_box(("epoch", i), ("test/success_rate", i / 8)) for i in range(4)),
+        [("test/success_rate", 0, 0.0), ("test/success_rate", 3, 0.375)],
+    ),
+    "boxes with their own counters": (
+        "".join(_box(("Epoch", i), ("LossV", 9 - i), ("TotalEnvInteracts", 4000 * i)) for i in range(1, 4)),
+        [("LossV", 4000, 8.0), ("LossV", 12000, 6.0)],
+    ),
+    "results.txt of YOLOv7": (
+        "".join(
+            f"     {i}/99     7.27G   0.0{7 - i}    0.1057   0.05386    0.2328       132       640"
+            f"    0.9302   0.07428    0.4{i}   0.01218   0.08878   0.02468   0.0269{i}\n"
+            for i in range(4)
+        ),
+        [
+            ("train/box_loss", 0, 0.07),
+            ("train/total_loss", 3, 0.2328),
+            ("metrics/mAP_0.5", 3, 0.43),
+            ("val/cls_loss", 3, 0.02693),
+            ("gpu_mem", 1, 7.27),
+        ],
+    ),
+    "llm.c": (
+        "".join(
+            f"step   {i}/100 | loss {8 - i}.500000 (+nanz)| norm {i}.2500 (-0.12z)| lr 1.00e-04 | 400.10 ms"
+            " | 30.1% bf16 MFU | 1000 tok/s\n"
+            for i in range(1, 4)
+        ),
+        [("loss", 3, 5.5), ("norm", 3, 3.25), ("lr", 3, 1e-4)],
     ),
     "lightning": (
         "\r".join(
