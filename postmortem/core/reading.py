@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from postmortem.core.points import Points
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Ended, Event, Problem
 
 
@@ -34,6 +37,10 @@ class Reading:
     started: float | None = None
     stopped: float | None = None
     step_axis: str = "step"
+    blanks: dict[str, int] = field(default_factory=dict)
+    """How many cells of a tag hold nothing (null, an empty cell), in a table."""
+    row_steps: NDArray[np.int64] | None = None
+    """The steps of all rows of a table that has such cells."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", and "plan" for
+    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", "snapshot", and "plan" for
     `core.training_length`."""

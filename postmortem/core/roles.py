@@ -75,21 +75,21 @@ _TABLE: tuple[_Rule, ...] = tuple(
     for role, why, pattern in (
         (None, "a count or a record of values, not a value",
          rf"(^|[ /]){_RECORD} (\w+ )?({_LOSS}|nan|inf|skipped)|{_LOSS}( \w+)?[ /]{_OF_VALUES}$"
-         r"|(^|[ /])best (val |valid |eval |test )?(score|metric|step|epoch)"),
+         r"|(^|[ /])(best|lowest) (\w+ )?(score|metric|step|epoch|r?mse|mae|nll|ppl|perplexity)|\bnum memory"),
         (None, "a setting", rf"{_LOSS}( \w+)?[ /]{_SETTING}$"
          rf"|{_NORM}(?! (?:before|pre) clip)( \w+)? {_SETTING}$|\b{_GRAD} ?clip(ping)?( (val\w*|norm|thresh\w*))?$"
          rf"|(?<!pre )\bclip {_GRAD}|\b(max|target) {_GRAD} norm"
          rf"|\b(nll|b?ce|mse|mae|kl|entropy|map|iou|acc|reward|lr|learning rate|mem|memory) {_SETTING}$"
          rf"|(^|[ /])(use|has|is|with|enable|compute|normali[sz]e|skip|disable) (\w+ )?{_LOSS}"
-         rf"|{_LOSS} every"),
+         rf"|{_LOSS} every|\b(threshold|patience)$"),
         (None, "the norm after the clipping, which shows no explosion", rf"{_NORM} clipped$|\bclipped {_GRAD} norm"),
-        (None, "something else that is lost", rf"\bpacket {_LOSS}"),
+        (None, "something else that is lost, or a scale that failed", rf"\bpacket {_LOSS}|\battempted "),
         (None, "what a discriminator says, logged beside its losses", rf"{_LOSS}/(scores?|signs?|logits?)(/|$)"),
         (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
         (None, "gradient accumulation, no accuracy",
          r"\bacc(um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
         (None, "grows with the training whatever happens, or is set",
-         r"iterations?$|consumed|ema decay|accumulated|cumulative|since|(^|[ /])wall$|total (time|duration)"
+         r"iterations?$|consumed|ema decay|accumulated|cumulative|since|(^|[ /])wall$|total (\w+ )?(time|duration)"
          r"|train wall|scale ?window|(min|init|initial) scale|hysteresis"),
         ("loss_scale", "the factor of mixed precision; logit_scale and reward_scale are something else",
          r"\b(loss|grad|gradient|amp|fp16)[ /]*scaler?\b|(^|/)((grad|loss|amp)? ?scaler?|scaler? (scale|value))$"),
@@ -104,18 +104,19 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("accuracy", "a score in a folder of losses", rf"{_LOSS}/(\w+ )*(acc|accuracy)$"),
         ("loss", "says so", rf"{_LOSS}|损失|損失|\b(perte|verlust)\b"),
         ("lr", "the learning rate, also of one group of parameters",
-         r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?$|^lr[ /]|^l r$|学习率|lernrate"),
+         r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$|学习率|lernrate"),
         ("data_time", "waiting for the next batch",
          r"(data|load(ing|er)?|fetch|batch ?load|input|reader)[ /]*(load(ing)? ?)?(time|wait|ms|sec(onds)?|s|cost)$"
          r"|time[ /]*data|(^|/)data$|dataload(er|ing)?|\bdata ?load(ing)?$"),
         ("throughput", "work per second",
-         r"(tokens?|toks?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
+         r"(tok(en)?s?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
          r"|batches|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
          r"|(^|[/ ])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[ /(])"),
         ("step_time", "seconds per work",
          r"(step|iter(ation)?|batch|train|update|elapsed)[ /]*"
          r"(time|wall|duration|ms|(?<!train )cost|sec(onds)?)(?![a-z])"
-         r"|time[ /]+(per )?(step|iter(ation)?|batch)|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"),
+         r"|(?!timesteps?\b)time[ /]*(per )?(step|iter(ation)?|batch)"
+         r"|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"),
         ("memory", "of the device or of the process",
          r"\b(mem(ory)?|vram|rss|cuda ?mem\w*|gpu ?mem\w*|max ?mem\w*|memalloc\w*)\b|memory|mem(alloc|used)"
          r"|(^|[ /])(alloc|allocated|reserved|cached)( (gi?b|mi?b|memory|bytes))?( ?\(.*)?$"),
@@ -130,7 +131,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("reward", "what reinforcement learning maximises",
          r"(^|[ /])(rewards?|returns?|ep ?(rew|ret)(ard|urn)?( ?mean)?|episodic return|score|success rate)(?! scale)"
          r"($|[ /])"),
-        ("epoch", "the position", r"^(\w+/)?epochs?( float| frac)?$"),
+        ("epoch", "the position", r"^(?!time)(\w+/)?epochs?( float| frac)?$"),
         ("loss", "the formula of a loss: it is minimised",
          r"\b(b?ce|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl)\d?\b"
          r"|cross ?entropy|log ?loss\b|mean (squared|absolute) error"),
@@ -177,7 +178,7 @@ _POLICY = re.compile(
     r"\b(policy|actor|critic|pg|pi|entropy|vf|advantage|q|p) ?loss|\bentropy|\bpolicy|\bactor|reward|return"
 )
 _V = re.compile(r"(^|.*/)v (\w.*)")
-_BARE = {"train": "loss", "training": "loss", "trn": "loss"} | dict.fromkeys(
+_BARE = {"train": "loss", "training": "loss", "trn": "loss", "learn": "loss"} | dict.fromkeys(
     ("val", "valid", "validation", "eval", "dev", "test"), "val_loss"
 )
 
@@ -195,15 +196,15 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
         folder, slash, last = name.rpartition("/")
         folder += slash
         if roles[tag] is None:
-            if last in ("total", "sum") and _is_sum(tag, folder, known):
-                roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07"
-            elif last in ("objective", "obj fn", "objective value") and falls(values(tag)):
+            if last in ("total", "sum") and (_is_sum(tag, folder, known) or (not has_loss and falls(values(tag)))):
+                roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07", or "iter 3 total 1.3" and no other loss
+            elif last in ("objective", "obj fn", "objective value", "unnamed number") and falls(values(tag)):
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
-            elif last == "norm" and has_loss and "lr" in roles.values() and _SPLIT.search(name) is None:
-                if folder in ("", "train/", "training/", "optim/") and (values(tag) >= 0).mean() > 0.9:
-                    roles[tag] = "grad_norm"  # "loss: 10.95 | lr 8.4e-07 | norm: 15.3": what clip_grad_norm_ returned
+            elif last in ("norm", "train norm") and folder in ("", "train/", "training/", "optim/") and has_loss:
+                if "lr" in roles.values() and _SPLIT.search(name) is None:
+                    roles[tag] = "grad_norm"  # "loss 2.3 | norm 1.2 | lr 3e-4", as llm.c prints it
             elif name in _BARE and not has_loss and _are_losses(names, values):
                 roles[tag] = _BARE[name]  # "step 100 train 2.31 val 2.40"
         elif roles[tag] in ("loss", "accuracy") and (found := _V.fullmatch(name)):
@@ -243,7 +244,7 @@ _WHOLE = re.compile(r"(loss|losses|lossfn|total|objective|sum)$")
 _BESIDE = re.compile(
     r"(lm|avg|average|mean|running|batch|mini|step|epoch|iter|iteration|overall|smooth|smoothed|ema|current|value|fn"
     r"|metrics?|opt|optim|reduced|global|train|training|trn|val|valid|validation|eval|evaluation|dev|test|combined"
-    r"|final|full|weighted)$"
+    r"|final|full|weighted|unnamed)$"
 )
 """Words that may stand beside one of `_WHOLE` in the name of the whole loss: of splits, windows and the total."""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections import Counter
+import re
+from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -13,7 +14,8 @@ from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
-from postmortem.readers.shared.json_numbers import NON_FINITE
+from postmortem.readers.shared.json_numbers import is_blank, written_number
+from postmortem.readers.shared.open_end import CUT, NOT_USED, last_number
 from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import EPOCHS, counter_names, plain
 
@@ -22,8 +24,11 @@ if TYPE_CHECKING:
 
     from postmortem.readers import Content
 
-ABSENT = {"", "none", "null", "n/a", "na", "--", "-"}
 _MOST_REPORTED = 20
+_COMPARED = 20
+"""Rows whose last cell is compared with that of a last line without a line end."""
+_COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
+_POINT = re.compile(r"\d\.\d")
 
 
 @reader
@@ -31,8 +36,10 @@ class CsvTable:
     """Tables of metrics with a header line: Lightning's ``metrics.csv`` and any CSV or TSV with numbers.
 
     The step is the column that counts steps (global_step, step, iteration, …, in any case); else a counter within
-    epochs combined with the epoch; else the epoch; else the row number, with a note. An empty cell is absent, not NaN;
-    ``nan`` and ``inf`` in any spelling are numbers. Cells with text are counted. A column of plausible times since the
+    epochs combined with the epoch; else the epoch; else the row number, with a note. An empty cell is absent, not
+    NaN, and counted; ``nan`` and ``inf`` in any spelling are numbers, as are ``tensor(0.5)`` and, between semicolons,
+    0,5. Text in a column of numbers ("#REF!") is a Problem, other text is counted. Of a last row without a line end,
+    the last number is used only if it has as many decimals as those above it. A column of plausible times since the
     epoch becomes the wall time. A repeated header line, as after a restart, starts a new part.
 
     Formats: RFC 4180; lightning/fabric/loggers/csv_logs.py.
@@ -53,8 +60,8 @@ class CsvTable:
         separator = _separator(lines[0], path)
         names = _split(lines[0], separator)
         known = counter_names(names) or [n for n in names if plain(n) in EPOCHS or role_of(n) is not None]
-        numbers = len(lines) == 1 or any(_number(cell) is not None for cell in _split(lines[1], separator))
-        return bool(known) and numbers and not any(_number(n) is not None for n in names)
+        numbers = len(lines) == 1 or any(written_number(cell) is not None for cell in _split(lines[1], separator))
+        return bool(known) and numbers and not any(written_number(n) is not None for n in names)
 
     @staticmethod
     def read(path: Path) -> Reading:
@@ -70,29 +77,40 @@ class _File:
         self.reading = Reading(source=CsvTable.kind, path=str(path))
         self.table = RowTable()
         self.times: list[float] = []
-        self.no_numbers: Counter[str] = Counter()
+        self.commas = False
+        """Whether the numbers have decimal commas."""
         self.damaged: list[Problem] = []
         self.torn_rows: list[int] = []
+        self.last_cells: deque[str] = deque(maxlen=_COMPARED)
 
     def read(self) -> Reading:
         text, problems = decoded(self.path.read_bytes(), str(self.path))
         lines = text.split("\n")
         names: list[str] = []
+        counter = ""
         separator = _separator(next((line for line in lines if line.strip()), ""), self.path)
+        self.commas = separator != "," and _POINT.search(text) is None
         for number, line in enumerate(lines, 1):
             if not line.strip(" \r\t"):
                 continue
             cells = [cell.strip() for cell in _split(line, separator)]
             if not names or cells == names or _is_header(cells):
                 names = [name or f"column {i}" for i, name in enumerate(cells, 1)]
+                counter = next(iter(counter_names(names)), "")
                 continue
-            if len(cells) != len(names):
-                cells = self.torn(number, cells, names, last=number == len(lines))
-            self.row(names, cells)
+            last, torn = number == len(lines), len(cells) != len(names)  # last: without a line end
+            if torn:
+                cells = self.torn(number, cells, names, last=last)
+            elif last:
+                cells = self.open_end(number, cells)
+            if not counter or counter in names[: len(cells)]:  # else nobody knows where the row belongs
+                self.torn_rows += [len(self.table)] * torn
+                self.row(number, names, cells)
+                self.last_cells.extend(cells[-1:])
         finish(self.reading, self.table, self.times, torn=self.torn_rows)
-        if self.no_numbers:
-            self.reading.skipped["non-numeric cells"] = sum(self.no_numbers.values())
-            self.reading.notes.append(f"text columns: {', '.join(sorted(self.no_numbers))}")
+        if texts := self.table.text_columns():
+            self.reading.skipped["non-numeric cells"] = sum(texts.values())
+            self.reading.notes.append(f"text columns: {', '.join(sorted(texts))}")
         if not names:
             problems.append(Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing"))
         self.reading.problems += problems + self.damaged[:_MOST_REPORTED]
@@ -106,33 +124,44 @@ class _File:
     def torn(self, number: int, cells: list[str], names: list[str], *, last: bool) -> list[str]:
         """Reports a line with too few or too many cells, and returns the cells that are surely whole and in place."""
         if last and len(cells) < len(names):
-            what, lost = "truncated: the last line is incomplete", f"its last {len(names) - len(cells) + 1} cells"
+            what, lost = CUT, f"its last {len(names) - len(cells) + 1} cells"
         else:
             what, lost = f"{len(cells)} cells in this line, {len(names)} in the header", "the cells that do not fit"
-        self.torn_rows.append(len(self.table))
         self.damaged.append(
             Problem(path=str(self.path), line=number, what=what, kept=f"{len(self.table)} rows before it", lost=lost)
         )
         return cells[: len(names)] if len(cells) > len(names) else cells[:-1]
 
-    def row(self, names: list[str], cells: list[str]) -> None:
+    def open_end(self, number: int, cells: list[str]) -> list[str]:
+        """The cells of a last line without a line end, without the last one if that may be cut, which is reported."""
+        state = last_number(cells[-1], self.last_cells)
+        if state == "whole" and (cells[-1] or "" in self.last_cells):
+            return cells
+        what, lost = (CUT, "its last cell") if state == "cut" else (NOT_USED, "")
+        kept = f"{len(self.table)} rows before it"
+        self.damaged.append(Problem(path=str(self.path), line=number, what=what, kept=kept, lost=lost))
+        return cells[:-1]
+
+    def row(self, line: int, names: list[str], cells: list[str]) -> None:
         numbers: list[tuple[str, float]] = []
         time = np.nan
         for name, cell in zip(names, cells, strict=False):
-            value = _number(cell)
+            value = written_number(cell.replace(",", ".") if self.commas and _COMMA.fullmatch(cell) else cell)
             if value is not None:
                 numbers.append((name, value))
-            elif cell.lower() not in ABSENT:
-                moment = iso_time(cell)
-                time = time if moment is None else moment
-                self.no_numbers[name] += 1
+            elif is_blank(cell):
+                self.table.blanks[name] += 1
+            elif (moment := iso_time(cell)) is not None:
+                time = moment
+            else:
+                self.table.add_text(name, line, cell)
         self.table.add(numbers)
         self.times.append(time)
 
 
 def _is_header(cells: list[str]) -> bool:
     """Whether a line in the middle of a table is a new header: names only, and a counter among them."""
-    named = len(cells) > 1 and all(cell and _number(cell) is None for cell in cells)
+    named = len(cells) > 1 and all(cell and written_number(cell) is None for cell in cells)
     return named and bool(counter_names(cells))
 
 
@@ -148,11 +177,3 @@ def _split(line: str, separator: str) -> list[str]:
         return next(csv.reader([line], delimiter=separator, skipinitialspace=True), [])
     except csv.Error:
         return line.split(separator)
-
-
-def _number(cell: str) -> float | None:
-    """The cell as a number, or None for text, also for "1_000", which `float` accepts."""
-    try:
-        return None if "_" in cell else float(cell)
-    except ValueError:
-        return NON_FINITE.get(cell.strip().lower())

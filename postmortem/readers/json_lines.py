@@ -13,7 +13,7 @@ from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import begins_with_nuls, decoded
-from postmortem.readers.shared.json_numbers import leaves, number, why_no_number
+from postmortem.readers.shared.json_numbers import is_blank, leaves, number, why_no_number, written_number
 from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, LARGEST, plain
 
@@ -30,6 +30,7 @@ _HEADER_KEYS = {"env_info", "exp_name", "config"}
 _PLAN = re.compile(r"\b(max_epochs|max_iters|total_epochs)\s*=\s*(\d{1,9})\b")
 """The length of the training, in the settings that mmdetection's first line quotes."""
 _TOTALS = ("total_steps", "max_steps")
+_COUNTS = {*COUNTERS, *EPOCHS, "_step"}
 _HELD_OUT = {"val", "valid", "validation", "eval", "test"}
 _MOST_REPORTED = 20
 _STATISTICS = {"num", "n", "count", "mean", "std", "stddev", "var", "min", "max", "median", "sum", "last"}
@@ -43,8 +44,9 @@ class JsonLines:
     Each line is an object; nested objects are flattened with "/". The step is found as in a CSV table: a key that
     counts steps, or `iter` combined with `epoch` where it starts again in each epoch. mmdetection's rows with "mode":
     "val" belong to the end of their epoch, and their tags begin with "val/". Of an object that sums up one quantity
-    (``{"num": 32, "mean": 3.48, "std": 0.89}``, StyleGAN's ``stats.jsonl``) the mean is the value. Header lines and
-    values that are not numbers are counted; a line that is not a JSON object is a Problem.
+    (``{"num": 32, "mean": 3.48, "std": 0.89}``, StyleGAN's ``stats.jsonl``) the mean is the value. A number may be
+    written as text. Header lines, nulls and values that are not numbers are counted; text in a column of numbers is a
+    Problem, as is a line that is not a JSON object.
 
     Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py;
     training_stats.py and training_loop.py of stylegan2-ada-pytorch.
@@ -71,7 +73,7 @@ class JsonLines:
         if path.suffix != ".json" and not path.name.endswith(_NAMES):
             return False
         keys = {plain(key) for key in _NUMBER_KEY.findall(text)}
-        counts = keys & {*COUNTERS, *EPOCHS, "_step"}
+        counts = keys & _COUNTS
         return bool(counts) and (len(keys) > len(counts) or any(map(role_of, keys)))
 
     @staticmethod
@@ -94,18 +96,19 @@ class JsonLines:
                 skipped["header lines"] += 1
                 reading.config.update((key, int(value)) for key, value in _PLAN.findall(str(row.get("config"))))
             else:
-                _add(row, table, times, skipped)
+                _add(row, number_of, table, times, skipped)
         columns = table.columns(*_TOTALS)
         reading.config.update(
             (name, int(columns[name][-1])) for name in _TOTALS if name in columns and 0 < columns[name][-1] < LARGEST
         )
         finish(reading, table, times)
+        skipped["non-numeric values"] += sum(table.text_columns().values())
         reading.skipped = dict(+skipped)
         reading.problems += _problems(path, bad, len(lines), len(table))
         return reading
 
 
-def _add(row: dict[str, Any], table: RowTable, times: list[float], skipped: Counter[str]) -> None:
+def _add(row: dict[str, Any], line: int, table: RowTable, times: list[float], skipped: Counter[str]) -> None:
     """Appends a row of the file to the table."""
     mode = row.pop("mode", None)
     held_out = isinstance(mode, str) and mode.lower() in _HELD_OUT
@@ -113,14 +116,20 @@ def _add(row: dict[str, Any], table: RowTable, times: list[float], skipped: Coun
     time = math.nan
     for key, raw in leaves(_with_means(row, skipped)):
         value = number(raw)
-        if value is None:
-            moment = iso_time(raw) if isinstance(raw, str) else None
-            time = time if moment is None else moment
-            skipped[why_no_number(raw)] += raw is not None and moment is None
-        elif not held_out or plain(key) in EPOCHS:
-            cells.append((key, value))
-        elif key != "iter":  # of the validation loader, not of the training
-            cells.append((f"{mode}/{key}", value))
+        if value is None and isinstance(raw, str) and (plain(key) in _COUNTS or role_of(key) is not None):
+            value = written_number(raw)
+        name = key if not held_out or plain(key) in EPOCHS else f"{mode}/{key}"
+        if value is not None:
+            if name == key or key != "iter":  # of the validation loader, not of the training
+                cells.append((name, value))
+        elif is_blank(raw):
+            table.blanks[name] += 1
+        elif not isinstance(raw, str):
+            skipped[why_no_number(raw)] += 1
+        elif (moment := iso_time(raw)) is not None:
+            time = moment
+        else:
+            table.add_text(name, line, raw)
     if cells:
         table.add(cells)
         times.append(time)

@@ -13,7 +13,7 @@ from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
-from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
+from postmortem.readers.shared.json_numbers import is_blank, leaves, number, step_number, why_no_number
 from postmortem.readers.shared.row_table import RowTable
 
 if TYPE_CHECKING:
@@ -82,15 +82,21 @@ def _fill(reading: Reading, state: dict[str, Any]) -> None:
             reading.skipped["entries without a step"] = reading.skipped.get("entries without a step", 0) + 1
             continue
         found = {key: (number(value), value) for key, value in leaves(entry) if key != "step"}
-        for why in (why_no_number(raw) for value, raw in found.values() if value is None):
+        table.blanks.update(key for key, (_, raw) in found.items() if is_blank(raw))
+        for why in (why_no_number(raw) for value, raw in found.values() if value is None and not is_blank(raw)):
             reading.skipped[why] = reading.skipped.get(why, 0) + 1
         table.add((key, value) for key, (value, _) in found.items() if value is not None)
         steps.append(step)
-    reading.points = table.points(np.array(steps, np.int64))
+    row_steps = np.array(steps, np.int64)
+    reading.points = table.points(row_steps)
+    reading.blanks = dict(table.blanks)
+    reading.row_steps = row_steps if reading.blanks else None
     reading.config = {key: state[key] for key in _CONFIG if state.get(key) is not None}
     done, planned = number(state.get("global_step")), number(state.get("max_steps"))
     if done is not None and planned and done >= planned > 0:
         reading.ended = "completed"
+    else:
+        reading.facts["snapshot"] = True
     reading.notes.append("steps are taken from log_history")
 
 

@@ -15,6 +15,7 @@ from postmortem.core.errors import described
 from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults, report_fault
 from postmortem.readers import READERS
+from postmortem.readers.mlflow import is_part_of_a_store
 from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
 from postmortem.readers.text.lines.blocks import looks_like_text
 
@@ -90,8 +91,8 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     """
     if of_wandb_itself(path):
         return None
-    if path.name == "requirements.txt":
-        return None  # versions, not numbers
+    if path.name == "requirements.txt" or is_part_of_a_store(path):
+        return None  # versions, not numbers; or read with the meta.yaml of its run
     try:
         head = _head(path, explicit=explicit)
     except OSError as error:

@@ -60,6 +60,7 @@ _LISTS = {
         layers.0.grad_norm | grads/layer1/norm | grad_norm.blocks.3.attn | gnorm/conv1
     """,
     "lr": """
+        optim/LR (group 0) |
         lr | learning_rate | train/lr | LR | learning rate | lr-AdamW | lr/group0 | learningRate | Learning Rate |
         lr-Adam/pg1 | lr/pg0 | train/learning_rate | optim/learning_rate_group0 | min_lr | base_lr | lr_0 |
         current_lr | l.r.
@@ -102,6 +103,8 @@ _LISTS = {
         epoch | train/epoch
     """,
     None: """
+        timesteps_total | time/epoch | Best val RMSE | num_memory_blocks | null_score_diff_threshold |
+        Total Training Time |
         accumulated_submission_time | accumulated_logging_time | train_wall | wall | loss_scale_window |
         min_scale | number of nan iterations | consumed samples | total_duration | batch_size | loss_weight |
         objective | train/objective | policy_objective | objective/entropy | objective/kl | approx_kl | kl_coef |
@@ -161,7 +164,8 @@ FALLING, RISING = np.linspace(3, 1, 40), np.linspace(1, 3, 40)
     [
         ("box obj cls total labels", {"total": "loss", "labels": None}),
         ("total_loss box total", {"total": None}),  # there is a total already
-        ("total count", {"total": None}),
+        ("total", {"total": "loss"}),
+        ("loss total", {"total": None}),
         ("train/recon train/kl train/total", {"train/total": "loss"}),
         ("loss acc v_loss v_acc", {"v_loss": "val_loss", "v_acc": "val_accuracy"}),
         ("t_loss v_loss", {"t_loss": "loss", "v_loss": "val_loss"}),

@@ -224,3 +224,54 @@ def test_a_torn_line_does_not_decide_what_the_steps_are(tmp_path: Path) -> None:
     points = column(reading, "loss")
     assert (points[0][0], points[-1][0], len(points)) == (0, 399, 375)
     assert any("no valid step" in p.what for p in reading.problems)
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [("tensor(0.5)", 0.5), ('"tensor(0.5, grad_fn=<MeanBackward0>)"', 0.5), ("np.float32(0.5)", 0.5), ("[0.5]", None)],
+)
+def test_numbers_as_python_prints_them(cell: str, value: float | None, tmp_path: Path) -> None:
+    """A tensor or a numpy scalar that was written without .item() is the number in it."""
+    reading = read(tmp_path / "t.csv", "step,loss\n1,0.75\n" + f"2,{cell}\n3,0.25\n")
+    assert dict(column(reading, "loss")).get(2) == value
+    assert [p.lost for p in reading.problems] == ([] if value is not None else ["1 values of loss"])
+
+
+@pytest.mark.parametrize("wrong", ["#REF!", "?!", '"0,4"', "0.4.1"])
+def test_cells_of_a_column_of_numbers_that_cannot_be_read_are_lost(wrong: str, tmp_path: Path) -> None:
+    """They are counted and said, and the column keeps its numbers; a column of text is only noted."""
+    rows = [f"{i},{wrong if i >= 10 else 1 / (i + 1)},ok\n" for i in range(25)]
+    reading = read(tmp_path / "t.csv", "step,loss,note\n" + "".join(rows))
+    assert len(column(reading, "loss")) == 10
+    (problem,) = reading.problems
+    assert (problem.line, problem.lost) == (12, "15 values of loss")
+    assert wrong.strip('"') in problem.what
+    assert reading.skipped == {"non-numeric cells": 25}
+
+
+def test_decimal_commas(tmp_path: Path) -> None:
+    """Between semicolons a comma is the decimal point, unless the file has points as well."""
+    reading = read(tmp_path / "t.csv", "step;loss\n1;0,5\n2;2,5e-1\n")
+    assert column(reading, "loss") == [(1, 0.5), (2, 0.25)]
+    reading = read(tmp_path / "t.csv", "step;loss\n1;0.5\n2;0,25\n")
+    assert [p.lost for p in reading.problems] == ["1 values of loss"]
+
+
+@pytest.mark.parametrize("decimals", [None, 5])
+@pytest.mark.parametrize("header", ["step,lr,loss", "loss,lr,step"])
+def test_a_last_cell_that_may_be_cut_is_no_value(header: str, decimals: int | None, tmp_path: Path) -> None:
+    """Wherever the last row is cut, no number of it is wrong, and a cut is said; without a cut nothing is lost."""
+    loss = [1 / (i + 3) for i in range(40)]
+    cells = [{"step": i * 10, "lr": 0.001, "loss": x if decimals is None else f"{x:.5f}"} for i, x in enumerate(loss)]
+    text = "\n".join([header, *(",".join(str(row[name]) for name in header.split(",")) for row in cells), ""])
+    whole = column(read(tmp_path / "t.csv", text), "loss")
+    assert len(whole) == 40
+    start = text.rindex("\n", 0, -1) + 1
+    for cut in range(start, len(text)):
+        reading = read(tmp_path / "t.csv", text[:cut])
+        assert column(reading, "loss") in (whole, whole[:-1])
+        complete = len(column(reading, "loss")) == 40 or cut == start
+        assert bool(reading.problems) != complete or cut == len(text) - 1
+    if decimals is None or header.endswith("step"):
+        return
+    assert (column(reading, "loss"), reading.problems) == (whole, [])

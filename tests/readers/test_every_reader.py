@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,8 @@ class TestEveryReader:
     def test_it_claims_its_usual_name(self, reader: type, tmp_path: Path) -> None:
         """The declared name is one that the reader takes, at least with the content that `head` shows."""
         path = tmp_path / usual_name(reader)
-        heads = (b"step,loss\n1,2\n", b'{"step": 1, "loss": 2}\n', b"step 1 loss 2\n")
+        text = b"step 1 loss 2\n"
+        heads = (b"step,loss\n1,2\n", b'{"step": 1, "loss": 2}\n', text, gzip.compress(text), b"run_id: 0a1b\n")
         assert any(reader.claims(path, head) for head in heads)  # type: ignore[attr-defined]
 
     def test_its_page(self, reader: type) -> None:

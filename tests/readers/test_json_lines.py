@@ -240,3 +240,20 @@ def test_other_nested_objects_keep_their_keys(tmp_path: Path) -> None:
     """An object with a key that is no statistic is a group of metrics, whatever else it holds."""
     reading = read(tmp_path / "m.jsonl", [{"step": 1, "reward": {"mean": 2.0, "kl": 0.1}, "loss": {"mean": 3.0}}])
     assert set(reading.points.tags) == {"reward/mean", "reward/kl", "loss/mean"}
+
+
+def test_numbers_as_text(tmp_path: Path) -> None:
+    """A metric that was formatted, or written with str(tensor), is a number; other texts stay texts."""
+    rows = [{"step": 1, "loss": "0.5", "lr": "1e-4", "job": "4711"}, {"step": 2, "loss": "tensor(0.25)", "job": "4711"}]
+    reading = read(tmp_path / "log.jsonl", rows)
+    assert dict(zip(reading.points.tags, reading.points.value, strict=False)) == {"loss": 0.5, "lr": 1e-4}
+    assert reading.points.value.tolist() == [0.5, 1e-4, 0.25]
+    assert reading.skipped == {"non-numeric values": 2}
+    assert reading.problems == []
+
+
+def test_texts_in_a_column_of_numbers_are_lost(tmp_path: Path) -> None:
+    """They are counted and said."""
+    rows = [{"step": i, "loss": 0.5 if i < 10 else "error"} for i in range(15)]
+    (problem,) = read(tmp_path / "log.jsonl", rows).problems
+    assert (problem.line, problem.lost) == (11, "5 values of loss")

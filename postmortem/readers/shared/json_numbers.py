@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +21,12 @@ NON_FINITE = {
     "+infinity": math.inf,
     "-infinity": -math.inf,
 }
+BLANK = {"", "none", "null", "n/a", "na", "--", "-"}
+"""Texts that stand for no value, in small letters."""
+_WRAPPED = re.compile(
+    r"(?:tensor|array|Array|(?:np|numpy|torch|jnp)\.\w{1,20}+)\(\[?([^\[\],()\s]{1,60}+)[^\n]*+(?<=\))"
+)
+"""A number that was written as Python prints it: ``tensor(0.53, grad_fn=<MseLossBackward0>)``, ``np.float32(0.5)``."""
 DEEPEST = 50
 """Objects nested deeper than this hold no metrics."""
 
@@ -37,6 +45,26 @@ def number(value: Any) -> float | None:
     if isinstance(value, str):
         return NON_FINITE.get(value.strip().lower())
     return None
+
+
+def written_number(text: str) -> float | None:
+    """A text as a number, or None: also "nan" in any spelling, and a number in a tensor's or an array's repr.
+
+    None for "1_000", which `float` accepts.
+    """
+    text = text.strip()
+    if "_" not in text:
+        with suppress(ValueError):
+            return float(text)
+    if (name := NON_FINITE.get(text.lower())) is not None:
+        return name
+    wrapped = _WRAPPED.fullmatch(text)
+    return None if wrapped is None else written_number(wrapped[1])
+
+
+def is_blank(value: Any) -> bool:
+    """Whether a value stands for none: null, or one of the texts `BLANK`."""
+    return value is None or (isinstance(value, str) and value.strip().lower() in BLANK)
 
 
 def why_no_number(value: Any) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from array import array
+from collections import Counter
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,7 @@ import numpy as np
 
 from postmortem.core.model import Problem
 from postmortem.core.points import Points, PointsBuilder
+from postmortem.core.roles import role_of
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, WITHIN_EPOCH, epoch_axis, plain, row_axis, step_axis
 
 if TYPE_CHECKING:
@@ -24,15 +28,32 @@ if TYPE_CHECKING:
 _TIMES = {"wall_time", "walltime", "timestamp", "time", "datetime", "date", "created_at", "unix_time"}
 _RANKS = {"rank", "global_rank"}
 _TELLING = {*COUNTERS, *WITHIN_EPOCH, *EPOCHS, *_TIMES, *_RANKS}
+_DIFFERENT = 3
+"""Texts that differ in a column named like a metric, from which on they are no setting."""
+_SHEET_ERROR = re.compile(r"#(?:REF!|DIV/0!|VALUE!|NAME\?|N/A|NUM!|NULL!)")
 _EARLIEST, _LATEST = 1e9, 5e9  # seconds: 2001 to 2128
 
 
+@dataclass(slots=True)
+class _Texts:
+    """The cells of a column that hold text: how many, where the first is, and some that differ."""
+
+    count: int = 0
+    line: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
 class RowTable:
-    """N rows of (name, number) cells. A row need not have all cells; NaN is a number like any other."""
+    """N rows of (name, number) cells. A row need not have all cells; NaN is a number like any other.
+
+    `blanks` counts the cells of each column that are there and hold nothing (null, an empty cell).
+    """
 
     def __init__(self) -> None:
         self._codes: dict[str, int] = {}
         self._code, self._row, self._value = array("q"), array("q"), array("d")
+        self._texts: dict[str, _Texts] = {}
+        self.blanks: Counter[str] = Counter()
         self.n = 0
 
     def __len__(self) -> int:
@@ -45,6 +66,32 @@ class RowTable:
             self._row.append(self.n)
             self._value.append(value)
         self.n += 1
+
+    def add_text(self, name: str, line: int, text: str) -> None:
+        """Counts a cell that holds text."""
+        texts = self._texts.setdefault(name, _Texts(line=line))
+        texts.count += 1
+        if len(texts.examples) < _DIFFERENT and text not in texts.examples:
+            texts.examples.append(text)
+
+    def unreadable(self) -> dict[str, tuple[_Texts, int]]:
+        """The columns of numbers in which cells hold text (a spreadsheet's errors), and how many numbers each has.
+
+        A column of text that now and then holds a number is none, nor is a setting such as "loss": "mse".
+        """
+        numbers = Counter(self._code)
+        found = {}
+        for name, texts in self._texts.items():
+            n = numbers[self._codes[name]] if name in self._codes else 0
+            metric = role_of(name) is not None and (n > 0 or len(texts.examples) == _DIFFERENT)
+            if metric or n > texts.count or any(_SHEET_ERROR.match(text) for text in texts.examples):
+                found[name] = texts, n
+        return found
+
+    def text_columns(self) -> dict[str, int]:
+        """The other columns that hold text, and in how many cells."""
+        unreadable = self.unreadable()
+        return {name: texts.count for name, texts in self._texts.items() if name not in unreadable}
 
     def columns(self, *more: str) -> dict[str, NDArray[np.float64]]:
         """The columns that may hold step, epoch, time or rank, and the columns `more`: float64[n], NaN if absent."""
@@ -112,6 +159,14 @@ def finish(
         axis.step, wall_time, rank, leave_out={*axis.columns, time_name, rank_name}, without=axis.wrong
     )
     reading.step_axis = axis.name
+    reading.blanks = {name: count for name, count in table.blanks.items() if name not in axis.columns}
+    reading.row_steps = axis.step if reading.blanks else None
+    for name, (texts, n) in table.unreadable().items():
+        what = f"{texts.count} cells of column {name!r} are no numbers; the first is {texts.examples[0][:60]!r}"
+        lost = f"{texts.count} values of {name}"
+        reading.problems.append(
+            Problem(path=reading.path, line=texts.line, what=what, kept=f"its {n} numbers", lost=lost)
+        )
     if n := len(axis.wrong):
         rows, have = ("row", "has") if n == 1 else ("rows", "have")
         what = f"{n} {rows} {have} no valid step in column {axis.name!r}; the first is row {axis.wrong[0] + 1}"

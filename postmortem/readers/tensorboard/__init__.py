@@ -16,7 +16,7 @@ from postmortem.readers import reader
 from postmortem.readers.shared.damage import Damage, problems_of
 from postmortem.readers.shared.protobuf import DecodeError
 from postmortem.readers.tensorboard.bulk_scalars import ScalarPatterns
-from postmortem.readers.tensorboard.event_proto import EVENT, HPARAMS, number
+from postmortem.readers.tensorboard.event_proto import EVENT, HISTOGRAM, HPARAMS, number
 from postmortem.readers.tensorboard.tfrecord import HEADER, OVERHEAD, batches
 
 if TYPE_CHECKING:
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from postmortem.readers.tensorboard.tfrecord import Batch
 
 _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-empty)?$")
+_GRADIENT = re.compile(
+    rb"(?i)(?:^|[/._])(?:grads?|gradients?)(?:[/._].*(?<!bias)$|$)|(?<!bias)[/._](?:grads?|gradients?)$"
+)
 _NO_SUMMARY = {"graph": "graphs", "meta_graph": "graphs", "run_metadata": "run metadata", "log_message": "log messages"}
 _OLD_KINDS = {
     "histo": "histograms",
@@ -46,8 +49,9 @@ class TensorBoard:
     A file is a sequence of TFRecords, each with an Event message: wall time, step (0 is left out on the wire) and a
     summary of values. A scalar is a `simple_value`, or in TF2 a tensor of one element, of any float, integer or
     boolean type, as raw bytes or as a typed list. Histograms, images, audio, text and graphs are counted, hparams go
-    to the run's config. All checksums are verified. Damage costs only the records it touches: reading continues at the
-    next header with a valid checksum.
+    to the run's config. A histogram of a weight's gradient (``grads/layer0.weight``) gives the gradient's norm. All
+    checksums are verified. Damage costs only the records it touches: reading continues at the next header with a
+    valid checksum.
 
     Formats: tensorflow/core/lib/io/record_writer.h; event.proto, summary.proto and tensor.proto in
     tensorboard/compat/proto.
@@ -143,6 +147,8 @@ class _File:
             scalar = self.scalar(value)
             if scalar is not None:
                 yield i, self.code_of(value.tag), event.step, scalar, event.wall_time
+            elif (norm := _gradient_norm(value)) is not None:
+                yield i, self.code_of(value.tag + b"/norm"), event.step, norm, event.wall_time
 
     def scalar(self, value: Any) -> float | None:
         """The number in a summary value; a value without one is counted by its kind."""
@@ -157,6 +163,20 @@ class _File:
             old = next((name for field, name in _OLD_KINDS.items() if value.HasField(field)), "other values")
             self.skipped[_PLUGINS.get(plugin, plugin) or old] += 1
         return scalar
+
+
+def _gradient_norm(value: Any) -> float | None:
+    """The norm of a weight's gradient of which a histogram was logged; None for any other value.
+
+    Gradients of biases are left out: that of a bias before a batch normalisation is zero in a healthy model.
+    """
+    if not value.HasField("histo") or _GRADIENT.search(value.tag) is None:
+        return None
+    try:
+        histogram = HISTOGRAM.FromString(value.histo)
+    except DecodeError:
+        return None
+    return math.sqrt(histogram.sum_squares) if histogram.num > 0 and histogram.sum_squares >= 0 else None
 
 
 def _hparams(content: bytes) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """TensorBoard's Event messages: the fields that the reader needs, and the number in a value.
 
 Field numbers from tensorboard/compat/proto/{event,summary,tensor,tensor_shape,types}.proto and
-tensorboard/plugins/hparams/plugin_data.proto. Histograms, images, audio and graphs stay unparsed bytes.
+tensorboard/plugins/hparams/plugin_data.proto. Images, audio and graphs stay unparsed bytes; of a histogram
+only the number and the squares of its values are read, where they are gradients.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ _CLASSES = messages(
     """,
 )
 EVENT = _CLASSES["Event"]
+
+HISTOGRAM = messages("postmortem.histogram", "message Histogram { double num = 3; double sum_squares = 5; }")[
+    "Histogram"
+]
 
 HPARAMS = messages(
     "postmortem.hparams",

@@ -7,7 +7,9 @@ failures (`failures`).
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
@@ -52,6 +54,8 @@ _YEAR = re.compile(rb"(?<!\d)(20\d\d)[-/]\d\d[-/]\d\d")
 _CLOCK = re.compile(rb"\d\d:\d\d")
 _ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 _MOST_SHAPES = 20_000
+_CODE = re.compile(rb"^(?:import|from|def|class) \w", re.MULTILINE)
+_LONGEST_SOURCE = 1 << 20
 _STEPS_APART = 5
 """Repeated steps, and steps beyond them, that show a restart: ranks of one training are hardly a step apart."""
 _KEPT = 31 << 20
@@ -70,7 +74,7 @@ class TextReader:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        return path.suffix.lower() in _ENDINGS and looks_like_text(head)
+        return path.suffix.lower() in _ENDINGS and looks_like_text(head) and not _is_source(path, head)
 
     @staticmethod
     def read(path: Path) -> Reading:
@@ -100,6 +104,7 @@ class LogFile:
         self.job: str | None = None
         self.open = 0
         """Up to which byte of the next block the search for events sees every line, see `NEAR`."""
+        self.code_lines: list[int] = []
         self.resolved: Resolved | None = None
         self.last_fall: int | None = None
 
@@ -109,7 +114,11 @@ class LogFile:
         )  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
         lines = Lines(self.path)
         found = find_events(
-            self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back
+            self._lines(lines),
+            path=str(self.path),
+            unterminated=lines.ends_open(),
+            went_back=self._went_back,
+            code_lines=self.code_lines,
         )
         resolved = self._resolve(found.announced)
         reading = Reading(
@@ -150,6 +159,7 @@ class LogFile:
     def _resolve(self, announced: Announcements) -> Resolved:
         """Settle the steps; all rows must have been read."""
         if self.resolved is None:
+            self.store.code_lines = self.code_lines
             self.resolved = resolve(self.store, announced)
         return self.resolved
 
@@ -229,6 +239,19 @@ class LogFile:
         else:
             rows.hidden[:] = False
         yield from rows.shown()
+
+
+def _is_source(path: Path, head: bytes) -> bool:
+    """Whether a file is Python source code from its first to its last line; logs may begin with it."""
+    if _CODE.search(head) is None or path.stat().st_size > _LONGEST_SOURCE:
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escape sequences
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)) for node in tree.body)
 
 
 def _last_fall(resolved: Resolved) -> int:

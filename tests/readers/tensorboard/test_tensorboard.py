@@ -16,6 +16,7 @@ from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
 from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.summary.writer.record_writer import RecordWriter
 
+import postmortem
 from postmortem.core.points import Points
 from postmortem.core.reading import Reading
 from postmortem.readers.tensorboard import TensorBoard, bulk_scalars, tfrecord
@@ -347,6 +348,34 @@ def test_torch_writer(tmp_path: Path) -> None:
     ]
     assert rows(reading.points) == expected
     assert reading.skipped == {"text": 1, "histograms": 1}
+
+
+def test_histograms_of_gradients_give_their_norm(tmp_path: Path) -> None:
+    """A gradient that vanishes in histograms only is found; weights and biases give no norm."""
+    for name, last in (("healthy", 1.0), ("vanishes", 1e-9)):
+        events = []
+        for step in range(60):
+            scale = 1.0 if step < 40 else last
+            events.append(scalar("loss", step, 2.3 - step / 100))
+            for tag, size in (
+                ("grads/fc1.weight", scale),
+                ("fc1.weight.grad", scale),
+                ("grads/fc1.bias", 0),
+                ("fc1", 1),
+            ):
+                histo = {"min": -size, "max": size, "num": 100, "sum": 0, "sum_squares": 25 * size**2}
+                events.append(
+                    Event(step=step, wall_time=1e9, summary=Summary(value=[Summary.Value(tag=tag, histo=histo)]))
+                )
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / NAME, events)
+    found = {run.run.name: run.findings for run in postmortem.scan(tmp_path).runs}
+    assert not found["healthy"]
+    assert [(f.name, f.step) for f in found["vanishes"]] == [("gradient-vanishing", 40)] * 2
+    roles = postmortem.load(tmp_path / "healthy").roles
+    assert roles == {
+        "loss": "loss", "grads/fc1.weight/norm": "layer_grad_norm", "fc1.weight.grad/norm": "layer_grad_norm",
+    }  # fmt: skip
 
 
 def test_many_damaged_places_are_summed_up(tmp_path: Path) -> None:

@@ -160,16 +160,18 @@ class WrappedDict(Dialect):
 
 @dialect
 class TestReport(Dialect):
-    """The tutorials' ``Test Error:`` line with the results indented below it."""
+    """The tutorials' ``Test Error:`` line, or ``📊 Evaluation Results:``, with the results indented below it."""
 
     name = "test report"
     priority = 30
     _result = re.compile(r"\s{1,8}[A-Z][A-Za-z ]{1,24}: ")
     content: ClassVar[re.Pattern[str] | None] = re.compile(
-        r"\s{1,8}[A-Z][A-Za-z ]{1,24}: |(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
+        r"\s{1,8}[A-Z][A-Za-z ]{1,24}: "
+        r"|[^\w\s]{0,4}\s?(?i:train|val|test|eval|dev)\w{0,12}(?: \w{1,12})?(?:[:.]| \.\.\.)\s*$"
     )
     _header = re.compile(
-        r"(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$", re.IGNORECASE
+        r"[^\w\s]{0,4}\s?(?P<split>[A-Za-z]{3,12})(?: (?:Error|set|results?|metrics|scores?))?(?:[:.]| \.\.\.)\s*$",
+        re.IGNORECASE,
     )
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ class ColumnTable(Dialect):
         rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?"  # a cell
         r"(?:\s\s|\t|,|\s*+[|│┃])"  # and its end
         rf"|\s*+(?:{NUMBER}\s++){{3}}"  # cells between single blanks
-        r"|(?=[^\d]*+$)(?=(?:[^,|\t│┃]*+[,|\t│┃]){2}|(?:.{0,400}?\S\s\s++){2})"  # names between separators
+        r"|(?=[^\d]*+$)(?=(?:[^,|\t│┃]*+[,|\t│┃])|(?:.{0,400}?\S\s\s++){2})"  # names between separators
         r"(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"
         r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
         rf"|[A-Za-z_][\w./@\-]*+\s++\|\s*+(?:{NUMBER}|{NONFINITE}|N/A)\s*+\|"
@@ -64,7 +64,7 @@ class ColumnTable(Dialect):
             if sign in text or (sign == "  " and "\t" in text) or (sign == "|" and ("│" in text or "┃" in text)):
                 names = _cells(text, sign)
                 if (
-                    len(names) >= (2 if sign == "|" else 3)
+                    len(names) >= (2 if sign == "|" or position(names[0]) else 3)
                     and len(set(names)) == len(names)
                     and all(self._name.match(n) and len(n.split()) <= 5 for n in names)
                     and self._metrics(names)

@@ -15,20 +15,11 @@ _BOX_COUNTERS = (
     *("iterations", "iteration", "itersofar", "step", "steps"),
 )
 """Names of counters in a box, the most reliable first."""
-_RESULTS = (
-    *("train/box_loss", "train/obj_loss", "train/cls_loss", "train/total_loss", "", ""),  # targets and image size
-    *("metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95"),
-    *("val/box_loss", "val/obj_loss", "val/cls_loss"),
-)
-"""Columns of a ``results.txt`` after the epoch and the memory, by the names that YOLOv5's results.csv gives them."""
-_RESULTS_ROW = re.compile(
-    r"^[ \t]*\d{1,6}/\d{1,6}[ \t]+[\d.]{1,8}G(?:[ \t]+(?:[\d.eE+-]{1,16}|-?nan|-?inf)){13}[ \t]*$", re.MULTILINE
-)
 
 
 @dialect
 class StableBaselines(Dialect):
-    """Stable-Baselines3, OpenAI baselines, Spinning Up: ``| train/ |  |`` opens a group, ``|    loss | 46.6 |`` follows.
+    """Stable-Baselines3, OpenAI baselines, Spinning Up: ``| train/ |  |`` opens a group, ``|    loss | 4.6 |``.
 
     Format: stable_baselines3/common/logger.py, HumanOutputFormat; baselines/logger.py; spinup/utils/logx.py. The tag is
     group + name, the step `time/total_timesteps` or another counter of the same box, else its epoch, so a box becomes a
@@ -79,8 +70,7 @@ class StableBaselines(Dialect):
 class Ultralytics(Dialect):
     """YOLO: a header ``Epoch GPU_mem box_loss …``, rows ``1/100 2.61G 1.411 …: 100% ━━━``, and a validation table.
 
-    Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts. Rows of a
-    ``results.txt`` of YOLOv5, YOLOv7 or YOLOR (train.py) have no header: their 15 columns are known.
+    Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts.
     """
 
     name = "ultralytics"
@@ -93,7 +83,7 @@ class Ultralytics(Dialect):
         self.epoch: float | None = None
 
     def sniff(self, sample: str) -> bool:
-        return "GPU_mem" in sample or "gpu_mem" in sample or _RESULTS_ROW.search(sample) is not None
+        return "GPU_mem" in sample or "gpu_mem" in sample
 
     def parse(self, row: Row) -> Record | None:
         cells = row.text.split()
@@ -113,8 +103,6 @@ class Ultralytics(Dialect):
             names = self.validation[3:]
             values = [Value(n, number(c)) for n, c in zip(names, cells[3:], strict=False) if _CELL.match(c)]
             return Record(values, epoch=self.epoch)
-        if _RESULTS_ROW.match(row.text):
-            return self._results(cells)
         if self.columns and (match := re.match(r"(\d{1,9})/(\d{1,9})$", cells[0])):
             self.epoch = float(match[1])
             if "100%" not in row.text and "%" in row.text:
@@ -127,10 +115,38 @@ class Ultralytics(Dialect):
             return record
         return None
 
-    @staticmethod
-    def _results(cells: list[str]) -> Record:
-        """The record of a row of a results.txt."""
-        epoch, _, epochs = cells[0].partition("/")
-        memory = Value("gpu_mem", number(cells[1].removesuffix("G")))
-        values = [Value(name, number(cell)) for name, cell in zip(_RESULTS, cells[2:], strict=True) if name]
-        return Record([memory, *values], epoch=float(epoch), epochs=float(epochs))
+
+@dialect
+class YoloResults(Dialect):
+    """``results.txt`` of YOLOv3 to YOLOv7: a row per epoch, no header: ``0/299 1.81G 0.069 0.02 0.01 0.1 …``.
+
+    Format: train.py of these repositories: what the bar prints (memory, losses, their total, labels, image size), then
+    precision, recall, mAP and the losses of the validation. Epochs count from 0.
+    """
+
+    name = "yolo results"
+    priority = 25
+    needles: ClassVar[tuple[str, ...]] = ("G ",)
+    _names: ClassVar[tuple[str, ...]] = (
+        *("gpu_mem", "train/box_loss", "train/obj_loss", "train/cls_loss", "train/total_loss"),
+        *("", "", "metrics/precision", "metrics/recall", "metrics/mAP_0.5", "metrics/mAP_0.5:0.95"),
+        *("val/box_loss", "val/obj_loss", "val/cls_loss"),
+    )
+    """Columns after the epoch; numbers of labels and the image size are left out."""
+    _row = re.compile(
+        rf"\s*+(?P<epoch>\d{{1,9}})/(?P<epochs>\d{{1,9}})\s++[\d.]++G(?:\s++(?:{NUMBER}|{NONFINITE})){{13}}\s*+$"
+    )
+
+    def parse(self, row: Row) -> Record | None:
+        match = self._row.match(row.text)
+        if match is None:
+            return None
+        cells = zip(self._names, re.finditer(r"\S+", row.text[match.end("epochs") :]), strict=True)
+        record = Record(epoch=float(match["epoch"]), epochs=float(match["epochs"]))
+        record.at = {"epoch": match.span("epoch"), "epochs": match.span("epochs")}
+        for name, cell in cells:
+            if name:
+                start = match.end("epochs") + cell.start()
+                end = start + len(cell[0].rstrip("G"))
+                record.values.append(Value(name, number(row.text[start:end]), start, end))
+        return record

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.model import Problem
 from postmortem.readers.shared.decode import FOUR_NULS, leading_nul_problem, leading_nuls, nul_problem, wide_encoding
+from postmortem.readers.shared.open_end import CUT, NOT_USED, last_line, without_last_number
 from postmortem.readers.text.lines.json_envelopes import content_key, unwrapped
 
 if TYPE_CHECKING:
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from numpy.typing import NDArray
-
-    from postmortem.core.model import Problem
 
 BLOCK = 4 << 20
 _SPARE = b"\n" * 4096
@@ -36,6 +36,10 @@ _HEAD = 1 << 16
 LONGEST_LINE = 64 << 20
 """An unterminated line is cut here, so that memory stays bounded."""
 
+_TAIL = 8192
+"""Bytes before an unterminated last line that it is compared with."""
+
+_ROW_ENDS = re.compile(rb"[\r\n]+")
 _MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
 """The cursor moves to another line, or the screen is cleared: a new row starts."""
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -70,6 +74,8 @@ class Lines:
     """Bytes read so far of the unwrapped text, with those of skipped NULs."""
     line: int = 1
     """Number of the next line."""
+    tail: bytes = b""
+    """The end of the last block."""
 
     def __iter__(self) -> Iterator[Block]:
         with self.path.open("rb", buffering=0) as file:
@@ -139,13 +145,29 @@ class Lines:
             yield self._next(b"".join((*kept, memoryview(chunk)[:end], _SPARE)), kept_size + end)
             kept, kept_size = [chunk[end:]], len(chunk) - end
         if kept_size:
-            yield self._next(b"".join((*kept, _SPARE)), kept_size)
+            data = self._without_cut_number(b"".join(kept))
+            yield self._next(data + _SPARE, len(data))
+
+    def _without_cut_number(self, data: bytes) -> bytes:
+        """The unterminated end of a file without a last number that may be truncated, which is reported."""
+        rows = _ROW_ENDS.split(self.tail + data)
+        last, before = text_of(_ESCAPES.sub(b"", rows[-1])), [text_of(row) for row in rows[:-1]]
+        state = last_line(last, before)
+        if state == "whole":
+            return data
+        what, lost = (CUT, "the rest of this line") if state == "cut" else (NOT_USED, "")
+        self.problems.append(
+            Problem(path=str(self.path), line=self.line, what=what, kept="the lines before it", lost=lost)
+        )
+        whole = without_last_number(last)
+        return data[: len(data) - len(last[len(whole) :])]  # the number is ASCII
 
     def _next(self, data: bytes, size: int) -> Block:
         """The block of the first `size` of these bytes, which come next in the file."""
         block = self._block(data, size)
         self.line += int(np.count_nonzero(np.frombuffer(block.data, np.uint8)[block.end] == _LF))
         self.size += size
+        self.tail = block.data[max(0, block.size - _TAIL) : block.size]
         return block
 
     def _block(self, data: bytes, size: int) -> Block:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.names import Named, letters, name_of
@@ -51,7 +52,16 @@ _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward
 _INERT = re.compile(
     r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
     r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning)"
+    r"|\s{2,}+(?:(?:return|raise|assert|yield|await|elif|del) \S"  # code, as tracebacks quote it
+    r"|(?:if|for|while|with) .*(?:: (?:return|raise|break|continue|pass)\b|:\s*+$)"
+    r"|[a-z_][\w.]*+(?:\[[^\]]{0,80}+\])?\((?=[^:]*[),(]\s*+$)"
+    r"|[\w.]++ ?[-+*/]?= ?(?:[a-zA-Z_][\w.]*+ ?[*+@/(]|[\d.e\-]++ ?[*@] ?[a-zA-Z_]))"
 )
+_REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")
+"""A remark in brackets after a value: ``loss 2.31 (+0.10z)|``."""
+_RATE = re.compile(r"[A-Za-z]++/(?:s|sec)$")
+_NO_VALUE = re.compile(r"(?i)\bnon-?finite\b|\b(?:skipp?(?:ed|ing)|detected|encountered|found|invalid)\b")
+"""Words of a message about a value that is not finite; the message is an event, no point of a metric."""
 
 
 def mine(text: str, start: int = 0, *, demand: bool = True) -> Record | None:
@@ -99,6 +109,9 @@ class RowMiner:
             begin, end, kind = match.start(), self.end, match.lastgroup
             if begin < end:
                 continue  # part of a percentage or a list that was already used
+            if text[begin - 1 : begin] == "(" and self.record.values and (remark := _REMARK.match(text, begin - 1)):
+                self.end = remark.end()
+                continue
             # after rejected words ("nan") the text in front may be long, but a name is not
             far = begin - (200 if kind == "nonfinite" else 2000)
             gap = text[far if far > end else end : begin]
@@ -184,6 +197,8 @@ class RowMiner:
 
     def _is_word(self, match: re.Match[str], named: Named) -> bool:
         """Whether a nan or inf is a word, as in "number of nan iterations"."""
+        if _NO_VALUE.search(named.name):
+            return True
         if named.strong:
             return False
         stop = match.end()
@@ -205,6 +220,8 @@ class RowMiner:
             return
         raw = self.text[span[0] : span[1]]
         unit = match["unit"].strip() if match.lastgroup == "unit" else ""
+        if _RATE.match(unit) and gap.rstrip().endswith("|"):  # "| 55.5% MFU | 173580 tok/s"
+            named = replace(named, name=unit, strong=True, leftover=0)
         where = position(named.name)
         if where is None:
             if role_of(named.name) is None and (several := _end_of_several(gap, raw, self.text, stop)):
@@ -242,7 +259,7 @@ class RowMiner:
         if factor is not None and role_of(tag) == "memory":
             factor = None
         value = Value(tag, number(raw), *span) if factor is None else Value(tag, number(raw) * factor)
-        if named.strong or (named.words <= 4 and role_of(tag) is not None) or self._is_cell(named, gap):
+        if named.strong or (named.words <= 4 and role_of(tag) is not None):
             record.values.append(value)
             self.covered += len(named.name)
             self.leftover += named.leftover
@@ -252,11 +269,6 @@ class RowMiner:
             self.covered += len(named.name)
         else:
             self.leftover += letters(gap)
-
-    def _is_cell(self, named: Named, gap: str) -> bool:
-        """Whether name and number are all that is between two bars: ``| norm 3.0142 |``."""
-        before, after = gap.strip(" ()").startswith("|"), self.text[self.end : self.end + 40].lstrip()[:1]
-        return before and named.clean and named.words <= 2 and after in ("|", "(")
 
     def _take_rank(self) -> None:
         """Take the position of "(0/4) Epoch 1, batch 50" as the rank: it is 0 of 4 ranks."""
@@ -301,7 +313,13 @@ class RowMiner:
         known = placed or any(role_of(v.tag) is not None for v in self.record.values)
         if placed:
             return 2 * self.covered < self.leftover
-        return self.covered * (1 if known else 0.3) < self.leftover
+        if not known:
+            return 0.3 * self.covered < self.leftover
+        first = self.record.values[0]
+        leads = role_of(first.tag) is not None and 0 <= first.start - self.start <= len(first.tag) + 3
+        if leads and self.text[first.end : first.end + 2].strip()[:1] in ("=", ",", ";", "|"):
+            return False  # "loss 6.821 = 6.5 + 0.321 avg prob of [ bishop] 0.05"
+        return 2 * self.covered < self.leftover
 
 
 def _epoch_anywhere(text: str, start: int) -> Record | None:
@@ -357,6 +375,11 @@ def _inherit_split(record: Record, text: str) -> None:
     split, seen = "", set()
     for i, value in enumerate(record.values):
         tag = value.tag
+        if i and tag.lower() in HELD_OUT and role_of(before := record.values[i - 1].tag) == "loss":
+            words = [tag if word.lower() in SPLITS else word for word in before.split(" ")]
+            if tag in words:  # "train loss 2.31, val 2.40"
+                record.values[i] = value._replace(tag=" ".join(words))
+                continue
         first, rest = tag.split(" ", 1) if " " in tag else ("", "")
         if rest and first.lower() in SPLITS:
             split = first

@@ -31,8 +31,6 @@ _STOP_WORDS = {
 }  # fmt: skip
 _CODE = re.compile(r"[A-Za-z]{0,2}\d++(?:[.:]\d++)++$")
 """``E1.0100``: a position in a special notation, not a word of a name."""
-_OF_THE_NUMBER_BEFORE = re.compile(r"%| (?! )[A-Za-z]")
-"""``30.1% bf16 MFU | 1000 tok/s``: words that follow the number before them."""
 _WORD = re.compile(r"[^\W\d_]")
 
 
@@ -61,7 +59,7 @@ def name_of(gap: str) -> Named | None:
     if tail.endswith("..."):
         return None
     tail = tail.rstrip(" \t")
-    if tail.endswith(" |") and not strong and tail.count("|") == 1 and not _OF_THE_NUMBER_BEFORE.match(gap):
+    if tail.endswith(" |") and not strong and tail.count("|") == 1:
         tail = tail.rstrip(" |")  # "Step 100: train loss |  0.5"
     if strong and tail[-1:] in "'\"" and (key := _KEY.search(tail[-130:])):
         return Named(key[2], True, True, 1, 0, "")
@@ -98,7 +96,7 @@ def name_of(gap: str) -> Named | None:
         or len(words) > 6
         or not _WORD.search(name[:40])
         or name[0].isdigit()
-        or (name[-1] in ",]|" and not strong)
+        or (name[-1] in ",]" and not strong)
         or name.endswith((".py", ".cpp", ".cu", ".cc", ".h"))
     ):
         return None

@@ -20,7 +20,7 @@ NONFINITE = r"[-+]?(?:[nN][aA][nN](?:\(ind\))?|[iI][nN][fF](?:inity|INITY)?|1\.#
 _JUNK = (
     r"\d{4}[-/]\d\d?[-/]\d\d?(?:[T _]\d\d?:\d\d(?::\d\d)?(?:[.,]\d++)?Z?)?+|\d\d?/\d\d?/\d{2,4}(?!\d)"  # dates
     r"|\d++(?::\d\d)++(?:\.\d++)?|\d++\.\d++(?:\.\w++)++|0x[0-9a-fA-F]++"  # clocks, versions, addresses, hexadecimals
-    r"|\d++(?:-\d++)++(?![\w.])|[-+](?:\d++\.\d++|nan|inf)z"  # ranges, z-scores (llm.c)
+    r"|\d++(?:-\d++)++(?![\w.])"
 )
 
 

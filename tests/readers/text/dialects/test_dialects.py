@@ -64,28 +64,6 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         "".join(_box(("Epoch", i), ("LossV", 9 - i), ("TotalEnvInteracts", 4000 * i)) for i in range(1, 4)),
         [("LossV", 4000, 8.0), ("LossV", 12000, 6.0)],
     ),
-    "results.txt of YOLOv7": (
-        "".join(
-            f"     {i}/99     7.27G   0.0{7 - i}    0.1057   0.05386    0.2328       132       640"
-            f"    0.9302   0.07428    0.4{i}   0.01218   0.08878   0.02468   0.0269{i}\n"
-            for i in range(4)
-        ),
-        [
-            ("train/box_loss", 0, 0.07),
-            ("train/total_loss", 3, 0.2328),
-            ("metrics/mAP_0.5", 3, 0.43),
-            ("val/cls_loss", 3, 0.02693),
-            ("gpu_mem", 1, 7.27),
-        ],
-    ),
-    "llm.c": (
-        "".join(
-            f"step   {i}/100 | loss {8 - i}.500000 (+nanz)| norm {i}.2500 (-0.12z)| lr 1.00e-04 | 400.10 ms"
-            " | 30.1% bf16 MFU | 1000 tok/s\n"
-            for i in range(1, 4)
-        ),
-        [("loss", 3, 5.5), ("norm", 3, 3.25), ("lr", 3, 1e-4)],
-    ),
     "lightning": (
         "\r".join(
             f"Epoch {e}: {n * 25}%|██   | {n}/4 [00:00<00:00, 301.01it/s, v_num=3, train_loss={e * 4 + n}.5"

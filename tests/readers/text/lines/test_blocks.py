@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import re
 import tracemalloc
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postmortem.readers.text import read_text
 from postmortem.readers.text.lines import blocks
 from postmortem.readers.text.lines.blocks import Lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from postmortem.core.model import Problem
 
 
 def test_a_log_that_grows_while_it_is_read_has_an_end(tmp_path, monkeypatch):
@@ -55,3 +62,45 @@ def test_a_long_hole_needs_little_memory(tmp_path):
     tracemalloc.stop()
     assert b"".join(block.data[: block.size] for block in blocks_) == b"step 1 loss 2\n\0"
     assert peak < 6 * (48 << 20)
+
+
+FORMS = {
+    "fixed": lambda i: f"step {i} loss {2 / (1 + i / 20):.4f} lr {1e-3 * (1 - i / 80):.3e}",
+    "any width": lambda i: f"step {i} loss {2 / (1 + i / 21)!r}",
+    "dated": lambda i: f"[2024-01-01 00:00:{i:02d}] iter {i}/60 | loss: {2 / (1 + i / 20):.6f} | grad_norm: {1.5:.3f}",
+    "closed": lambda i: str({"loss": round(2 / (1 + i / 20), 4), "lr": 1e-4, "epoch": i / 10}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_last_line_that_is_cut_holds_no_wrong_number(form: str, tmp_path: Path) -> None:
+    """Wherever the last line is cut, the numbers that are left are right, and the cut is said."""
+
+    def read(text: str) -> tuple[dict[tuple[str, int], float], list[Problem]]:
+        (tmp_path / "train.log").write_text(text)
+        reading = read_text(tmp_path / "train.log")
+        p = reading.points
+        return {
+            (p.tags[c], int(s)): float(v) for c, s, v in zip(p.code, p.step, p.value, strict=True)
+        }, reading.problems
+
+    text = "".join(FORMS[form](i) + "\n" for i in range(60))
+    whole, problems = read(text)
+    assert problems == []
+    start = text.rindex("\n", 0, -1) + 1
+    for cut in range(start + 1, len(text) - 1):
+        values, problems = read(text[:cut])
+        assert values.items() <= whole.items()
+        assert any("truncated" in p.what for p in problems) or text[cut:].strip(" }") == ""
+    values, problems = read(text[:-1])
+    if form == "any width":
+        assert (len(whole) - len(values), [p.lost for p in problems]) == (1, [""])
+    else:
+        assert (values, problems) == (whole, [])
+
+
+@pytest.mark.parametrize("end", ["Training complete.", "done in 12.5", "Best accuracy: 93.4", "]" * 40])
+def test_a_last_line_of_another_kind_is_whole(end: str, tmp_path: Path) -> None:
+    """A last word without a line end is no damage."""
+    (tmp_path / "train.log").write_text("".join(FORMS["fixed"](i) + "\n" for i in range(60)) + end)
+    assert read_text(tmp_path / "train.log").problems == []

@@ -1,0 +1,64 @@
+"""Numbers without a name: ``print(i, loss)``."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+from postmortem.readers.text.dialects import Dialect, dialect
+from postmortem.readers.text.records.record import Record, Row, Trust, Value
+from postmortem.readers.text.records.step_words import position
+from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
+
+_FEWEST = 8
+"""Rows of a step and a number that make a log; fewer may be anything."""
+
+
+@dialect
+class Unnamed(Dialect):
+    """``12 tensor(0.53, grad_fn=<NllLossBackward0>)``, or a log of nothing but rows ``12<TAB>0.53``.
+
+    A tensor with a `grad_fn` that is printed is the loss. Plain numbers count only in a log that holds hardly anything
+    else and whose first column rises evenly; what they measure shows in whether they fall.
+    """
+
+    name = "unnamed numbers"
+    priority = 58
+    _tensor = (
+        r"(?:tf\.Tensor|tensor|array|np\.float\d+|Array)"
+        rf"\(\[?(?P<tensor>{NUMBER}|{NONFINITE})\]?(?P<rest>[^()]{{0,120}})\)"
+    )
+    _row = re.compile(
+        rf"[(\[]?(?:(?P<n>\d{{1,12}})[\])]?(?:\s*[,:;|]\s*|\s+))?(?:{_tensor}|(?P<value>{NUMBER}|{NONFINITE}))[)\]]?\s*$"
+    )
+    _loss = re.compile(r"grad_fn=<(\w*Loss)\w*>")
+
+    def __init__(self) -> None:
+        self.plain = False
+
+    def sniff(self, sample: str) -> bool:
+        lines = [line for line in sample.splitlines() if line.strip()]
+        rows = [row for row in map(self._row.match, lines) if row is not None and row["n"] is not None]
+        counts = [int(row["n"]) for row in rows]
+        gaps = [b - a for a, b in pairwise(counts)]
+        usual = max(set(gaps), key=gaps.count, default=0)
+        others = [cell for line in lines if self._row.match(line) is None for cell in re.split(r"[\s,|]+", line)]
+        decimals = sum(not (row["tensor"] or row["value"]).isdigit() for row in rows)
+        self.plain = (
+            len(rows) >= max(_FEWEST, 0.9 * len(lines)) and usual > 0 and gaps.count(usual) >= 0.8 * len(gaps)
+        ) and decimals > 0.9 * len(rows)
+        self.plain = self.plain and not any(position(cell) for cell in others)  # a header names the columns
+        return self.plain or "grad_fn=" in sample
+
+    def parse(self, row: Row) -> Record | None:
+        match = self._row.match(row.text)
+        has_graph = match is not None and "grad_fn=" in (match["rest"] or "")
+        if match is None or not (has_graph or (self.plain and match["n"] is not None)):
+            return None
+        kind = "tensor" if match["tensor"] else "value"
+        loss = self._loss.search(match["rest"] or "")
+        tag = loss[1] if loss is not None else "unnamed loss" if has_graph else "unnamed number"
+        record = Record([Value(tag, number(match[kind]), *match.span(kind))])
+        if match["n"] is not None:
+            record.step, record.level, record.at["step"] = float(match["n"]), Trust.STEP, match.span("n")
+        return record

@@ -1,0 +1,215 @@
+"""Sentences of callbacks, numbers without names, and what is no metric."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import postmortem
+
+
+def points(folder: Path, text: str) -> dict[str, list[tuple[int, float]]]:
+    (folder / "train.out").write_text(text)
+    frame = postmortem.load(folder / "train.out").frame
+    return {
+        str(tag): list(zip(rows["step"].tolist(), rows["value"].tolist(), strict=True))
+        for tag, rows in frame.groupby("tag", observed=True, sort=False)
+    }
+
+
+def test_early_stopping_reports_the_metric_not_the_improvement(tmp_path: Path) -> None:
+    """Lightning: the best score is the value of the metric, also in the first sentence, which has no improvement."""
+    found = points(
+        tmp_path,
+        "Metric val_loss improved. New best score: 0.102\n"
+        + "".join(
+            f"Metric val_loss improved by 0.010 >= min_delta = 0.0. New best score: {0.09 - i / 100:.3f}\n"
+            for i in range(5)
+        )
+        + "Monitored metric val_loss did not improve in the last 3 records. Best score: 0.050. "
+        "Signaling Trainer to stop.\n",
+    )
+    assert [value for _, value in found.pop("val_loss")] == [0.102, 0.09, 0.08, 0.07, 0.06, 0.05]
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "tag"),
+    [
+        ("Epoch {e}: val_loss improved from {old} to {new}, saving model to best.h5", "val_loss"),
+        ("Validation loss decreased ({old} --> {new}).  Saving model ...", "Validation loss"),
+        (
+            "Epoch {e}, global step {e}: 'val_loss' reached {new} (best {new}), saving model to 'a.ckpt' as top 1",
+            "val_loss",
+        ),
+    ],
+)
+def test_a_checkpoint_reports_the_new_value(tmp_path: Path, sentence: str, tag: str) -> None:
+    """Keras, the EarlyStopping class that many copy, Lightning: the old value is no point."""
+    lines = [
+        f"Epoch {e} train_loss: {2 - e / 10:.3f}\n" + sentence.format(e=e, old=3.5 - e / 10, new=3.4 - e / 10) + "\n"
+        for e in range(8)
+    ]
+    found = points(tmp_path, "".join(lines))
+    assert [round(value, 3) for _, value in found.pop(tag)] == [round(3.4 - e / 10, 3) for e in range(8)]
+    assert list(found) == ["train_loss"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "Training loss (for one batch) at step {i}: {loss}",
+        "Loss at step {i:03d}: {loss}",
+        "loss at step {i}: tf.Tensor({loss}, shape=(), dtype=float32)",
+    ],
+)
+def test_the_step_inside_the_name(tmp_path: Path, row: str) -> None:
+    """The guides of Keras print the loss at a step: the step is not the loss."""
+    found = points(tmp_path, "".join(row.format(i=i * 20, loss=3 - i / 50) + "\n" for i in range(30)))
+    assert [values[:2] for values in found.values()] == [[(0, 3.0), (20, 2.98)]]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "{i} tensor({loss:.4f}, device='cuda:0', grad_fn=<NllLossBackward0>)",
+        "{i}\t{loss:.4f}",
+        "{i} {loss:.4f}",
+        "({i}, {loss:.4f})",
+        "tensor({loss:.4f}, grad_fn=<DivBackward0>)",
+    ],
+)
+def test_a_loss_that_is_printed_without_a_name(tmp_path: Path, row: str) -> None:
+    """``print(i, loss)``: the step and a loss that falls, and turns NaN."""
+    losses = [3 - i / 50 if i < 40 else float("nan") for i in range(60)]
+    (tmp_path / "a.log").write_text("".join(row.format(i=i, loss=v) + "\n" for i, v in enumerate(losses)))
+    run = postmortem.load(tmp_path / "a.log")
+    assert list(run.roles.values()) == ["loss"]
+    assert run.frame["step"].tolist() == list(range(60))
+    (found,) = [f for judged in postmortem.scan(tmp_path).runs for f in judged.findings if f.name == "nan-onset"]
+    assert found.tag == next(iter(run.roles))
+    if "{i}" in row:
+        assert found.step == 40
+
+
+def test_two_columns_of_anything_are_no_loss(tmp_path: Path) -> None:
+    """Numbers that do not fall have no role; a first column that does not rise evenly makes no log."""
+    (tmp_path / "a.log").write_text("".join(f"{i} {1 + i / 50:.4f}\n" for i in range(60)))
+    assert list(postmortem.load(tmp_path / "a.log").roles.values()) == [None]
+    (tmp_path / "b.log").write_text("".join(f"{i * i % 97} {3 - i / 50:.4f}\n" for i in range(60)))
+    assert postmortem.load(tmp_path / "b.log").roles == {}
+
+
+def test_the_table_of_two_columns_under_a_header(tmp_path: Path) -> None:
+    """A tab between a step and a loss is a table with names."""
+    found = points(tmp_path, "step\tloss\n" + "".join(f"{i}\t{3 - i / 50:.4f}\n" for i in range(30)))
+    assert list(found) == ["loss"]
+    assert found["loss"][:2] == [(0, 3.0), (1, 2.98)]
+
+
+def test_llm_c(tmp_path: Path) -> None:
+    """Scores in brackets after a value are remarks, a rate names itself, and the norm is that of the gradient."""
+    row = (
+        "step {i:4d}/40 | loss {loss:.6f} (-0.50z)| norm {norm:.4f} (+0.12z)| lr 3.00e-06 | 3020.36 ms"
+        " | 55.5% bf16 MFU | {i}83 tok/s\n"
+    )
+    found = points(tmp_path, "".join(row.format(i=i, loss=9 - i / 50, norm=2 + i % 3) for i in range(1, 31)))
+    assert {tag: values[0] for tag, values in found.items()} == {
+        "loss": (1, 8.98),
+        "norm": (1, 3.0),
+        "lr": (1, 3e-6),
+        "tok/s": (1, 183.0),
+    }
+    assert postmortem.load(tmp_path / "train.out").roles["norm"] == "grad_norm"
+
+
+def test_the_split_without_a_loss_takes_it_from_the_value_before(tmp_path: Path) -> None:
+    """``train loss 2.3, val 2.4`` and LitGPT's ``loss train: 2.3, val: 2.4`` name the loss once."""
+    for row, tag in (("train loss {a}, val {b}", "val loss"), ("loss train: {a}, val: {b}", "loss val")):
+        found = points(tmp_path, "".join(f"step {i} | " + row.format(a=3 - i / 50, b=3.1) + "\n" for i in range(20)))
+        assert found[tag][0] == (0, 3.1)
+
+
+def test_memory_and_times_on_lines_of_their_own(tmp_path: Path) -> None:
+    """They belong to the epoch above them, and have roles."""
+    rows = (
+        f"Epoch {e}: Loss {2 - e / 50:.3f}\nAllocated: {4 + e / 10:.2f} GB\nData loading: 1.9s\n" for e in range(20)
+    )
+    found = points(tmp_path, "".join(rows))
+    assert found["Allocated"][-1] == (19, 5.9)
+    roles = postmortem.load(tmp_path / "train.out").roles
+    assert (roles["Allocated"], roles["Data loading"]) == ("memory", "data_time")
+
+
+def test_code_and_messages_are_no_metrics(tmp_path: Path) -> None:
+    """Lines of code in a traceback, with or without a rank in front, and a skipped batch hold no points."""
+    code = (
+        'Traceback (most recent call last):\n  File "/x/train.py", line 3, in <module>\n    main(epochs=10, lr=0.1)\n'
+        '  File "/x/train.py", line 9, in main\n    if mode == "a": return nn.Linear(50, 10)(x)\n'
+        '  File "/x/train.py", line 9, in main\n    loss = 0.5 * loss_a + loss_b\nValueError: no\n'
+    )
+    lines = "".join(f"step {i} loss {3 - i / 50}\n" for i in range(20))
+    found = points(
+        tmp_path, lines + "non-finite loss nan, skipping batch 19\n" + code + code.replace("    ", "[rank1]:     ")
+    )
+    assert list(found) == ["loss"]
+    assert len(found["loss"]) == 20
+
+
+def test_indented_metrics_are_no_code(tmp_path: Path) -> None:
+    """What looks a little like code but names numbers stays a metric."""
+    rows = (
+        f"step {i}\n  loss = {3 - i / 50}\n  speed = 300 tok/s\n  acc = 0.5 (best 0.6)\n  for train: lr 0.1\n"
+        for i in range(20)
+    )
+    assert {"loss", "speed", "acc"} <= set(points(tmp_path, "".join(rows)))
+
+
+def test_yolo_results(tmp_path: Path) -> None:
+    """results.txt of YOLOv7: the columns are known, epochs count from 0."""
+    row = (
+        "{e:>10}/39     1.81G   {box:.5f}   0.02000   0.01000   {total:.5f}    120    640"
+        "   0.5  0.4  {map:.3f}  0.2  0.07  0.02  0.01\n"
+    )
+    (tmp_path / "results.txt").write_text(
+        "".join(row.format(e=e, box=0.07, total=0.1 - e / 500, map=e / 40) for e in range(40))
+    )
+    run = postmortem.load(tmp_path / "results.txt")
+    assert run.frame["step"].tolist()[-1] == 39
+    roles = run.roles
+    assert (roles["train/total_loss"], roles["metrics/mAP_0.5"], roles["val/box_loss"]) == (
+        "loss",
+        "accuracy",
+        "val_loss",
+    )
+    assert roles["gpu_mem"] == "memory"
+
+
+@pytest.mark.parametrize(
+    ("row", "tag"),
+    [
+        ("Testing performance in val model: mean_dice : {v}, best_dice : 0.5", "mean_dice"),
+        ("Retrieved metric value! <val/acc_best={v}>", "val/acc_best"),
+        ("loss {v} = 0.4 + 0.1 + 0.0 avg prob of [ a long target ] 0.004", "loss"),
+    ],
+)
+def test_a_few_words_around_a_known_metric(tmp_path: Path, row: str, tag: str) -> None:
+    """A sentence that tells a known metric as a pair, or begins with it, is a row of metrics."""
+    found = points(tmp_path, "".join(row.format(v=0.5 + i / 100) + "\n" for i in range(10)))
+    assert [round(value, 2) for _, value in found[tag]] == [round(0.5 + i / 100, 2) for i in range(10)]
+
+
+def test_the_scale_of_a_skipped_step_is_no_loss_scale(tmp_path: Path) -> None:
+    """DeepSpeed's message about an overflow is an event; the scale that was attempted is not the one in use."""
+    row = "OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536, reducing to 32768.0\n"
+    assert list(points(tmp_path, "".join(f"step {i} loss {3 - i / 50}\n" + row for i in range(5)))) == ["loss"]
+
+
+def test_a_block_of_results_under_a_header_with_a_symbol(tmp_path: Path) -> None:
+    """The loss below ``📊 Evaluation Results:`` is that of the evaluation, not of the training."""
+    block = "📊 Evaluation Results:\n   Loss: {v}\n   Perplexity: 1.7\n"
+    rows = [f"Step {i}: Loss: {3 - i / 50}\n" + (block.format(v=2.5 + i) if i % 10 == 9 else "") for i in range(30)]
+    found = points(tmp_path, "".join(rows))
+    assert len(found["Loss"]) == 30
+    assert [value for _, value in found["Evaluation Loss"]] == [11.5, 21.5, 31.5]
