@@ -23,6 +23,7 @@ MEGATRON = (
     " | number of nan iterations:   0 |"
 )
 
+
 def _box(*rows: tuple[str, object]) -> str:
     line = "-" * 37 + "\n"
     return line + "".join(f"| {name:<18} | {value:<12} |\n" for name, value in rows) + line
