@@ -35,6 +35,11 @@ _LOGS = {".wandb", ".out", ".err", ".log", ".csv", ".jsonl"}
 """Endings of files that a user would miss if they were passed over in silence."""
 _ALSO_LOGS = {".txt", ".tsv", ".json"}
 """Endings of files that a reader may take although their names alone do not say that they are logs."""
+_NO_LOGS = {
+    *(".py", ".pyi", ".ipynb", ".sh", ".c", ".cc", ".cpp", ".cu", ".h", ".js", ".html", ".xml"),
+    *(".json", ".yaml", ".yml", ".toml", ".ini", ".cfg"),
+}
+"""Endings of source code and of settings, which are text and no logs."""
 WANDB_RUN = re.compile(r"(?:offline-)?run-.+")
 
 
@@ -101,12 +106,20 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
-    found = next((r for r in READERS if guarded(r, partial(_claims, r, path, head), path, problems)), None)
+    found = _claimant(path, path, head, problems)
+    if found is None and explicit and path.suffix.lower() not in _NO_LOGS:
+        # who names a file says that it is a log, whatever its ending: train.md, log.dat
+        found = _claimant(path, path.with_name(path.name + ".log"), head, problems)
     if found is None and (
         explicit or (head and _looks_like_a_log(path) and (not looks_like_text(head) or begins_with_nuls(path)))
     ):
         problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
     return found
+
+
+def _claimant(path: Path, name: Path, head: bytes, problems: list[Problem]) -> type[Reader] | None:
+    """The first reader that would claim the file `path` if it were named `name`."""
+    return next((r for r in READERS if guarded(r, partial(_claims, r, name, head), path, problems)), None)
 
 
 def _claims(reader: type[Reader], path: Path, head: bytes) -> bool:
