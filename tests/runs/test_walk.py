@@ -130,7 +130,8 @@ def test_a_named_text_is_a_log_whatever_its_ending(tmp_path: Path, name: str) ->
     (tmp_path / name).write_bytes(TEXT)
     assert len(postmortem.load(tmp_path / name).frame.query("tag == 'loss'")) == len(ROWS)
     (tmp_path / "other.log").write_bytes(TEXT)
-    assert [report.path for report in postmortem.scan(tmp_path).runs] == [str(tmp_path / "other.log")]
+    (report,) = postmortem.scan(tmp_path).runs
+    assert [Path(file).name for source in report.sources for file in source.files] == ["other.log"]
 
 
 @pytest.mark.parametrize(("name", "content"), [("train.py", TEXT), ("config.yaml", TEXT), ("model.bin", bytes(range(256)))])
