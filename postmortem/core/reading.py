@@ -42,5 +42,5 @@ class Reading:
     row_steps: NDArray[np.int64] | None = None
     """The steps of all rows of a table that has such cells."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", and "plan" for
+    """Facts about the job: "job_id", "run_id", "host", "world_size", "ranks", "exit_code", "snapshot", and "plan" for
     `core.training_length`."""

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
     from postmortem.core.model import Event
     from postmortem.core.view import View
 
+_BY_SIGNAL = (130, 143, 255)
+"""Exit codes of programs that were stopped: by Ctrl-C, by SIGTERM; W&B records 255 for a KeyboardInterrupt."""
+
 
 @detector
 class Crash(BaseDetector):
     """The log shows that the program failed: an exception, an out-of-memory error, a kill.
 
     What it looks for: events of severity error whose signature marks them as a cause, not as a consequence on other
-    ranks or in the launcher.
+    ranks or in the launcher; without any, a recorded exit code (W&B) that is not 0.
 
     Why it matters: it ended the run; the finding gives the line of the log.
 
@@ -54,6 +57,8 @@ class Crash(BaseDetector):
             if event.severity == "error":
                 same[event.file, event.kind, re.sub(r"0x[0-9a-f]+|\d+", "#", event.message)].append(event)
         crashes = _unique(list(same.values()))[: self.options.most]
+        if not crashes:
+            yield from self._exit_codes(view)
         caused = any(not _is_consequence(kind) for kind, _ in crashes)
         for kind, events in crashes:
             first = events[0]
@@ -87,6 +92,29 @@ class Crash(BaseDetector):
                     "advice": first.fields.get("advice") or [],
                 },
             )
+
+    def _exit_codes(self, view: View) -> Iterator[Finding]:
+        """A recorded exit code that is not 0, where no message says what happened."""
+        if view.run.ended in ("completed", "interrupted"):
+            return
+        for reading in view.run.readings:
+            code = reading.facts.get("exit_code")
+            if isinstance(code, int) and code != 0:
+                name = reading.path.rsplit("/", 1)[-1]
+                stopped = code in _BY_SIGNAL
+                yield Finding(
+                    code=self.code,
+                    name=self.name,
+                    severity="info" if stopped else "error",
+                    message=f"{name} records exit code {code}: the program "
+                    + (
+                        "was stopped by a signal, such as Ctrl-C"
+                        if stopped
+                        else "failed; no message in the log says why"
+                    ),
+                    step=view.last_step,
+                    evidence={"kind": "exit-code", "exit_code": code, "file": reading.path},
+                )
 
 
 def _ranks(events: list[Event]) -> list[int]:

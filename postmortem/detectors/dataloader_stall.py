@@ -9,7 +9,8 @@ from postmortem.core.printable import number
 from postmortem.core.stats import median, trailing_median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.timing import timings
+from postmortem.detectors.shared.regimes import change_at
+from postmortem.detectors.shared.timing import Timing, interrupted, negligible, timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,15 +32,17 @@ class DataloaderStall(BaseDetector):
     Why it matters: the GPUs wait. A single long stall suggests a problem of the storage or a dying worker; a lasting
     one, a loader that is too slow.
 
-    How: the time is more than `factor` times the median before it, and longer than half a usual step. Stalls at regular
-    intervals (checkpoints, evaluations, epochs) are ignored.
+    How: the time is more than `factor` times the median before it and 5 ms longer, and longer than half a usual step.
+    Stalls at regular intervals (checkpoints, evaluations, epochs) are ignored, and step times in which a logged
+    evaluation or a checkpoint falls.
 
     Typical causes: slow or shared storage, too few workers, a shuffle buffer that is refilled, a sample that takes
     seconds to decode, workers that restart every epoch (persistent_workers=False), swapping of host memory.
 
     What to try: use more workers and prefetching, copy the data to a local disk, measure __getitem__ per sample.
 
-    Known false positives: irregular checkpoints or evaluations that are part of the step time.
+    Known false positives: irregular checkpoints or evaluations that are part of the step time and are not logged.
+    Steps that become slower where a logged schedule (a resolution, a sequence length) changes are not reported.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -64,13 +67,18 @@ class DataloaderStall(BaseDetector):
         usual = median(steps[0].cost) if steps and steps[0].how == "step time" else None
         for series in data:
             slow = self._slow(series.value) & (series.value > (0.5 * usual if usual else 0))
-            if finding := self._judge(series, series.value, slow, lasting=True):
+            if not _negligible(Timing(series, series.value, "step time"), slow) and (
+                finding := self._judge(view, series, series.value, slow, lasting=True)
+            ):
                 yield finding
                 return
         if data or not steps or steps[0].how == "times of the rows":
             return  # loading time says that it is not the loader; row times hold evaluations and checkpoints
         timing = steps[0]
-        if finding := self._judge(timing.series, timing.cost, self._slow(timing.cost), lasting=False):
+        slow = self._slow(timing.cost) & ~interrupted(view, timing.series)
+        if _negligible(timing, slow):
+            return
+        if finding := self._judge(view, timing.series, timing.cost, slow, lasting=False):
             yield finding
 
     def _slow(self, cost: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -81,7 +89,7 @@ class DataloaderStall(BaseDetector):
         return slow
 
     def _judge(
-        self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool
+        self, view: View, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool
     ) -> Finding | None:
         rows = np.flatnonzero(slow)
         if not len(rows):
@@ -93,7 +101,7 @@ class DataloaderStall(BaseDetector):
         many = len(rows) > 0.8 * (len(cost) - at)
         if many and len(rows) > 5 and not lasting:
             return None  # slower for good: throughput-drop
-        if not many and _even(rows):
+        if (not many and _even(rows)) or change_at(view, series, int(series.step[at])):
             return None
         worst = float(cost[rows].max()) / usual
         what = "from here on" if many else f"in {len(rows)} of {len(cost)} rows"
@@ -109,6 +117,12 @@ class DataloaderStall(BaseDetector):
                 "worst_factor": worst,
             },
         )
+
+
+def _negligible(timing: Timing, slow: NDArray[np.bool_]) -> bool:
+    """Whether nothing is slow, or the first slow point by less than matters."""
+    at = int(np.argmax(slow))
+    return not slow.any() or negligible(timing, slow, slice(0, at))
 
 
 def _even(rows: NDArray[np.intp]) -> bool:

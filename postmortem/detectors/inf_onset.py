@@ -32,7 +32,7 @@ class InfOnset(BaseDetector):
     logsumexp instead of log(softmax); lower the learning rate if the loss rose before.
 
     Known false positives: gradient norms of steps that a working loss scaler skipped. They are not reported if a loss
-    scale that changes, or its overflows, are logged; else they are a warning, if the gradient norm and the loss are
+    scale that changes, or its overflows, are logged; else they are `info`, if the gradient norm and the loss are
     finite after them.
     """
 

@@ -9,6 +9,7 @@ from postmortem.core.printable import number
 from postmortem.core.series import Series
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.nonfinite import overwritten_onset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,6 +124,7 @@ class LrJump(BaseDetector):
                 rows = rows[np.isfinite(points.value[rows]) & (points.value[rows] > 0)]
                 segment = stream.segment[rows]
                 for k in np.unique(segment)[1:]:
+                    lost = overwritten_onset(view, stream.restarts[k - 1])
                     old, new = rows[segment == k - 1], rows[segment == k]
                     series = Series(
                         tag,
@@ -135,8 +137,11 @@ class LrJump(BaseDetector):
                     )
                     step, value = points.take("step", old), points.value[old]
                     at = self._first_apart(step, value, series) if len(old) else None
-                    if at is not None:
-                        yield series, at, float(value[np.searchsorted(step, series.step[at], side="right") - 1])
+                    if at is None:
+                        continue
+                    rate = float(value[np.searchsorted(step, series.step[at], side="right") - 1])
+                    if lost is None or series.value[at] > rate:  # else lowered on purpose, as the old one led to NaN
+                        yield series, at, rate
 
     def _first_apart(self, step: NDArray[np.int64], value: NDArray[np.float64], new: Series) -> int | None:
         """The first row of `new` that differs from the rate at its step before; None unless most repeated rows do."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @detector
 class MaskedNonfinite(BaseDetector):
-    """A loss that becomes exactly 0.0 because the logger replaced the NaN.
+    """A loss that becomes exactly 0.0, as where a logger replaced a NaN.
 
     What it looks for: a training loss that becomes exactly zero and stays zero until the end, although it was far from
     zero at the previous point. A gradient norm that is NaN or zero there confirms it.
@@ -63,11 +63,13 @@ class MaskedNonfinite(BaseDetector):
             grad = view.main("grad_norm")
             dead = None if grad is None else grad.value[grad.step >= series.step[at]]
             certain = dead is not None and len(dead) > 0 and not np.isfinite(dead).any()
-            how = "and the gradient norm is non-finite" if certain else "no training reaches zero in one step"
+            how = "a logger may have replaced a NaN"
+            if certain:
+                how = "the gradient norm is non-finite, so a logger likely replaced a NaN"
             yield self.found(
                 series,
                 at,
                 f"{series.tag} is exactly 0 from step {series.step[at]} on ({zeros} points) "
-                f"after {number(recent[-1])}; {how}: a NaN was replaced",
+                f"after {number(recent[-1])}: {how}",
                 evidence={"before": recent[-1], "zeros": zeros, "gradient_norm_not_finite": certain},
             )

@@ -39,7 +39,7 @@ class NanOnset(BaseDetector):
 
     Known false positives: a score that is undefined for some evaluations (no positive example in the batch). Values
     that are NaN only before the first finite value, and gradient norms of steps that a loss scaler skipped, are not
-    reported. Single gradient norms, after which the gradient norm and the loss stay finite, are a warning.
+    reported. Single gradient norms, after which the gradient norm and the loss stay finite, are `info`.
     """
 
     code = "NAN001"

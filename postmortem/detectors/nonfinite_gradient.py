@@ -25,7 +25,7 @@ class NonfiniteGradient(BaseDetector):
 
     Why it matters: the loss alone does not show the fault, which may be in the backward pass. If the update was
     applied, the weights are lost from this step on. Where the loss stays finite and the gradient norm is finite again,
-    the update was skipped or did no harm: a warning.
+    the update was skipped or did no harm: `info`, or a warning if there are many such steps.
 
     How: exact comparison of the logged values at the same step; no statistics. Where all of them are finite, what the
     program reports in words counts ("NaN gradient in encoder.weight").
@@ -74,7 +74,7 @@ class NonfiniteGradient(BaseDetector):
                 at,
                 f"{series.tag} is {number(series.value[at])} at step {series.step[at]} "
                 f"while {loss.tag} is {number(value)} ({len(rows)} of {len(series)} points)",
-                severity="warning" if survived(view, series, at) else None,
+                severity=survived(view, series, at),
                 evidence={
                     "value": series.value[at],
                     "before": series.value[before],

@@ -26,7 +26,8 @@ class SilentDeath(BaseDetector):
     How: the number of steps or epochs announced by the log, the progress bar or the configuration is compared with the
     last one logged; W&B files that end without an exit record. A run that did less than `share` of the announced length
     died silently. A counter that restarts in every epoch counts as a fraction of an epoch. A counter that is printed
-    every 50 steps has reached its end when fewer than 50 steps are left.
+    every 50 steps has reached its end when fewer than 50 steps are left. The trainer_state.json of a checkpoint alone
+    is no log that stops.
 
     Typical causes: the kernel's out-of-memory killer, a preempted or failed node, a lost connection to the terminal,
     a full disk.
@@ -50,6 +51,8 @@ class SilentDeath(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         explained = view.run.ended not in ("unknown", "cut") or any(e.severity == "error" for e in view.events)
+        if view.run.readings and all(r.facts.get("snapshot") for r in view.run.readings):
+            return  # a checkpoint shows how far the training was when it was saved, not that it stopped there
         if explained or view.last_step is None:
             return
         length = training_length(view)

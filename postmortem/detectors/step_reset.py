@@ -5,11 +5,18 @@ from typing import TYPE_CHECKING
 from postmortem.core.model import Finding
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.nonfinite import overwritten_onset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.view import View
+
+
+def _failed_before(view: View, step: int) -> str | None:
+    """The exception at the step before a restart, in its first words, if the log has one."""
+    failed = (e for e in view.events if e.step == step and e.fields.get("exception"))
+    return next((e.message.splitlines()[0][:200] for e in failed if e.message), None)
 
 
 @detector
@@ -22,7 +29,7 @@ class StepReset(BaseDetector):
     that mix both are wrong. Other detectors see only the points that the restart did not overwrite.
 
     How: exact comparison. A single row out of order is not a restart. The reported step is the first one after the
-    restart.
+    restart. The message says if the points that were logged again had become non-finite, or if the program had failed.
 
     Typical causes: a requeued or resumed job, a counter that starts at zero after a checkpoint is loaded, two jobs with
     the same folder or run id.
@@ -55,6 +62,10 @@ class StepReset(BaseDetector):
             how = f"{restart.before - restart.after + 1} steps were logged twice"
             if restart.after <= (view.first_step or 0):
                 how = "the counter starts over"
+            if onset := overwritten_onset(view, restart):
+                how += f"; before, {onset[0]} was non-finite (NaN or Inf) from step {onset[1]} on"
+            if failed := _failed_before(view, restart.before):
+                how += f", after the program failed: {failed}"
             if counted:
                 how = "like a counter that restarts in each epoch"
             yield Finding(

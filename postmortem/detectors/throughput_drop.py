@@ -9,7 +9,8 @@ from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, median, sigma, step_change
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.timing import timings
+from postmortem.detectors.shared.regimes import change_at
+from postmortem.detectors.shared.timing import negligible, timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,16 +29,19 @@ class ThroughputDrop(BaseDetector):
     Why it matters: the run costs more than planned, often because of one faulty machine.
 
     How: the best split of log(time per step) into two levels (Scott and Knott, 1974). The later level is slower by at
-    least `ratio` times and `z` noise units and lasts until the end. If neither step times nor throughput are logged,
-    the wall times of the rows are used.
+    least `ratio` times and `z` noise units and by 5 ms per step, and lasts until the end. If neither step times nor
+    throughput are logged, the wall times of the rows are used. Of several ranks, more than half have to be slower: one
+    slow rank is a straggler-rank.
 
     Typical causes: a throttled or shared GPU, a slow disk or network, a growing data structure, longer samples, other
     jobs on the node, debugging code left enabled.
 
     What to try: compare the nodes, check GPU clocks and temperature, profile a few steps before and after.
 
-    Known false positives: a change of batch size, sequence length or evaluation frequency; a switch to another data
-    set.
+    Severity: info if a schedule that is logged (a resolution, a sequence length, a batch size) changes at that step.
+
+    Known false positives: a change of batch size, sequence length or evaluation frequency, or a switch to another data
+    set, that is not logged.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -58,9 +62,11 @@ class ThroughputDrop(BaseDetector):
         known = timings(view, self.options.points)
         if not known:
             raise NotChecked(f"no step times, throughput or times of rows with {self.options.points} points")
-        for timing in known:
-            if finding := self._judge(view, timing):
-                yield finding
+        for tag in dict.fromkeys(t.series.tag for t in known):
+            of_tag = [t for t in known if t.series.tag == tag]
+            found = [finding for timing in of_tag if (finding := self._judge(view, timing))]
+            if 2 * len(found) > len(of_tag):  # one slow rank of many is a straggler
+                yield min(found, key=lambda f: f.step or 0)
                 return
 
     def _judge(self, view: View, timing: Timing) -> Finding | None:
@@ -80,17 +86,23 @@ class ThroughputDrop(BaseDetector):
         base, shift = median(before), median(after) - median(before)
         if np.quantile(after, 0.25) - base < 0.5 * shift or np.median(x[-max(3, len(x) // 20) :]) - base < 0.5 * shift:
             return None  # comes and goes
+        if negligible(timing, slice(skip + split, None), slice(skip, skip + split)):
+            return None
         calm = np.flatnonzero(smooth[: split + 1] <= base + max(3 * sigma(before), 0.1 * shift))
         at = min(int(calm[-1]) + 1, len(x) - 1)
         series, i = timing.series, at + skip
+        change = change_at(view, series, int(series.step[i]), near=5)
+        shown = timing.cost if timing.how == "times of the rows" else series.value
         return self.found(
             series,
             i,
-            f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})",
+            f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})"
+            + (f", as {change}" if change else ""),
+            severity="info" if change else None,
             end=len(series) - 1,
             evidence={
-                "before": median(series.value[skip : skip + split]),
-                "after": median(series.value[skip + split :]),
+                "before": median(shown[skip : skip + split]),
+                "after": median(shown[skip + split :]),
                 "slower": np.exp(shift),
             },
         )

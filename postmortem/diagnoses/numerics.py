@@ -45,9 +45,13 @@ class Numerics:
         gradients = [f for f in bad if f.name == "nonfinite-gradient"]
         backward = any(f is root or f.step == root.step for f in gradients)
         masked = any(f.name == "masked-nonfinite" for f in bad)
-        own_loss = backward and root.evidence.get("between") is None and not _accumulates(view)
+        own_loss = (
+            backward and root.severity == "error" and root.evidence.get("between") is None and not _accumulates(view)
+        )
         if masked:
             where = "A logger likely replaced a non-finite loss by a finite number"
+        elif root.severity == "warning":
+            where = "The loss stays finite: the updates were skipped, as a loss scaler does, or did no harm"
         elif own_loss:
             where = "The loss logged at that step is finite: the fault is likely in the backward pass"
         elif backward:

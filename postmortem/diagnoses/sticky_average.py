@@ -7,9 +7,11 @@ import numpy as np
 
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import Story, consequences, faults, role
+from postmortem.diagnoses.shared.story import Story, consequences, faults
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
@@ -37,7 +39,8 @@ class StickyAverage:
         if not found or found[0].name not in ("nan-onset", "masked-nonfinite") or grad is None:
             return None
         root = found[0]
-        if role(view, root) != "loss" or root.step is None or root.evidence.get("recovered"):
+        loss = next((s for s in view.of("loss") if s.tag == root.tag and root.rank in (None, s.rank)), None)
+        if loss is None or root.step is None or _moves(loss.value[loss.step > root.step]):
             return None
         after = grad.value[grad.step > root.step]
         if len(after) < _POINTS or not (np.isfinite(after).all() and (after > 0).all()):
@@ -65,3 +68,8 @@ class StickyAverage:
                 "likely",
             )
         )
+
+
+def _moves(later: NDArray[np.float64]) -> bool:
+    """Whether a logged loss shows a value again that is neither non-finite nor 0."""
+    return bool((np.isfinite(later) & (later != 0)).any())

@@ -95,6 +95,8 @@ def _fill(reading: Reading, state: dict[str, Any]) -> None:
     done, planned = number(state.get("global_step")), number(state.get("max_steps"))
     if done is not None and planned and done >= planned > 0:
         reading.ended = "completed"
+    else:
+        reading.facts["snapshot"] = True
     reading.notes.append("steps are taken from log_history")
 
 

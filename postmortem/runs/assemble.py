@@ -18,6 +18,7 @@ from postmortem.core.roles import role_of
 from postmortem.core.run import Run, Stream, segments
 from postmortem.readers import content_of
 from postmortem.runs.config import config_of_run
+from postmortem.runs.file_names import order_of_writing
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -37,6 +38,8 @@ _STILL_RUNNING_SECONDS = (150.0, 300.0)
 _STILL_RUNNING_ROWS = 20
 _NEWEST = 100_000
 """Number of points whose times show how often a stream logs, and when it did last."""
+_INTERLEAVED = 10
+"""Points of each of two files that lie within the time of the other: their processes ran at once."""
 _NO_STEPS = ("epoch", "row")
 _COARSER = "numbers without a step that another source has with a step"
 
@@ -59,7 +62,7 @@ def read_run(
     others = [reading for part, reading in readings if content_of(part.reader) != "output"]
     _place_events_of_outputs_without_numbers(outputs, others)
     _drop_prints_without_steps(outputs, others)
-    _move_failures_to_last_step(outputs, others)
+    _move_failures_to_last_step([*outputs, *others], outputs)
     events: list[Event] = []
     problems: list[Problem] = []
     config: dict[str, Any] = {}
@@ -76,7 +79,7 @@ def read_run(
             skipped[what] += count
         if console := reading.facts.pop("console", None):
             events += _console_events(reading, console)
-    streams = _streams(readings)
+    streams = _streams(readings, notes)
     return Run(
         name=files.name,
         path=files.path,
@@ -211,24 +214,23 @@ def _drop_prints_without_steps(outputs: list[Reading], others: list[Reading]) ->
                 reading.skipped[_COARSER] = reading.skipped.get(_COARSER, 0) + int((~stays).sum())
 
 
-def _move_failures_to_last_step(outputs: list[Reading], others: list[Reading]) -> None:
-    """Moves a failure after the last step that its output printed to the last step that another source has.
+def _move_failures_to_last_step(readings: list[Reading], outputs: list[Reading]) -> None:
+    """Moves a failure after the last step that an output printed to the last step of a source that logs more often.
 
-    Only within the interval at which the output prints: beyond it the other source may be of another attempt.
+    Only within the interval at which the output prints: beyond it the other source may be of another attempt. An output
+    without numbers (an ``.err``) has its steps from the one that has them.
     """
-
-    def last_step(r: Reading) -> int | None:
-        return int(r.points.step.max()) if r.step_axis not in _NO_STEPS and len(r.points) else None
-
-    reached = max((last for r in others if (last := last_step(r)) is not None), default=None)
-    if reached is None:
-        return
+    prints = [r for r in outputs if (r.step_axis not in _NO_STEPS and len(r.points))]
+    reached = max(
+        (int(r.points.step.max()) for r in readings if r.step_axis not in _NO_STEPS and len(r.points)), default=0
+    )
     for reading in outputs:
-        last = last_step(reading)
-        if last is None or last >= reached:
+        printed = reading if reading in prints else next(iter(prints[-1:]), None)
+        if printed is None or (len(reading.points) and printed is not reading):
             continue
-        printed = np.unique(reading.points.step)
-        if len(printed) > 1 and reached <= last + float(np.median(np.diff(printed))):
+        steps = np.unique(printed.points.step)
+        last = int(steps[-1])
+        if last < reached and len(steps) > 1 and reached <= last + float(np.median(np.diff(steps))):
             reading.events = [
                 replace(e, step=reached) if e.step == last and e.severity == "error" else e for e in reading.events
             ]
@@ -263,11 +265,49 @@ def _without_repeats(events: list[Event]) -> list[Event]:
     return [e for e in events if e.line is not None or (e.kind, e.message) not in placed]
 
 
-def _streams(readings: list[tuple[Part, Reading]]) -> list[Stream]:
+def _begin_and_end(points: Points) -> tuple[float, float]:
+    """The first and the last wall time; an empty interval if none is known."""
+    wall = points.take("wall_time", slice(None))
+    return float(np.fmin.reduce(wall, initial=np.inf)), float(np.fmax.reduce(wall, initial=-np.inf))
+
+
+def _at_once(a: Points, b: Points) -> bool:
+    """Whether two processes wrote the same steps of the same metrics at the same time: a restart would come after.
+
+    Tags of a second writer have its number behind them; they are compared without.
+    """
+    for inner, outer in ((a, b), (b, a)):
+        begin, end = _begin_and_end(outer)
+        wall = inner.take("wall_time", slice(None))
+        if np.count_nonzero((wall >= begin) & (wall <= end)) < _INTERLEAVED:
+            return False
+    tags = {tag.partition(" (writer ")[0] for tag in a.tags}.intersection(b.tags)
+    if not tags:
+        return False
+    common = np.intersect1d(a.take("step", slice(None)), b.take("step", slice(None)))
+    return len(common) >= _INTERLEAVED
+
+
+def _streams(readings: list[tuple[Part, Reading]], notes: list[str]) -> list[Stream]:
     grouped: dict[tuple[str, str], list[Points]] = defaultdict(list)
+    times: dict[int, tuple[float, float]] = {}
     for part, reading in readings:
-        if len(reading.points):
-            grouped[reading.source, part.stream].append(reading.points)
+        if not len(reading.points):
+            continue
+        begin, end = _begin_and_end(reading.points)
+        begin = max(begin, float(order_of_writing(part.path)))  # clocks may be set back, or copied from another run
+        times[id(reading.points)] = begin, end
+        name, writer = part.stream, 1
+        while any(
+            begin < times[id(other)][1] and times[id(other)][0] < end and _at_once(other, reading.points)
+            for other in grouped[reading.source, name]
+        ):
+            writer += 1
+            name = f"{part.stream} (writer {writer})"
+        if writer > 1:
+            reading.points.tags = [f"{tag} (writer {writer})" for tag in reading.points.tags]
+            notes.append(f"{part.path.name}: another process wrote the same metrics at the same time: kept apart")
+        grouped[reading.source, name].append(reading.points)
     streams = []
     for (source, name), parts in grouped.items():
         points = parts[0] if len(parts) == 1 else _concatenated(parts)

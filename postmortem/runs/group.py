@@ -10,17 +10,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from postmortem.checkpoints.find import names_a_checkpoint
+from postmortem.checkpoints.find import find_checkpoints, names_a_checkpoint
 from postmortem.core.errors import NotFoundError
 from postmortem.readers import Reader, content_of
 from postmortem.runs.file_names import (
     event_writer,
     order_of_writing,
+    place_in_log,
     rank_in_name,
     rank_of_folder,
     run_key,
     slurm_job,
     torchrun_rank,
+    whole_log,
 )
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
 
@@ -35,6 +37,7 @@ _HPARAMS_FOLDER = re.compile(r"\d{9,}(?:\.\d+)?$")
 _LIGHTNING_VERSION = re.compile(r"version_\d+")
 _NAMELESS = {"", "nohup", "output", "console"}
 """What a shell or a notebook calls the output of anything."""
+_ATTEMPT = re.compile(r"(?P<stem>.*[A-Za-z])[-_.]?(?:attempt|try|part|restart|resume)?[-_.]?(?P<number>\d{1,2})")
 _FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
 _FOLDERS_OF_LOGS = ("logs", "log", "slurm")
 
@@ -74,6 +77,8 @@ class ClaimedFile:
     rank: int = -1
     placed: bool = False
     """Whether its path alone says which run it belongs to."""
+    attempt: int = -1
+    """The number of the start of its job in its name, where the starts are one run."""
 
     @property
     def content(self) -> Content:
@@ -284,6 +289,7 @@ class Grouping:
         for file in members:
             if job := slurm_job(file.path):
                 keys[file.path] = by_job.setdefault(job, keys[file.path])
+        self._join_attempts(members, keys)
         names = set(keys.values())
         if any(file.content == "table" and not keys[file.path] for file in members):
             return  # metrics.csv: the texts beside it are its own
@@ -292,6 +298,19 @@ class Grouping:
         if len(names) > 1:
             for file in members:
                 file.key = keys[file.path]
+
+    def _join_attempts(self, members: list[ClaimedFile], keys: dict[Path, str]) -> None:
+        """``train-1.out`` and ``train-2.out`` are the starts of one run if the folder holds one set of checkpoints."""
+        numbered = [(file, found) for file in members if (found := _ATTEMPT.fullmatch(keys[file.path])) is not None]
+        stems = {found["stem"] for _, found in numbered}
+        starts = {int(found["number"]) for _, found in numbered}
+        in_a_row = len(starts) > 1 and starts == set(range(min(starts), max(starts) + 1)) and min(starts) <= 1
+        others = {keys[file.path] for file in members} - {found[0] for _, found in numbered} - stems - _NAMELESS
+        if len(stems) != 1 or not in_a_row or others or not all(file.is_output for file, _ in numbered):
+            return
+        if find_checkpoints(members[0].home):
+            for file, found in numbered:
+                file.attempt, keys[file.path] = int(found["number"]), found["stem"]
 
     def join_namesakes(self) -> None:
         """``exp7.log`` beside ``exp7/``, in which one run lies at any depth, is that run's output."""
@@ -348,18 +367,21 @@ class Grouping:
     def _run(self, home: Path, key: str, members: list[ClaimedFile]) -> RunFiles:
         relative = "" if home == self.root else home.relative_to(self.root).as_posix()
         name = "/".join(p for p in (relative, key) if p) or home.resolve().name
-        in_order = sorted(members, key=lambda f: (f.is_output, order_of_writing(f.path), str(f.path)))
+        in_order = sorted(
+            members, key=lambda f: (f.is_output, order_of_writing(f.path), f.attempt, place_in_log(f.path))
+        )
         parts = [Part(f.path, f.reader, f.prefix, f.rank, _stream(f)) for f in in_order]
         return RunFiles(name, members[0].path if key and len(members) == 1 else home, parts)
 
 
 def _stream(file: ClaimedFile) -> str:
-    """Files of one stream continue each other: event files of a folder, the outputs of a job that was requeued."""
+    """Files of one stream continue each other: event files of a folder, the outputs of a job that was started again."""
     if file.content == "events":
         return str(file.path.parent)
-    if file.is_output and slurm_job(file.path):
-        return f"{file.home}/*{file.path.suffix} {file.rank}"
-    return str(file.path)
+    log = whole_log(file.path)
+    if file.is_output and (slurm_job(log) or file.attempt >= 0):
+        return f"{file.home}/*{log.suffix} {file.rank}"
+    return str(log)
 
 
 def _age(snapshot: ClaimedFile) -> int:

@@ -35,15 +35,24 @@ def test_overflows_that_the_log_reports_are_enough(story, course):
     assert (report.findings[0].name, report.findings[0].step) == ("nan-onset", 200)
 
 
-def test_single_norms_that_the_training_survived_are_a_warning(story, course):
-    """Without a scaler in the log: the loss and all later norms are finite, so nothing was lost."""
+def test_single_norms_that_the_training_survived_are_info(story, course):
+    """Without a scaler in the log: the loss and all later norms are finite, so nothing was lost; many are a warning."""
 
     def single(x):
         x[[3, 90]] = np.inf
         return x
 
-    report = story(course(grad_norm=single))
-    assert report.verdict == "suspect"
+    def many(x):
+        x[100:300:10] = np.inf
+        return x
+
+    assert (story(course(grad_norm=single)).verdict, story(course(grad_norm=many)).verdict) == ("healthy", "suspect")
+
+
+def test_norms_that_were_survived_own_no_later_nan_without_a_scaler_either(story, course):
+    """The loss and the norms were finite for a hundred steps before the run broke."""
+    report = story(course(loss=from_(200, np.nan), grad_norm=skip_then_break))
+    assert (report.findings[0].name, report.findings[0].step) == ("nan-onset", 200)
 
 
 def test_a_series_that_recovered_long_before_broke_later(story, course):

@@ -26,6 +26,15 @@ def the_gradient_is_non_finite_too(course):
     return course(**NAN_FROM_200)
 
 
+@quiet(StickyAverage)
+def one_nan_that_is_not_kept(course):
+    def once(x):
+        x[200] = np.nan
+        return x
+
+    return course(loss=once)
+
+
 def test_saved_weights_decide(story, course):
     """Finite weights from after the onset are evidence; non-finite ones refute it; without any, the first advice is to
     look at them."""

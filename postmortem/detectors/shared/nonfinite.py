@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from postmortem.core.model import Event, Severity
+    from postmortem.core.run import Restart
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
 ALWAYS_DEFINED = ("loss", "val_loss", "grad_norm", "layer_grad_norm", "lr", "loss_scale", "perplexity")
 _APART = 10
 """Finite points per non-finite one after which a series had recovered."""
-_LONGEST, _OPEN, _WORKS = 20, 3, 0.2
-"""Limits of skipped steps: in a row, in a row at the end of a log, and as a share of all steps."""
+_LONGEST, _OPEN, _WORKS, _FEW = 20, 3, 0.2, 0.05
+"""Limits of skipped steps: in a row, in a row at the end of a log, and as a share of all steps; a share that is few."""
 GRADIENTS = ("grad_norm", "layer_grad_norm")
 _BEST = re.compile(r"(?:^|[\W_])best(?:[\W_]|$)", re.IGNORECASE)
 """Best values start as infinities: there is none before the first evaluation."""
@@ -73,18 +74,25 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
     before = np.flatnonzero(finite[:at])
     recovered = bool(finite[at:].any())
     earlier = tuple(series.step[:at][bad[:at]].tolist())
-    severity: Severity = "warning" if survived(view, series, at) else "error"
+    severity = survived(view, series, at)
     return Onset(series, at, int(before[-1]) if len(before) else None, count, recovered, severity, earlier)
 
 
-def survived(view: View, series: Series, at: int) -> bool:
-    """Whether the training went on well after non-finite gradient norms from point `at` on: few of them, finite ones at
-    the end, and a finite loss all the time. Then their updates were skipped, or did no harm."""
-    loss = view.main("loss")
-    if series.role not in GRADIENTS or loss is None or not np.isfinite(series.value[-_OPEN:]).all():
-        return False
-    after = loss.value[loss.step > series.step[at]]
-    return bool(len(after) and np.isfinite(after).all() and (~np.isfinite(series.value[at:])).mean() < _WORKS)
+def survived(view: View, series: Series, at: int) -> Severity:
+    """The severity of non-finite gradient norms from point `at` on: "error" unless the training went on well.
+
+    It did if finite ones follow, up to the end or for long before the run breaks, and the loss is finite all that time:
+    their updates were skipped, or did no harm. Then they are "info" if they are few, else "warning".
+    """
+    loss, bad = view.main("loss"), ~np.isfinite(series.value)
+    end = broke(bad, at) if bad[-_OPEN:].any() else len(series)
+    if series.role not in GRADIENTS or loss is None or end <= at:
+        return "error"
+    until = series.step[end] if end < len(series) else np.inf
+    after = loss.value[(loss.step > series.step[at]) & (loss.step < until)]
+    if not len(after) or not np.isfinite(after).all() or bad[at:end].mean() >= _WORKS:
+        return "error"
+    return "info" if bad[at:end].mean() < _FEW else "warning"
 
 
 def broke(bad: NDArray[np.bool_], first: int) -> int:
@@ -139,6 +147,21 @@ def reported(view: View, kind: str) -> Event | None:
     return next(
         (e for e in view.events if e.kind == "nan-detector" and str(e.fields.get("value", "")).lower() == kind), None
     )
+
+
+def overwritten_onset(view: View, restart: Restart) -> tuple[str, int] | None:
+    """(tag, step) of the first non-finite loss or gradient norm among the points that a restart logged again."""
+    for stream in view.run.streams:
+        if restart not in stream.restarts:
+            continue
+        points = stream.points
+        before = stream.segment == stream.restarts.index(restart)
+        rows = np.flatnonzero(before & ~np.isfinite(points.value) & (points.take("step", slice(None)) >= restart.after))
+        watched = [view.run.roles.get(tag) in ("loss", "grad_norm") for tag in points.tags]
+        for row in rows.tolist():
+            if watched[points.code[row]]:
+                return points.tags[points.code[row]], int(points.take("step", row))
+    return None
 
 
 def skipped(view: View, series: Series) -> NDArray[np.bool_]:

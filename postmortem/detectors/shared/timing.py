@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from postmortem.core.stats import median
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +24,44 @@ class Timing:
     series: Series
     cost: NDArray[np.float64]
     how: str
+
+    def seconds(self) -> NDArray[np.float64] | None:
+        """float64[n]: the cost in seconds per step; None for a throughput, whose unit is not time.
+
+        A step time without a unit in its name is taken as seconds.
+        """
+        if self.how == "throughput":
+            return None
+        return self.cost / (per_second(self.series) if self.how == "step time" else 1.0)
+
+
+NOTHING = 0.005
+"""Seconds per step below which a slowdown is nothing: a busy machine while a log of tiny steps was written."""
+_MILLISECONDS = re.compile(r"(?:^|[\W_])(?:ms|msec|millis\w*)(?:$|[\W_])", re.IGNORECASE)
+
+
+def per_second(series: Series) -> float:
+    """The units of a series of times in a second, by its name: 1000 where that says milliseconds, else 1."""
+    return 1000.0 if _MILLISECONDS.search(series.tag) else 1.0
+
+
+def negligible(timing: Timing, slow: NDArray[np.bool_] | slice, usual: slice) -> bool:
+    """Whether the slow points take less than NOTHING seconds more per step than the usual ones; False if unknown."""
+    cost = timing.seconds()
+    return cost is not None and median(cost[slow]) - median(cost[usual]) < NOTHING
+
+
+def interrupted(view: View, series: Series) -> NDArray[np.bool_]:
+    """True at rows in whose time an evaluation or a checkpoint falls, at the step before or one of their own.
+
+    None where that is true of half of the rows: an evaluation in every row explains no single slow one.
+    """
+    held_out = [s.step for s in view.of("val_loss", "val_accuracy")]
+    saved = [np.array([c.step for c in view.checkpoints if c.step is not None], np.int64)]
+    steps = np.unique(np.concatenate([*held_out, *saved]))
+    before = np.concatenate([series.step[:1] - 1, series.step[:-1]])
+    found = np.searchsorted(steps, series.step, side="right") > np.searchsorted(steps, before, side="left")
+    return found if found.mean() < 0.5 else np.zeros(len(series), bool)
 
 
 def timings(view: View, points: int) -> list[Timing]:

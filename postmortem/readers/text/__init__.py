@@ -7,7 +7,9 @@ failures (`failures`).
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ClassVar
@@ -17,6 +19,7 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
+from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.text.bulk import Bulk
 from postmortem.readers.text.bulk.collect import Ordered
 from postmortem.readers.text.bulk.rows import Rows
@@ -52,6 +55,8 @@ _YEAR = re.compile(rb"(?<!\d)(20\d\d)[-/]\d\d[-/]\d\d")
 _CLOCK = re.compile(rb"\d\d:\d\d")
 _ONE_DIGIT = bytes.maketrans(b"0123456789", b"0" * 10)
 _MOST_SHAPES = 20_000
+_CODE = re.compile(rb"^(?:import|from|def|class) \w", re.MULTILINE)
+_LONGEST_SOURCE = 1 << 20
 _STEPS_APART = 5
 """Repeated steps, and steps beyond them, that show a restart: ranks of one training are hardly a step apart."""
 _KEPT = 31 << 20
@@ -62,7 +67,8 @@ NEAR = 32_768
 
 @reader
 class TextReader:
-    """Any readable text that ends in .out, .log, .err or .txt, or has no ending."""
+    """Any readable text that ends in .out, .log, .err or .txt, or has no ending; parts of such a log that a logger or
+    logrotate set aside (``train.log.1``, ``train.log.2024-05-01``)."""
 
     kind: ClassVar[str] = "text"
     priority: ClassVar[int] = 900
@@ -70,7 +76,8 @@ class TextReader:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        return path.suffix.lower() in _ENDINGS and looks_like_text(head)
+        is_log = path.suffix.lower() in _ENDINGS or rotated(path.name) is not None
+        return is_log and looks_like_text(head) and not _is_source(path, head)
 
     @staticmethod
     def read(path: Path) -> Reading:
@@ -100,6 +107,7 @@ class LogFile:
         self.job: str | None = None
         self.open = 0
         """Up to which byte of the next block the search for events sees every line, see `NEAR`."""
+        self.code_lines: list[int] = []
         self.resolved: Resolved | None = None
         self.last_fall: int | None = None
 
@@ -109,7 +117,11 @@ class LogFile:
         )  # freed at once: from here on glibc keeps what is freed for the next block, as fresh pages cost most
         lines = Lines(self.path)
         found = find_events(
-            self._lines(lines), path=str(self.path), unterminated=lines.ends_open(), went_back=self._went_back
+            self._lines(lines),
+            path=str(self.path),
+            unterminated=lines.ends_open(),
+            went_back=self._went_back,
+            code_lines=self.code_lines,
         )
         resolved = self._resolve(found.announced)
         reading = Reading(
@@ -150,6 +162,7 @@ class LogFile:
     def _resolve(self, announced: Announcements) -> Resolved:
         """Settle the steps; all rows must have been read."""
         if self.resolved is None:
+            self.store.code_lines = self.code_lines
             self.resolved = resolve(self.store, announced)
         return self.resolved
 
@@ -229,6 +242,19 @@ class LogFile:
         else:
             rows.hidden[:] = False
         yield from rows.shown()
+
+
+def _is_source(path: Path, head: bytes) -> bool:
+    """Whether a file is Python source code from its first to its last line; logs may begin with it."""
+    if _CODE.search(head) is None or path.stat().st_size > _LONGEST_SOURCE:
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about escape sequences
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)) for node in tree.body)
 
 
 def _last_fall(resolved: Resolved) -> int:

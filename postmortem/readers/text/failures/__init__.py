@@ -43,14 +43,17 @@ def find_events(
     source: str = "text",
     unterminated: bool = False,
     went_back: Callable[[int, Announcements], bool] = lambda line, announced: False,
+    code_lines: list[int] | None = None,
 ) -> EventReading:
     """The events of a log, in the order of their lines.
 
     `lines` are (1-based line number, text); after a carriage return inside a text, the line was redrawn.
     `unterminated`: the file's last line has no newline. `went_back` is asked only after all lines were read; see
-    `blame`. The steps of the events are left to the caller.
+    `blame`. The steps of the events are left to the caller. The lines of code in tracebacks are added to `code_lines`.
     """
     scanner = Scanner()
+    if code_lines is not None:
+        scanner.code_lines = code_lines
     announced = Announcements()
     scanner.read(announced.watch(lines))
     progress = scanner.progress

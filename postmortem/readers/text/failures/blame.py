@@ -113,6 +113,8 @@ def _lost(
 def _survived(failure: Failure, progress: Progress, completed: Completion | None, attempts: int) -> bool:
     """Whether training continued after a failure, or completed."""
     last = failure.last
+    if completed is not None and last.attempt < attempts and completed.line > last.line:
+        return True
     if completed is not None and failure.signature.ended != "interrupted":
         by_script = _died(failure) and not completed.once and completed.training == last.training
         if completed.line > last.line and not by_script:
@@ -148,7 +150,10 @@ def _root(lost: list[Failure]) -> Failure:
         lost = [f for f in lost if not (_without_reason(f) and f.first.line > min(exits))]
     own = [f for f in lost if _guilt(f) >= 2 and not kinds & _EXPLAINED_BY.get(f.signature.id, set())]
     if own:
-        return min(own, key=lambda f: f.first.first_line)
+        first = min(own, key=lambda f: f.first.first_line)
+        awaited = set(first.fields.get("suspects", ())) if _guilt(first) == 2 else set()
+        failed = (f for f in own if _guilt(f) == 3 and f.first.exception and awaited.intersection(f.ranks))
+        return next(failed, first)  # the others only report that they waited for the rank that failed
     if (silent := _silent_root(lost)) is not None:
         return silent
     return max(lost, key=lambda f: (_guilt(f), not _was_stopped(f), -f.first.first_line))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 _CLASS = re.compile(
@@ -28,6 +28,14 @@ _NOT_YOURS = re.compile(
     r"|zipfile|tarfile)\b"
     r"|^<(?!stdin|ipython|string)|torchinductor|\.pyx$|/bin/\w+$"
     r"|^/opt/(?:NeMo|[Mm]egatron-(?:LM|lm|Bridge)|TransformerEngine)/"  # where NVIDIA's containers keep them
+)
+_WRAPPER = re.compile(
+    r"(?:InstantiationException|ChildFailedError|CalledProcessError|ProcessRaisedException|RayTaskError|FailedJobError"
+    r"|UncompletedJobError|TuneError|PapermillExecutionError)$"
+)
+"""Classes of launchers and configuration systems (Hydra, torchelastic, accelerate, Ray, submitit, papermill)."""
+_REPR = re.compile(
+    r"(?P<name>(?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception))\((?P<message>.{0,2000}?),?\)$"
 )
 _MOST_FRAMES = 1000
 
@@ -88,6 +96,11 @@ class Block:
         return next((f for f in reversed(self.frames) if f.yours), None)
 
     @property
+    def is_wrapper(self) -> bool:
+        """Whether its class only reports that something failed below it."""
+        return _WRAPPER.search(self.exception) is not None
+
+    @property
     def uncaught(self) -> bool:
         """Whether the stack begins where Python begins: the stack of a caught exception begins at its `try`."""
         return bool(self.frames) and self.frames[0].function in ("<module>", "_run_module_as_main")
@@ -119,6 +132,17 @@ class Chain:
     def last(self) -> Block:
         """The exception that was printed last."""
         return self.blocks[-1]
+
+    @property
+    def headline(self) -> Block:
+        """The exception to name: the one printed last, unless it only wraps the one before it or its own message."""
+        told = next((block for block in reversed(self.blocks) if not block.is_wrapper), None)
+        if told is not None:
+            return told
+        inner = _REPR.match(self.last.more[0].strip()) if self.last.more else None
+        if inner is None:
+            return self.last
+        return replace(self.last, exception=inner["name"], message=inner["message"].strip("'\""), more=[])
 
     @property
     def by_cause(self) -> list[Block]:

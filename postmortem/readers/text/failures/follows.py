@@ -20,6 +20,11 @@ class _Follow:
     left: int
     lines: list[str]
 
+    def is_followed_by(self, text: str) -> bool:
+        """Whether a line begins the next message of the signature, where the lines of each one are indented."""
+        indented = any(line[:1].isspace() for line in (text, *self.lines[1:]))
+        return indented and self.seen.signature.match(text) is not None
+
     def lacks(self, text: str) -> bool:
         """Whether a line has details of the signature that the lines before it do not have."""
         told = self.seen.signature.detail(text).keys()
@@ -43,7 +48,7 @@ class Follows:
 
         Where only the first line of a message bears a rank, the others go to the message that lacks what they tell.
         """
-        self._close([f for f in self.open if f.key == key and f.seen.signature.match(text) is not None])
+        self._close([f for f in self.open if f.key == key and f.is_followed_by(text)])
         own = [f for f in self.open if f.key == key and f.left > 0]
         if key is None and not any(f.lacks(text) for f in own):
             own += [f for f in self.open if f.key is not None and f.lacks(text)][:1]
@@ -75,4 +80,6 @@ class Follows:
         if known is not None and known[0].rank > seen.signature.rank:
             seen.signature, seen.severity = known[0], known[0].severity
             seen.fields = known[0].detail(what) | known[1] | seen.fields
+            seen.message = f"{seen.message}: {what}"
+        elif seen.signature.role == "wrapper":
             seen.message = f"{seen.message}: {what}"

@@ -30,10 +30,11 @@ def name_chain(chain: Chain) -> tuple[Signature, dict[str, Any]] | None:
     signature, last = best.signature, chain.last
     if not last.had_header and signature.rank == 0 and last.level == "WARNING":
         return None
-    fields = signature.detail(best.text) | best.fields | _exception_fields(last)
-    if signature.rank == 0 and (fixes := advice(str(fields.get("exception", "")), last.message)):
+    told = chain.headline
+    fields = signature.detail(best.text) | best.fields | _exception_fields(told)
+    if signature.rank == 0 and (fixes := advice(str(fields.get("exception", "")), told.message)):
         fields["advice"] = list(fixes)
-    if causes := [block.title[:500] for block in chain.by_cause if block is not last]:
+    if causes := [block.title[:500] for block in chain.by_cause if block is not told and not block.is_wrapper]:
         fields["causes"] = causes
     if chain.inner is not None:
         fields = _with_inner(fields, chain.inner)
@@ -47,7 +48,9 @@ def name_chain(chain: Chain) -> tuple[Signature, dict[str, Any]] | None:
 
 def _best_match(chain: Chain) -> _Match | None:
     """The match of highest rank among the exceptions of a chain; the first of equal ones."""
-    blocks = [chain.last] if chain.inner is not None else chain.blocks
+    blocks = (
+        [chain.last] if chain.inner is not None else [b for b in chain.blocks if not b.is_wrapper] or [chain.headline]
+    )
     matches = [match for block in blocks if (match := _match(block)) is not None]
     if not matches:
         return _Match(CATALOGUE["generic-exception"], {}, "") if chain.cut else None

@@ -28,6 +28,10 @@ _COMPLETED = re.compile(
             r"\bepochs completed in [\d.]+ hours",
             r"(?i:\bexit(?:ed)?(?: with)?[ _]?(?:code|status)\W{1,3}0\b)",
             r"\bFinal \w{1,80} score: ",
+            r"(?i:\b(?:program|script|experiment|everything|all) (?:is |has |was )?(?:successfully )?"
+            r"(?:completed?|finished|done|ended|exited)(?: successfully)?\W*$)",
+            r"(?i:\b(?:program|script|experiment|process) (?:completed|finished|ended|exited) successfully\b)",
+            r"\bBest ckpt path: ",
             r"(?i:\bearly stopping (?:triggered|activated|in effect|condition|criterion|at epoch|at step|at iteration)"
             r"|\bstopping early\b)",
             r"(?i:(?:^\W{0,4}|: )early stopping[.!]*\s*$|\bearly stopping, best\b)"
@@ -39,7 +43,15 @@ _COMPLETED = re.compile(
 COMPLETED_ANCHORS = (
     *("Trainer.fit", "train_runtime", "omplete", "inished", "done", "Done", "DONE", "ended", "exits successfully"),
     *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping"),
-    *("topping early", "Early Stopping", "Stopping. Best", "Trainer to stop", "# Ended (code"),
+    *(
+        "Best ckpt path: ",
+        "exited",
+        "topping early",
+        "Early Stopping",
+        "Stopping. Best",
+        "Trainer to stop",
+        "# Ended (code",
+    ),
 )
 """Plain texts: every line that `_COMPLETED` matches contains at least one of them."""
 AFTER_COMPLETION = 20_000

@@ -73,6 +73,12 @@ def prefilter() -> Prefilter:
     return Prefilter((*fixed, *CATALOGUE.anchors))
 
 
+def _without_time(text: str) -> str:
+    """A line without the prefix of its logger, as the start of every attempt prints it; that of a rank is unchanged."""
+    rest, prefix = peel(text.strip()[:500])
+    return rest.strip() if prefix.best_rank is None else text.strip()[:500]
+
+
 @dataclass(slots=True)
 class Attempts:
     """Counts the starts of a job that are appended in one file.
@@ -86,13 +92,13 @@ class Attempts:
     failed: bool = False
 
     def learn(self, texts: Iterable[str]) -> None:
-        """Takes the first line that is not blank, unless it is too short to be recognised."""
-        first = next((text.strip() for text in texts if text.strip()), "")[:500]
+        """Takes the first line that is not blank, without its time, unless it is too short to be recognised."""
+        first = next((_without_time(text) for text in texts if text.strip()), "")
         self.first_line = "" if HEADER in first or len(first) < 8 else first
 
     def starts(self, text: str) -> bool:
         """Whether a line is the first line of the file once more."""
-        return self.first_line != "" and text.strip() == self.first_line
+        return self.first_line != "" and self.first_line in text and _without_time(text) == self.first_line
 
     def next(self) -> None:
         """Starts another attempt; one without a failure is continued."""
@@ -134,6 +140,8 @@ class Scanner:
         self.attempts = Attempts()
         self.ranks: set[int] = set()
         self.world_size = 0
+        self.code_lines: list[int] = []
+        """Lines with the source code of tracebacks, whose numbers are no metrics."""
         self._follows = Follows(self.found)
         self._streams: dict[int | None, _Stream] = {}
         self._open: dict[int | None, _Stream] = {}
@@ -196,7 +204,7 @@ class Scanner:
                 self.progress.skip((text,))
 
     def _starts_in(self, texts: list[str]) -> bool:
-        return self.attempts.first_line != "" and self.attempts.first_line in texts
+        return self.attempts.first_line != "" and any(self.attempts.first_line in text for text in texts)
 
     def _states(self, number: int, text: str) -> None:
         """Reads each state of a line that was redrawn after a carriage return as a separate line."""
@@ -253,6 +261,8 @@ class Scanner:
             self._add_chain(done, key)
         if reader.ended_at == number:
             self._state_at[number] = (self.progress.training, self.progress.ordinary, self._prefix.wall_time)
+        if reader.took_code:
+            self.code_lines.append(number)
         if reader.took:
             stream.fed_at = number
             self._open.pop(key, None)
@@ -325,7 +335,7 @@ class Scanner:
         last = done.last
         lines = len(last.more)
         self.found.withdraw(signature, last.line + 1, last.line + lines, among=2 * lines + _BATCH)
-        title = "a traceback without its last line" if done.cut else last.title
+        title = "a traceback without its last line" if done.cut else done.headline.title
         seen = self._occurrence(signature, last.line, title, key, fields)
         seen.first_line, seen.exception, seen.uncaught = done.blocks[0].header, last.exception, last.uncaught
         if seen.rank is None and signature.role != "wrapper":

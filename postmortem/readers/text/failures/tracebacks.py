@@ -72,6 +72,8 @@ class TracebackReader:
         """Line of the last ``Class: message`` that was read."""
         self.took = False
         """Whether the last line fed belongs to a traceback."""
+        self.took_code = False
+        """Whether it is the source line of a frame, or the marks below one."""
 
     @property
     def active(self) -> bool:
@@ -93,7 +95,7 @@ class TracebackReader:
 
         `level` is the logger's; `prefixed`: the line had a rank in front, so no other process can have written it.
         """
-        self.took = True
+        self.took, self.took_code = True, False
         if self._state == "idle":
             return self._read_idle(number, text, level)
         if self._state == "frames":
@@ -142,6 +144,8 @@ class TracebackReader:
             earlier = self._headless[-50:] if number - self._headless_at <= _NEXT_FRAME else []
             self._headless = [*earlier, _frame(frame)]
             self._headless_at = number
+        else:
+            self.took_code = bool(self._headless) and number == self._headless_at + 1
         return []
 
     def _start(self, number: int, level: str | None) -> None:
@@ -172,6 +176,7 @@ class TracebackReader:
                 block.indent = max(depth - 2, 0)
             block.add_frame(_frame(frame))
         elif text[:1].isspace() and bare is text:
+            self.took_code = True
             if set(text.strip()) - set("^~ "):
                 block.add_code(text)
         elif HEADER in text:  # another process began its own traceback
@@ -179,6 +184,7 @@ class TracebackReader:
         elif (found := exception_of(bare, strict=not block.frames and self._foreign > 0)) is not None:
             self._close_frames(block, number, text, found)
         elif bare is not text:  # a source line of an exception group
+            self.took_code = True
             block.add_code(bare)
         else:
             self.took = False

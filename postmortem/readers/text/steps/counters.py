@@ -57,7 +57,7 @@ def main_quantity(draft: Draft) -> Main | None:
     roles = [role_of(tag) for tag in draft.tags]
     for role in _ROLES:
         of_role = np.where(np.array([r == role for r in roles], bool), count, 0)
-        if of_role.max(initial=0) >= _FEW:
+        if of_role.max(initial=0) >= _FEW // 2:
             count = of_role
             break
     tag = int(count.argmax())
@@ -93,28 +93,35 @@ def counted_on(step: NDArray[np.int64], loop: Loop, notes: list[str]) -> NDArray
     return step
 
 
-def agreeing(draft: Draft, step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> NDArray[np.bool_]:
-    """`exact` without the rows whose counter contradicts that of the main quantity.
+def agreeing(
+    draft: Draft, step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """`exact` without rows whose counter contradicts that of the main quantity, and those that place rows without one.
 
-    A counter of more trust is left alone: the steps of the main quantity may be computed from an assumed length.
+    A second counter that runs beside the first, one ahead of it, places only its own rows. Left alone are other
+    counters of the main quantity itself, and those of more trust: its steps may be computed from an assumed length.
     """
     rows = draft.rows
     named = main.rows[exact[main.rows]]
     if len(named) < _FEW or len(named) < 0.5 * len(main.rows):
-        return exact
+        return exact, exact
     kind = _kinds(draft)
     kinds, count = np.unique(kind[named], return_counts=True)
-    own = exact & (kind == kinds[count.argmax()])
+    own = np.flatnonzero(exact & (kind == kinds[count.argmax()]))
     if not _advances(step[own]):
-        return exact
-    level = int(rows["level"][named[kind[named] == kinds[count.argmax()]][0]])
-    others = np.flatnonzero(exact & ~own & (rows["level"] <= level) & (rows["flags"] & EVALUATION == 0))
-    exact = exact.copy()
+        return exact, exact
+    level = int(rows["level"][own[0]])
+    others = np.flatnonzero(exact & (kind != kinds[count.argmax()]) & (rows["flags"] & EVALUATION == 0))
+    others = np.setdiff1d(others[rows["level"][others] <= level], main.rows)
+    exact, placing = exact.copy(), exact.copy()
+    near = 1 + float(np.median(np.abs(np.diff(step[own]))))
     for other in np.unique(kind[others]):
         mine = others[kind[others] == other]
-        if len(mine) > 1 and _outside(rows["rank"], step, np.flatnonzero(own), mine).mean() > _OUTSIDE:
-            exact[mine] = False
-    return exact
+        away = _away(rows["rank"], step, own, mine)
+        if len(mine) > 1 and (away > 0).mean() > _OUTSIDE:
+            placing[mine] = False
+            exact[mine] = bool(_advances(step[mine]) and (away <= near).mean() > 0.9)
+    return exact, placing & exact
 
 
 def _kinds(draft: Draft) -> NDArray[np.int64]:
@@ -133,21 +140,20 @@ def _advances(step: NDArray[np.int64]) -> bool:
     return bool((moves < 0).sum() <= 0.02 * len(moves) + 1)
 
 
-def _outside(
+def _away(
     rank: NDArray[np.int16], step: NDArray[np.int64], own: NDArray[np.intp], rows: NDArray[np.intp]
-) -> NDArray[np.bool_]:
-    """Which of `rows` have a step that is not between those of the rows `own` around them (of their rank, if any)."""
-    outside = np.zeros(len(rows), bool)
+) -> NDArray[np.int64]:
+    """How far the steps of `rows` are from the interval between those of `own` (of their rank, if any) around them."""
+    away = np.zeros(len(rows), np.int64)
     for r in np.unique(rank[rows]):
         mine = rank[rows] == r
         named = own[rank[own] == r] if (rank[own] == r).any() else own
-        at = np.searchsorted(named, rows[mine])
-        before = np.where(at > 0, step[named[np.maximum(at - 1, 0)]], np.iinfo(np.int64).min)
-        after = np.where(at < len(named), step[named[np.minimum(at, len(named) - 1)]], np.iinfo(np.int64).max)
-        n = step[rows[mine]]
-        restart = after < before
-        outside[mine] = np.where(restart, (n < before) & (n > after), (n < before) | (n > after))
-    return outside
+        at, n = np.searchsorted(named, rows[mine]), step[rows[mine]]
+        before = np.where(at > 0, step[named[np.maximum(at - 1, 0)]], n)
+        after = np.where(at < len(named), step[named[np.minimum(at, len(named) - 1)]], n)
+        below, above = np.maximum(before - n, 0), np.maximum(n - after, 0)
+        away[mine] = np.where(after < before, np.minimum(below, above), np.maximum(below, above))  # else a restart
+    return away
 
 
 def places(step: NDArray[Any], main: Main) -> int:

@@ -66,6 +66,13 @@ class Draft:
             self.skipped[why] = self.skipped.get(why, 0) + n
             self.keep[values] = False
 
+    def set_apart(self, values: NDArray[np.bool_], word: str) -> None:
+        """Give these values tags of their own: the word, and their tag."""
+        for code in np.unique(self.codes[values]).tolist():
+            self.codes[values & (self.codes == code)] = len(self.tags)
+            self.tags.append(f"{word} {self.tags[code]}")
+            self.marks = np.append(self.marks, self.marks[code])
+
     def absent_tags(self) -> Iterator[tuple[int, str, int | None]]:
         """Codes that mark the absence of a tag, with its name and its own code; None if no row prints it."""
         own = {t: i for i, t in enumerate(self.tags) if self.marks[i] == Mark.PLAIN}

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
-    """The epoch of each row, or of the header row (an epoch and nothing else) before it on its rank; float64[rows]."""
+    """The epoch of each row; after a header row (an epoch and nothing else) the last one named on its rank;
+    float64[rows]."""
     epoch: NDArray[np.float64] = rows["epoch"]
     if np.isnan(epoch).all():
         return epoch
@@ -27,8 +28,9 @@ def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
             mine = np.flatnonzero(rows["rank"] == rank)
             if not header[mine].any():
                 continue
-            last = np.maximum.accumulate(np.where(header[mine], np.arange(len(mine)), -1))
-            blank = np.isnan(epoch[mine]) & (last >= 0)
+            named = ~np.isnan(epoch[mine])
+            last = np.maximum.accumulate(np.where(named, np.arange(len(mine)), -1))
+            blank = ~named & np.logical_or.accumulate(header[mine])
             epoch[mine[blank]] = rows["epoch"][mine[last[blank]]]
     return epoch
 

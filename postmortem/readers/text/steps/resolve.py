@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 16
 _SCORES = ("loss", "val_loss", "accuracy", "perplexity", "reward")
+_MANY, _RARE = 50, 0.02
+"""So many values of a tag in rows with a step, and a smaller share of them in rows without, are two kinds of rows."""
 
 
 @dataclass(slots=True)
@@ -92,17 +94,17 @@ def _axis(draft: Draft) -> Axis:
     rows = draft.rows
     step, exact = global_steps(rows, draft.notes)
     step, exact = from_bars(rows, step, exact, draft.notes)
-    main = main_quantity(draft)
+    main, placing = main_quantity(draft), exact
     loop = None if main is None else starts_again(rows, step, exact, main)
     if loop is not None and loop.length is not None:
         step = counted_on(step, loop, draft.notes)
     if main is not None:
-        exact = agreeing(draft, step, exact, main)
+        exact, placing = agreeing(draft, step, exact, main)
     filled = rows["count"] > 0
     whole = _whole(draft.epoch)
     has_epochs = bool((whole & filled).any() and not (~whole & ~np.isnan(draft.epoch)).any())
     if (exact & filled).any() or exact.sum() > 1:
-        at_row = _carried(rows, step, exact)
+        at_row = _carried(rows, step, exact, placing)
         finer = main is not None and has_epochs and is_finer(draft.epoch, at_row, exact, main)
         if loop is not None and loop.length is None:
             draft.notes.append(f"the step counter starts again {loop.passes - 1} times: it does not count the training")
@@ -126,6 +128,7 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
         step[early] = draft.epoch[early].astype(np.int64)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), "numbers printed before the first step")
     draft.drop(_implausible(draft, exact, step, whole), "numbers outside the training loop")
+    draft.set_apart(_summaries(draft, exact), "summary")
     return Axis("step", step, at_row)
 
 
@@ -217,18 +220,28 @@ def _whole(epoch: NDArray[np.float64]) -> NDArray[np.bool_]:
     return whole
 
 
-def _carried(rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The step of each row. Rows without one get the last one of their rank, or of any rank if theirs is unknown."""
-    asking = np.flatnonzero(~exact)
+def _carried(
+    rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bool_], placing: NDArray[np.bool_] | None = None
+) -> NDArray[np.int64]:
+    """The step of each row. Rows without one get the last one of their rank, or of any rank if theirs is unknown.
+
+    Of the rows that are `exact`, only those that are `placing` (default: all) give their step to others.
+    """
+    placing = exact if placing is None else placing
+    silent = np.flatnonzero(~placing)
+    if not len(silent):
+        return step
+    starts = np.concatenate(([True], silent[1:] != silent[:-1] + 1))  # of consecutive rows that place no others
+    last = silent[np.maximum.accumulate(np.where(starts, np.arange(len(silent)), 0))] - 1
+    asks = ~exact[silent]
+    asking, last = silent[asks], last[asks]
     if not len(asking):
         return step
     step = step.copy()
-    starts = np.concatenate(([True], asking[1:] != asking[:-1] + 1))  # of consecutive rows that ask
-    last = asking[np.maximum.accumulate(np.where(starts, np.arange(len(asking)), 0))] - 1
     rank = rows["rank"][asking]
     for r in np.unique(rank):
         mine = rank == r
-        named = np.flatnonzero(exact & (rows["rank"] == r)) if r != -1 else asking[:0]
+        named = np.flatnonzero(placing & (rows["rank"] == r)) if r != -1 else asking[:0]
         if len(named):
             before = np.searchsorted(named, asking[mine])
             last[mine] = np.where(before > 0, named[np.maximum(before - 1, 0)], -1)
@@ -267,6 +280,20 @@ def _implausible(
         fine |= (here > 0) & stepped
     foreign: NDArray[np.intp] = loose[~fine[codes[loose]]]
     return foreign
+
+
+def _summaries(draft: Draft, exact: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The few values of losses and scores in rows without a step, where nearly all others are in rows with one.
+
+    They sum up an epoch or an evaluation, in a block of their own: no points of the training's series.
+    """
+    loose = np.repeat(~exact, draft.rows["count"]) & draft.keep
+    stepped = np.bincount(draft.codes[draft.keep & ~loose], minlength=len(draft.tags))
+    apart = np.bincount(draft.codes[loose], minlength=len(draft.tags))
+    few = (stepped >= _MANY) & (apart <= _RARE * stepped)
+    fine = few & np.array([role_of(tag) in _SCORES for tag in draft.tags], bool)
+    found: NDArray[np.bool_] = loose & fine[draft.codes]
+    return found
 
 
 def _repeated(draft: Draft) -> NDArray[np.bool_]:

@@ -186,6 +186,8 @@ class RowStore:
         """Code of each tag: its position in this dict."""
         self.share = 1.0
         """The part of the file that has been read; above 0, at most 1."""
+        self.code_lines: list[int] = []
+        """Lines of source code, whose rows are left out."""
         self._forget()
 
     def _forget(self) -> None:
@@ -223,7 +225,12 @@ class RowStore:
             self._values.done(),
         )
         self._forget()
-        return found
+        rows, codes, values = found
+        code = np.isin(rows["line"], self.code_lines) if self.code_lines else np.zeros(0, bool)
+        if not code.any():
+            return found
+        stays = np.repeat(~code, rows["count"])
+        return StoredRows({name: rows[name][~code] for name in FIELDS}), codes[stays], values[stays]
 
 
 def tag_of(name: str, record: Record) -> Tag:

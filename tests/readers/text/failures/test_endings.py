@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import postmortem
 from postmortem.readers.text import TextReader
 from postmortem.readers.text.failures import EventReading, find_events
 
@@ -323,3 +324,16 @@ def test_what_an_exception_group_holds_is_to_blame(scan: Scan) -> None:
     assert (group.severity, group.fields["victim_of"]["line"]) == ("info", held.line)
     assert (held.severity, held.fields["exception"], held.fields["frame"]["line"]) == ("error", "ValueError", 40)
     assert scan(STEPS + GROUP).events[0].severity == "error"
+
+
+def test_a_line_with_an_epoch_alone_does_not_outlast_the_next_epoch(tmp_path: Path) -> None:
+    """A message such as "Epoch 0" at the start is not the epoch of the evaluation after the last one."""
+    lines = ["epochs=8", "Epoch: 0"]
+    for epoch in range(8):
+        lines += [
+            f"Epoch: [{epoch}][{i}/50]\tTime 0.1 (0.1)\tLoss {3 - 0.05 * epoch:.4f} (3.0000)" for i in range(0, 50, 10)
+        ]
+        lines += [f"Prec@1 {50 + epoch}.0 ({50 + epoch}.0)"] * 3
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    (report,) = postmortem.scan(tmp_path).runs
+    assert report.verdict == "healthy"

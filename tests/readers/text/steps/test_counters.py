@@ -91,14 +91,16 @@ def test_attempts_that_die_at_the_same_step_are_restarts(tmp_path: Path) -> None
 
 
 def test_two_counters_are_two_axes(tmp_path: Path) -> None:
-    """A second counter that is one ahead of the first makes no steps go back."""
+    """A second counter that is one ahead of the first keeps its steps, places no others, and makes none go back."""
     lines = []
     for i in range(40):
-        lines.append(f"Step at {i}: loss = {loss(i)}")
         lines.append(f"step={i + 1}, skipped=0, lr=[0.001], mom=[(0.9, 0.95)]")
+        lines.append(f"Step at {i}: loss = {loss(i)}")
+        lines.append(f"gradient norm: {loss(i)}")
     run = load(tmp_path, lines)
     assert not run.streams[0].restarts
-    assert steps(run, "loss" if "loss" in run.roles else "Step at loss") == list(range(40))
+    assert steps(run, "loss") == steps(run, "gradient norm") == list(range(40))
+    assert steps(run, "lr") == list(range(1, 41))
 
 
 def test_settings_are_no_points(tmp_path: Path) -> None:
@@ -110,3 +112,19 @@ def test_settings_are_no_points(tmp_path: Path) -> None:
     assert steps(run, "loss")[0] == 0
     rows = [f"epochs: {e}, loss: {loss(e)}" for e in range(20)]
     assert steps(load(tmp_path, rows), "loss") == list(range(20))
+
+
+def test_summaries_are_no_points_of_the_training(tmp_path: Path) -> None:
+    """Losses without a step, of a part or of an evaluation, are series of their own, no points of the training."""
+    lines = []
+    for i in range(200):
+        lines.append(f"Step {i} | Loss: {loss(i)} | LR: 0.001")
+        if i % 100 == 99:
+            lines += ["Results of this part", f"Loss: {0.9 - i / 1000:.4f}"]
+            lines += ["📊 Evaluation Results:", f"   Loss: {0.8 - i / 1000:.4f}"]
+    run = load(tmp_path, lines)
+    assert steps(run, "Loss") == list(range(200))
+    assert steps(run, "summary Loss") == [99, 199]
+    assert run.roles["summary Loss"] == "loss"
+    assert steps(run, "Evaluation Loss") == [99, 199]
+    assert run.roles["Evaluation Loss"] == "val_loss"
