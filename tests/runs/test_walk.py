@@ -135,7 +135,9 @@ def test_a_named_text_is_a_log_whatever_its_ending(tmp_path: Path, name: str) ->
     assert [Path(file).name for source in report.sources for file in source.files] == ["other.log"]
 
 
-@pytest.mark.parametrize(("name", "content"), [("train.py", TEXT), ("config.yaml", TEXT), ("model.bin", bytes(range(256)))])
+@pytest.mark.parametrize(
+    ("name", "content"), [("train.py", TEXT), ("config.yaml", TEXT), ("model.bin", bytes(range(256)))]
+)
 def test_source_code_settings_and_binary_files_are_no_logs(tmp_path: Path, name: str, content: bytes) -> None:
     """Also where the command names them; that they are not read is a problem."""
     (tmp_path / name).write_bytes(content)

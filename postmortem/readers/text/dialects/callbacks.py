@@ -59,7 +59,7 @@ class Monitored(Dialect):
 
 @dialect
 class AtStep(Dialect):
-    """``Training loss (for one batch) at step 200: 0.94``, ``Cost after 10 epochs = 0.69``, ``Score at iteration 0 is 1.6``.
+    """``Training loss (for one batch) at step 200: 0.94``, ``Cost after 10 epochs = 0.7``, ``Score at iteration 0 is 2``.
 
     The step is inside the name, as in the guides of Keras and TensorFlow and in DL4J.
     """
@@ -69,8 +69,9 @@ class AtStep(Dialect):
     needles: ClassVar[tuple[str, ...]] = (" at ", " after ", " for ", " in ", " of ")
     _unit = r"(?:[Ss]tep|[Ee]poch|[Ii]ter(?:ation)?|[Bb]atch)"
     _pattern = re.compile(
-        r"(?:^|(?<=[,|;:\]] ))(?P<tag>[A-Za-z][\w/ ]{0,40}?)(?: \([^()]{0,40}\))? (?:at|after|for|in|of) (?:the |end of ){0,2}"
-        rf"(?:(?P<word>{_unit}) {{0,4}}#? ?(?P<n>\d{{1,15}})(?:/\d{{1,15}})?|(?P<count>\d{{1,15}}) (?P<words>{_unit}e?s))"
+        r"(?:^|(?<=[,|;:\]] ))(?P<tag>[A-Za-z][\w/ ]{0,40}?)(?: \([^()]{0,40}\))? "
+        r"(?:at|after|for|in|of) (?:the |end of ){0,2}(?:"
+        rf"(?P<word>{_unit}) {{0,4}}#? ?(?P<n>\d{{1,15}})(?:/\d{{1,15}})?|(?P<count>\d{{1,15}}) (?P<words>{_unit}e?s))"
         rf"(?: is|:| {{1,4}}:| ?=)?:? {{1,4}}(?:tf\.Tensor\(|tensor\()?{_VALUE}(?![\w.:/])"
     )
 
