@@ -59,9 +59,9 @@ class Monitored(Dialect):
 
 @dialect
 class AtStep(Dialect):
-    """``Training loss (for one batch) at step 200: 0.94``, ``Cost after 10 epochs = 0.7``, ``Score at iteration 0 is 2``.
+    """``Training loss (for one batch) at step 200: 0.94``, ``Cost after 10 epochs = 0.69``.
 
-    The step is inside the name, as in the guides of Keras and TensorFlow and in DL4J.
+    The step is inside the name, as in the guides of Keras and in ``Score at iteration 0 is 1.62`` of DL4J.
     """
 
     name = "metric at a step"
