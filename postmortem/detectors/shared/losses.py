@@ -17,7 +17,7 @@ def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
     """The finite training losses to judge, longest first, and whether they compete (GANs, reinforcement learning)."""
     losses = totals(view, "loss", points)
     alike = {s.tag for s in losses if not is_total(s.tag) and len(s) > 0.5 * len(losses[0])}
-    return losses, len(alike) > 1 or _rewarded(view)
+    return losses, (len(alike) > 1 or _rewarded(view)) and not scores_nothing(view)
 
 
 def totals(view: View, role: str, points: int) -> list[Series]:
@@ -25,6 +25,12 @@ def totals(view: View, role: str, points: int) -> list[Series]:
     a regularisation term may rise by design."""
     found = [s for s in (raw.finite for raw in view.of(role)) if len(s) >= points]
     return [s for s in found if is_total(s.tag)] or found
+
+
+def scores_nothing(view: View) -> bool:
+    """Whether scores or rewards are logged and all stay near zero: then no competition excuses a loss that rises."""
+    known = [s.finite.value for s in view.of("val_accuracy", "accuracy", "reward") if len(s.finite) >= 8]
+    return bool(known) and all(float(np.abs(x).max()) <= 0.01 for x in known)
 
 
 def _rewarded(view: View) -> bool:
