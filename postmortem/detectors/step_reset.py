@@ -58,10 +58,10 @@ class StepReset(BaseDetector):
     Why it matters: the steps between the checkpoint and the restart were logged twice. Averages, best values and curves
     that mix both are wrong. Other detectors see only the points that the restart did not overwrite.
 
-    How: exact comparison. A single row out of order is not a restart. Severity info: a new training or a new phase, which
-    begins at the first step although the one before was complete (it had a round length, or that of the next one), and
-    whose loss does not go on from there. The reported step is the first one after the
-    restart. The message says if the points that were logged again had become non-finite, or if the program had failed.
+    How: exact comparison. A single row out of order is not a restart. The reported step is the first one after the
+    restart. Severity info: a new training or phase, which begins at the first step after one that was complete (it had
+    a round length, or that of the next one), and whose loss does not go on from there. The message says if the points
+    that were logged again had become non-finite, or if the program had failed.
 
     Typical causes: a requeued or resumed job, a counter that starts at zero after a checkpoint is loaded, two jobs with
     the same folder or run id.
