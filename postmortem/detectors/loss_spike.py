@@ -164,7 +164,8 @@ def _climbs(res: Residuals, spike: Excursion) -> bool:
     if not res.log:
         return False
     way = np.log(res.series.value[max(0, spike.first - 3) : spike.peak + 1])
-    if len(way) > 6 and float((way[3:] - way[:-3]).max()) < 0.5 * spike.rise:
+    comes_back = spike.last < len(res.rise) - 2  # a climb at the end of the log may be too short for divergence
+    if comes_back and len(way) > 6 and float((way[3:] - way[:-3]).max()) < 0.5 * spike.rise:
         return True
     after = np.log(res.series.value[spike.last + 1 :])
     base = float(res.base[spike.first])

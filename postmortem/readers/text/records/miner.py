@@ -52,7 +52,8 @@ _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}
 _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward")
 _INERT = re.compile(
     r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
-    r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning)"
+    r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning"
+    r"|(?:\w{1,40}(?: ?[:=] ?|\s))?\w{0,60}(?:Namespace|Args|Arguments|Config|Options|Settings)\(\w+=)"
     r"|\s{2,}+(?:(?:return|raise|assert|yield|await|elif|del) \S"  # code, as tracebacks quote it
     r"|(?:if|for|while|with) .*(?:: (?:return|raise|break|continue|pass)\b|:\s*+$)"
     r"|[a-z_][\w.]*+(?:\[[^\]]{0,80}+\])?\((?=[^:]*[),(]\s*+$)"
