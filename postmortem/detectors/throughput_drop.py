@@ -64,12 +64,12 @@ class ThroughputDrop(BaseDetector):
             raise NotChecked(f"no step times, throughput or times of rows with {self.options.points} points")
         for tag in dict.fromkeys(t.series.tag for t in known):
             of_tag = [t for t in known if t.series.tag == tag]
-            found = [finding for timing in of_tag if (finding := self._judge(timing))]
+            found = [finding for timing in of_tag if (finding := self._judge(view, timing))]
             if 2 * len(found) > len(of_tag):  # one slow rank of many is a straggler
                 yield min(found, key=lambda f: f.step or 0)
                 return
 
-    def _judge(self, timing: Timing) -> Finding | None:
+    def _judge(self, view: View, timing: Timing) -> Finding | None:
         skip = max(3, len(timing.cost) // 50)  # start-up
         if timing.how == "times of the rows":
             skip = max(20, len(timing.cost) // 10)  # the first steps may be queued faster than they run
