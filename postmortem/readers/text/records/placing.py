@@ -68,10 +68,11 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     if before == "#" and match.start() < 12:
         record.step, record.level = value, Trust.STEP
         record.at["step"] = span
-    elif (before == "" and after[:1] in (")", ":")) or (before in ("", "[") and after == " |"):  # "[100 | 123.45] loss"
-        record.step, record.level = value, Trust.LOCAL
-        record.at["step"] = span
-    elif before == "" and record.step is None and _is_scored(text, match.end()):
+    elif (
+        (before == "" and after[:1] in (")", ":"))
+        or (before in ("", "[") and after == " |")  # "[100 | 123.45] loss"
+        or (before == "" and record.step is None and _is_scored(text, match.end()))
+    ):
         record.step, record.level = value, Trust.LOCAL
         record.at["step"] = span
     elif before == "[" and record.epoch is None and after[:1] == ",":

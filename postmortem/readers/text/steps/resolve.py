@@ -313,7 +313,7 @@ def _repeated(draft: Draft) -> NDArray[np.bool_]:
 
 
 def _counter(draft: Draft) -> NDArray[np.int64] | None:
-    """The step of each row by an unknown whole number at its start that rises from row to row; None if there is none."""
+    """The step of each row by an unknown whole number at its start that rises; None if there is none."""
     codes, keep, owner = draft.codes, draft.keep, draft.cells.owner()
     if not keep.any():
         return None
