@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import postmortem
 from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
 from postmortem.core.run import Run, Stream, segments
