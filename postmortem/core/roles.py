@@ -211,6 +211,8 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
             beside = ("", "t ", "train ", "train/")
             if any(found[1] + word + found[2] in known for word in beside) and not any(map(_POLICY.search, known)):
                 roles[tag] = f"val_{roles[tag]}"  # v_loss beside loss; of reinforcement learning, the value's loss
+        elif name == "score" and not has_loss and falls(values(tag)) and not any(map(_POLICY.search, known)):
+            roles[tag] = "loss"  # DL4J's "Score at iteration 100 is 1.6"
     return roles
 
 

@@ -10,7 +10,7 @@ from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
-from postmortem.detectors.shared.losses import judged_losses, totals
+from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
 from postmortem.detectors.shared.regimes import change_at, far_above_start
 
@@ -90,6 +90,9 @@ class LossSpike(BaseDetector):
             # a critic's loss swings about zero: its ratio is taken to all values before, not to the level
             so_far = np.maximum.accumulate(np.abs(res.series.value))
             found = [e for e in found if res.series.value[e.peak] > ratio * so_far[e.first - 1]]
+        if contest:
+            peaks = res.series.value
+            found = [e for e in found if not of_a_guessing_discriminator(view, series, float(peaks[e.peak]))]
         standing = outstanding(res, found, self.options.gap, start, sure=self.options.sure)
         for spike in sorted(standing, key=lambda e: e.first):
             if not warm_restart(view, int(res.series.step[spike.first])) and not _climbs(res, spike):
@@ -161,7 +164,8 @@ def _climbs(res: Residuals, spike: Excursion) -> bool:
     if not res.log:
         return False
     way = np.log(res.series.value[max(0, spike.first - 3) : spike.peak + 1])
-    if len(way) > 6 and float((way[3:] - way[:-3]).max()) < 0.5 * spike.rise:
+    comes_back = spike.last < len(res.rise) - 2  # a climb at the end of the log may be too short for divergence
+    if comes_back and len(way) > 6 and float((way[3:] - way[:-3]).max()) < 0.5 * spike.rise:
         return True
     after = np.log(res.series.value[spike.last + 1 :])
     base = float(res.base[spike.first])

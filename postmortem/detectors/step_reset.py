@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.core.model import Finding
+from postmortem.core.stats import sigma
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import overwritten_onset
@@ -10,13 +13,55 @@ from postmortem.detectors.shared.nonfinite import overwritten_onset
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from postmortem.core.run import Restart
     from postmortem.core.view import View
+
+_FEW = 6
+"""Points of an attempt from which its length and its loss can be judged."""
 
 
 def _failed_before(view: View, step: int) -> str | None:
     """The exception at the step before a restart, in its first words, if the log has one."""
     failed = (e for e in view.events if e.step == step and e.fields.get("exception"))
     return next((e.message.splitlines()[0][:200] for e in failed if e.message), None)
+
+
+def _starts_again(view: View) -> str | None:
+    """How to explain steps that go back to their beginning several times, which no accident does; else None.
+
+    Nothing is explained where an attempt failed or became non-finite: then it was restarted because of that.
+    """
+    restarts, first = view.restarts, view.first_step or 0
+    start = first + 10
+    if len({r.after for r in restarts}) > 1 and all(r.after <= start and r.before > 2 * start for r in restarts):
+        return "like a counter that restarts in each epoch"
+    planned = len(restarts) > 1 and all(r.after <= first < r.before for r in restarts)
+    if planned and not any(_failed_before(view, r.before) or overwritten_onset(view, r) for r in restarts):
+        return "the counter starts over several times, as for parts of one training: folds, trials or phases"
+    return None
+
+
+def _begins_anew(view: View, restart: Restart) -> bool:
+    """Whether a complete training ended where the steps go back to the first one, and the loss does not go on."""
+    loss = view.main("loss")
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    if loss is None or stream is None or restart.after > (view.first_step or 0):
+        return False
+    points, attempt = stream.points, int(stream.segment[restart.row])
+    rows = np.flatnonzero((points.code == points.tags.index(loss.tag)) if loss.tag in points.tags else [])
+    old, new = (rows[stream.segment[rows] == a] for a in (attempt - 1, attempt))
+    if min(len(old), len(new)) < _FEW:
+        return False
+    ends = [int(points.take("step", part)[-1]) for part in (old, new)]
+    complete = ends[0] == ends[1] or (_is_round(len(old)) and (_is_round(ends[0]) or _is_round(ends[0] + 1)))
+    first, last, after = (float(np.median(points.value[at])) for at in (old[:3], old[-3:], new[:3]))
+    unrest = sigma(np.diff(points.value[old[-20:]]))
+    return complete and abs(after - last) > max(0.5 * abs(first - last), 5 * unrest)
+
+
+def _is_round(n: int) -> bool:
+    """Whether a number has no more than two digits that are not zero, and is a multiple of ten."""
+    return n > 0 and n % 10 ** max(1, len(str(n)) - 2) == 0
 
 
 @detector
@@ -37,7 +82,12 @@ class StepReset(BaseDetector):
     What to try: check that the step, optimizer and scheduler of the checkpoint were restored; use a separate folder for
     every attempt.
 
-    Known false positives: loggers that count each epoch from zero; if this happens repeatedly, the severity is `info`.
+    Severity: info if the steps go back to their beginning several times and no attempt failed: the folds of a
+    cross-validation, the trials of a search, the phases of a training, or a counter that starts again in each epoch.
+    Info as well for a new training or phase, which begins at the first step after one that was complete (it had a round
+    length, or that of the next one), and whose loss does not go on from there.
+
+    Known false positives: two phases or folds in one log, each counted from zero.
     """
 
     code = "RUN001"
@@ -52,9 +102,7 @@ class StepReset(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         seen: set[tuple[int, int]] = set()
-        start = (view.first_step or 0) + 10
-        to_start = all(r.after <= start and r.before > 2 * start for r in view.restarts)
-        counted = to_start and len({r.after for r in view.restarts}) > 1
+        again = _starts_again(view)
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue
@@ -66,12 +114,15 @@ class StepReset(BaseDetector):
                 how += f"; before, {onset[0]} was non-finite (NaN or Inf) from step {onset[1]} on"
             if failed := _failed_before(view, restart.before):
                 how += f", after the program failed: {failed}"
-            if counted:
-                how = "like a counter that restarts in each epoch"
+            anew = onset is None and failed is None and _begins_anew(view, restart)
+            if anew:
+                how = "the one before was complete: a new training or phase begins"
+            if again:
+                how = again
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if counted else self.severity,
+                severity="info" if again or anew else self.severity,
                 message=f"the steps go back from {restart.before} to {restart.after} ({how})",
                 tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,

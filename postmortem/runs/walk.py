@@ -35,6 +35,11 @@ _SKIPPED_FOLDERS = {
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
 _ALSO_LOGS = {".txt", ".tsv", ".json"}
 """Endings of files that a reader may take although their names alone do not say that they are logs."""
+_NO_LOGS = {
+    *(".py", ".pyi", ".ipynb", ".sh", ".c", ".cc", ".cpp", ".cu", ".h", ".js", ".html", ".xml"),
+    *(".json", ".yaml", ".yml", ".toml", ".ini", ".cfg"),
+}
+"""Endings of source code and of settings, which are text and no logs."""
 WANDB_RUN = re.compile(r"(?:offline-)?run-.+")
 
 
@@ -105,8 +110,10 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
-    named = (of_a_log(path) if explicit and is_backup(path) else None) or path
-    found = next((r for r in READERS if guarded(r, partial(_claims, r, named, head), path, problems)), None)
+    found = _claimant(path, (of_a_log(path) if explicit and is_backup(path) else None) or path, head, problems)
+    if found is None and explicit and path.suffix.lower() not in _NO_LOGS:
+        # who names a file says that it is a log, whatever its ending: train.md, log.dat
+        found = _claimant(path, path.with_name(path.name + ".log"), head, problems)
     if found is not None:
         return found
     if explicit or (head and _is_a_log(path) and (not looks_like_text(head) or begins_with_nuls(path))):
@@ -114,6 +121,11 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     elif skipped := passed_over(path, head):
         problems.append(skipped)
     return None
+
+
+def _claimant(path: Path, name: Path, head: bytes, problems: list[Problem]) -> type[Reader] | None:
+    """The first reader that would claim the file `path` if it were named `name`."""
+    return next((r for r in READERS if guarded(r, partial(_claims, r, name, head), path, problems)), None)
 
 
 def _claims(reader: type[Reader], path: Path, head: bytes) -> bool:

@@ -41,6 +41,12 @@ def test_a_climb_that_comes_back_is_no_spike(tmp_path: Path) -> None:
     assert "loss-spike" not in found(tmp_path, loss=DECAY * hump)
 
 
+def test_a_climb_that_reaches_the_end_is_reported(tmp_path: Path) -> None:
+    """A climb that begins shortly before the log ends is too short for divergence, and is no reason to be silent."""
+    climb = np.exp(np.clip(STEPS - 575, 0, None) / 8)
+    assert set(found(tmp_path, loss=DECAY * climb)) & {"loss-spike", "divergence"}
+
+
 def test_a_spike_names_the_value_that_is_logged_at_its_step(tmp_path: Path) -> None:
     """The step and the value of the message stand together in the log; a later peak has its own step."""
     loss = DECAY.copy()

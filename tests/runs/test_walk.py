@@ -125,6 +125,27 @@ def test_a_nul_in_utf_16_without_a_mark(tmp_path: Path) -> None:
     assert (problem.offset, problem.what[:11]) == (26, "1 NUL byte ")
 
 
+@pytest.mark.parametrize("name", ["notes.md", "train.dat"])
+def test_a_named_text_is_a_log_whatever_its_ending(tmp_path: Path, name: str) -> None:
+    """Who names a file says that it is a log; in a folder its ending decides."""
+    (tmp_path / name).write_bytes(TEXT)
+    assert len(postmortem.load(tmp_path / name).frame.query("tag == 'loss'")) == len(ROWS)
+    (tmp_path / "other.log").write_bytes(TEXT)
+    (report,) = postmortem.scan(tmp_path).runs
+    assert [Path(file).name for source in report.sources for file in source.files] == ["other.log"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("train.py", TEXT), ("config.yaml", TEXT), ("model.bin", bytes(range(256)))]
+)
+def test_source_code_settings_and_binary_files_are_no_logs(tmp_path: Path, name: str, content: bytes) -> None:
+    """Also where the command names them; that they are not read is a problem."""
+    (tmp_path / name).write_bytes(content)
+    report = postmortem.scan(tmp_path / name)
+    assert not report.runs
+    assert report.problems
+
+
 def rows(first: int, last: int) -> str:
     return "".join(f"step {i} loss {2 / (1 + i / 100):.4f} lr 1.0e-04\n" for i in range(first, last))
 

@@ -12,6 +12,8 @@ from postmortem.readers.text.lines.prefixes import NOTHING, labelled, peel
 
 FORMS = [
     ("[1,0]<stdout>:text", "text", {"rank": 0}),
+    ("[main] INFO org.app.Trainer - text", "text", {"level": "INFO", "logger": "org.app.Trainer"}),
+    ("12:01:03.402 [pool-1-thread-2] DEBUG o.a.Trainer:12 - text", "text", {"level": "DEBUG", "logger": "o.a.Trainer"}),
     ("[default1]:text", "text", {"local_rank": 1}),
     ("[trainer1]:text", "text", {"local_rank": 1}),
     ("[rank3]: Traceback (most recent call last):", "Traceback (most recent call last):", {"rank": 3}),
@@ -94,6 +96,8 @@ FORMS = [
         {"level": "INFO", "logger": "Train():nnet-training.cc:34"},
     ),
     ("VLOG[1] (train-ctc:Report():ctc-loss.cc:226) text", "text", {"logger": "Report():ctc-loss.cc:226"}),
+    ("03 Jul 18:05  update 250 nll -0.6", "update 250 nll -0.6", {"wall_time": None}),
+    ("[3-Jul-2026 18:05:07] INFO: loss 2", "loss 2", {"level": "INFO", "wall_time": 1783101907.0}),
 ]
 
 
