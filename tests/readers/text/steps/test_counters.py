@@ -154,7 +154,8 @@ def test_two_rows_show_nothing_against_a_counter(tmp_path: Path) -> None:
     rows = [f"step {200 * i} | Loss: {loss(i)}" for i in range(1, 21)]
     last = ["epoch=3 step=1200 loss=0.4312 acc=87.5", "epoch: 3 | step: 1,300 | loss: 0.4201 | ppl: 1.5"]
     run = load(tmp_path, [*rows[:15], *last, *rows[15:]])
-    assert steps(run, "acc") == [1200] and steps(run, "ppl") == [1300]
+    assert steps(run, "acc") == [1200]
+    assert steps(run, "ppl") == [1300]
 
 
 def test_a_long_listing_is_not_the_main_quantity(tmp_path: Path) -> None:
