@@ -142,7 +142,8 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
     filled = np.flatnonzero(rows["count"] > 0)
     first[filled] = draft.codes[cells.end[filled] - rows["count"][filled]]
     total = np.maximum(rows["total"], -1).astype(np.int64) + 1
-    return (family(rows) << 48) | (first << 32) | total  # both fit: see MOST_TAGS and the type of the total
+    kind: NDArray[np.int64] = (family(rows) << 48) | (first << 32) | total  # see MOST_TAGS and the type of the total
+    return kind
 
 
 def _most_frequent(kind: NDArray[np.int64]) -> int:
