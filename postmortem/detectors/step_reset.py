@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.core.model import Finding
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
@@ -11,6 +13,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from postmortem.core.view import View
+
+
+_OF_TRAINING = ("loss", "lr", "grad_norm", "loss_scale", "reward")
+"""Roles of what a training logs and an evaluation of its checkpoints does not."""
+
+
+def _evaluations(view: View) -> set[int]:
+    """The restarts (by `id`) after which nothing of a training is logged, in a stream where it was logged before."""
+    found = set()
+    for stream in view.run.streams:
+        tags = [view.run.roles[tag] in _OF_TRAINING for tag in stream.points.tags]
+        rows = np.flatnonzero(np.array(tags, bool)[stream.points.code]) if stream.restarts else ()
+        found |= {id(r) for r in stream.restarts if len(rows) and rows[0] < r.row > rows[-1]}
+    return found
 
 
 def _failed_before(view: View, step: int) -> str | None:
@@ -37,6 +53,9 @@ class StepReset(BaseDetector):
     What to try: check that the step, optimizer and scheduler of the checkpoint were restored; use a separate folder for
     every attempt.
 
+    Severity: info if nothing of a training (loss, learning rate, gradient norm) is logged after it, which is an
+    evaluation of saved checkpoints; and if the counter starts over after an exception and that attempt completed.
+
     Known false positives: loggers that count each epoch from zero; if this happens repeatedly, the severity is `info`.
     """
 
@@ -55,23 +74,29 @@ class StepReset(BaseDetector):
         start = (view.first_step or 0) + 10
         to_start = all(r.after <= start and r.before > 2 * start for r in view.restarts)
         counted = to_start and len({r.after for r in view.restarts}) > 1
+        evaluations = _evaluations(view)
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue
             seen.add((restart.before, restart.after))
             how = f"{restart.before - restart.after + 1} steps were logged twice"
-            if restart.after <= (view.first_step or 0):
+            starts_over = restart.after <= (view.first_step or 0)
+            if starts_over:
                 how = "the counter starts over"
             if onset := overwritten_onset(view, restart):
                 how += f"; before, {onset[0]} was non-finite (NaN or Inf) from step {onset[1]} on"
-            if failed := _failed_before(view, restart.before):
+            failed = _failed_before(view, restart.before)
+            if failed:
                 how += f", after the program failed: {failed}"
             if counted:
                 how = "like a counter that restarts in each epoch"
+            elif id(restart) in evaluations:
+                how = "no loss is logged from there on, so it is likely an evaluation of saved checkpoints"
+            again = starts_over and failed is not None and view.run.ended == "completed"
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if counted else self.severity,
+                severity="info" if counted or again or id(restart) in evaluations else self.severity,
                 message=f"the steps go back from {restart.before} to {restart.after} ({how})",
                 tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,

@@ -19,7 +19,7 @@ _COMPLETED = re.compile(
         (
             r"`?Trainer\.fit`? stopped: `?max_\w+=",
             r"['\"]train_runtime['\"]: ",
-            r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:is |has |was )?(?:successfully )?"
+            r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:of (?:the )?\w{1,30} )?(?:is |has |was )?(?:successfully )?"
             r"(?:completed?|finished|done|ended)\b)",
             r"(?i:\b(?:completed|finished|done) (?:with )?(?:the )?train(?:ing)?\b)",
             r"\[after training is done\]",
