@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MOST = 20
 """Changes of one tag beyond which it marks no regimes."""
 _REPEATS, _ROWS_APART = 3, 20
-"""So many jumps, at least so many rows apart, show a period: by chance fewer than 1 in 100 such lie at its multiples."""
+"""So many jumps, at least so many rows apart, show a period: by chance 1 in 100 such lie at its multiples."""
 _FAR = 3.0
 """How far above its first level a loss may rise with a schedule; beyond that it is not only the task that changed."""
 
