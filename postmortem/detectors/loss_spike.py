@@ -10,7 +10,7 @@ from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
-from postmortem.detectors.shared.losses import judged_losses, totals
+from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
 from postmortem.detectors.shared.regimes import change_at, far_above_start, period_of
 
@@ -91,6 +91,9 @@ class LossSpike(BaseDetector):
             # a critic's loss swings about zero: its ratio is taken to all values before, not to the level
             so_far = np.maximum.accumulate(np.abs(res.series.value))
             found = [e for e in found if res.series.value[e.peak] > ratio * so_far[e.first - 1]]
+        if contest:
+            peaks = res.series.value
+            found = [e for e in found if not of_a_guessing_discriminator(view, series, float(peaks[e.peak]))]
         standing = outstanding(res, found, self.options.gap, start, sure=self.options.sure)
         period = period_of(res.series, [spike.first for spike in standing])
         for spike in sorted(standing, key=lambda e: e.first):
@@ -120,7 +123,7 @@ class LossSpike(BaseDetector):
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         mild = recovered or at_end or series.role == "val_loss"
         reason = f", as {change}" if change else ""
-        if recovered and period is not None and not change:
+        if (recovered or at_end) and period is not None and not change:
             reason = (
                 f", as at other multiples of {period} steps: the program likely does something every {period} steps"
             )

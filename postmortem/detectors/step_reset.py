@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.model import Finding
+from postmortem.core.stats import sigma
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import overwritten_onset
@@ -12,7 +13,11 @@ from postmortem.detectors.shared.nonfinite import overwritten_onset
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from postmortem.core.run import Restart
     from postmortem.core.view import View
+
+_FEW = 6
+"""Points of an attempt from which its length and its loss can be judged."""
 
 
 _OF_TRAINING = ("loss", "lr", "grad_norm", "loss_scale", "reward")
@@ -35,6 +40,29 @@ def _failed_before(view: View, step: int) -> str | None:
     return next((e.message.splitlines()[0][:200] for e in failed if e.message), None)
 
 
+def _begins_anew(view: View, restart: Restart) -> bool:
+    """Whether a complete training ended where the steps go back to the first one, and the loss does not go on."""
+    loss = view.main("loss")
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    if loss is None or stream is None or restart.after > (view.first_step or 0):
+        return False
+    points, attempt = stream.points, int(stream.segment[restart.row])
+    rows = np.flatnonzero((points.code == points.tags.index(loss.tag)) if loss.tag in points.tags else [])
+    old, new = (rows[stream.segment[rows] == a] for a in (attempt - 1, attempt))
+    if min(len(old), len(new)) < _FEW:
+        return False
+    ends = [int(points.take("step", part)[-1]) for part in (old, new)]
+    complete = ends[0] == ends[1] or (_is_round(len(old)) and (_is_round(ends[0]) or _is_round(ends[0] + 1)))
+    first, last, after = (float(np.median(points.value[at])) for at in (old[:3], old[-3:], new[:3]))
+    unrest = sigma(np.diff(points.value[old[-20:]]))
+    return complete and abs(after - last) > max(0.5 * abs(first - last), 5 * unrest)
+
+
+def _is_round(n: int) -> bool:
+    """Whether a number has no more than two digits that are not zero, and is a multiple of ten."""
+    return n > 0 and n % 10 ** max(1, len(str(n)) - 2) == 0
+
+
 @detector
 class StepReset(BaseDetector):
     """The step count went back: the run was restarted from an earlier step, or two runs write to one log.
@@ -53,8 +81,10 @@ class StepReset(BaseDetector):
     What to try: check that the step, optimizer and scheduler of the checkpoint were restored; use a separate folder for
     every attempt.
 
-    Severity: info if nothing of a training (loss, learning rate, gradient norm) is logged after it, which is an
-    evaluation of saved checkpoints; and if the counter starts over after an exception and that attempt completed.
+    Severity: info for a new training or phase, which begins at the first step after one that was complete (it had a
+    round length, or that of the next one), and whose loss does not go on from there; if nothing of a training (loss,
+    learning rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and if the counter
+    starts over after an exception and the run completed or came farther than before.
 
     Known false positives: loggers that count each epoch from zero; if this happens repeatedly, the severity is `info`.
     """
@@ -88,15 +118,19 @@ class StepReset(BaseDetector):
             failed = _failed_before(view, restart.before)
             if failed:
                 how += f", after the program failed: {failed}"
+            anew = onset is None and failed is None and _begins_anew(view, restart)
+            if anew:
+                how = "the one before was complete: a new training or phase begins"
             if counted:
                 how = "like a counter that restarts in each epoch"
             elif id(restart) in evaluations:
                 how = "no loss is logged from there on, so it is likely an evaluation of saved checkpoints"
-            again = starts_over and failed is not None and view.run.ended == "completed"
+            overcome = view.run.ended == "completed" or (view.last_step or 0) > restart.before
+            again = starts_over and failed is not None and onset is None and overcome
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if counted or again or id(restart) in evaluations else self.severity,
+                severity="info" if counted or anew or again or id(restart) in evaluations else self.severity,
                 message=f"the steps go back from {restart.before} to {restart.after} ({how})",
                 tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,
