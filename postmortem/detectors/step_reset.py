@@ -29,7 +29,7 @@ def _evaluations(view: View) -> set[int]:
     found = set()
     for stream in view.run.streams:
         tags = [view.run.roles[tag] in _OF_TRAINING for tag in stream.points.tags]
-        rows = np.flatnonzero(np.array(tags, bool)[stream.points.code]) if stream.restarts else ()
+        rows = np.flatnonzero(np.array(tags, bool)[stream.points.code]) if stream.restarts else np.empty(0, np.intp)
         found |= {id(r) for r in stream.restarts if len(rows) and rows[0] < r.row > rows[-1]}
     return found
 
