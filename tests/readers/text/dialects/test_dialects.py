@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         "\n".join(
             [MEGATRON.format(i=i, loss=f"lm loss: {i}.5E+00 | " if i < 40 else "") for i in (10, 20, 30, 40)]
             + [" validation loss at iteration 40 | lm loss value: 5.812345E+00 | lm loss PPL: 3.344022E+02 | "]
-            + [" test results at the end of training for test data | lm_loss value: 2.5E+00 | lm_loss_ppl value: 12.2 | "]
+            + [" test results at the end of training for test data | lm_loss value: 2.5E+00 | "]
         ),
         [
             ("lm loss", 10, 10.5),
