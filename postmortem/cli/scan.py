@@ -135,6 +135,8 @@ def _config(
     *, select: tuple[str, ...], ignore: tuple[str, ...], role: tuple[str, ...], fail_on: str | None, **_: Any
 ) -> Config:
     config = load_config()
+    if config.select or config.ignore:
+        click.echo(f"postmortem: {config.origin} leaves out checks (select or ignore)", err=True)
     roles = {**config.roles, **parse_roles(role)}
     ignored = (*config.ignore, *ignore)
     return replace(

@@ -38,6 +38,8 @@ class Config:
     fail_on: str = "error"
     roles: Mapping[str, str] = field(default_factory=dict)
     detectors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    origin: str = field(default="", compare=False)
+    """The file that the settings are from; no setting itself."""
 
     def selects(self, code: str, name: str) -> bool:
         """Whether --select and --ignore leave this finding in; the more specific of the two does not matter: ignore
@@ -78,7 +80,7 @@ def _checked(value: Any, kind: type[Any], where: str) -> Any:
 
 def make_config(table: Mapping[str, Any], *, where: str) -> Config:
     """Checks a table of settings. UsageError says where a key or a value does not exist, with a suggestion."""
-    known = {f.name.replace("_", "-"): f.name for f in dataclasses.fields(Config)}
+    known = {f.name.replace("_", "-"): f.name for f in dataclasses.fields(Config) if f.compare}
     for key in table:
         if key not in known:
             raise UsageError(f"{where}: unknown setting {key!r}{did_you_mean(key, known)}")
@@ -94,7 +96,7 @@ def make_config(table: Mapping[str, Any], *, where: str) -> Config:
     check_roles(_checked(values.get("roles", {}), dict, f"{where}: roles"), where=where)
     for name, options in _checked(values.get("detectors", {}), dict, f"{where}: detectors").items():
         _checked(options, dict, f"{where}: detectors.{name}")
-    return Config(**values)
+    return Config(**values, origin=where)
 
 
 def check_roles(roles: Mapping[str, str], *, where: str) -> None:

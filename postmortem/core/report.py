@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from postmortem.core.run import Run
 
 
+LEFT_OUT = "left out by select or ignore"
+"""Why a check was not done that the configuration does not want."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Around:
     """One series around the root finding: its value before and at the step, and its course for a sparkline."""

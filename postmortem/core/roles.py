@@ -84,6 +84,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
          rf"|{_LOSS} every|\b(threshold|patience)$"),
         (None, "the norm after the clipping, which shows no explosion", rf"{_NORM} clipped$|\bclipped {_GRAD} norm"),
         (None, "something else that is lost, or a scale that failed", rf"\bpacket {_LOSS}|\battempted "),
+        (None, "what a discriminator says, logged beside its losses", rf"{_LOSS}/(scores?|signs?|logits?)(/|$)"),
         (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
         (None, "gradient accumulation, no accuracy",
          r"\bacc(um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
@@ -128,7 +129,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|(hr|r\d)@\d+"
          r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy|准确率|正确率|exactitude|genauigkeit"),
         ("reward", "what reinforcement learning maximises",
-         r"(^|[ /])(rewards?|returns?|ep rew mean|episodic return|score|success rate)(?! scale)($|[ /])"),
+         r"(^|[ /])(rewards?|returns?|ep ?(rew|ret)(ard|urn)?( ?mean)?|episodic return|score|success rate)(?! scale)"
+         r"($|[ /])"),
         ("epoch", "the position", r"^(?!time)(\w+/)?epochs?( float| frac)?$"),
         ("loss", "the formula of a loss: it is minimised",
          r"\b(b?ce|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl)\d?\b"
@@ -200,14 +202,17 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
-            elif last in ("norm", "train norm") and has_loss and "lr" in roles.values():
-                roles[tag] = "grad_norm"  # "loss 2.3 | norm 1.2 | lr 3e-4", as llm.c prints it
+            elif last in ("norm", "train norm") and folder in ("", "train/", "training/", "optim/") and has_loss:
+                if "lr" in roles.values() and _SPLIT.search(name) is None:
+                    roles[tag] = "grad_norm"  # "loss 2.3 | norm 1.2 | lr 3e-4", as llm.c prints it
             elif name in _BARE and not has_loss and _are_losses(names, values):
                 roles[tag] = _BARE[name]  # "step 100 train 2.31 val 2.40"
         elif roles[tag] in ("loss", "accuracy") and (found := _V.fullmatch(name)):
             beside = ("", "t ", "train ", "train/")
             if any(found[1] + word + found[2] in known for word in beside) and not any(map(_POLICY.search, known)):
                 roles[tag] = f"val_{roles[tag]}"  # v_loss beside loss; of reinforcement learning, the value's loss
+        elif name == "score" and not has_loss and falls(values(tag)) and not any(map(_POLICY.search, known)):
+            roles[tag] = "loss"  # DL4J's "Score at iteration 100 is 1.6"
     return roles
 
 

@@ -142,10 +142,9 @@ def _companions(view: View, series: Series) -> Iterator[tuple[str, NDArray[np.in
         yield other.tag, other.step, np.unique(other.step[later])
     rows = [r.row_steps for r in _readings(view, series.source) if r.row_steps is not None]
     if rows:
-        steps = np.concatenate(rows)
         filled = [s.step for s in beside if s.role not in (None, "epoch")]
-        empty = np.setdiff1d(steps[steps > series.step[-1]], np.concatenate(filled) if filled else [])
-        yield "the table", steps, empty
+        empty = np.setdiff1d(np.concatenate(rows), np.concatenate([*filled, series.step]))
+        yield "the table", np.union1d(empty, series.step), empty[empty > series.step[-1]]
 
 
 def _rhythmic(steps: NDArray[np.int64]) -> bool:

@@ -9,6 +9,7 @@ from postmortem.core.printable import number
 from postmortem.core.stats import median, trailing_median
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.regimes import change_at
 from postmortem.detectors.shared.timing import Timing, interrupted, negligible, timings
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class DataloaderStall(BaseDetector):
     What to try: use more workers and prefetching, copy the data to a local disk, measure __getitem__ per sample.
 
     Known false positives: irregular checkpoints or evaluations that are part of the step time and are not logged.
+    Steps that become slower where a logged schedule (a resolution, a sequence length) changes are not reported.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -66,7 +68,7 @@ class DataloaderStall(BaseDetector):
         for series in data:
             slow = self._slow(series.value) & (series.value > (0.5 * usual if usual else 0))
             if not _negligible(Timing(series, series.value, "step time"), slow) and (
-                finding := self._judge(series, series.value, slow, lasting=True)
+                finding := self._judge(view, series, series.value, slow, lasting=True)
             ):
                 yield finding
                 return
@@ -76,7 +78,7 @@ class DataloaderStall(BaseDetector):
         slow = self._slow(timing.cost) & ~interrupted(view, timing.series)
         if _negligible(timing, slow):
             return
-        if finding := self._judge(timing.series, timing.cost, slow, lasting=False):
+        if finding := self._judge(view, timing.series, timing.cost, slow, lasting=False):
             yield finding
 
     def _slow(self, cost: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -87,7 +89,7 @@ class DataloaderStall(BaseDetector):
         return slow
 
     def _judge(
-        self, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool
+        self, view: View, series: Series, cost: NDArray[np.float64], slow: NDArray[np.bool_], *, lasting: bool
     ) -> Finding | None:
         rows = np.flatnonzero(slow)
         if not len(rows):
@@ -99,7 +101,7 @@ class DataloaderStall(BaseDetector):
         many = len(rows) > 0.8 * (len(cost) - at)
         if many and len(rows) > 5 and not lasting:
             return None  # slower for good: throughput-drop
-        if not many and _even(rows):
+        if (not many and _even(rows)) or change_at(view, series, int(series.step[at])):
             return None
         worst = float(cost[rows].max()) / usual
         what = "from here on" if many else f"in {len(rows)} of {len(cost)} rows"

@@ -10,7 +10,8 @@ from postmortem.core.stats import centred_median, sigma
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import residuals
-from postmortem.detectors.shared.losses import judged_losses
+from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, scores_nothing
+from postmortem.detectors.shared.regimes import change_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,8 +43,12 @@ class Divergence(BaseDetector):
     What to try: resume from the last good checkpoint with a lower learning rate; check what changed at the onset
     (schedule, data, loss weights).
 
+    Severity: info if a schedule that is logged (the weight of a loss term, a task, a difficulty) changes while the loss
+    rises, at the same pace, and the loss stays below three times its first level.
+
     Known false positives: the losses of adversarial training and reinforcement learning drift; runs with several
-    competing losses or a reward are reported only if the loss grows by a multiple.
+    competing losses or a reward are reported only if the loss grows by a multiple, unless every score or reward stays
+    near zero; the loss of a discriminator only if it is higher than by guessing.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -66,9 +71,19 @@ class Divergence(BaseDetector):
         losses, contest = judged_losses(view, self.options.points)
         if not losses:
             raise NotChecked(f"no training loss with {self.options.points} finite points")
-        for series in losses:
+        for series in [*losses, *self._entropies(view)]:
             if finding := self._judge(view, series, contest):
                 yield finding
+
+    def _entropies(self, view: View) -> list[Series]:
+        """Entropies of a policy that has no reward at all: they rise if the policy loses what structure it had."""
+        if not scores_nothing(view):
+            return []
+        return [
+            s.finite
+            for s in view.series
+            if "entropy" in s.tag.lower() and s.role is None and len(s) >= self.options.points
+        ]
 
     def _judge(self, view: View, series: Series, contest: bool) -> Finding | None:
         res = residuals(view, series)
@@ -95,17 +110,19 @@ class Divergence(BaseDetector):
         spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
         unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # the log of a small loss may grow noisier
         need = max(np.log(1 + self.options.rise), self.options.z * unrest) * (3 if contest else 1)
-        if not rise > need:
+        if not rise > need or (contest and of_a_guessing_discriminator(view, series, float(np.exp(end)))):
             return None
         at = self._onset(smooth, best, level, rise, spread)
         near = slice(max(best, at - 6), None)
         if self._in_one_jump(x[near], level, rise, spread) and res.z[near].max() > self.options.spike:
             return None
+        change = change_behind(view, series, smooth, best, at)
         return self.found(
             series,
             at,
             f"{series.tag} rises from {number(np.exp(level))} at step {series.step[at]} "
-            f"to {number(np.exp(end))} and does not recover",
+            f"to {number(np.exp(end))} and does not recover" + (f", as {change}" if change else ""),
+            severity="info" if change else None,
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
         )

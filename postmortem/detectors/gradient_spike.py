@@ -4,11 +4,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
 from postmortem.detectors.shared.lr_phase import new_phase, warm_restart
+from postmortem.detectors.shared.regimes import change_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +32,10 @@ class GradientSpike(BaseDetector):
 
     How: residuals of log(gradient norm) from the median of the previous 25 points, in units of their median absolute
     deviation (Hampel identifier, JASA 69, 1974). A spike exceeds `z` units, is at least `ratio` times the previous
-    level, and is at least `gap` times as high (in log) as the run's next independent excursion.
+    level, and is at least `gap` times as high (in log) as the run's next independent excursion. The level that follows
+    has to be lower by `ratio` as well: a norm that grows from almost nothing to its normal size has no spike.
+
+    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step.
 
     Typical causes: a corrupt or very long sample, a rare class, loss terms divided by a small number, a learning rate
     close to the stability limit.
@@ -70,13 +76,17 @@ class GradientSpike(BaseDetector):
             for spike in sorted(outstanding(res, found, self.options.gap, start), key=lambda e: e.first):
                 lasting = spike.last - spike.first + 1 > max(5, self.options.longest * n) or spike.last == n - 1
                 step = int(res.series.step[spike.first])
-                if lasting or new_phase(view, step) or warm_restart(view, step):
+                before, peak = math.exp(res.base[spike.first]), float(res.series.value[spike.peak])
+                after = float(np.median(res.series.value[spike.last + 1 :][:25])) if spike.last + 1 < n else before
+                if lasting or peak < self.options.ratio * after or new_phase(view, step) or warm_restart(view, step):
                     continue
-                before, peak = math.exp(res.base[spike.first]), res.series.value[spike.peak]
+                change = change_at(view, res.series, step)
                 yield self.found(
                     res.series,
                     spike.first,
-                    f"{series.tag} jumps from {number(before)} to {number(peak)} at step {step} and recovers",
+                    f"{series.tag} jumps from {number(before)} to {number(peak)} at step {step} and recovers"
+                    + (f", as {change}" if change else ""),
+                    severity="info" if change else None,
                     end=spike.last,
                     evidence={"before": before, "peak": peak, "peak_step": res.series.step[spike.peak], "z": spike.z},
                 )

@@ -10,8 +10,9 @@ from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.frozen import constant_from, digits, flat
-from postmortem.detectors.shared.losses import judged_losses
+from postmortem.detectors.shared.losses import judged_losses, totals
 from postmortem.detectors.shared.lr_phase import dead_from, new_phase
+from postmortem.detectors.shared.regimes import change_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,15 +34,19 @@ class LossPlateau(BaseDetector):
     Why it matters: the steps after the onset were wasted.
 
     How: four indicators, the most reliable first. (1) The validation loss is bit-identical over the last third of the
-    evaluations while the training loss shows only noise: the weights do not change. (2) The learning rate is zero over
-    the last third. (3) The loss never left its first level. (4) A smooth decay followed by a constant explains
-    log(loss) much better than a single smooth saturating decay, by the Bayesian information criterion (Schwarz, 1978).
+    evaluations while the training loss shows only noise: the weights do not change. (2) The learning rate is zero, or
+    far below its peak, over the last third. (3) The loss never left its first level. (4) A smooth decay
+    followed by a constant explains log(loss) much better than a single smooth saturating decay, by the Bayesian
+    information criterion (Schwarz, 1978).
 
     Typical causes: frozen or forgotten parameters, a dead schedule, dead ReLUs, a learning rate that is too low or far
     too high, labels that do not match the inputs, a detached graph.
 
     What to try: check the gradient norm per layer and the number of parameters that require gradients; check that the
     model can overfit one batch.
+
+    A stop that coincides with a change of a logged schedule (a task, the weight of a loss term), or after which the
+    validation loss goes on falling, is not reported.
 
     Known false positives: a run that starts from converged weights. Losses of adversarial training and reinforcement
     learning are not judged.
@@ -108,13 +113,13 @@ class LossPlateau(BaseDetector):
     def _dead_schedule(self, view: View, series: Series) -> tuple[int, str] | None:
         rates = [s.finite for s in view.of("lr") if len(s.finite) >= 5]
         dead = [
-            (s, at) for s in rates if (at := dead_from(s)) is not None and len(s) - at > self.options.share * len(s)
+            (s, at) for s in rates if (at := _dead_from(s)) is not None and len(s) - at > self.options.share * len(s)
         ]
         if not rates or len(dead) < len(rates):
             return None
         rate, at = dead[0]
         rest = series.value[series.step >= rate.step[at]]
-        return (int(rate.step[at]), f"{rate.tag} is zero") if len(rest) >= 8 and flat(rest) else None
+        return (int(rate.step[at]), _small(rate, at)) if len(rest) >= 8 and flat(rest) else None
 
     def _never_fell(self, series: Series) -> tuple[int, str] | None:
         x = series.value
@@ -161,17 +166,47 @@ class LossPlateau(BaseDetector):
         ):
             return None
         step = int(series.step[rows[k]])
-        return (
-            None
-            if _rate_fell(view, step) or new_phase(view, step)
-            else (step, "it stops falling abruptly, while a converging loss slows down gradually")
+        explained = (
+            _rate_fell(view, step)
+            or new_phase(view, step)
+            or change_at(view, series, step, near=max(3, n // 50), ends=True)
+            or _still_improves(view, step)
+            or pace[1] > 4 * max(pace[0], noise(before) / w**0.5)  # a drop to the next level, as when the rate is cut
         )
+        return None if explained else (step, "it stops falling abruptly, while a converging loss slows down gradually")
 
 
 def _fell(x: NDArray[np.float64]) -> bool:
     """Whether the loss left its first level downwards: by more than a tenth and four noises."""
     level = float(np.median(x))
     return float(np.median(x[:3])) - level > max(0.1 * abs(level), 4 * noise(x))
+
+
+def _dead_from(rate: Series) -> int | None:
+    """The first row from which a learning rate is too small to the end: a smooth schedule may end lower than a cut."""
+    at = dead_from(rate, 1e-3)
+    cut = at is not None and at > 0 and rate.value[at] < 0.1 * rate.value[at - 1]
+    return at if cut else dead_from(rate, 1e-4)
+
+
+def _small(rate: Series, at: int) -> str:
+    """What is said of a learning rate that is too small from row `at` on."""
+    value, peak = float(np.median(rate.value[at:])), float(rate.value.max(initial=0.0))
+    if not value:
+        return f"{rate.tag} is zero"
+    return f"{rate.tag} has fallen from {number(peak)} to {number(value)}, which is too small to learn"
+
+
+def _still_improves(view: View, step: int) -> bool:
+    """Whether the validation loss goes on falling after `step`: the training then still has an effect."""
+    for series in totals(view, "val_loss", 6):
+        after = series.value[series.step >= step]
+        third = len(after) // 3
+        if third >= 3:
+            early, late = after[:third], after[-third:]
+            fall = float(np.median(early) - np.median(late))
+            return bool(fall > max(0.02 * abs(float(np.median(early))), 2 * noise(after) / third**0.5))
+    return False
 
 
 def _rate_fell(view: View, step: int) -> bool:

@@ -10,8 +10,9 @@ from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
-from postmortem.detectors.shared.losses import judged_losses, totals
+from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
+from postmortem.detectors.shared.regimes import change_at, far_above_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from postmortem.core.series import Series
     from postmortem.core.view import View
     from postmortem.detectors.shared.excursions import Excursion, Residuals
+    from postmortem.detectors.shared.regimes import Change
 
 
 @detector
@@ -42,8 +44,11 @@ class LossSpike(BaseDetector):
     What to try: replay the step and inspect the batch; clip the gradient norm; lower the learning rate or beta2; skip
     the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
-    Known false positives: the start of a new data set or curriculum stage; a single restart of the learning rate (if
-    the schedule restarts several times, rises of the loss at a restart are ignored).
+    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step,
+    unless the peak is above ten times the first level of the loss.
+
+    Known false positives: the start of a new data set or curriculum stage that is not logged; a single restart of the
+    learning rate (if the schedule restarts several times, rises of the loss at a restart are ignored).
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ class LossSpike(BaseDetector):
         z: float = 4.0
         ratio: float = 1.35
         sure: float = 6.0
-        large: float = 1.6
+        large: float = 2.2
         gap: float = 1.6
         guard: float = 0.04
         points: int = 30
@@ -85,12 +90,17 @@ class LossSpike(BaseDetector):
             # a critic's loss swings about zero: its ratio is taken to all values before, not to the level
             so_far = np.maximum.accumulate(np.abs(res.series.value))
             found = [e for e in found if res.series.value[e.peak] > ratio * so_far[e.first - 1]]
+        if contest:
+            peaks = res.series.value
+            found = [e for e in found if not of_a_guessing_discriminator(view, series, float(peaks[e.peak]))]
         standing = outstanding(res, found, self.options.gap, start, sure=self.options.sure)
         for spike in sorted(standing, key=lambda e: e.first):
-            if not warm_restart(view, int(res.series.step[spike.first])):
-                yield self._spike(res, spike)
+            if not warm_restart(view, int(res.series.step[spike.first])) and not _climbs(res, spike):
+                change = change_at(view, res.series, int(res.series.step[spike.first]))
+                high = far_above_start(res.series, float(res.series.value[spike.peak]))
+                yield self._spike(res, spike, None if high else change)
 
-    def _spike(self, res: Residuals, spike: Excursion) -> Finding:
+    def _spike(self, res: Residuals, spike: Excursion, change: Change | None) -> Finding:
         series = res.series
         value, step, peak = series.value, series.step, series.value[spike.peak]
         before = float(np.median(value[max(0, spike.first - 25) : spike.first]))
@@ -105,15 +115,17 @@ class LossSpike(BaseDetector):
             and not (res.log and self._stays_up(series, spike.last, min(before, lately)))
         )
         at_end = spike.last >= len(value) - 2
-        how = "(at the end of the log)" if at_end else "and does not recover"
+        at_peak = f" (peak {number(peak)} at step {step[spike.peak]})" if spike.peak > spike.first else ""
+        how = "at the end of the log" if at_end else "and does not recover"
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
+        mild = recovered or at_end or series.role == "val_loss"
         return self.found(
             series,
             spike.first,
-            f"{series.tag} jumps from {number(before)} to {number(peak)} ({number(spike.z)} times its noise) "
-            f"at step {step[spike.first]} {how}",
-            severity="warning" if recovered or at_end or series.role == "val_loss" else "error",
+            f"{series.tag} jumps from {number(before)} to {number(value[spike.first])} at step {step[spike.first]}"
+            f"{at_peak}, {number(spike.z)} times its noise, {how}" + (f", as {change}" if change else ""),
+            severity="info" if change else "warning" if mild else "error",
             end=spike.last,
             evidence={
                 "before": before,
@@ -141,3 +153,20 @@ class LossSpike(BaseDetector):
             return False
         lowest = np.median(np.lib.stride_tricks.sliding_window_view(after, 10), axis=-1).min()
         return bool(lowest > 2 * before)
+
+
+def _climbs(res: Residuals, spike: Excursion) -> bool:
+    """True if the excursion is no jump, but a climb or the start of one, which divergence reports if it lasts.
+
+    No three rows make half of the rise to the peak, or the loss stays above the peak afterwards and rises at least as
+    far again.
+    """
+    if not res.log:
+        return False
+    way = np.log(res.series.value[max(0, spike.first - 3) : spike.peak + 1])
+    comes_back = spike.last < len(res.rise) - 2  # a climb at the end of the log may be too short for divergence
+    if comes_back and len(way) > 6 and float((way[3:] - way[:-3]).max()) < 0.5 * spike.rise:
+        return True
+    after = np.log(res.series.value[spike.last + 1 :])
+    base = float(res.base[spike.first])
+    return len(after) >= 15 and float(np.median(after)) - base > 2 * spike.rise

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class LrZero(BaseDetector):
     """The learning rate is zero long before the training ends.
 
-    What it looks for: a learning rate that stays at zero (below 1e-4 of its peak) for at least the last third of the
-    run.
+    What it looks for: a learning rate that stays at zero (below 1e-5 of its peak) for at least the last third of
+    the run.
 
     Why it matters: the model does not learn during that time; the computation is wasted.
 
@@ -30,6 +30,8 @@ class LrZero(BaseDetector):
     scheduler.
 
     What to try: compute the scheduler's total steps from the training loop; set a minimum learning rate.
+
+    A rate that is small but not zero is not reported; if the loss stands still with it, loss-plateau says so.
 
     Known false positives: a parameter group that is frozen intentionally and whose learning rate is logged separately.
     """
@@ -56,10 +58,11 @@ class LrZero(BaseDetector):
             return  # another parameter group is still trained
         series, at = dead[0]
         rows = len(series) - at
+        zero = "almost zero" if series.value[at:].any() else "zero"
         yield self.found(
             series,
             at,
-            f"{series.tag} is zero from step {series.step[at]} on ({rows} of {len(series)} rows)",
+            f"{series.tag} is {zero} from step {series.step[at]} on ({rows} of {len(series)} rows)",
             end=len(series) - 1,
             evidence={"rows": rows, "points": len(series), "peak": series.value.max(), "value": series.value[at]},
         )

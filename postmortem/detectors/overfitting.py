@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.roles import is_total
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
@@ -36,8 +37,10 @@ class Overfitting(BaseDetector):
 
     What to try: use the checkpoint of the best step; stop early; add weight decay, dropout or more data.
 
-    Known false positives: a validation loss that rises because confident errors cost more while the accuracy still
-    improves (it is reported, with the accuracy in the evidence).
+    Severity: info if the validation accuracy goes on improving: confident errors cost more, but there are fewer. A part
+    of the validation loss counts only if the sum of the parts rises.
+
+    Known false positives: a validation loss that rises because confident errors cost more, where no accuracy is logged.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -60,9 +63,17 @@ class Overfitting(BaseDetector):
         if train is None or not evaluations:
             raise NotChecked(f"no training loss with {self.options.points} evaluations")
         for series in evaluations:
-            if finding := self._judge(view, series, train):
+            finding = self._judge(view, series, train)
+            if finding and (is_total(series.tag) or self._sum_rises(view, evaluations, train)):
                 yield finding
                 return
+
+    def _sum_rises(self, view: View, parts: list[Series], train: Series) -> bool:
+        """Whether the sum of the validation losses rises as well, where no total is logged."""
+        alike = [s for s in parts if len(s) == len(parts[0]) and (s.step == parts[0].step).all()]
+        total = replace(parts[0], value=np.sum([s.value for s in alike], axis=0))
+        finding = self._judge(view, total, train)
+        return finding is not None and finding.severity != "info"
 
     def _judge(self, view: View, series: Series, train: Series) -> Finding | None:
         x = series.value
@@ -80,16 +91,28 @@ class Overfitting(BaseDetector):
             return None
         score = view.main("val_accuracy")
         evidence = {"best": least, "end": end, "train_at_best": then, "train_end": now}
+        better = False
         if score is not None and len(score.finite):
             evidence["accuracy_end"] = float(score.finite.value[-1])
+            better = _better(score.finite, int(series.step[best]))
         return self.found(
             series,
             best,
             f"{series.tag} is best at step {series.step[best]} ({number(least)}) and rises to {number(end)}, "
-            f"while {train.tag} falls from {number(then)} to {number(now)}",
+            f"while {train.tag} falls from {number(then)} to {number(now)}"
+            + (f" and {score.tag} improves" if score is not None and better else ""),
+            severity="info" if better else None,
             end=len(series) - 1,
             evidence=evidence,
         )
+
+
+def _better(score: Series, step: int) -> bool:
+    """Whether a score has improved clearly since a step: a tenth of what was missing, and more than its noise."""
+    x = score.value
+    then, now = _around(score, step), float(np.median(x[-max(3, len(x) // 10) :]))
+    top = 100.0 if x.max() > 1 else 1.0
+    return then is not None and now - then > max(0.1 * (top - then), 2 * noise(x))
 
 
 def _around(series: Series, step: int) -> float | None:

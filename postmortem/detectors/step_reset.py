@@ -2,7 +2,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.core.model import Finding
+from postmortem.core.stats import sigma
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import overwritten_onset
@@ -10,13 +13,40 @@ from postmortem.detectors.shared.nonfinite import overwritten_onset
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from postmortem.core.run import Restart
     from postmortem.core.view import View
+
+_FEW = 6
+"""Points of an attempt from which its length and its loss can be judged."""
 
 
 def _failed_before(view: View, step: int) -> str | None:
     """The exception at the step before a restart, in its first words, if the log has one."""
     failed = (e for e in view.events if e.step == step and e.fields.get("exception"))
     return next((e.message.splitlines()[0][:200] for e in failed if e.message), None)
+
+
+def _begins_anew(view: View, restart: Restart) -> bool:
+    """Whether a complete training ended where the steps go back to the first one, and the loss does not go on."""
+    loss = view.main("loss")
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    if loss is None or stream is None or restart.after > (view.first_step or 0):
+        return False
+    points, attempt = stream.points, int(stream.segment[restart.row])
+    rows = np.flatnonzero((points.code == points.tags.index(loss.tag)) if loss.tag in points.tags else [])
+    old, new = (rows[stream.segment[rows] == a] for a in (attempt - 1, attempt))
+    if min(len(old), len(new)) < _FEW:
+        return False
+    ends = [int(points.take("step", part)[-1]) for part in (old, new)]
+    complete = ends[0] == ends[1] or (_is_round(len(old)) and (_is_round(ends[0]) or _is_round(ends[0] + 1)))
+    first, last, after = (float(np.median(points.value[at])) for at in (old[:3], old[-3:], new[:3]))
+    unrest = sigma(np.diff(points.value[old[-20:]]))
+    return complete and abs(after - last) > max(0.5 * abs(first - last), 5 * unrest)
+
+
+def _is_round(n: int) -> bool:
+    """Whether a number has no more than two digits that are not zero, and is a multiple of ten."""
+    return n > 0 and n % 10 ** max(1, len(str(n)) - 2) == 0
 
 
 @detector
@@ -29,7 +59,9 @@ class StepReset(BaseDetector):
     that mix both are wrong. Other detectors see only the points that the restart did not overwrite.
 
     How: exact comparison. A single row out of order is not a restart. The reported step is the first one after the
-    restart. The message says if the points that were logged again had become non-finite, or if the program had failed.
+    restart. Severity info: a new training or phase, which begins at the first step after one that was complete (it had
+    a round length, or that of the next one), and whose loss does not go on from there. The message says if the points
+    that were logged again had become non-finite, or if the program had failed.
 
     Typical causes: a requeued or resumed job, a counter that starts at zero after a checkpoint is loaded, two jobs with
     the same folder or run id.
@@ -66,12 +98,15 @@ class StepReset(BaseDetector):
                 how += f"; before, {onset[0]} was non-finite (NaN or Inf) from step {onset[1]} on"
             if failed := _failed_before(view, restart.before):
                 how += f", after the program failed: {failed}"
+            anew = onset is None and failed is None and _begins_anew(view, restart)
+            if anew:
+                how = "the one before was complete: a new training or phase begins"
             if counted:
                 how = "like a counter that restarts in each epoch"
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if counted else self.severity,
+                severity="info" if counted or anew else self.severity,
                 message=f"the steps go back from {restart.before} to {restart.after} ({how})",
                 tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,

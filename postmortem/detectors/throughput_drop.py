@@ -9,6 +9,7 @@ from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, median, sigma, step_change
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.regimes import change_at
 from postmortem.detectors.shared.timing import negligible, timings
 
 if TYPE_CHECKING:
@@ -37,8 +38,10 @@ class ThroughputDrop(BaseDetector):
 
     What to try: compare the nodes, check GPU clocks and temperature, profile a few steps before and after.
 
-    Known false positives: a change of batch size, sequence length or evaluation frequency; a switch to another data
-    set.
+    Severity: info if a schedule that is logged (a resolution, a sequence length, a batch size) changes at that step.
+
+    Known false positives: a change of batch size, sequence length or evaluation frequency, or a switch to another data
+    set, that is not logged.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -61,12 +64,12 @@ class ThroughputDrop(BaseDetector):
             raise NotChecked(f"no step times, throughput or times of rows with {self.options.points} points")
         for tag in dict.fromkeys(t.series.tag for t in known):
             of_tag = [t for t in known if t.series.tag == tag]
-            found = [finding for timing in of_tag if (finding := self._judge(timing))]
+            found = [finding for timing in of_tag if (finding := self._judge(view, timing))]
             if 2 * len(found) > len(of_tag):  # one slow rank of many is a straggler
                 yield min(found, key=lambda f: f.step or 0)
                 return
 
-    def _judge(self, timing: Timing) -> Finding | None:
+    def _judge(self, view: View, timing: Timing) -> Finding | None:
         skip = max(3, len(timing.cost) // 50)  # start-up
         if timing.how == "times of the rows":
             skip = max(20, len(timing.cost) // 10)  # the first steps may be queued faster than they run
@@ -88,11 +91,14 @@ class ThroughputDrop(BaseDetector):
         calm = np.flatnonzero(smooth[: split + 1] <= base + max(3 * sigma(before), 0.1 * shift))
         at = min(int(calm[-1]) + 1, len(x) - 1)
         series, i = timing.series, at + skip
+        change = change_at(view, series, int(series.step[i]), near=5)
         shown = timing.cost if timing.how == "times of the rows" else series.value
         return self.found(
             series,
             i,
-            f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})",
+            f"steps take {number(np.exp(shift))} times as long from step {series.step[i]} on (by {timing.how})"
+            + (f", as {change}" if change else ""),
+            severity="info" if change else None,
             end=len(series) - 1,
             evidence={
                 "before": median(shown[skip : skip + split]),

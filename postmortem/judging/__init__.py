@@ -12,7 +12,7 @@ from postmortem.checkpoints.find import by_epochs
 from postmortem.core.config import Config, check_selectors, make_options
 from postmortem.core.errors import UsageError, described
 from postmortem.core.model import SEVERITIES, Finding, Problem, Verdict
-from postmortem.core.report import RunReport
+from postmortem.core.report import LEFT_OUT, RunReport
 from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
 from postmortem.judging.around import around
@@ -114,12 +114,14 @@ class Examination:
         findings = sorted((f for a in in_order for f in a.findings), key=lambda f: _gravest_first(f, run))
         numbered = tuple(replace(f, id=f"f{i}") for i, f in enumerate(findings, 1))
         story, linked, problems = diagnose(view, numbered)
+        checked = tuple(a.code for a in in_order if a.why_not is None)
+        left_out = [(d.code, LEFT_OUT) for d in DETECTORS if d.code not in answers]
         by_id = {f.id: f for f in linked}
         root = by_id.get(story.findings[0]) if story and story.findings else next(iter(linked), None)
         report = RunReport(
             name=run.name,
             path=str(run.path),
-            verdict=verdict_of(view, linked),
+            verdict=verdict_of(view, linked, checked),
             ended=run.ended,
             sources=tuple(run.sources),
             first_step=view.first_step,
@@ -128,8 +130,8 @@ class Examination:
             findings=linked,
             events=tuple(run.event_list),
             problems=(*run.problems, *(a.problem for a in in_order if a.problem is not None), *problems),
-            checked=tuple(a.code for a in in_order if a.why_not is None),
-            not_checked=tuple((a.code, a.why_not) for a in in_order if a.why_not is not None),
+            checked=checked,
+            not_checked=(*left_out, *((a.code, a.why_not) for a in in_order if a.why_not is not None)),
             around=around(view, root),
             notes=(*run.notes, *(inspected.notes if inspected is not None else ())),
             checkpoints=tuple(view.checkpoints),
@@ -184,14 +186,15 @@ def _gravest_first(finding: Finding, run: Run) -> tuple[Any, ...]:
     return SEVERITIES.index(finding.severity), *where
 
 
-def verdict_of(view: View, findings: Iterable[Finding]) -> Verdict:
+def verdict_of(view: View, findings: Iterable[Finding], checked: Sequence[str]) -> Verdict:
     """By the most severe finding: an error is "failed", a warning "suspect".
 
-    Without either, a run is "healthy" if some quantity was logged at two steps or more, else "not-judged".
+    Without either, a run is "healthy" if some quantity was logged at two steps or more and something was `checked`,
+    else "not-judged".
     """
     severities = {f.severity for f in findings}
     if "error" in severities:
         return "failed"
     if "warning" in severities:
         return "suspect"
-    return "healthy" if any(len(s) and s.step[0] != s.step[-1] for s in view.series) else "not-judged"
+    return "healthy" if checked and any(len(s) and s.step[0] != s.step[-1] for s in view.series) else "not-judged"

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from postmortem.readers import Content
 
 _NAMES = (".jsonl", ".ndjson", ".log.json", "scalars.json")
-_NUMBER_KEY = re.compile(r'"([^"\\]+)"\s*:\s*(?:-?\d|NaN|-?Infinity|"-?(?:nan|inf)")', re.I)
+_NUMBER_KEY = re.compile(
+    r'"([^"\\]+)"\s*:\s*(?:-?\d|NaN|-?Infinity|"-?(?:nan|inf)"|\{[^{}\[\]]{0,200}?"mean"\s*:)', re.I
+)
 _HEADER_KEYS = {"env_info", "exp_name", "config"}
 _PLAN = re.compile(r"\b(max_epochs|max_iters|total_epochs)\s*=\s*(\d{1,9})\b")
 """The length of the training, in the settings that mmdetection's first line quotes."""
@@ -31,6 +33,8 @@ _TOTALS = ("total_steps", "max_steps")
 _COUNTS = {*COUNTERS, *EPOCHS, "_step"}
 _HELD_OUT = {"val", "valid", "validation", "eval", "test"}
 _MOST_REPORTED = 20
+_STATISTICS = {"num", "n", "count", "mean", "std", "stddev", "var", "min", "max", "median", "sum", "last"}
+"""Keys of an object that sums up one quantity: its mean is the value."""
 
 
 @reader
@@ -39,11 +43,13 @@ class JsonLines:
 
     Each line is an object; nested objects are flattened with "/". The step is found as in a CSV table: a key that
     counts steps, or `iter` combined with `epoch` where it starts again in each epoch. mmdetection's rows with "mode":
-    "val" belong to the end of their epoch, and their tags begin with "val/". A number may be written as text. Header
-    lines, nulls and values that are not numbers are counted; text in a column of numbers is a Problem, as is a line
-    that is not a JSON object.
+    "val" belong to the end of their epoch, and their tags begin with "val/". Of an object that sums up one quantity
+    (``{"num": 32, "mean": 3.48, "std": 0.89}``, StyleGAN's ``stats.jsonl``) the mean is the value. A number may be
+    written as text. Header lines, nulls and values that are not numbers are counted; text in a column of numbers is a
+    Problem, as is a line that is not a JSON object.
 
-    Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py.
+    Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py;
+    training_stats.py and training_loop.py of stylegan2-ada-pytorch.
     """
 
     kind: ClassVar[str] = "jsonl"
@@ -108,7 +114,7 @@ def _add(row: dict[str, Any], line: int, table: RowTable, times: list[float], sk
     held_out = isinstance(mode, str) and mode.lower() in _HELD_OUT
     cells: list[tuple[str, float]] = []
     time = math.nan
-    for key, raw in leaves(row):
+    for key, raw in leaves(_with_means(row, skipped)):
         value = number(raw)
         if value is None and isinstance(raw, str) and (plain(key) in _COUNTS or role_of(key) is not None):
             value = written_number(raw)
@@ -129,6 +135,17 @@ def _add(row: dict[str, Any], line: int, table: RowTable, times: list[float], sk
         times.append(time)
     else:
         skipped["lines without a number"] += 1
+
+
+def _with_means(row: dict[str, Any], skipped: Counter[str]) -> dict[str, Any]:
+    """The row, with the mean in the place of each object of statistics; their other numbers are counted."""
+    means = {
+        key: found["mean"]
+        for key, found in row.items()
+        if isinstance(found, dict) and "mean" in found and len(found) > 1 and found.keys() <= _STATISTICS
+    }
+    skipped["counts and spreads beside a mean"] += sum(len(row[key]) - 1 for key in means)
+    return row | means
 
 
 def _object(line: str) -> dict[str, Any] | None:

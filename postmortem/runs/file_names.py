@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from postmortem.readers.shared.rotated import rotated
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -26,7 +28,8 @@ def run_key(path: Path, *, table: bool = False) -> str:
 
     Empty for a `table` with a usual name, such as metrics.csv: it is that of its folder.
     """
-    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", path.name)))
+    part = rotated(path.name)
+    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", part.base if part else path.name)))
     return "" if table and stem.lower() in _STANDARD_TABLES else stem
 
 
@@ -66,5 +69,17 @@ def event_writer(path: Path) -> str | None:
 def order_of_writing(path: Path) -> int:
     """What sorts the files of a run as they were written: the time of an event file, else the Slurm job, else 0."""
     found = _EVENT_FILE.search(path.name)
-    stamp = found["time"] if found else slurm_job(path) or "0"
+    stamp = found["time"] if found else slurm_job(whole_log(path)) or "0"
     return int(stamp.split("_")[0])
+
+
+def place_in_log(path: Path) -> tuple[str, int]:
+    """What sorts the parts of one log: those that were set aside come before the last one, which has its name."""
+    part = rotated(path.name)
+    return str(whole_log(path)), part.place if part else 1
+
+
+def whole_log(path: Path) -> Path:
+    """The log that a file is a part of: ``train.log`` for ``train.log.1``, which need not be there."""
+    part = rotated(path.name)
+    return path.with_name(part.base) if part else path

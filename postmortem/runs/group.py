@@ -16,11 +16,13 @@ from postmortem.readers import Reader, content_of
 from postmortem.runs.file_names import (
     event_writer,
     order_of_writing,
+    place_in_log,
     rank_in_name,
     rank_of_folder,
     run_key,
     slurm_job,
     torchrun_rank,
+    whole_log,
 )
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
 
@@ -365,7 +367,9 @@ class Grouping:
     def _run(self, home: Path, key: str, members: list[ClaimedFile]) -> RunFiles:
         relative = "" if home == self.root else home.relative_to(self.root).as_posix()
         name = "/".join(p for p in (relative, key) if p) or home.resolve().name
-        in_order = sorted(members, key=lambda f: (f.is_output, order_of_writing(f.path), f.attempt, str(f.path)))
+        in_order = sorted(
+            members, key=lambda f: (f.is_output, order_of_writing(f.path), f.attempt, place_in_log(f.path))
+        )
         parts = [Part(f.path, f.reader, f.prefix, f.rank, _stream(f)) for f in in_order]
         return RunFiles(name, members[0].path if key and len(members) == 1 else home, parts)
 
@@ -374,9 +378,10 @@ def _stream(file: ClaimedFile) -> str:
     """Files of one stream continue each other: event files of a folder, the outputs of a job that was started again."""
     if file.content == "events":
         return str(file.path.parent)
-    if file.is_output and (slurm_job(file.path) or file.attempt >= 0):
-        return f"{file.home}/*{file.path.suffix} {file.rank}"
-    return str(file.path)
+    log = whole_log(file.path)
+    if file.is_output and (slurm_job(log) or file.attempt >= 0):
+        return f"{file.home}/*{log.suffix} {file.rank}"
+    return str(log)
 
 
 def _age(snapshot: ClaimedFile) -> int:

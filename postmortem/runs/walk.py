@@ -17,7 +17,9 @@ from postmortem.core.registry import collected_faults, report_fault
 from postmortem.readers import READERS
 from postmortem.readers.mlflow import is_part_of_a_store
 from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
+from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.text.lines.blocks import looks_like_text
+from postmortem.runs.passed_over import hidden_logs, is_backup, of_a_log, passed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,10 +33,13 @@ _SKIPPED_FOLDERS = {
     "latest-run",  # W&B's link to a run that is there as well
 }
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
-_LOGS = {".wandb", ".out", ".err", ".log", ".csv", ".jsonl"}
-"""Endings of files that a user would miss if they were passed over in silence."""
 _ALSO_LOGS = {".txt", ".tsv", ".json"}
 """Endings of files that a reader may take although their names alone do not say that they are logs."""
+_NO_LOGS = {
+    *(".py", ".pyi", ".ipynb", ".sh", ".c", ".cc", ".cpp", ".cu", ".h", ".js", ".html", ".xml"),
+    *(".json", ".yaml", ".yml", ".toml", ".ini", ".cfg"),
+}
+"""Endings of source code and of settings, which are text and no logs."""
 WANDB_RUN = re.compile(r"(?:offline-)?run-.+")
 
 
@@ -65,11 +70,15 @@ def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
             else:
                 why = f"is {kind_of(mode)}, not a file"
             if stat.S_ISDIR(mode):
-                if entry.name not in _SKIPPED_FOLDERS and not entry.name.startswith("."):
+                if entry.name in _SKIPPED_FOLDERS:
+                    continue
+                if not entry.name.startswith("."):
                     (links if entry.is_symlink() else pending).append(entry.path)
+                elif hidden := hidden_logs(Path(entry.path)):
+                    problems.append(hidden)
             elif stat.S_ISREG(mode):
                 yield Path(entry.path)
-            elif _looks_like_a_log(Path(entry.path)) and not of_wandb_itself(Path(entry.path)):
+            elif of_a_log(Path(entry.path)) == Path(entry.path) and not of_wandb_itself(Path(entry.path)):
                 problems.append(Problem(path=entry.path, what=why, lost="the file"))
 
 
@@ -96,17 +105,27 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     try:
         head = _head(path, explicit=explicit)
     except OSError as error:
-        if explicit or _looks_like_a_log(path):
+        if explicit or of_a_log(path):
             problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
-    found = next((r for r in READERS if guarded(r, partial(_claims, r, path, head), path, problems)), None)
-    if found is None and (
-        explicit or (head and _looks_like_a_log(path) and (not looks_like_text(head) or begins_with_nuls(path)))
-    ):
+    found = _claimant(path, (of_a_log(path) if explicit and is_backup(path) else None) or path, head, problems)
+    if found is None and explicit and path.suffix.lower() not in _NO_LOGS:
+        # who names a file says that it is a log, whatever its ending: train.md, log.dat
+        found = _claimant(path, path.with_name(path.name + ".log"), head, problems)
+    if found is not None:
+        return found
+    if explicit or (head and _is_a_log(path) and (not looks_like_text(head) or begins_with_nuls(path))):
         problems.append(Problem(path=str(path), what=_why_unknown(path, head), lost="the file"))
-    return found
+    elif skipped := passed_over(path, head):
+        problems.append(skipped)
+    return None
+
+
+def _claimant(path: Path, name: Path, head: bytes, problems: list[Problem]) -> type[Reader] | None:
+    """The first reader that would claim the file `path` if it were named `name`."""
+    return next((r for r in READERS if guarded(r, partial(_claims, r, name, head), path, problems)), None)
 
 
 def _claims(reader: type[Reader], path: Path, head: bytes) -> bool:
@@ -135,7 +154,7 @@ def _head(path: Path, *, explicit: bool) -> bytes:
         return b""
     with path.open("rb") as file:
         head = file.read(HEAD)
-        if head and not head.strip(b"\0") and (explicit or _looks_like_a_log(path) or path.suffix in _ALSO_LOGS):
+        if head and not head.strip(b"\0") and (explicit or of_a_log(path) or path.suffix in _ALSO_LOGS):
             file.seek(leading_nuls(path))
             head = file.read(HEAD) or head
         return head
@@ -160,5 +179,6 @@ def of_wandb_itself(path: Path) -> bool:
     return path.name.startswith("debug") and bool(inside_run or path.parent.name == "wandb")
 
 
-def _looks_like_a_log(path: Path) -> bool:
-    return "tfevents" in path.name or path.suffix in _LOGS or path.name == "trainer_state.json"
+def _is_a_log(path: Path) -> bool:
+    """Whether the name is that of a log itself, or of a part of one, which should hold text."""
+    return of_a_log(path) == path or rotated(path.name) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -246,7 +247,22 @@ def test_scan_exit_codes_follow_fail_on(postmortem, tmp_path):
     (tmp_path / "train.out").write_text(rows)
     assert postmortem("scan", tmp_path).code == 1
     assert postmortem("scan", tmp_path, "--fail-on", "never").code == 0
-    assert postmortem("scan", tmp_path, "--select", "LRS").code == 0
+    assert postmortem("scan", tmp_path, "--select", "RUN").code == 0
+
+
+def test_a_run_that_nothing_looked_at_is_not_healthy(postmortem, tmp_path, monkeypatch):
+    """Where the settings leave out all checks that a run allows, it is not judged: exit code 3; the output says so."""
+    (tmp_path / "train.out").write_text("".join(f"step={i} loss={1 / (i + 1)}\n" for i in range(80)))
+    called = postmortem("scan", tmp_path, "--select", "LRS")  # the log has no learning rate
+    assert called.code == 3
+    assert "NOT JUDGED" in called.out
+    assert "every possible check was left out" in called.out
+    assert "left out by select or ignore (" in postmortem("scan", tmp_path, "--ignore", "NAN").out
+    (tmp_path / "pyproject.toml").write_text('[tool.postmortem]\nignore = ["NAN"]\n')
+    monkeypatch.chdir(tmp_path)
+    called = postmortem("scan", tmp_path)
+    assert str(tmp_path / "pyproject.toml") in called.err
+    assert re.search(r"checks found nothing wrong, \d+ left out", called.out)
 
 
 def test_nan_in_an_unknown_tag_is_reported(postmortem, tmp_path):

@@ -172,6 +172,10 @@ FALLING, RISING = np.linspace(3, 1, 40), np.linspace(1, 3, 40)
         ("loss v_loss pg_loss entropy", {"v_loss": "loss"}),  # the value's, in PPO
         ("Loss Grad", {"Grad": "grad_norm"}),
         ("x Grad", {"Grad": None}),
+        ("loss lr norm", {"norm": "grad_norm"}),
+        ("train/loss train/lr train/norm", {"train/norm": "grad_norm"}),
+        ("loss norm", {"norm": None}),  # of the weights, of a layer
+        ("loss lr val/norm embedding/norm", {"val/norm": None, "embedding/norm": None}),
         ("train val", {"train": "loss", "val": "val_loss"}),
         ("loss train val", {"train": None, "val": None}),
         ("objective", {"objective": "loss"}),

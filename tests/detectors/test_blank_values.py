@@ -54,6 +54,16 @@ def lightning() -> list[Row]:
     return [*rows, {"step": 400, "test_loss": 0.4}]
 
 
+def lightning_with_summaries() -> list[Row]:
+    """A row of the training for almost every step, and at odd steps one with means over the epoch."""
+    rows: list[Row] = []
+    for i in range(300):
+        rows.append({"step": 2 * i, "train_loss_step": loss(i)})
+        if i in (17, 99, 201, 299):
+            rows.append({"step": 2 * i + 1, "train_loss_epoch": loss(i), "val_loss": loss(i)})
+    return rows
+
+
 def every(n: int, name: str, start: int = 0) -> list[Row]:
     """200 rows in which `name` has a value from row `start` on in each n-th."""
     rows = dense(range(0))
@@ -111,6 +121,7 @@ def test_a_loss_that_is_never_there_is_named(kind: str, tmp_path: Path) -> None:
     "rows",
     [
         lightning(),
+        lightning_with_summaries(),
         every(20, "val_loss"),
         every(20, "val_loss", start=100),
         every(2, "grad_norm"),
@@ -119,7 +130,17 @@ def test_a_loss_that_is_never_there_is_named(kind: str, tmp_path: Path) -> None:
         [row if i % 20 != 19 else row | {"loss": None, "val_loss": loss(i)} for i, row in enumerate(dense(range(0)))],
         [row if i < 198 else row | {"loss": None} for i, row in enumerate(dense(range(0)))],
     ],
-    ids=["lightning", "val", "val-late", "half", "trainer", "epochs", "no-loss-at-evaluation", "two-last-rows"],
+    ids=[
+        "lightning",
+        "summaries",
+        "val",
+        "val-late",
+        "half",
+        "trainer",
+        "epochs",
+        "no-loss-at-evaluation",
+        "two-last-rows",
+    ],
 )
 def test_tables_with_empty_cells_by_design_are_healthy(rows: list[Row], kind: str, tmp_path: Path) -> None:
     """What is logged now and then is empty in between, up to the end."""

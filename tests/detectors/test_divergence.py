@@ -44,3 +44,15 @@ def test_a_rise_that_comes_back_to_the_first_value_is_none(tmp_path: Path) -> No
     """A loss that climbs high and is back near its first value before the end did not leave it for good."""
     rise = np.exp(np.r_[np.linspace(0, 6, 60), np.linspace(6, 0, 60)])
     assert found(tmp_path, rise + 1) == []
+
+
+@pytest.mark.parametrize(("end", "names"), [(0.8, []), (9.0, ["divergence"])])
+def test_a_discriminator_may_come_to_guess(tmp_path: Path, end: float, names: list[str]) -> None:
+    """The loss of one that is ahead at first rises to what guessing costs; above that it diverges."""
+    n = 120
+    ahead = 0.15 + (end - 0.15) / (1 + np.exp(-(np.arange(n) - 60) / 8))
+    generator = 3 - np.arange(n) / 80 + 0.1 * np.sin(np.arange(n))
+    rows = "".join(f"{i},{g:.4f},{d:.4f}\n" for i, (g, d) in enumerate(zip(generator, ahead, strict=True)))
+    (tmp_path / "metrics.csv").write_text("step,Loss/G/loss,Loss/D/loss\n" + rows)
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.severity == "error"] == names

@@ -228,13 +228,19 @@ def test_a_torn_line_does_not_decide_what_the_steps_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("cell", "value"),
-    [("tensor(0.5)", 0.5), ('"tensor(0.5, grad_fn=<MeanBackward0>)"', 0.5), ("np.float32(0.5)", 0.5), ("[0.5]", None)],
+    [
+        ("tensor(0.5)", 0.5),
+        ('"tensor(0.5, grad_fn=<MeanBackward0>)"', 0.5),
+        ("np.float32(0.5)", 0.5),
+        ("0.5%", 0.5),
+        ("[0.5]", None),
+    ],
 )
 def test_numbers_as_python_prints_them(cell: str, value: float | None, tmp_path: Path) -> None:
     """A tensor or a numpy scalar that was written without .item() is the number in it."""
     reading = read(tmp_path / "t.csv", "step,loss\n1,0.75\n" + f"2,{cell}\n3,0.25\n")
     assert dict(column(reading, "loss")).get(2) == value
-    assert [p.lost for p in reading.problems] == ([] if value is not None else ["1 values of loss"])
+    assert [p.lost for p in reading.problems] == ([] if value is not None else ["1 value of loss"])
 
 
 @pytest.mark.parametrize("wrong", ["#REF!", "?!", '"0,4"', "0.4.1"])
@@ -254,7 +260,7 @@ def test_decimal_commas(tmp_path: Path) -> None:
     reading = read(tmp_path / "t.csv", "step;loss\n1;0,5\n2;2,5e-1\n")
     assert column(reading, "loss") == [(1, 0.5), (2, 0.25)]
     reading = read(tmp_path / "t.csv", "step;loss\n1;0.5\n2;0,25\n")
-    assert [p.lost for p in reading.problems] == ["1 values of loss"]
+    assert [p.lost for p in reading.problems] == ["1 value of loss"]
 
 
 @pytest.mark.parametrize("decimals", [None, 5])

@@ -218,6 +218,30 @@ def test_digits_beyond_any_float(tmp_path: Path) -> None:
     assert reading.skipped == {"integers too large for a float (damaged)": 1}
 
 
+def test_the_mean_of_statistics_is_the_value(tmp_path: Path) -> None:
+    """StyleGAN's stats.jsonl: of {num, mean, std} the mean is the value, and the tick is the step."""
+    rows = [
+        {
+            "Loss/G/loss": {"num": 32, "mean": 3.5 - tick / 10, "std": 0.9},
+            "Loss/scores/fake": {"num": 64, "mean": -3.1, "std": 1.1},
+            "Progress/tick": {"num": 1, "mean": float(tick), "std": 0.0},
+            "timestamp": 1.6e9 + tick,
+        }
+        for tick in range(4)
+    ]
+    reading = read(tmp_path / "stats.jsonl", rows)
+    assert JsonLines.claims(tmp_path / "stats.jsonl", (tmp_path / "stats.jsonl").read_bytes())
+    assert column(reading, "Loss/G/loss") == [(0, 3.5), (1, 3.4), (2, 3.3), (3, 3.2)]
+    assert set(reading.points.tags) == {"Loss/G/loss", "Loss/scores/fake"}
+    assert reading.skipped == {"counts and spreads beside a mean": 24}
+
+
+def test_other_nested_objects_keep_their_keys(tmp_path: Path) -> None:
+    """An object with a key that is no statistic is a group of metrics, whatever else it holds."""
+    reading = read(tmp_path / "m.jsonl", [{"step": 1, "reward": {"mean": 2.0, "kl": 0.1}, "loss": {"mean": 3.0}}])
+    assert set(reading.points.tags) == {"reward/mean", "reward/kl", "loss/mean"}
+
+
 def test_numbers_as_text(tmp_path: Path) -> None:
     """A metric that was formatted, or written with str(tensor), is a number; other texts stay texts."""
     rows = [{"step": 1, "loss": "0.5", "lr": "1e-4", "job": "4711"}, {"step": 2, "loss": "tensor(0.25)", "job": "4711"}]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import postmortem
+from postmortem.api import exit_code
 
 ROWS = [(step, 2 - 0.001 * step) for step in range(2000)]
 TEXT = "".join(f"step {step} loss {loss:.3f} lr 1.0e-04\n" for step, loss in ROWS).encode()
@@ -122,3 +123,105 @@ def test_a_nul_in_utf_16_without_a_mark(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_bytes("step,loss\n1,2\0\n".encode("utf-16-le"))
     (problem,) = postmortem.load(tmp_path).problems
     assert (problem.offset, problem.what[:11]) == (26, "1 NUL byte ")
+
+
+@pytest.mark.parametrize("name", ["notes.md", "train.dat"])
+def test_a_named_text_is_a_log_whatever_its_ending(tmp_path: Path, name: str) -> None:
+    """Who names a file says that it is a log; in a folder its ending decides."""
+    (tmp_path / name).write_bytes(TEXT)
+    assert len(postmortem.load(tmp_path / name).frame.query("tag == 'loss'")) == len(ROWS)
+    (tmp_path / "other.log").write_bytes(TEXT)
+    (report,) = postmortem.scan(tmp_path).runs
+    assert [Path(file).name for source in report.sources for file in source.files] == ["other.log"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("train.py", TEXT), ("config.yaml", TEXT), ("model.bin", bytes(range(256)))]
+)
+def test_source_code_settings_and_binary_files_are_no_logs(tmp_path: Path, name: str, content: bytes) -> None:
+    """Also where the command names them; that they are not read is a problem."""
+    (tmp_path / name).write_bytes(content)
+    report = postmortem.scan(tmp_path / name)
+    assert not report.runs
+    assert report.problems
+
+
+def rows(first: int, last: int) -> str:
+    return "".join(f"step {i} loss {2 / (1 + i / 100):.4f} lr 1.0e-04\n" for i in range(first, last))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train.log.10", "train.log.2", "train.log.1", "train.log"),
+        ("train.log.2024-05-01", "train.log.2024-05-02", "train.log"),
+        ("train.log-20240501", "train.log-20240502", "train.log"),
+        ("slurm-4711.out.2", "slurm-4711.out.1", "slurm-4711.out"),
+    ],
+    ids=lambda names: names[0],
+)
+def test_parts_of_a_log_that_were_set_aside_are_its_beginning(names: tuple[str, ...], tmp_path: Path) -> None:
+    """A logger or logrotate renames a full log; its parts are one log, the oldest first."""
+    for i, name in enumerate(names):
+        (tmp_path / name).write_text(rows(100 * i, 100 * i + 100))
+    (run,) = postmortem.scan(tmp_path).runs
+    assert (run.verdict, run.first_step, run.last_step, run.findings) == ("healthy", 0, 100 * len(names) - 1, ())
+    assert [Path(name).name for name in run.sources[0].files] == list(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train.out.bak", TEXT),
+        ("metrics.csv.old", LOGS["metrics.csv"]),
+        ("train.log~", TEXT),
+        ("old.log.xz", b"\xfd7zXZ\0 and more"),
+        ("old.err.zst", b"\x28\xb5\x2f\xfd and more"),
+        ("metrics.jsonl.1", LOGS["metrics.jsonl"]),
+        ("metrics.parquet", b"PAR1 and more"),
+        ("history.pkl", b"\x80\x04 and more"),
+        ("train_loss.npy", b"\x93NUMPY and more"),
+        ("history.json", b'{"loss": [2.5, 1.25, 0.5], "accuracy": [0.1, 0.5, 0.7]}'),
+        ("log.json", b'[{"epoch": 1, "loss": 0.5}, {"epoch": 2, "loss": 0.25}]'),
+        (".attempt2/train.out", TEXT),
+    ],
+)
+def test_files_with_numbers_that_are_not_read_are_named(name: str, content: bytes, tmp_path: Path) -> None:
+    """Beside a healthy run they change no verdict; they are listed, and alone they are no empty folder."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    (problem,) = postmortem.scan(tmp_path).problems
+    assert (Path(problem.path).name, problem.kind) == (Path(name).parts[0], "skipped")
+    (tmp_path / "train.log").write_bytes(TEXT)
+    report = postmortem.scan(tmp_path)
+    assert ([run.verdict for run in report.runs], report.problems) == (["healthy"], (problem,))
+    assert exit_code(report, "error") == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.json", b'{"loss": "mse", "learning_rate": 0.1, "betas": [0.9, 0.99], "steps": 100}'),
+        ("eval_results.json", b'{"eval_loss": 0.5, "epoch": 3}'),
+        ("data.json", b'[{"id": 1, "text": "a", "score": 0.5}]'),
+        ("train-00000.parquet", b"PAR1 and more"),
+        ("vocab.pkl", b"\x80\x04 and more"),
+        ("weights.npz", b"PK\x03\x04 and more"),
+        ("model.safetensors.bak", b"weights"),
+        (".hydra/config.yaml", b"lr: 0.1\n"),
+        ("train.py.bak", b"loss = 1\n"),
+    ],
+)
+def test_other_files_are_passed_over(name: str, content: bytes, tmp_path: Path) -> None:
+    """Settings, data and weights beside a run are not its log."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "train.log").write_bytes(TEXT)
+    assert postmortem.scan(tmp_path).problems == ()
+
+
+def test_a_backup_is_read_where_it_is_named(tmp_path: Path) -> None:
+    """The user who names a backup copy wants it read."""
+    (tmp_path / "metrics.csv.bak").write_bytes(LOGS["metrics.csv"])
+    (run,) = postmortem.scan(tmp_path / "metrics.csv.bak").runs
+    assert (run.verdict, run.last_step) == ("healthy", 1999)

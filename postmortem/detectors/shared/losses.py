@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ def judged_losses(view: View, points: int) -> tuple[list[Series], bool]:
     """The finite training losses to judge, longest first, and whether they compete (GANs, reinforcement learning)."""
     losses = totals(view, "loss", points)
     alike = {s.tag for s in losses if not is_total(s.tag) and len(s) > 0.5 * len(losses[0])}
-    return losses, len(alike) > 1 or _rewarded(view)
+    return losses, (len(alike) > 1 or _rewarded(view)) and not scores_nothing(view)
 
 
 def totals(view: View, role: str, points: int) -> list[Series]:
@@ -25,6 +26,29 @@ def totals(view: View, role: str, points: int) -> list[Series]:
     a regularisation term may rise by design."""
     found = [s for s in (raw.finite for raw in view.of(role)) if len(s) >= points]
     return [s for s in found if is_total(s.tag)] or found
+
+
+def scores_nothing(view: View) -> bool:
+    """Whether scores or rewards are logged and all stay near zero: then no competition excuses a loss that rises."""
+    known = [s.finite.value for s in view.of("val_accuracy", "accuracy", "reward") if len(s.finite) >= 8]
+    return bool(known) and all(float(np.abs(x).max()) <= 0.01 for x in known)
+
+
+_DISCRIMINATOR = re.compile(
+    r"(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d)(?=[/_ .-]|$)|(?:^|[/_ .-])D(?=[_A-Z])", re.I
+)
+_GENERATOR = re.compile(r"(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$)|(?:^|[/_ .-])G(?=[_A-Z])", re.I)
+_GUESSING = 2.1
+"""What a discriminator that guesses loses at most: 1.39 (cross-entropy), 2 (hinge), 0.5 to 1 (squares); and noise."""
+
+
+def of_a_guessing_discriminator(view: View, series: Series, end: float) -> bool:
+    """Whether a loss that rose to `end` is that of a discriminator beside a generator, and no higher than by guessing.
+
+    That is where the training of both is to end; the loss of one that is ahead at first rises to it.
+    """
+    both = _DISCRIMINATOR.search(series.tag) and any(_GENERATOR.search(s.tag) for s in view.of("loss"))
+    return bool(both) and end <= _GUESSING
 
 
 def _rewarded(view: View) -> bool:

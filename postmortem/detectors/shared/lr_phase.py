@@ -41,7 +41,7 @@ def warm_restart(view: View, step: int, ratio: float = 1.8) -> bool:
     return len(rises) > 1 and bool((np.abs(rises - at) <= 3).any())
 
 
-def dead_from(series: Series, share: float = 1e-4) -> int | None:
+def dead_from(series: Series, share: float = 1e-5) -> int | None:
     """The first point from which the learning rate stays below `share` of its peak to the end, or None."""
     x = series.value
     if not len(x) or not (peak := float(x.max(initial=0.0))) > 0:

@@ -48,11 +48,11 @@ def number(value: Any) -> float | None:
 
 
 def written_number(text: str) -> float | None:
-    """A text as a number, or None: also "nan" in any spelling, and a number in a tensor's or an array's repr.
+    """A text as a number, or None: also "nan" in any spelling, "81.25%" (81.25), and a number in a tensor's repr.
 
     None for "1_000", which `float` accepts.
     """
-    text = text.strip()
+    text = text.strip().removesuffix("%")
     if "_" not in text:
         with suppress(ValueError):
             return float(text)

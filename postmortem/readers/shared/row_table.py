@@ -162,8 +162,9 @@ def finish(
     reading.blanks = {name: count for name, count in table.blanks.items() if name not in axis.columns}
     reading.row_steps = axis.step if reading.blanks else None
     for name, (texts, n) in table.unreadable().items():
-        what = f"{texts.count} cells of column {name!r} are no numbers; the first is {texts.examples[0][:60]!r}"
-        lost = f"{texts.count} values of {name}"
+        cells, values = ("1 cell", "1 value") if texts.count == 1 else (f"{texts.count} cells", f"{texts.count} values")
+        what = f"{cells} of column {name!r} cannot be read as a number; the first is {texts.examples[0][:60]!r}"
+        lost = f"{values} of {name}"
         reading.problems.append(
             Problem(path=reading.path, line=texts.line, what=what, kept=f"its {n} numbers", lost=lost)
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 COUNTERS = (
     *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter"),
     *("iteration", "iterations", "iter", "iters", "current_steps", "step", "steps", "update", "updates"),
-    *("training_iteration", "num_steps", "n_iter", "step_num", "train_step"),
+    *("training_iteration", "num_steps", "n_iter", "step_num", "train_step", "tick"),
 )
 """Names of counters, the most reliable first; case and groups in front ("trainer/", "train/") do not matter.
 

@@ -19,6 +19,7 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.readers import reader
+from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.text.bulk import Bulk
 from postmortem.readers.text.bulk.collect import Ordered
 from postmortem.readers.text.bulk.rows import Rows
@@ -66,7 +67,8 @@ NEAR = 32_768
 
 @reader
 class TextReader:
-    """Any readable text that ends in .out, .log, .err or .txt, or has no ending."""
+    """Any readable text that ends in .out, .log, .err or .txt, or has no ending; parts of such a log that a logger or
+    logrotate set aside (``train.log.1``, ``train.log.2024-05-01``)."""
 
     kind: ClassVar[str] = "text"
     priority: ClassVar[int] = 900
@@ -74,7 +76,8 @@ class TextReader:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        return path.suffix.lower() in _ENDINGS and looks_like_text(head) and not _is_source(path, head)
+        is_log = path.suffix.lower() in _ENDINGS or rotated(path.name) is not None
+        return is_log and looks_like_text(head) and not _is_source(path, head)
 
     @staticmethod
     def read(path: Path) -> Reading:

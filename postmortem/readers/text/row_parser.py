@@ -32,6 +32,8 @@ _GLUED = re.compile(
     r"(?<=[\d.\])])(?=(?:step|iter|iteration|epoch|Step|Iter|Iteration|Epoch)\b[ :=#\[(]{0,3}\d|\{'[a-z])"
     r"|(?<=\d)(?=\[(?:rank|default)\d)"
 )
+_BAR = re.compile(r"\d/[\d?]{1,15} \[[^\]\[]{5,60}(?:it/s|s/it)[^\]\[]{0,300}\](?=\s{0,40}[A-Za-z\d]\S*[ :=][^\n]*\d)")
+"""A bar that a print follows without a line break, as where the bar was not closed."""
 _NUMBER_WORDS = re.compile(r"\d|\bnan\b|\binf", re.IGNORECASE)
 _QUIET_LEVELS = {"WARNING", "ERROR", "CRITICAL"}
 
@@ -88,7 +90,7 @@ class RowParser:
             self.cut_rows += 1
             row = row[:LONGEST_ROW]
         text = with_dots(text_of(row)) if self.commas else text_of(row)
-        for part in _GLUED.split(text) if _GLUED.search(text) else (text,):
+        for part in _pieces(text):
             record, dialect, prefix, _ = self._part(part, line)
             if dialect >= 0 and not (record is None and not part.strip()):
                 self.explained[self.names[dialect]] += 1
@@ -124,7 +126,7 @@ class RowParser:
         if self.commas and text != with_dots(text):
             return None
         rest, prefix = peel(text, labels=self.labels, year=self.year)
-        if _GLUED.search(text) or any(d.content is not None and d.content.match(rest) for _, d in self.active):
+        if len(_pieces(text)) > 1 or any(d.content is not None and d.content.match(rest) for _, d in self.active):
             return None
         record, dialect = self._parse(rest, prefix, 0)
         offset = len(row) - len(rest.encode())
@@ -170,6 +172,13 @@ class RowParser:
             return None, -1
         record = mine(text)
         return record, len(self.dialects) if record is not None else -1
+
+
+def _pieces(text: str) -> list[str]:
+    """The rows that a line holds, one after the other without a line break between them."""
+    if "]" in text and (bar := _BAR.search(text)) is not None:
+        return [text[: bar.end()], *_pieces(text[bar.end() :])]
+    return _GLUED.split(text) if _GLUED.search(text) else [text]
 
 
 def _has_content(record: Record) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.model import SEVERITIES, VERDICTS
 from postmortem.core.printable import number
+from postmortem.core.report import LEFT_OUT
 from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
@@ -149,7 +150,11 @@ def headline(run: RunReport) -> str:
         return why_not_judged(run)
     folds = folded(run)
     if not folds or (run.verdict == "healthy" and folds[0].first.severity == "info"):
-        return f"{count(len(run.checked), 'check')} found nothing wrong" if run.checked else "nothing wrong found"
+        left_out = sum(why == LEFT_OUT for _, why in run.not_checked)
+        others = f", {left_out} left out" if left_out else ""
+        return (
+            f"{count(len(run.checked), 'check')} found nothing wrong{others}" if run.checked else "nothing wrong found"
+        )
     first = folds[0].first
     event = seen_in_log(run, first)
     words = f"{clean(first.code)} {clean(first.name)} {place(folds[0])}".strip()
@@ -171,6 +176,8 @@ def why_not_judged(run: RunReport) -> str:
     """Why there is no verdict: the first problem, else what the run lacks."""
     if run.problems:
         return clean(min(run.problems, key=lambda p: list(PROBLEM_HEADINGS).index(p.kind)).what, 160)
+    if not run.checked and any(why == LEFT_OUT for _, why in run.not_checked):
+        return f"every possible check was {LEFT_OUT}"
     if not sum(s.points for s in run.sources):
         return "it contains no metrics and no crash"
     return "no metric is logged at more than one step: nothing to judge"

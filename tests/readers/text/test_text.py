@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import postmortem
 from postmortem.core.reading import Reading
 from postmortem.readers.text import TextReader, read_text
 from tests.readers.cases import usual_name
@@ -370,3 +371,57 @@ def test_what_follows_a_repeated_warning_is_seen(block: int, tmp_path: Path, mon
         assert event.kind == "ddp-stride"
         assert event.fields["grad_sizes"] == [64, 32, 1, 1]
         assert event.fields["bucket_strides"] == [32, 1, 1, 1]
+
+
+def test_scores_of_two_held_out_sets_are_two_series(tmp_path: Path) -> None:
+    """Their split word is put before the name that both print; a heading of split word and metric names the split."""
+    (tmp_path / "a.log").write_text(
+        "".join(
+            f"Epoch {e} - loss: {9 - e}.5\nEpoch {e} - Validation BLEU: BLEU-1 7{e}.5, BLEU-2 6{e}.5\n"
+            f"Epoch {e} - Dev BLEU: BLEU-1 5{e}.5, BLEU-2 4{e}.5\n"
+            for e in range(1, 6)
+        )
+    )
+    frame = postmortem.load(tmp_path / "a.log").frame
+    found = {tag: rows["value"].tolist() for tag, rows in frame.groupby("tag", observed=True)}
+    assert found["Validation BLEU-1"] == [71.5, 72.5, 73.5, 74.5, 75.5]
+    assert found["Dev BLEU-2"] == [41.5, 42.5, 43.5, 44.5, 45.5]
+
+
+@pytest.mark.parametrize("end", ["]", ", loss=0.5]"])
+def test_a_print_behind_a_bar_is_a_row(tmp_path: Path, end: str) -> None:
+    """A bar that was not closed leaves its line open: what is printed next stands behind it, with its own prefix."""
+    bars = "".join(f"\rRunning: {n}0%|███   | {n}/10 [00:0{n}<00:01,  1.70it/s{end}" for n in range(1, 10))
+    (tmp_path / "nohup.out").write_text(
+        "".join(
+            f"{bars}2019-06-26 01:44:22,266 - INFO - Epoch: {e}, accuracy: 0.9{e}, F1: 0.4{e}\n" for e in range(1, 8)
+        )
+    )
+    frame = postmortem.load(tmp_path / "nohup.out").frame
+    assert frame.loc[frame["tag"] == "accuracy", "value"].tolist() == [0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97]
+    if end == "]":
+        assert frame.loc[frame["tag"] == "F1", "step"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(("first", "every", "step"), [(0, 1, 0), (1, 1, 0), (100, 100, 0), (5000, 100, 4900)])
+def test_an_evaluation_before_the_first_step(tmp_path: Path, first: int, every: int, step: int) -> None:
+    """It is a point one interval before the first step; the configuration printed there is none."""
+    rows = "".join(
+        f"step {first + i * every} | loss: {9 - i / 10:.3f}\n"
+        + (f"validation loss: {8 - i / 10:.3f}\n" if i % 3 else "")
+        for i in range(20)
+    )
+    (tmp_path / "a.log").write_text("lr: 0.001\nloss: 1.5\nvalidation loss: 10.95\n" + rows)
+    frame = postmortem.load(tmp_path / "a.log").frame
+    validation = frame[frame["tag"] == "validation loss"]
+    assert (validation["step"].iloc[0], validation["value"].iloc[0]) == (step, 10.95)
+    assert set(frame["tag"]) == {"loss", "validation loss"}
+    assert len(frame[frame["tag"] == "loss"]) == 20
+
+
+def test_phases_with_names_are_read(tmp_path: Path) -> None:
+    """A few words before the epoch and the loss are no prose."""
+    (tmp_path / "a.log").write_text(
+        "".join(f"Pre-training layer final, epoch {i}, cost  {9 - i / 10:.4f}\n" for i in range(20))
+    )
+    assert postmortem.load(tmp_path / "a.log").frame["tag"].tolist() == ["cost"] * 20

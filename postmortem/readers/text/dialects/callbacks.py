@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+from postmortem.core.roles import role_of
 from postmortem.readers.text.dialects import Dialect, dialect
 from postmortem.readers.text.records.miner import mine
 from postmortem.readers.text.records.placing import place
@@ -58,24 +59,33 @@ class Monitored(Dialect):
 
 @dialect
 class AtStep(Dialect):
-    """``Training loss (for one batch) at step 200: 0.94``: the step is inside the name, as in the guides of Keras."""
+    """``Training loss (for one batch) at step 200: 0.94``, ``Cost after 10 epochs = 0.69``.
+
+    The step is inside the name, as in the guides of Keras and in ``Score at iteration 0 is 1.62`` of DL4J.
+    """
 
     name = "metric at a step"
     priority = 29
-    needles: ClassVar[tuple[str, ...]] = (" at ", " after ", " for ", " in ")
+    needles: ClassVar[tuple[str, ...]] = (" at ", " after ", " for ", " in ", " of ")
+    _unit = r"(?:[Ss]tep|[Ee]poch|[Ii]ter(?:ation)?|[Bb]atch)"
     _pattern = re.compile(
-        r"(?P<tag>[A-Za-z][\w/ ]{0,40}?)(?: \([^()]{0,40}\))? (?:at|after|for|in) "
-        rf"(?P<word>[Ss]tep|[Ee]poch|[Ii]ter(?:ation)?|[Bb]atch) #?(?P<n>\d{{1,15}})(?: is|:| ?=)?:? "
-        rf"(?:tf\.Tensor\(|tensor\()?{_VALUE}(?![\w.:/])"
+        r"(?:^|(?<=[,|;:\]] ))(?P<tag>[A-Za-z][\w/ ]{0,40}?)(?: \([^()]{0,40}\))? "
+        r"(?:at|after|for|in|of) (?:the |end of ){0,2}(?:"
+        rf"(?P<word>{_unit}) {{0,4}}#? ?(?P<n>\d{{1,15}})(?:/\d{{1,15}})?|(?P<count>\d{{1,15}}) (?P<words>{_unit}e?s))"
+        rf"(?: is|:| {{1,4}}:| ?=)?:? {{1,4}}(?:tf\.Tensor\(|tensor\()?{_VALUE}(?![\w.:/])"
     )
 
     def parse(self, row: Row) -> Record | None:
-        match = self._pattern.match(row.text)
-        where = position(match["word"]) if match is not None else None
-        if match is None or where is None:
+        match = self._pattern.search(row.text)
+        if match is None:
             return None
+        word, n = ("word", "n") if match["word"] else ("words", "count")
+        where = position(match[word])
+        if where is None or (role_of(match["tag"]) is None and match["value"].isdigit()):
+            return None  # "Stopped at epoch 12: 3"
         rest = mine(row.text, match.end(), demand=False)
-        record = Record([Value(match["tag"], number(match["value"]), *match.span("value"))])
+        record = (mine(row.text[: match.start()], demand=False) if match.start() else None) or Record()
+        record.values.append(Value(match["tag"], number(match["value"]), *match.span("value")))
         record.values += rest.values if rest is not None else []
-        place(record, where, match["n"], match.span("n"), match["word"])
+        place(record, where, match[n], match.span(n), match[word])
         return record

@@ -10,21 +10,27 @@ from postmortem.readers.text.records.record import Record, Row, Trust, Value
 from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
 
 _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
+_BOX_COUNTERS = (
+    *("total_timesteps", "timesteps", "timestepssofar", "totalenvinteracts", "n_updates", "nupdates"),
+    *("iterations", "iteration", "itersofar", "step", "steps"),
+)
+"""Names of counters in a box, the most reliable first."""
 
 
 @dialect
 class StableBaselines(Dialect):
-    """Stable-Baselines3 (and rsl_rl-like boxes): ``| train/ |  |`` opens a group, ``|    loss | 46.6 |`` belongs to it.
+    """Stable-Baselines3, OpenAI baselines, Spinning Up: ``| train/ |  |`` opens a group, ``|    loss | 4.6 |``.
 
-    Format: stable_baselines3/common/logger.py, HumanOutputFormat. The tag is group + name, the step
-    `time/total_timesteps` of the same box, so a box becomes a record when it closes.
+    Format: stable_baselines3/common/logger.py, HumanOutputFormat; baselines/logger.py; spinup/utils/logx.py. The tag is
+    group + name, the step `time/total_timesteps` or another counter of the same box, else its epoch, so a box becomes a
+    record when it closes.
     """
 
     name = "stable-baselines3"
     priority = 23
     content: ClassVar[re.Pattern[str] | None] = re.compile(r"\|[^|]*+\|[^|]*+\|\s*+$|-{3,}\s*+$")
     _line = re.compile(
-        rf"\| (?P<indent> *+)(?P<name>[\w./@\-][\w./@\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$"
+        rf"\| (?P<indent> *+)(?P<name>[\w./@%\-][\w./@%\- ]{{0,79}}?) *+\| *+(?P<value>{NUMBER}|{NONFINITE})? *\|$"
     )
 
     def __init__(self) -> None:
@@ -49,18 +55,14 @@ class StableBaselines(Dialect):
 
     @staticmethod
     def _close(values: list[Value]) -> Record:
-        steps = {v.tag.rsplit("/", 1)[-1]: v.number for v in values}
-        step = next(
-            (
-                steps[k]
-                for k in ("total_timesteps", "total timesteps", "timesteps", "n_updates", "iterations", "step")
-                if k in steps
-            ),
-            None,
-        )
+        counters = {v.tag.rsplit("/", 1)[-1].lower().replace(" ", "_"): v for v in values}
+        found = next((counters[k] for k in _BOX_COUNTERS if k in counters), None)
         record = Record([v for v in values if not v.tag.endswith("total_timesteps")])
-        if step is not None:
-            record.step, record.level = step, Trust.GLOBAL
+        if found is not None:
+            record.step, record.level = found.number, Trust.GLOBAL
+        elif (epoch := counters.get("epoch", counters.get("epochs"))) is not None:
+            record.epoch = epoch.number
+            record.values = [v for v in record.values if v is not epoch]
         return record
 
 

@@ -165,6 +165,8 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ),  # syslog, journalctl
     ("0123456789", _SHORT_DATE + r" - (?P<logger>[\w.\-]{1,80}) - " + _LEVEL + r" - "),  # mmengine
     ("[0123456789", r"\[?(?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?\]? (?:[|\-] )?(?:" + _LEVEL + r" ?[|\-:]? ?)?"),
+    # logback and log4j, after their clock: [thread] LEVEL logger - text
+    ("[", r"\[[A-Za-z][\w.\-#/ ]{0,60}\] " + _LEVEL + r" {1,5}(?P<logger>[A-Za-z_$][\w.$]{0,120})(?::\d+)? - "),
     ("IWEDC", _LEVEL + r":(?P<logger>[A-Za-z_][\w.\-]{0,80}):"),  # logging.basicConfig
     ("[", r"\[" + _LEVEL + r"\] ?(?:\[" + _SOURCE + r"\] ?)?"),
     ("[", r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning

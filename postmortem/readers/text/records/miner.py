@@ -22,6 +22,7 @@ from postmortem.readers.text.records.placing import (
     place_unnamed,
 )
 from postmortem.readers.text.records.record import Record, Trust, Value
+from postmortem.readers.text.records.split_words import give_splits, inherit_split
 from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
 from postmortem.readers.text.records.tokens import (
     LONGEST_ROW,
@@ -51,7 +52,8 @@ _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}
 _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward")
 _INERT = re.compile(
     r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
-    r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning)"
+    r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning"
+    r"|(?:\w{1,40}(?: ?[:=] ?|\s))?\w{0,60}(?:Namespace|Args|Arguments|Config|Options|Settings)\(\w+=)"
     r"|\s{2,}+(?:(?:return|raise|assert|yield|await|elif|del) \S"  # code, as tracebacks quote it
     r"|(?:if|for|while|with) .*(?:: (?:return|raise|break|continue|pass)\b|:\s*+$)"
     r"|[a-z_][\w.]*+(?:\[[^\]]{0,80}+\])?\((?=[^:]*[),(]\s*+$)"
@@ -83,7 +85,6 @@ class RowMiner:
     """
 
     covered = leftover = 0
-    split = ""
     plural = False
     """The epoch is named in the plural: it may be how many there will be."""
     of_ranks = False
@@ -93,6 +94,8 @@ class RowMiner:
         self.text = text
         self.start = self.end = start
         self.record = Record()
+        self.splits: list[tuple[int, str]] = []
+        """Words for the data, each with the index of the first value after it."""
         self.weak: list[int] = []
         """Indices of values without a sign or a known role: they count if the whole row is made of pairs."""
         self.path: list[str] = []
@@ -135,7 +138,7 @@ class RowMiner:
                 self._unnamed(match, gap)
         if self.of_ranks:
             self._take_rank()
-        self.record.split = self.record.split or self.split
+        give_splits(self.record, self.splits)
         return self._decide(demand)
 
     def _walk(self, gap: str) -> None:
@@ -235,7 +238,8 @@ class RowMiner:
                 record.once = True
             elif unit in TIME_UNITS or ("." in raw and not raw.endswith(".0") and where[1] < Trust.GLOBAL):
                 where = None  # a timer: "forward: 103.30 | step: 7.03"
-        self.split = named.split or self.split
+        if named.split:
+            self.splits.append((len(record.values), named.split))
         if where is not None:
             self.covered += len(named.name)
             self.leftover += named.leftover
@@ -294,7 +298,7 @@ class RowMiner:
             return _reversed(text, self.start) or _epoch_anywhere(text, self.start)
         if not record.values and not placed:
             return _reversed(text, self.start) if demand else None
-        _inherit_split(record, text)
+        inherit_split(record, text)
         return record
 
     def _drop_weak(self, placed: bool) -> None:
@@ -312,7 +316,8 @@ class RowMiner:
             self.leftover -= sum(sum(map(str.isalpha, m[0])) for m in words)
         known = placed or any(role_of(v.tag) is not None for v in self.record.values)
         if placed:
-            return 2 * self.covered < self.leftover
+            losses = any(role_of(v.tag) in ("loss", "val_loss") for v in self.record.values)
+            return (3 if losses else 2) * self.covered < self.leftover
         if not known:
             return 0.3 * self.covered < self.leftover
         first = self.record.values[0]
@@ -368,23 +373,3 @@ def _is_sentence(text: str, end: int) -> bool:
 def _is_split(named: Named) -> bool:
     name = named.name.lower()
     return bool(named.split) or name in SPLITS or (not named.strong and name.rstrip(":") in SPLITS)
-
-
-def _inherit_split(record: Record, text: str) -> None:
-    """``train Loss: 0.8 Acc: 0.6``: a split word in front of the first name holds for the next ones too."""
-    split, seen = "", set()
-    for i, value in enumerate(record.values):
-        tag = value.tag
-        if i and tag.lower() in HELD_OUT and role_of(before := record.values[i - 1].tag) == "loss":
-            words = [tag if word.lower() in SPLITS else word for word in before.split(" ")]
-            if tag in words:  # "train loss 2.31, val 2.40"
-                record.values[i] = value._replace(tag=" ".join(words))
-                continue
-        first, rest = tag.split(" ", 1) if " " in tag else ("", "")
-        if rest and first.lower() in SPLITS:
-            split = first
-        elif split and value.start >= 0 and role_of(tag) in ("loss", "accuracy", "perplexity", "reward", None):
-            between = text[max(0, value.start - len(tag) - 6) : value.start].replace(tag, "")
-            if tag in seen or not re.search(r"[|,;\-\t]", between):
-                record.values[i] = value._replace(tag=f"{split} {tag}")
-        seen.add(tag)

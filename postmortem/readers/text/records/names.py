@@ -31,6 +31,8 @@ _STOP_WORDS = {
 }  # fmt: skip
 _CODE = re.compile(r"[A-Za-z]{0,2}\d++(?:[.:]\d++)++$")
 """``E1.0100``: a position in a special notation, not a word of a name."""
+_OF_A_HEADING = frozenset(("", "set", "error", "results", "metrics", "scores", "result", "performance"))
+"""Words that may follow a split word in the heading of its values."""
 _WORD = re.compile(r"[^\W\d_]")
 
 
@@ -71,16 +73,9 @@ def name_of(gap: str) -> Named | None:
     split = ""
     for match in _DELIMITER.finditer(tail):
         if match.end() < len(tail):
-            word = (
-                tail[cut : match.start()]
-                .strip("[]({ *#=-\t")
-                .lower()
-                .removesuffix(" set")
-                .removesuffix(" error")
-                .removesuffix(" results")
-            )
-            if word in SPLITS and not _ABSENT.match(match[0] + " "):
-                split = tail[cut : match.start()].strip("[]({ *#=-\t").split(" ")[0]
+            word, _, rest = tail[cut : match.start()].strip("[]({ *#=-\t").partition(" ")
+            if word.lower() in SPLITS and not _ABSENT.match(match[0] + " ") and _is_heading(rest, match[0]):
+                split = word
             cut = match.end()
     name = _bare(tail[cut:].strip().lstrip("([*#'\"-. )]:"), unit)
     words = name.split()
@@ -103,6 +98,11 @@ def name_of(gap: str) -> Named | None:
     start = max((m.end() for m in _ABSENT.finditer(gap)), default=0)  # "acc: None" is a pair, too
     leftover = letters(gap[start:]) - sum(map(str.isalpha, name))
     return Named(name, strong, leftover <= len(split), len(words), max(0, leftover - len(split)), split)
+
+
+def _is_heading(rest: str, sign: str) -> bool:
+    """Whether a split word and `rest`, before a `sign`, head the names that follow: ``Val``, ``Dev BLEU: BLEU-1``."""
+    return rest.lower() in _OF_A_HEADING or (sign[:1] == ":" and " " not in rest and role_of(rest) is not None)
 
 
 def _without_sign(tail: str) -> tuple[str, bool]:

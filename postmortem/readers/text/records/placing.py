@@ -61,6 +61,8 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     if record.values or match["nonfinite"] or not match["number"].isdigit():
         return
     before, after = _BRACKETED.sub("", gap.strip()), text[match.end() : match.end() + 2]
+    if before == "" and text[: match.start()].rstrip()[-1:].isdigit():
+        return  # one of several numbers, as in a confusion matrix
     value, span = float(match["number"]), match.span("number")
     if before == "#" and match.start() < 12:
         record.step, record.level = value, Trust.STEP

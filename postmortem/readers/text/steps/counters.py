@@ -181,6 +181,8 @@ def is_plausible(step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) 
 
 def is_finer(epoch: NDArray[np.float64], step: NDArray[np.int64], exact: NDArray[np.bool_], main: Main) -> bool:
     """Whether epochs tell the points of the main quantity apart that the steps, which its rows do not name, do not."""
-    if len(main.rows) < _FEW or exact[main.rows].mean() >= 0.5 or np.isnan(epoch[main.rows]).any():
+    if exact[main.rows].mean() >= 0.5 or np.isnan(epoch[main.rows]).any():
         return False
+    if len(main.rows) < _FEW:  # all at one step, as behind bars that start again, but each of another epoch
+        return places(step, main) == 1 and places(epoch, main) == len(main.rows) > 1
     return places(epoch, main) >= max(5, 10 * places(step, main))

@@ -99,6 +99,11 @@ def _with_split_words(codes: NDArray[np.uint16], tags: list[Tag]) -> tuple[NDArr
     if not any(t.mark in (Mark.HELD_OUT, Mark.HELD_OUT_OWN_NAME) for t in tags):
         return codes, tags
     plain = {t.name for t in tags if t.mark == Mark.PLAIN}
+    splits: dict[str, set[str]] = {}
+    for tag in tags:
+        if tag.split:
+            splits.setdefault(tag.name, set()).add(tag.split[:3].lower())  # "Val" and "validation" are one
+    plain |= {name for name, words in splits.items() if len(words) > 1}  # the same names of dev and test
     final: dict[Tag, int] = {}
     new = np.empty(len(tags), codes.dtype)
     for i, tag in enumerate(tags):

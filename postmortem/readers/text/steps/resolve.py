@@ -126,10 +126,31 @@ def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) 
     if len(early):
         step = step.copy()
         step[early] = draft.epoch[early].astype(np.int64)
+    step = _evaluated_first(draft, exact, step)
     draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), "numbers printed before the first step")
     draft.drop(_implausible(draft, exact, step, whole), "numbers outside the training loop")
     draft.set_apart(_summaries(draft, exact), "summary")
     return Axis("step", step, at_row)
+
+
+def _evaluated_first(draft: Draft, exact: NDArray[np.bool_], step: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The steps, with an evaluation before the first step placed one interval before it, at 0 at the least.
+
+    It is a row of scores only, which rows without a step print again later: no line of a configuration.
+    """
+    filled = draft.rows["count"] > 0
+    early, named = np.flatnonzero((step == NO_STEP) & filled), step[exact & filled & (step != NO_STEP)]
+    if not len(early) or not len(named):
+        return step
+    again = np.zeros(len(draft.tags), bool)
+    again[draft.codes[draft.cells.of(np.flatnonzero(~exact & filled & (step != NO_STEP)))]] = True
+    again &= np.array([role_of(tag) in (*_SCORES, "val_accuracy") for tag in draft.tags], bool)
+    count = draft.rows["count"][early].astype(np.intp)
+    fine = np.logical_and.reduceat(again[draft.codes[draft.cells.of(early)]], np.cumsum(count) - count)
+    moves = np.diff(np.unique(named))
+    step = step.copy()
+    step[early[fine]] = max(0, int(named[0]) - int(np.median(moves) if len(moves) else 1))
+    return step
 
 
 def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:

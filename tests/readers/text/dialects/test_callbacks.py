@@ -62,12 +62,49 @@ def test_a_checkpoint_reports_the_new_value(tmp_path: Path, sentence: str, tag: 
         "Training loss (for one batch) at step {i}: {loss}",
         "Loss at step {i:03d}: {loss}",
         "loss at step {i}: tf.Tensor({loss}, shape=(), dtype=float32)",
+        "Average loss at step  {i} :  {loss}",
+        "Cost after {i} iterations = {loss}",
+        "Loss at the end of step {i}/600 is: {loss}",
+        "12:01:03.402 [main] INFO o.d.optimize.ScoreIterationListener - Score at iteration {i} is {loss}",
+        "[train] Loss at step {i}: {loss}",
     ],
 )
 def test_the_step_inside_the_name(tmp_path: Path, row: str) -> None:
     """The guides of Keras print the loss at a step: the step is not the loss."""
     found = points(tmp_path, "".join(row.format(i=i * 20, loss=3 - i / 50) + "\n" for i in range(30)))
     assert [values[:2] for values in found.values()] == [[(0, 3.0), (20, 2.98)]]
+
+
+def test_a_score_that_falls_is_a_loss(tmp_path: Path) -> None:
+    """DL4J prints the loss as the score; a score that rises is one, and one beside a loss too."""
+    rows = [f"Score at iteration {i * 10} is {3 - i / 50}\n" for i in range(60)]
+    (tmp_path / "a.log").write_text("".join(rows))
+    assert postmortem.load(tmp_path / "a.log").roles == {"Score": "loss"}
+    (tmp_path / "b.log").write_text("".join(f"Score at iteration {i * 10} is {i / 50}\n" for i in range(60)))
+    assert postmortem.load(tmp_path / "b.log").roles == {"Score": "reward"}
+
+
+def test_what_stands_before_the_sentence_counts(tmp_path: Path) -> None:
+    """An epoch in front of it is the epoch; an action at a step with a count behind it is no metric."""
+    rows = [f"Epoch {e}, loss at batch {n}/30: {9 - e - n / 30:.2f}\n" for e in range(3) for n in (10, 20, 30)]
+    rows.insert(4, "Stopped at epoch 2: 3\n")
+    found = points(tmp_path, "".join(rows))
+    assert {tag: [step for step, _ in values] for tag, values in found.items()} == {"loss": list(range(10, 100, 10))}
+
+
+def test_a_confusion_matrix_places_nothing(tmp_path: Path) -> None:
+    """The last number of a row of counts is no step."""
+    matrix = "    0    1    2\n----------------\n  173  161 8348 | 0 = 0\n  179  160 8287 | 1 = 1\n"
+    rows = [f"Loss at step {i}: {3 - i / 500:.2f}\n" for i in range(0, 1000, 20)]
+    found = points(tmp_path, "".join((*rows[:20], matrix, "accuracy: 0.6\n", *rows[20:], matrix, "accuracy: 0.7\n")))
+    assert found["accuracy"] == [(380, 0.6), (980, 0.7)]
+
+
+def test_printed_settings_are_no_points(tmp_path: Path) -> None:
+    """The arguments that a program prints at its start, as a namespace or a dataclass."""
+    rows = [f"| epoch {1 + i // 10} | {i % 10 * 20}/200 batches | lr 20.00 | loss {5 - i / 50}\n" for i in range(40)]
+    for settings in ("Namespace(batch_size=20, epochs=5, lr=20)", "args: TrainArgs(lr=3, loss_weight=1, epochs=5)"):
+        assert len(points(tmp_path, settings + "\n" + "".join(rows))["lr"]) == 40
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,12 @@ MEGATRON = (
     " | number of nan iterations:   0 |"
 )
 
+
+def _box(*rows: tuple[str, object]) -> str:
+    line = "-" * 37 + "\n"
+    return line + "".join(f"| {name:<18} | {value:<12} |\n" for name, value in rows) + line
+
+
 CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     "megatron": (
         "\n".join(
@@ -50,6 +56,14 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
             for n in range(10, 101, 10)
         ),
         [("loss", 10, 2.9), ("loss", 100, 2.0), ("grad_norm", 50, math.nan), ("epoch", 50, 1.0)],
+    ),
+    "boxes that count epochs": (
+        "".join(_box(("epoch", i), ("test/success_rate", i / 8)) for i in range(4)),
+        [("test/success_rate", 0, 0.0), ("test/success_rate", 3, 0.375)],
+    ),
+    "boxes with their own counters": (
+        "".join(_box(("Epoch", i), ("LossV", 9 - i), ("TotalEnvInteracts", 4000 * i)) for i in range(1, 4)),
+        [("LossV", 4000, 8.0), ("LossV", 12000, 6.0)],
     ),
     "lightning": (
         "\r".join(

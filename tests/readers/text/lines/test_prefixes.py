@@ -12,6 +12,8 @@ from postmortem.readers.text.lines.prefixes import NOTHING, labelled, peel
 
 FORMS = [
     ("[1,0]<stdout>:text", "text", {"rank": 0}),
+    ("[main] INFO org.app.Trainer - text", "text", {"level": "INFO", "logger": "org.app.Trainer"}),
+    ("12:01:03.402 [pool-1-thread-2] DEBUG o.a.Trainer:12 - text", "text", {"level": "DEBUG", "logger": "o.a.Trainer"}),
     ("[default1]:text", "text", {"local_rank": 1}),
     ("[trainer1]:text", "text", {"local_rank": 1}),
     ("[rank3]: Traceback (most recent call last):", "Traceback (most recent call last):", {"rank": 3}),

@@ -178,3 +178,23 @@ def test_a_long_row_is_bounded() -> None:
     record = mine("loss=1 " + "x" * (2 * LONGEST_ROW) + " acc=2", demand=False)
     assert record is not None
     assert [v.tag for v in record.values] == ["loss"]
+
+
+@pytest.mark.parametrize(
+    ("row", "tags"),
+    [
+        ("Epoch: 1 \tTraining Loss: 0.5 \tTraining Accuracy: 0.9 \tValidation Loss: 0.6 \tValidation  Accuracy: 0.8",
+         ["Training Loss", "Training Accuracy", "Validation Loss", "Validation Accuracy"]),
+        ("Epoch 1, Train, Loss: 0.5, Acc: 0.9, Validation, Loss: 0.6, Acc: 0.8",
+         ["Train Loss", "Train Acc", "Validation Loss", "Validation Acc"]),
+        ("epoch 1: Train  Loss: 0.5  Train  Acc: 0.9  Test  Loss: 0.6  Test  Acc: 0.8",
+         ["Train Loss", "Train Acc", "Test Loss", "Test Acc"]),
+        ("epoch 3 lr: 0.1 | Val: | loss: 0.5", ["lr", "Val loss"]),
+    ],
+)  # fmt: skip
+def test_a_split_word_within_a_row_holds_for_what_follows(row, tags):
+    """Values before it belong to the split named before them, or to none; names with a split of their own keep it."""
+    record = mine(row)
+    assert record is not None
+    assert [value.tag for value in record.values] == tags
+    assert record.split == ""

@@ -1,0 +1,188 @@
+"""Schedules that a log announces: which tags are schedules, when they change, and whether a change explains a finding.
+
+A schedule is set by the training code and not measured, so its values have no noise: it is constant in stretches (a
+task, a resolution, the number of trained layers) or goes smoothly from one value to another (the weight of a loss term,
+a temperature). Its name does not matter, except that some names show something else with the same shape: a counter, a
+setting of the optimizer (which changes how, not what is learned), hardware, or what a fault leaves behind.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.printable import number
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
+
+_MOST = 20
+"""Changes of one tag beyond which it marks no regimes."""
+_FAR = 3.0
+"""How far above its first level a loss may rise with a schedule; beyond that it is not only the task that changed."""
+
+_WORDS = r"(?:^|[^a-z])(?:{})s?(?:$|[^a-z])"
+_COUNTER = (
+    "(?:global_?)?step|iter|iteration|epoch|update|episode|time|timestamp|second|sec|ms|minute|hour|eta|elapsed|wall|"
+    "token|sample|example|flop|flo|progress|percent|pct|remaining|count|counter|seen|consumed|index|idx|runtime"
+)
+_OPTIMIZER = r"momentum|weight_?decay|wd|ema(?:_\w+)?|betas?_?[12]|betas|lr|learning_?rate"
+_MACHINE = r"gpu\w*|cuda|cpu|disk|network|system|sys|proc|host|node|worker|world(?:_size)?|rank|power|clock|fan|util\w*"
+_LEFT_BEHIND = (
+    r"best|patience|wait|bad|nan|nans|inf|infs|nonfinite|skip|skipped|overflow\w*|fail\w*|error|retry|retries|restart|"
+    r"alive|lost|dropped|grad|gradient|norm"
+)
+_NO_SCHEDULE = re.compile(_WORDS.format("|".join((_COUNTER, _OPTIMIZER, _MACHINE, _LEFT_BEHIND))))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a schedule from `before` (its value at step `first`) to `after` (reached at step `last`).
+
+    `jump` is true if it changed from one row to the next, false if it took several rows.
+    """
+
+    tag: str
+    first: int
+    last: int
+    before: float
+    after: float
+    jump: bool
+
+    def __str__(self) -> str:
+        """The change in words: "task changes from 0 to 1 at step 200"."""
+        when = f"at step {self.last}" if self.jump else f"from step {self.first} to step {self.last}"
+        return f"{self.tag} changes from {number(self.before)} to {number(self.after)} {when}"
+
+
+def changes(view: View) -> dict[str, list[Change]]:
+    """The changes of each schedule of the run, in order, by tag; worked out once per view."""
+    if "regimes" not in view.cache:
+        found: dict[str, list[Change]] = {}
+        for series in view.series:
+            if series.role is None and series.tag not in found and not _NO_SCHEDULE.search(_plain(series.tag)):
+                made = _of(series.finite)
+                if made:
+                    found[series.tag] = made
+        view.cache["regimes"] = found
+    known: dict[str, list[Change]] = view.cache["regimes"]
+    return known
+
+
+def change_at(view: View, series: Series, step: int, *, near: int = 3, ends: bool = False) -> Change | None:
+    """The jump of a schedule at `step`, give or take `near` rows of `series`, or None.
+
+    With `ends`, also a slow change that begins or ends there.
+    """
+    at = int(np.searchsorted(series.step, step))
+    for made in changes(view).values():
+        for change in made:
+            first = int(np.searchsorted(series.step, change.first, side="right"))
+            last = int(np.searchsorted(series.step, change.last))
+            jumps = change.jump and first - near < at <= last + near
+            if jumps or (ends and not change.jump and min(abs(at - first), abs(at - last)) <= near):
+                return change
+    return None
+
+
+def change_behind(view: View, series: Series, smooth: NDArray[np.float64], best: int, at: int) -> Change | None:
+    """The change of a schedule that explains why log(loss) rises from point `best` to the end, or None.
+
+    `smooth` is log(loss) without its noise, `at` the onset. At least 70 % of the rise has to happen while one
+    schedule changes, slowly if that changes slowly, and no more than 30 % after its last change; and the loss has to
+    stay below three times its first level: where it does not, not only the task has changed.
+    """
+    n = len(smooth)
+    end, first = float(np.median(smooth[-max(3, n // 12) :])), float(np.median(smooth[: max(3, n // 50)]))
+    rise = end - float(smooth[best])
+    if end > first + np.log(_FAR):
+        return None
+    for made in changes(view).values():
+        spans = [(*_rows(series, change), change) for change in made]
+        spans = [(a, b, change) for a, b, change in spans if b > best]
+        begun = [change for a, _, change in spans if a <= at]
+        if not begun or at > spans[-1][1] or end - float(smooth[spans[-1][1]]) > 0.3 * rise:
+            continue
+        lag = min(max(2, n // 40), 12)  # a centred median rises before the loss does
+        starts = [max(a - lag, min(a, best)) if change.jump else max(a, best) for a, _, change in spans]
+        gains = [
+            float(smooth[b] - smooth[a])
+            for a, (_, b, change) in zip(starts, spans, strict=True)
+            if change.jump or _as_slow(smooth[a : b + 1])
+        ]
+        if sum(max(gain, 0.0) for gain in gains) >= 0.7 * rise:
+            return begun[-1]
+    return None
+
+
+def far_above_start(series: Series, value: float, times: float = 10.0) -> bool:
+    """Whether a loss value is so high that no new task explains it: a model may be sure of what is now wrong, and
+    its loss then exceeds that of an untrained one, but not by any factor."""
+    return value > times * float(np.median(np.abs(series.value[: max(3, len(series) // 50)])))
+
+
+def _rows(series: Series, change: Change) -> tuple[int, int]:
+    """The rows of `series` in which a change shows: two rows before it, and until a model has got used to it."""
+    n = len(series)
+    first = int(np.searchsorted(series.step, change.first, side="right")) - 2
+    last = int(np.searchsorted(series.step, change.last)) + max(5, n // 25)
+    return max(0, min(first, n - 1)), min(last, n - 1)
+
+
+def _as_slow(smooth: NDArray[np.float64]) -> bool:
+    """Whether the rise of these points takes a fifth of them or more: a slow change does not explain a fast rise."""
+    if len(smooth) < 25:
+        return True
+    low, high = float(smooth[0]), float(smooth[-1])
+    most = np.flatnonzero(smooth >= low + 0.9 * (high - low))
+    least = np.flatnonzero(smooth[: int(most[0]) + 1] <= low + 0.1 * (high - low))
+    return bool(len(least) and most[0] - least[-1] >= 0.2 * len(smooth))
+
+
+def _plain(tag: str) -> str:
+    """A tag in small letters, with an underscore where a word begins."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", tag).lower()
+
+
+def _of(series: Series) -> list[Change]:
+    """The changes of a series if it is a schedule, else none."""
+    x, n = series.value, len(series)
+    if n < 8:
+        return []
+    delta = np.diff(x)
+    delta[np.abs(delta) <= 1e-6 * np.abs(x).max()] = 0.0
+    moved = np.flatnonzero(delta)
+    flips = int(np.count_nonzero(np.diff(np.sign(delta[moved])) != 0)) if len(moved) else 0
+    if not len(moved) or flips > max(6, n // 50):
+        return []
+    apart = (np.diff(moved) > max(3, n // 20)) | (np.diff(np.sign(delta[moved])) != 0)
+    spans = np.split(moved, np.flatnonzero(apart) + 1)
+    if len(spans) > _MOST or not all(_smooth(x, delta[span]) for span in spans):
+        return []
+    if len(spans) == 1 and len(moved) > 0.9 * (n - 1) and bool((x == np.round(x)).all()):
+        return []  # whole numbers that grow from the first row to the last count something
+    return [
+        Change(
+            series.tag,
+            int(series.step[span[0]]),
+            int(series.step[span[-1] + 1]),
+            float(x[span[0]]),
+            float(x[span[-1] + 1]),
+            len(span) == 1,
+        )
+        for span in spans
+    ]
+
+
+def _smooth(x: NDArray[np.float64], delta: NDArray[np.float64]) -> bool:
+    """Whether the increments of a change vary smoothly, up to rounding: those of something measured do not."""
+    if len(delta) < 6:
+        return True
+    digits = next((d for d in range(8) if np.allclose(np.round(x, d), x, rtol=1e-6, atol=0)), 8)
+    return bool(np.median(np.abs(np.diff(delta))) <= 0.05 * np.median(np.abs(delta)) + 1.5 * 10.0**-digits)

@@ -1,0 +1,34 @@
+"""The parts of a log that a logger or logrotate set aside: ``train.log.1``, ``train.log.2024-05-01``."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_ROTATED = re.compile(
+    r"(?P<base>.+\.(?:log|out|err|txt))"
+    r"(?:\.(?P<number>\d{1,3})|[.-](?P<date>20\d\d-?[01]\d-?[0-3]\d)(?:[T_.-](?P<clock>\d\d[-_.:]?\d\d(?:[-_.:]?\d\d)?))?)"
+    r"(?:\.gz)?",
+    re.IGNORECASE,
+)
+
+
+class Rotated(NamedTuple):
+    """The name of the log that a part belongs to, and the place of the part in it: parts are read in rising order.
+
+    Of numbers the largest is the oldest, of dates the first.
+    """
+
+    base: str
+    place: int
+
+
+def rotated(name: str) -> Rotated | None:
+    """What the name of a part of a log says; None for any other name."""
+    found = _ROTATED.fullmatch(name)
+    if found is None:
+        return None
+    if found["number"]:
+        return Rotated(found["base"], -int(found["number"]))
+    stamp = re.sub(r"\D", "", found["date"] + (found["clock"] or "")).ljust(14, "0")
+    return Rotated(found["base"], int(stamp) - 10**15)

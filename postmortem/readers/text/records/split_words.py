@@ -1,0 +1,53 @@
+"""Words for the data that values were measured on, where one word stands for several values of a row."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from postmortem.core.roles import role_of
+from postmortem.readers.text.records.step_words import HELD_OUT, SPLITS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from postmortem.readers.text.records.record import Record
+
+_ROLES = ("loss", "accuracy", "perplexity", "reward", None)
+"""Roles that differ between splits of the data."""
+
+
+def give_splits(record: Record, splits: Sequence[tuple[int, str]]) -> None:
+    """Give the row its split word, or each value its own: ``Train, Loss: 0.8, Val, Loss: 0.9`` has two.
+
+    `splits` are the words of the row, each with the index of the first value after it.
+    """
+    values = record.values
+    if not splits or splits[-1][0] == 0 or not values:
+        record.split = record.split or (splits[-1][1] if splits else "")
+        return
+    for i, value in enumerate(values):
+        split = next((word for first, word in reversed(splits) if first <= i), "")
+        own = SPLITS.intersection(re.split(r"[\W_]+", value.tag.lower()))
+        if split and not own and role_of(value.tag) in _ROLES:
+            values[i] = value._replace(tag=f"{split} {value.tag}")
+
+
+def inherit_split(record: Record, text: str) -> None:
+    """``train Loss: 0.8 Acc: 0.6``: a split word in front of the first name holds for the next ones too."""
+    split, seen = "", set()
+    for i, value in enumerate(record.values):
+        tag = value.tag
+        if i and tag.lower() in HELD_OUT and role_of(before := record.values[i - 1].tag) == "loss":
+            words = [tag if word.lower() in SPLITS else word for word in before.split(" ")]
+            if tag in words:  # "train loss 2.31, val 2.40"
+                record.values[i] = value._replace(tag=" ".join(words))
+                continue
+        first, rest = tag.split(" ", 1) if " " in tag else ("", "")
+        if rest and first.lower() in SPLITS:
+            split = first
+        elif split and value.start >= 0 and role_of(tag) in _ROLES:
+            between = text[max(0, value.start - len(tag) - 6) : value.start].replace(tag, "")
+            if tag in seen or not re.search(r"[|,;\-\t]", between):
+                record.values[i] = value._replace(tag=f"{split} {tag}")
+        seen.add(tag)
