@@ -11,7 +11,7 @@ from postmortem.signatures import CATALOGUE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from postmortem.core.model import Diagnosis, Event, Finding
+    from postmortem.core.model import Diagnosis, Event, Finding, Strength
     from postmortem.core.view import View
     from postmortem.signatures import Signature
 
@@ -59,7 +59,7 @@ class Crash:
         symptom = root.name != "crash" or (known is not None and "timeout" in known.id)
         if known is None:
             return story.diagnosis(root.name, summary, "likely" if symptom else "certain")
-        strength = "likely" if symptom else known.strength
+        strength: Strength = "likely" if symptom else known.strength
         return story.diagnosis(f"crash: {known.id}", f"{summary} {known.claim}".rstrip(), strength)
 
 
