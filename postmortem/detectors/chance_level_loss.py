@@ -117,8 +117,7 @@ class ChanceLevelLoss(BaseDetector):
         score = next((s for s in scores if s.role == "val_accuracy"), None)
         if held_out is None or score is None or not losses:
             return None
-        level = float(np.median(score.value))
-        level = level / 100 if level > 1 else level
+        level = float(np.median(score.value)) / (100 if score.value.max() > 1 else 1)  # 0.9 may be per cent
         k = round(1 / level) if level > 1e-3 else 0
         if not (2 <= k <= 1000 and abs(level * k - 1) < 0.1 and flat(score.value)):
             return None
@@ -139,11 +138,10 @@ class ChanceLevelLoss(BaseDetector):
         found = [(int(n), f"{key} in the configuration") for key, n in view.settings(*_CLASSES) if 2 <= n < 1e7]
         guess = math.exp(min(float(np.median(loss.value[len(loss) // 2 :])), 16.0))
         for score in scores:
-            level = float(np.median(score.value[len(score) // 2 :]))
-            level = level / 100 if level > 1 else level
+            level = float(np.median(score.value[len(score) // 2 :])) / (100 if score.value.max() > 1 else 1)
             k = round(1 / level) if level > 1e-3 else 0
             if 2 <= k <= 100 and abs(level * k - 1) < 0.15:
                 found.append((k, f"{score.tag} is {number(level)}"))
             if guess > 1.5 and 0.75 < level * round(guess) < 1.35:  # a rare class count is not to be read off the score
-                found.append((round(guess), f"{score.tag} is {number(level)}"))
+                found.append((round(guess), f"a number estimated from the loss; {score.tag} is {number(level)}"))
         return found

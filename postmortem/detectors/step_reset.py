@@ -26,6 +26,21 @@ def _failed_before(view: View, step: int) -> str | None:
     return next((e.message.splitlines()[0][:200] for e in failed if e.message), None)
 
 
+def _starts_again(view: View) -> str | None:
+    """How to explain steps that go back to their beginning several times, which no accident does; else None.
+
+    Nothing is explained where an attempt failed or became non-finite: then it was restarted because of that.
+    """
+    restarts, first = view.restarts, view.first_step or 0
+    start = first + 10
+    if len({r.after for r in restarts}) > 1 and all(r.after <= start and r.before > 2 * start for r in restarts):
+        return "like a counter that restarts in each epoch"
+    planned = len(restarts) > 1 and all(r.after <= first < r.before for r in restarts)
+    if planned and not any(_failed_before(view, r.before) or overwritten_onset(view, r) for r in restarts):
+        return "the counter starts over several times, as for parts of one training: folds, trials or phases"
+    return None
+
+
 def _begins_anew(view: View, restart: Restart) -> bool:
     """Whether a complete training ended where the steps go back to the first one, and the loss does not go on."""
     loss = view.main("loss")
@@ -59,9 +74,7 @@ class StepReset(BaseDetector):
     that mix both are wrong. Other detectors see only the points that the restart did not overwrite.
 
     How: exact comparison. A single row out of order is not a restart. The reported step is the first one after the
-    restart. Severity info: a new training or phase, which begins at the first step after one that was complete (it had
-    a round length, or that of the next one), and whose loss does not go on from there. The message says if the points
-    that were logged again had become non-finite, or if the program had failed.
+    restart. The message says if the points that were logged again had become non-finite, or if the program had failed.
 
     Typical causes: a requeued or resumed job, a counter that starts at zero after a checkpoint is loaded, two jobs with
     the same folder or run id.
@@ -69,7 +82,12 @@ class StepReset(BaseDetector):
     What to try: check that the step, optimizer and scheduler of the checkpoint were restored; use a separate folder for
     every attempt.
 
-    Known false positives: loggers that count each epoch from zero; if this happens repeatedly, the severity is `info`.
+    Severity: info if the steps go back to their beginning several times and no attempt failed: the folds of a
+    cross-validation, the trials of a search, the phases of a training, or a counter that starts again in each epoch.
+    Info as well for a new training or phase, which begins at the first step after one that was complete (it had a round
+    length, or that of the next one), and whose loss does not go on from there.
+
+    Known false positives: two phases or folds in one log, each counted from zero.
     """
 
     code = "RUN001"
@@ -84,9 +102,7 @@ class StepReset(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         seen: set[tuple[int, int]] = set()
-        start = (view.first_step or 0) + 10
-        to_start = all(r.after <= start and r.before > 2 * start for r in view.restarts)
-        counted = to_start and len({r.after for r in view.restarts}) > 1
+        again = _starts_again(view)
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue
@@ -101,12 +117,12 @@ class StepReset(BaseDetector):
             anew = onset is None and failed is None and _begins_anew(view, restart)
             if anew:
                 how = "the one before was complete: a new training or phase begins"
-            if counted:
-                how = "like a counter that restarts in each epoch"
+            if again:
+                how = again
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if counted or anew else self.severity,
+                severity="info" if again or anew else self.severity,
                 message=f"the steps go back from {restart.before} to {restart.after} ({how})",
                 tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,

@@ -27,6 +27,38 @@ def one_row_out_of_order(base):
     return {"train/loss": (steps, np.exp(-steps / 100) + 1)}
 
 
+def log(folder, parts, between=""):
+    """The findings of a text log whose epochs begin again in each part."""
+    lines = [f"epoch {e} train_loss {2 / e + 0.1 * k:.4f}\n" for k, n in enumerate(parts) for e in range(1, n + 1)]
+    starts = [0, *np.cumsum(parts)[:-1].tolist()]
+    text = "".join((between if i in starts[1:] else "") + line for i, line in enumerate(lines))
+    (folder / "train.log").write_text(text)
+    [run] = postmortem.scan(folder).runs
+    return [(f.severity, f.step) for f in run.findings if f.name == "step-reset"], run
+
+
+@pytest.mark.parametrize("parts", [(12, 12, 12, 12, 12), (3, 3, 6), (9, 4, 9, 9, 6)])
+def test_parts_that_begin_again_are_info(tmp_path, parts):
+    """Folds, phases or trials of one log count from the beginning each: nobody has to look."""
+    found, run = log(tmp_path, parts)
+    assert {severity for severity, _ in found} == {"info"}
+    assert run.verdict == "healthy"
+    assert run.diagnosis is None
+
+
+def test_a_single_start_from_the_beginning_is_a_warning(tmp_path):
+    """It may be a resume that lost its counter."""
+    found, _ = log(tmp_path, (12, 7))
+    assert found == [("warning", 1)]
+
+
+def test_starts_after_failures_are_warnings(tmp_path):
+    """Attempts that failed and began again are no parts of a plan."""
+    error = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    f()\nValueError: bad row\n'
+    found, _ = log(tmp_path, (12, 12, 12), error)
+    assert {severity for severity, _ in found} == {"warning"}
+
+
 def curve(start: float, end: float, n: int) -> np.ndarray:
     """A loss that falls from one value to the other."""
     return end + (start - end) * np.exp(-np.arange(n) / (n / 5))
