@@ -92,4 +92,4 @@ class Hang(BaseDetector):
 
 
 def _span(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{number(seconds, 2)} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{number(seconds, 2)} s"

@@ -42,7 +42,7 @@ class FrozenModel:
             guesses = any(f.name == "chance-level-loss" for f in still)
             name = "constant-predictor" if guesses else "no-learning"
             cause = (
-                "That is the loss of a model that only guesses"
+                "A model that only guesses logs such values"
                 if guesses
                 else "Either the weights do not change, or their changes do not help"
             )

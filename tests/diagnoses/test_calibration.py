@@ -67,3 +67,14 @@ def test_a_replay_is_offered_for_the_interval_of_the_onset(tmp_path: Path) -> No
     told = _diagnosed(tmp_path, [_row(step, "nan" if step >= 200 else None) for step in range(0, 300, 10)])
     [action] = [action for action in told.next if "postmortem replay" in action]
     assert action.endswith("--step 200` can name the operation and the samples (the onset is in steps 191 to 200)")
+
+
+def test_a_rate_that_is_almost_zero_explains_the_plateau(tmp_path: Path) -> None:
+    """The log shows why the loss stands still: the advice is about the schedule, not about frozen parameters."""
+    rows = []
+    for step in range(400):
+        loss = 3 * 0.97 ** min(step, 60) + 0.5 + 0.3 * NOISE[step]
+        rows.append(f"step {step} loss {loss:.5f} lr {1e-3 if step < 60 else 1e-7}")
+    told = _diagnosed(tmp_path, rows)
+    assert (told.name, told.strength) == ("dead-schedule", "likely")
+    assert not any("require gradients" in action for action in told.next)
