@@ -23,7 +23,7 @@ from postmortem.readers.text.records.placing import (
 )
 from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.split_words import give_splits, inherit_split
-from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
+from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, is_of_held_out, position
 from postmortem.readers.text.records.tokens import (
     LONGEST_ROW,
     NONFINITE,
@@ -186,6 +186,8 @@ class RowMiner:
             self.end = percent.end()
         if named is not None and (where := counted_by(named)) is not None:
             place_fraction(record, where, match)
+            if not record.values and not text[self.end :].strip() and is_of_held_out(named.name):
+                record.evaluation = True  # "Evaluating iter 3/50": the inner counter of an evaluation places no rows
         elif named is not None and role_of(named.name) in ("accuracy", "val_accuracy"):
             n, total = parts(match)
             share = n / total if total else n
