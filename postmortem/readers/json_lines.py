@@ -46,11 +46,11 @@ class JsonLines:
     """JSON lines: mmdetection's ``.log.json``, mmengine's ``scalars.json``, LLaMA-Factory's ``trainer_log.jsonl``, …
 
     Each line is an object; nested objects are flattened with "/". The step is found as in a CSV table: a key that
-    counts steps, or a short name (`t`, `k`, `batch`) that rises in every row, or `iter` combined with `epoch` where it starts again in each epoch. mmdetection's rows with "mode":
-    "val" belong to the end of their epoch, and their tags begin with "val/". Of an object that sums up one quantity
-    (``{"num": 32, "mean": 3.48, "std": 0.89}``, StyleGAN's ``stats.jsonl``) the mean is the value. A number may be
-    written as text. Header lines, nulls and values that are not numbers are counted; text in a column of numbers is a
-    Problem, as is a line that is not a JSON object.
+    counts steps, or a short name (`t`, `k`, `batch`) that rises in every row, or `iter` combined with `epoch` where it
+    starts again in each epoch. mmdetection's rows with "mode": "val" belong to the end of their epoch, and their tags
+    begin with "val/". Of an object that sums up one quantity (``{"num": 32, "mean": 3.48, "std": 0.89}``, StyleGAN's
+    ``stats.jsonl``) the mean is the value. A number may be written as text. Header lines, nulls and values that are not
+    numbers are counted; text in a column of numbers is a Problem, as is a line that is not a JSON object.
 
     Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py;
     training_stats.py and training_loop.py of stylegan2-ada-pytorch.

@@ -256,7 +256,9 @@ def test_every_dialect_explains_itself(dialect: type) -> None:
     assert not DIALECTS.broken
 
 
-@pytest.mark.parametrize("time", ["10:12:{i:02d}", "2026-01-02 10:12:{i:02d}", "[10:12:{i:02d}]", "0:00:{i:02d}", "{i}m5s"])
+@pytest.mark.parametrize(
+    "time", ["10:12:{i:02d}", "2026-01-02 10:12:{i:02d}", "[10:12:{i:02d}]", "0:00:{i:02d}", "{i}m5s"]
+)
 @pytest.mark.parametrize("bar", ["| ", ""])
 def test_a_table_may_begin_with_a_time(tmp_path: Path, time: str, bar: str) -> None:
     """A time in the first column is no number, and no reason to pass over the row."""
