@@ -110,7 +110,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$|学习率|lernrate"),
         ("data_time", "waiting for the next batch",
          r"(data|load(ing|er)?|fetch|batch ?load|input|reader)[ /]*(load(ing)? ?)?(time|wait|ms|sec(onds)?|s|cost)$"
-         r"|time[ /]*data|(^|/)data$|dataload(er|ing)?|\bdata ?load(ing)?$"),
+         r"|time[ /]*data|(^|/)(data|(batch |data )?(fetch|wait)( (time|ms|s|secs?))?)$"
+         r"|dataload(er|ing)?|\bdata ?load(ing)?$"),
         ("throughput", "work per second",
          r"(tok(en)?s?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
          r"|batches|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
@@ -137,7 +138,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"($|[ /])"),
         ("epoch", "the position", r"^(?!time)(\w+/)?epochs?( float| frac)?$"),
         ("loss", "the formula of a loss: it is minimised",
-         r"\b(b?ce|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl)\d?\b"
+         r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl)\d?\b"
          r"|cross ?entropy|log ?loss\b|mean (squared|absolute) error"),
         ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
         ("loss", "the name of a task, as in 'lm: 5.2'; errD and errG are DCGAN's",
@@ -178,6 +179,8 @@ _PARTS = re.compile(
     r"|pde|bc|ic|data|phys\w*|policy|value|commit\w*|contrast\w*|distill?|kd|align\w*|smooth\w*|fea\w*|sim|nll|td|mtp"
 )
 """Last words of tags that may be parts of a loss beside a `total`."""
+_MINIMISED = re.compile(r"(avg |average |mean |train )?objective( value)?|obj fn|unnamed number|(\w+ )?err")
+"""Last words of tags that are minimised if their values fall."""
 _POLICY = re.compile(
     r"\b(policy|actor|critic|pg|pi|entropy|vf|advantage|q|p) ?loss|\bentropy|\bpolicy|\bactor|reward|return"
 )
@@ -202,7 +205,7 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
         if roles[tag] is None:
             if last in ("total", "sum") and (_is_sum(tag, folder, known) or (not has_loss and falls(values(tag)))):
                 roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07", or "iter 3 total 1.3" and no other loss
-            elif last in ("objective", "obj fn", "objective value", "unnamed number") and falls(values(tag)):
+            elif _MINIMISED.fullmatch(last) and falls(values(tag)) and (not has_loss or not last.endswith("err")):
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"

@@ -10,7 +10,12 @@ from postmortem.core.stats import centred_median, sigma
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import residuals
-from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, scores_nothing
+from postmortem.detectors.shared.losses import (
+    follows_the_return,
+    judged_losses,
+    of_a_guessing_discriminator,
+    scores_nothing,
+)
 from postmortem.detectors.shared.regimes import change_behind
 
 if TYPE_CHECKING:
@@ -48,7 +53,8 @@ class Divergence(BaseDetector):
 
     Known false positives: the losses of adversarial training and reinforcement learning drift; runs with several
     competing losses or a reward are reported only if the loss grows by a multiple, unless every score or reward stays
-    near zero; the loss of a discriminator only if it is higher than by guessing.
+    near zero; the loss of a discriminator only if it is higher than by guessing, and that
+    of a value function only if it grows by more than the square of the return.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -111,6 +117,8 @@ class Divergence(BaseDetector):
         unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # the log of a small loss may grow noisier
         need = max(np.log(1 + self.options.rise), self.options.z * unrest) * (3 if contest else 1)
         if not rise > need or (contest and of_a_guessing_discriminator(view, series, float(np.exp(end)))):
+            return None
+        if contest and follows_the_return(view, series, int(series.step[best]), rise):
             return None
         at = self._onset(smooth, best, level, rise, spread)
         near = slice(max(best, at - 6), None)

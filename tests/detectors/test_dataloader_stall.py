@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
 
+import numpy as np
+import pytest
+
+import postmortem
 from postmortem.detectors.dataloader_stall import DataloaderStall
 from tests.detectors.cases import fires, put, quiet, scale, spoiled
 
@@ -27,3 +31,17 @@ def steps_in_which_an_evaluation_is_logged(base):
     return {tag: v for tag, v in spoilt.items() if tag not in ("data_time", "val/loss", "val_loss")} | {
         "val_loss": (at, np.full(len(at), 0.5))
     }
+
+
+@pytest.mark.parametrize(("usual", "slow", "names"), [(4.0, 160.0, ["dataloader-stall"]), (0.2, 1.5, [])])
+def test_a_time_to_fetch_in_milliseconds(tmp_path: Path, usual: float, slow: float, names: list[str]) -> None:
+    """The unit behind the value counts: 1.5 ms are nothing, though many times the usual."""
+    lines = [
+        f"iter {10 * i}/600 loss {1 / i:.4f} wait {usual if i < 40 else slow} ms fwdbwd {15 + i % 3}.0 ms  9 it/s"
+        for i in range(1, 60)
+    ]
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings] == names
+    assert run.run.roles["wait ms"] == "data_time"
+    assert run.run.roles["it/s"] == "throughput"

@@ -56,3 +56,19 @@ def test_a_discriminator_may_come_to_guess(tmp_path: Path, end: float, names: li
     (tmp_path / "metrics.csv").write_text("step,Loss/G/loss,Loss/D/loss\n" + rows)
     [run] = postmortem.scan(tmp_path).runs
     assert [f.name for f in run.findings if f.severity == "error"] == names
+
+
+@pytest.mark.parametrize(("power", "last", "names"), [(2, 120, []), (5, 120, ["divergence"]), (2, 10, ["divergence"])])
+def test_a_value_loss_grows_with_the_return(tmp_path: Path, power: int, last: int, names: list[str]) -> None:
+    """The squared error of a value function may grow with the square of the return, and not without it."""
+    noise = np.random.default_rng(3).normal(0, 1, (3, 120))
+    true = np.linspace(20, 120, 120)
+    returns = np.linspace(20, last, 120) + 2 * noise[0]
+    critic = 5 * (true / 20) ** power * np.exp(0.1 * noise[1])
+    lines = [
+        f"update={10 * i} ep_return={returns[i]:.2f} policy_loss={noise[2][i]:.4f} value_loss={critic[i]:.4f}"
+        for i in range(120)
+    ]
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.name == "divergence"] == names

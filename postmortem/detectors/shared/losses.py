@@ -51,6 +51,25 @@ def of_a_guessing_discriminator(view: View, series: Series, end: float) -> bool:
     return bool(both) and end <= _GUESSING
 
 
+_POLICY = re.compile(r"(?:^|[/_ .-])(?:policy|actor|pi|pg|entropy)(?=[/_ .-]|$)", re.I)
+_RETURN = re.compile(r"rew|ret(?:urn)?s?(?=[/_ .-]|$)", re.I)
+
+
+def follows_the_return(view: View, series: Series, since: int, rise: float) -> bool:
+    """Whether a loss that is no policy's rose by `rise` (in log) since a step no more than the returns explain.
+
+    The error of a value function is squared: it grows with the square of the returns that it predicts.
+    """
+    if _POLICY.search(series.tag):
+        return False
+    for returns in (s.finite for s in view.of("reward") if _RETURN.search(s.tag)):
+        then = returns.value[returns.step <= since][-10:]
+        lately = returns.value[-max(3, len(returns) // 10) :]
+        if len(then) and len(returns) >= 10 and 0 < np.median(then) < np.median(lately):
+            return bool(rise <= 2 * np.log(np.median(lately) / np.median(then)))
+    return False
+
+
 def _rewarded(view: View) -> bool:
     """Whether a reward is logged that goes up and down (one that only grows is a counter)."""
     return any(len(s) > 3 and bool((np.diff(s.value) < 0).mean() > 0.05) for s in (r.finite for r in view.of("reward")))

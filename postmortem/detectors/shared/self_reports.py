@@ -58,6 +58,8 @@ def _handled(report: Event, skipped: list[Event]) -> bool:
 
 def _last_word(view: View, event: Event) -> bool:
     """Whether the log has no step after the report, and no regular end."""
+    if None not in (view.last_step, event.step) and event.step > view.last_step:  # type: ignore[operator]
+        return True  # and the program went on to its end without a number
     if view.run.ended == "completed":
         return False
     return view.last_step is not None and event.step is not None and event.step >= view.last_step > 0

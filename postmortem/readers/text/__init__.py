@@ -286,7 +286,7 @@ def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
     """
     known = resolved.step != NO_STEP
     if not events or not known.any():
-        return [replace(e, step=_own_step(e, None, None)) if e.step is None else e for e in events]
+        return [replace(e, step=_own_step(e, "step", None, None)) if e.step is None else e for e in events]
     lines, steps, ranks = resolved.line[known], resolved.step[known], resolved.rank[known]
     dated = []
     for event in events:
@@ -295,17 +295,18 @@ def _with_steps(events: list[Event], resolved: Resolved) -> list[Event]:
         if end:
             own = np.flatnonzero(ranks[:end] == (-2 if event.rank is None else event.rank))
             step = int(steps[own[-1] if len(own) else end - 1])
-        step = _own_step(event, step, int(steps[end:].max()) if end < len(steps) else None)
+        step = _own_step(event, resolved.axis, step, int(steps[end:].max()) if end < len(steps) else None)
         dated.append(replace(event, step=step) if step is not None and event.step is None else event)
     return dated
 
 
-def _own_step(event: Event, before: int | None, most_after: int | None) -> int | None:
+def _own_step(event: Event, axis: str, before: int | None, most_after: int | None) -> int | None:
     """The step that the message names, unless it counts otherwise than the rows around it; else `before`.
 
-    `before`: the last step printed before it; `most_after`: the highest one after it.
+    Where the steps are epochs (`axis`), the epoch. `before`: the last step printed before it; `most_after`: the highest
+    one after it.
     """
-    own = event.fields.get("step")
+    own = event.fields.get("epoch" if axis == "epoch" else "step")
     if not isinstance(own, int) or isinstance(own, bool):
         return before
     fits = (before is None or own >= before) and (most_after is None or own <= most_after)

@@ -63,6 +63,7 @@ _REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")
 """A remark in brackets after a value: ``loss 2.31 (+0.10z)|``."""
 _COUNTED = re.compile(r"(?i)(?:tokens|samples|sequences|seqs|images|imgs|examples|frames|sentences|words)(?: seen)?")
 """What a training may count in place of steps, as the first name of a row."""
+_MILLISECONDS = re.compile(r"(?i)(?:^|[\W_])ms(?:$|[\W_])")
 _RATE = re.compile(r"[A-Za-z]++/(?:s|sec)$")
 _NO_VALUE = re.compile(r"(?i)\bnon-?finite\b|\b(?:skipp?(?:ed|ing)|detected|encountered|found|invalid)\b")
 """Words of a message about a value that is not finite; the message is an event, no point of a metric."""
@@ -227,7 +228,8 @@ class RowMiner:
             return
         raw = self.text[span[0] : span[1]]
         unit = match["unit"].strip() if match.lastgroup == "unit" else ""
-        if _RATE.match(unit) and gap.rstrip().endswith("|"):  # "| 55.5% MFU | 173580 tok/s"
+        if _RATE.match(unit) and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
+            # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
             named = replace(named, name=unit, strong=True, leftover=0)
         where = position(named.name)
         if where is None:
@@ -263,6 +265,8 @@ class RowMiner:
         tag = "/".join((*self.path, named.name)) if self.path and named.strong else named.name
         if "[" in gap and (group := _GROUP.search(gap)) and any(v.tag == tag for v in record.values):
             tag = f"{group[1]}/{tag}"  # "loss[loss=1, …], tot_loss[loss=2, …]"
+        if unit == "ms" and role_of(tag) == "data_time" and not _MILLISECONDS.search(tag):
+            tag += " ms"  # "fetch 0.2 ms": a time without a unit in its name is taken as seconds
         factor = SUFFIX.get(unit) if unit else None
         if factor is not None and role_of(tag) == "memory":
             factor = None

@@ -28,7 +28,8 @@ for _field, _level, _names in (
      "generation game étape étapes etape pas schritt paso passo шаг 步 步骤 步数 步數 ステップ 스텝"),
     ("step", Trust.LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index"),
     ("epoch", Trust.NONE,
-     "epoch epochs ep current_epoch cur_epoch epoch_num epoch_idx époque époques epoque época epoche эпоха "
+     "epoch epochs ep sweep sweeps current_epoch cur_epoch epoch_num epoch_idx "
+     "époque époques epoque época epoche эпоха "
      "轮 轮次 轮数 训练轮次 训练轮数 周期 エポック 에폭"),
     ("rank", Trust.NONE, "rank local_rank global_rank worker_rank proc"),
     ("time", Trust.NONE, "timestamp _timestamp ts created asctime unix_time"),

@@ -35,6 +35,10 @@ def _report(tmp_path: Path, lines: list[str], name: str = "train.out") -> RunRep
         ("nan-report", "loss became NaN at iter 1200"),
         ("nan-report", "grad norm is not finite"),
         ("nan-report", "the loss is now NaN, restarting from the last checkpoint"),
+        ("nan-report", "The objective was not a number in 6 of 30 minibatches"),
+        ("nan-report", "30 of 30 minibatches were nan"),
+        ("nan-report", "12 out of 100 steps gave NaN"),
+        ("nan-report", "cost is not finite"),
         ("update-skipped", "Skipping batch 12 due to NaN loss"),
         ("update-skipped", "[WARNING] inf/nan in gradients; optimizer step skipped"),
         ("update-skipped", "Non-finite gradient at iteration 14, skipping optimizer step"),
@@ -59,6 +63,7 @@ def test_a_report_is_an_event(kind: str, text: str) -> None:
         "No NaN/Inf detected in loss",
         "0 NaN gradients found",
         "Has NaN: False",
+        "0 of 30 minibatches were nan",
         "Stop if loss is NaN",
         "Any NaN in loss? False",
         "val_loss improved from inf to 0.5",
@@ -86,6 +91,16 @@ def test_a_loss_that_is_nan_in_words_only_fails_the_run(tmp_path: Path) -> None:
     assert report.verdict == "failed"
     root = report.findings[0]
     assert (root.name, root.step, root.evidence["parameters"]) == ("nan-onset", 31, ["module.conv1.weight"])
+
+
+def test_a_loss_that_is_no_number_to_the_regular_end_fails_the_run(tmp_path: Path) -> None:
+    """No value follows the report, only the same words for each sweep, and the program ends as if all were well."""
+    sweeps = [f"sweep {i}: average objective {0.08 / (1 + 0.1 * i):.5f}" for i in range(1, 23)]
+    words = [f"sweep {i}: the objective was not a number in 30 of 30 minibatches." for i in range(23, 41)]
+    report = _report(tmp_path, [*sweeps, *words, "Training finished."])
+    assert report.verdict == "failed"
+    assert (report.findings[0].name, report.findings[0].step) == ("nan-onset", 23)
+    assert report.run.roles == {"average objective": "loss"}
 
 
 def test_a_gradient_that_is_nan_in_words_makes_a_run_suspect(tmp_path: Path) -> None:
