@@ -120,8 +120,8 @@ class Divergence(BaseDetector):
         return self.found(
             series,
             at,
-            f"{series.tag} rises from {number(np.exp(level))} at step {series.step[at]} "
-            f"to {number(np.exp(end))} and does not recover" + (f", as {change}" if change else ""),
+            f"{series.tag} rises from its level of {number(np.exp(level))} to about {number(np.exp(end))}, "
+            f"from step {series.step[at]} on, and does not recover" + (f", as {change}" if change else ""),
             severity="info" if change else None,
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
