@@ -101,6 +101,7 @@ def test_json(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "max_rel_error": 0.0,
         "first_mismatch": None,
         "note": "",
+        "reasons": [],
     }
     culprit = answer["culprit"]
     assert (culprit["phase"], culprit["op"], culprit["samples"], Path(culprit["file"]).name) == (
