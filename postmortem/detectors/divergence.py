@@ -114,7 +114,9 @@ class Divergence(BaseDetector):
             return None
         at = self._onset(smooth, best, level, rise, spread)
         near = slice(max(best, at - 6), None)
-        if self._in_one_jump(x[near], level, rise, spread) and res.z[near].max() > self.options.spike:
+        lost_at_once = at <= max(5, n // 25) and scores_nothing(view)  # loss-spike reports nothing so near the start
+        jumps = not lost_at_once and self._in_one_jump(x[near], level, rise, spread)
+        if jumps and res.z[near].max() > self.options.spike:
             return None
         change = change_behind(view, series, smooth, best, at)
         return self.found(
