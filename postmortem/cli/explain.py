@@ -18,7 +18,8 @@ from postmortem.diagnoses import CAUSES
 def _pages() -> list[dict[str, Any]]:
     """Everything that can be explained: kind, code, name, severity, one line of summary, the whole text."""
     pages = [_page("finding", d.code, d.name, d.severity, inspect.getdoc(d) or "") for d in DETECTORS]
-    pages += [_page("diagnosis", "", c.name, "", inspect.getdoc(c) or "") for c in CAUSES]
+    names = [(name, c) for c in CAUSES for name in (c.name, *getattr(c, "also", ()))]
+    pages += [_page("diagnosis", "", name, "", inspect.getdoc(c) or "") for name, c in names]
     pages += [_page("signature", "", s.id, s.severity, signatures.page(s)) for s in signatures.CATALOGUE.values()]
     return pages
 
@@ -44,6 +45,7 @@ def explain(what: str, format_: str) -> int:
     """Explain a finding (NAN001 or nan-onset), a diagnosis, or the signature of a failure in a log (cuda-oom):
     its meaning, how it is detected, causes, fixes."""
     pages = _pages()
+    what = what.removeprefix("crash: ")  # as reports name the diagnosis of a crash with a signature
     chosen = _named(what, pages) or _named(what, _fix_pages())  # torch is imported only where nothing else is meant
     if not chosen:
         family = [f"{p['code']} {p['name']}" for p in pages if what and p["code"].startswith(what.upper())]

@@ -124,6 +124,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"\b(nll|nelbo)\b|\bneg(ative)? (log ?(likelihood|lik|probs?)|elbo)\b"),
         (None, "a log-likelihood or a bound is to rise: no loss",
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
+        (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
         ("accuracy", "a score that is to rise",
          r"\b(acc(uracy)?|top ?\d+|f1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc|psnr|ssim"
          r"|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|(hr|r\d)@\d+"

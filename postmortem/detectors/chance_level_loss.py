@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 _CLASSES = ("num_classes", "n_classes", "num_labels", "classes", "vocab_size", "n_vocab", "output_dim")
+_FALLS = 0.9
+"""A loss that ends below this share of its start falls."""
 
 
 @detector
@@ -65,7 +67,7 @@ class ChanceLevelLoss(BaseDetector):
         if not known and not scores:
             raise NotChecked("no training loss with a known number of classes")
         found = self._guesses(losses[0], known) if losses else None
-        if found := found or self._scores_nothing(scores) or self._guesses_held_out(view, losses, scores):
+        if found := found or self._scores_nothing(scores, losses) or self._guesses_held_out(view, losses, scores):
             yield found
 
     def _guesses(self, series: Series, known: list[tuple[int, str]]) -> Finding | None:
@@ -96,8 +98,15 @@ class ChanceLevelLoss(BaseDetector):
             )
         return None
 
-    def _scores_nothing(self, scores: list[Series]) -> Finding | None:
-        """Scores that all stay at zero, from the first evaluation to the last."""
+    def _scores_nothing(self, scores: list[Series], losses: list[Series]) -> Finding | None:
+        """Scores that all stay at zero, from the first evaluation to the last.
+
+        A score of the training batches alone shows nothing while the loss still falls: the training goes on.
+        """
+        if losses and not any(s.role == "val_accuracy" for s in scores):
+            first, last = (float(np.median(part)) for part in (losses[0].value[:5], losses[0].value[-5:]))
+            if last < _FALLS * first:
+                return None
         long = [s for s in scores if len(s) >= self.options.evaluations]
         if not long or any(len(s) and (s.value.min() < 0 or s.value.max() > self.options.nothing) for s in scores):
             return None
@@ -117,8 +126,7 @@ class ChanceLevelLoss(BaseDetector):
         score = next((s for s in scores if s.role == "val_accuracy"), None)
         if held_out is None or score is None or not losses:
             return None
-        level = float(np.median(score.value))
-        level = level / 100 if level > 1 else level
+        level = float(np.median(score.value)) / (100 if score.value.max() > 1 else 1)  # 0.9 may be per cent
         k = round(1 / level) if level > 1e-3 else 0
         if not (2 <= k <= 1000 and abs(level * k - 1) < 0.1 and flat(score.value)):
             return None
@@ -139,11 +147,10 @@ class ChanceLevelLoss(BaseDetector):
         found = [(int(n), f"{key} in the configuration") for key, n in view.settings(*_CLASSES) if 2 <= n < 1e7]
         guess = math.exp(min(float(np.median(loss.value[len(loss) // 2 :])), 16.0))
         for score in scores:
-            level = float(np.median(score.value[len(score) // 2 :]))
-            level = level / 100 if level > 1 else level
+            level = float(np.median(score.value[len(score) // 2 :])) / (100 if score.value.max() > 1 else 1)
             k = round(1 / level) if level > 1e-3 else 0
             if 2 <= k <= 100 and abs(level * k - 1) < 0.15:
                 found.append((k, f"{score.tag} is {number(level)}"))
             if guess > 1.5 and 0.75 < level * round(guess) < 1.35:  # a rare class count is not to be read off the score
-                found.append((round(guess), f"{score.tag} is {number(level)}"))
+                found.append((round(guess), f"a number estimated from the loss; {score.tag} is {number(level)}"))
         return found

@@ -12,7 +12,7 @@ from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
 from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
-from postmortem.detectors.shared.regimes import change_at, far_above_start
+from postmortem.detectors.shared.regimes import change_at, far_above_start, period_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,8 @@ class LossSpike(BaseDetector):
     the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
     Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step,
-    unless the peak is above ten times the first level of the loss.
+    or if three and more jumps lie at the multiples of one number of steps and recover (a program that resets something
+    every 3000 steps), unless the peak is above ten times the first level of the loss.
 
     Known false positives: the start of a new data set or curriculum stage that is not logged; a single restart of the
     learning rate (if the schedule restarts several times, rises of the loss at a restart are ignored).
@@ -94,13 +95,14 @@ class LossSpike(BaseDetector):
             peaks = res.series.value
             found = [e for e in found if not of_a_guessing_discriminator(view, series, float(peaks[e.peak]))]
         standing = outstanding(res, found, self.options.gap, start, sure=self.options.sure)
+        period = period_of(res.series, [spike.first for spike in standing])
         for spike in sorted(standing, key=lambda e: e.first):
             if not warm_restart(view, int(res.series.step[spike.first])) and not _climbs(res, spike):
                 change = change_at(view, res.series, int(res.series.step[spike.first]))
                 high = far_above_start(res.series, float(res.series.value[spike.peak]))
-                yield self._spike(res, spike, None if high else change)
+                yield self._spike(res, spike, None if high else change, None if high else period)
 
-    def _spike(self, res: Residuals, spike: Excursion, change: Change | None) -> Finding:
+    def _spike(self, res: Residuals, spike: Excursion, change: Change | None, period: int | None) -> Finding:
         series = res.series
         value, step, peak = series.value, series.step, series.value[spike.peak]
         before = float(np.median(value[max(0, spike.first - 25) : spike.first]))
@@ -120,12 +122,17 @@ class LossSpike(BaseDetector):
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         mild = recovered or at_end or series.role == "val_loss"
+        reason = f", as {change}" if change else ""
+        if (recovered or at_end) and period is not None and not change:
+            reason = (
+                f", as at other multiples of {period} steps: the program likely does something every {period} steps"
+            )
         return self.found(
             series,
             spike.first,
             f"{series.tag} jumps from {number(before)} to {number(value[spike.first])} at step {step[spike.first]}"
-            f"{at_peak}, {number(spike.z)} times its noise, {how}" + (f", as {change}" if change else ""),
-            severity="info" if change else "warning" if mild else "error",
+            f"{at_peak}, {number(spike.z)} times its noise, {how}{reason}",
+            severity="info" if reason else "warning" if mild else "error",
             end=spike.last,
             evidence={
                 "before": before,

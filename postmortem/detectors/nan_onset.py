@@ -37,9 +37,12 @@ class NanOnset(BaseDetector):
     What to try: `postmortem replay` at this step from the last good checkpoint names the operation. Manually: run that
     step under torch.autograd.set_detect_anomaly(True), and check the batch for non-finite values.
 
-    Known false positives: a score that is undefined for some evaluations (no positive example in the batch). Values
-    that are NaN only before the first finite value, and gradient norms of steps that a loss scaler skipped, are not
-    reported. Single gradient norms, after which the gradient norm and the loss stay finite, are `info`.
+    Severity: info for a score that is undefined in some evaluations (no positive example in the batch) and finite in
+    later ones, where all losses and gradient norms of the run are finite; and for single gradient norms, after which
+    the gradient norm and the loss stay finite.
+
+    Known false positives: a score that is undefined up to the last evaluation. Values that are NaN only before the
+    first finite value, and gradient norms of steps that a loss scaler skipped, are not reported.
     """
 
     code = "NAN001"

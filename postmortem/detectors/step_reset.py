@@ -20,10 +20,39 @@ _FEW = 6
 """Points of an attempt from which its length and its loss can be judged."""
 
 
+_OF_TRAINING = ("loss", "lr", "grad_norm", "loss_scale", "reward")
+"""Roles of what a training logs and an evaluation of its checkpoints does not."""
+
+
+def _evaluations(view: View) -> set[int]:
+    """The restarts (by `id`) after which nothing of a training is logged, in a stream where it was logged before."""
+    found = set()
+    for stream in view.run.streams:
+        tags = [view.run.roles[tag] in _OF_TRAINING for tag in stream.points.tags]
+        rows = np.flatnonzero(np.array(tags, bool)[stream.points.code]) if stream.restarts else np.empty(0, np.intp)
+        found |= {id(r) for r in stream.restarts if len(rows) and rows[0] < r.row > rows[-1]}
+    return found
+
+
 def _failed_before(view: View, step: int) -> str | None:
     """The exception at the step before a restart, in its first words, if the log has one."""
     failed = (e for e in view.events if e.step == step and e.fields.get("exception"))
     return next((e.message.splitlines()[0][:200] for e in failed if e.message), None)
+
+
+def _starts_again(view: View) -> str | None:
+    """How to explain steps that go back to their beginning several times, which no accident does; else None.
+
+    Nothing is explained where an attempt failed or became non-finite: then it was restarted because of that.
+    """
+    restarts, first = view.restarts, view.first_step or 0
+    start = first + 10
+    if len({r.after for r in restarts}) > 1 and all(r.after <= start and r.before > 2 * start for r in restarts):
+        return "like a counter that restarts in each epoch"
+    planned = len(restarts) > 1 and all(r.after <= first < r.before for r in restarts)
+    if planned and not any(_failed_before(view, r.before) or overwritten_onset(view, r) for r in restarts):
+        return "the counter starts over several times, as for parts of one training: folds, trials or phases"
+    return None
 
 
 def _begins_anew(view: View, restart: Restart) -> bool:
@@ -59,9 +88,7 @@ class StepReset(BaseDetector):
     that mix both are wrong. Other detectors see only the points that the restart did not overwrite.
 
     How: exact comparison. A single row out of order is not a restart. The reported step is the first one after the
-    restart. Severity info: a new training or phase, which begins at the first step after one that was complete (it had
-    a round length, or that of the next one), and whose loss does not go on from there. The message says if the points
-    that were logged again had become non-finite, or if the program had failed.
+    restart. The message says if the points that were logged again had become non-finite, or if the program had failed.
 
     Typical causes: a requeued or resumed job, a counter that starts at zero after a checkpoint is loaded, two jobs with
     the same folder or run id.
@@ -69,7 +96,14 @@ class StepReset(BaseDetector):
     What to try: check that the step, optimizer and scheduler of the checkpoint were restored; use a separate folder for
     every attempt.
 
-    Known false positives: loggers that count each epoch from zero; if this happens repeatedly, the severity is `info`.
+    Severity: info if the steps go back to their beginning several times and no attempt failed: the folds of a
+    cross-validation, the trials of a search, the phases of a training, or a counter that starts again in each epoch.
+    Info as well for a new training or phase, which begins at the first step after one that was complete (it had a round
+    length, or that of the next one), and whose loss does not go on from there; if nothing of a training (loss, learning
+    rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and if the counter starts over
+    after an exception and the run completed or came farther than before.
+
+    Known false positives: two phases or folds in one log, each counted from zero.
     """
 
     code = "RUN001"
@@ -84,29 +118,35 @@ class StepReset(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         seen: set[tuple[int, int]] = set()
-        start = (view.first_step or 0) + 10
-        to_start = all(r.after <= start and r.before > 2 * start for r in view.restarts)
-        counted = to_start and len({r.after for r in view.restarts}) > 1
+        again = _starts_again(view)
+        evaluations = _evaluations(view)
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue
             seen.add((restart.before, restart.after))
             how = f"{restart.before - restart.after + 1} steps were logged twice"
-            if restart.after <= (view.first_step or 0):
+            starts_over = restart.after <= (view.first_step or 0)
+            if starts_over:
                 how = "the counter starts over"
             if onset := overwritten_onset(view, restart):
                 how += f"; before, {onset[0]} was non-finite (NaN or Inf) from step {onset[1]} on"
-            if failed := _failed_before(view, restart.before):
+            failed = _failed_before(view, restart.before)
+            if failed:
                 how += f", after the program failed: {failed}"
             anew = onset is None and failed is None and _begins_anew(view, restart)
             if anew:
                 how = "the one before was complete: a new training or phase begins"
-            if counted:
-                how = "like a counter that restarts in each epoch"
+            if again:
+                how = again
+            elif id(restart) in evaluations:
+                how = "no loss is logged from there on, so it is likely an evaluation of saved checkpoints"
+            farther = view.run.ended == "completed" or (view.last_step or 0) > restart.before
+            overcome = starts_over and failed is not None and onset is None and farther
+            explained = bool(again) or anew or overcome or id(restart) in evaluations
             yield Finding(
                 code=self.code,
                 name=self.name,
-                severity="info" if counted or anew else self.severity,
+                severity="info" if explained else self.severity,
                 message=f"the steps go back from {restart.before} to {restart.after} ({how})",
                 tag=self._tag(view, restart.tag),
                 rank=restart.rank if restart.rank >= 0 else None,

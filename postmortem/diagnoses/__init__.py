@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Cause(Protocol):
-    """One root cause. The class docstring is its page in ``postmortem explain``."""
+    """One root cause. The class docstring is its page in ``postmortem explain``, also under the names in `also`, a
+    tuple of further names that its stories have (optional)."""
 
     name: str
     priority: int

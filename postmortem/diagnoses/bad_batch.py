@@ -23,6 +23,7 @@ class BadBatch:
     """
 
     name = "bad-batch"
+    also = ("bad-batch-or-numerics",)
     priority = 40
 
     @staticmethod

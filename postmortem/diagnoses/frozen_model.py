@@ -13,9 +13,14 @@ if TYPE_CHECKING:
 @diagnosis
 class FrozenModel:
     """The weights may not change, or the model may predict the same for every input, although the learning rate is not
-    zero. Possible only: the weights of two checkpoints show it, the log does not."""
+    zero. Possible only: the weights of two checkpoints show it, the log does not.
+
+    Where only some metrics never change, it is called stale-metric; where the loss is that of guessing,
+    constant-predictor; where the loss is flat from the start for another reason, no-learning.
+    """
 
     name = "frozen-model"
+    also = ("stale-metric", "constant-predictor", "no-learning")
     priority = 74
 
     @staticmethod

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
     from postmortem.core.view import View
 
+_SOON = 25
+"""Rows after a jump of the learning rate within which a failure is its consequence."""
 _BROKEN = (*BLOW_UP, *NONFINITE, "gradient-spike")
 
 
@@ -20,11 +22,13 @@ class LearningRateTooHigh:
     """The learning rate became too high for the model: it jumped, or it was rising when the loss became unstable.
 
     Reported only if the learning rate is logged and was rising, or had jumped, in the tenth of the run before the
-    onset: likely, or only possible if the loss was stable until the step at which it failed. A learning rate that is
-    itself NaN or infinite when the training fails is certain.
+    onset: likely, or only possible if the loss was stable until the step at which it failed and the learning rate did
+    not jump a few rows before. A jump is then the root, and what followed its consequence. A learning rate that is
+    itself NaN or infinite when the training fails is certain: the diagnosis is then called nonfinite-learning-rate.
     """
 
     name = "learning-rate-too-high"
+    also = ("nonfinite-learning-rate",)
     priority = 30
 
     @staticmethod
@@ -43,13 +47,14 @@ class LearningRateTooHigh:
             return None
         if root.severity == "warning" and rate.jump < 1.8:
             return None  # a spike that recovered while the rate rose slowly is more likely caused by the batch
+        jump = _jump_before(findings, root)
         rise = f"{'jumped' if rate.jump > 1.8 else 'was rising'} from {number(rate.before, 3)} to {number(rate.at, 3)}"
-        others = consequences(findings, root)
+        others = [root, *consequences(findings, root)] if jump is not None else consequences(findings, root)
         onset = root.step or 0
         spikes = [f for f in findings if f.name == "gradient-spike" and f.step is not None]
         early = [f for f in spikes if 0.9 * onset <= (f.step or 0) < onset]
         return (
-            Story(view, root, others)
+            Story(view, jump or root, others)
             .because(
                 f"{rate.tag} {rise} in the last 10 % of the steps before the onset",
                 *(f.message for f in (*early, *others[:2])),
@@ -61,13 +66,24 @@ class LearningRateTooHigh:
                 clip(view, root.step),
                 "use a longer warm-up if the failure was in the warm-up",
             )
-            .replay()
+            .replay(step=root.step)
             .diagnosis(
                 "learning-rate-too-high",
                 f"The learning rate {rise} when the training became unstable at step {root.step}: {root.message}.",
-                "possible" if sudden else "likely",
+                "possible" if sudden and jump is None else "likely",
             )
         )
+
+
+def _jump_before(findings: tuple[Finding, ...], root: Finding) -> Finding | None:
+    """The jump of the learning rate that `root`, a few rows later at most, is a consequence of."""
+    onset = root.step
+    for jump in reversed(named(findings, "lr-jump")):
+        if onset is None or jump.step is None or jump.step > onset:
+            continue
+        row = max(1, jump.step - int(jump.evidence.get("step_before", jump.step)))
+        return jump if onset - jump.step <= _SOON * row else None
+    return None
 
 
 def _nonfinite(view: View, findings: tuple[Finding, ...], root: Finding) -> Diagnosis:

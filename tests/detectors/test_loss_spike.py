@@ -38,3 +38,32 @@ def test_a_critic_that_swings_about_zero(view_of):
     assert not list(LossSpike().detect(view_of(tags)))
     critic[200] = 60.0
     assert [f.step for f in LossSpike().detect(view_of(tags))] == [200]
+
+
+def _jumps(at, every=10, n=600):
+    """A loss, logged every `every` steps, that jumps at these steps and recovers within a few rows."""
+    step = np.arange(n) * every
+    loss = (0.3 * np.exp(-step / 3000) + 0.05) * noise(0.04, n)
+    for first in at:
+        row = first // every
+        loss[row : row + 5] *= np.array([6.0, 4.0, 2.5, 1.8, 1.4])
+    return step, loss
+
+
+@pytest.mark.parametrize(
+    ("at", "severities"),
+    [
+        ((1500, 3000, 4500), {"info"}),
+        ((1500, 4500, 3000), {"info"}),
+        ((1170, 2670, 4170), {"warning"}),  # of equal distance, with an offset: a batch of each epoch
+        ((1500, 3000), {"warning"}),
+        ((1500, 3000, 4100), {"warning"}),
+    ],
+)
+def test_what_a_program_does_every_n_steps_is_no_accident(at, severities, view_of):
+    """Three jumps and more at the multiples of one number, each of which recovers: a reset of the opacity in Gaussian
+    splatting, of a buffer, of a schedule that is not logged."""
+    found = list(LossSpike().detect(view_of({"loss": _jumps(at)})))
+    assert {f.step for f in found} == set(at)
+    assert {f.severity for f in found} == severities
+    assert all(("multiples of 1500 steps" in f.message) == (severities == {"info"}) for f in found)

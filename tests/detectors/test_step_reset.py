@@ -27,6 +27,73 @@ def one_row_out_of_order(base):
     return {"train/loss": (steps, np.exp(-steps / 100) + 1)}
 
 
+def _restarts(tmp_path, *lines):
+    (tmp_path / "train.log").write_text("".join(lines))
+    (report,) = postmortem.scan(tmp_path / "train.log").runs
+    return report, [(f.severity, f.step, f.message) for f in report.findings if f.name == "step-reset"]
+
+
+def test_an_evaluation_of_saved_checkpoints_is_no_restart_of_the_training(tmp_path):
+    """Nothing of a training is logged after it; if a loss comes, it is one."""
+    training = [f"step {i}, AUC: {0.9 - 1 / i}, loss: {2 - i / 500}\n" for i in range(10, 510, 10)]
+    evaluation = [f"load model of step {i}\nstep {i}, AUC: {0.9 - 2 / i}\n" for i in range(300, 510, 50)]
+    report, found = _restarts(tmp_path, *training, *evaluation)
+    assert [(severity, step) for severity, step, _ in found] == [("info", 300)]
+    assert "no loss is logged from there on" in found[0][2]
+    assert report.verdict == "healthy"
+    _, found = _restarts(tmp_path, *training, *evaluation, *training[30:])
+    assert found[0][:2] == ("warning", 300)
+
+
+def test_attempts_that_failed_before_one_that_completed(tmp_path):
+    """Their starts are recognised by the settings that each prints, though these differ."""
+    error = 'Traceback (most recent call last):\n  File "a.py", line 3, in f\nFileNotFoundError: no file 11.xml\n'
+    steps = [f"iter {i} total_loss: {2 - i / 500:.3f}\n" for i in range(10, 510, 10)]
+    start = (
+        "2021-09-03 19:0{n}:28.330 | INFO     | trainer:before_train:126 - args: Namespace(batch_size={n}, lr=0.1)\n"
+    )
+    done = "2021-09-03 20:47:31.106 | INFO     | trainer:after:184 - Training of experiment is done, best AP 90.0\n"
+    attempts = [start.format(n=4), error, start.format(n=2), *steps[:20], error, start.format(n=1), *steps, done]
+    report, found = _restarts(tmp_path, *attempts)
+    assert (report.ended, report.verdict) == ("completed", "healthy")
+    assert [(severity, step) for severity, step, _ in found] == [("info", 10)]
+    assert "FileNotFoundError" in found[0][2]
+    report, found = _restarts(tmp_path, *attempts[:-1], error)
+    assert report.verdict == "failed"
+
+
+def log(folder, parts, between=""):
+    """The findings of a text log whose epochs begin again in each part."""
+    lines = [f"epoch {e} train_loss {2 / e + 0.1 * k:.4f}\n" for k, n in enumerate(parts) for e in range(1, n + 1)]
+    starts = [0, *np.cumsum(parts)[:-1].tolist()]
+    text = "".join((between if i in starts[1:] else "") + line for i, line in enumerate(lines))
+    (folder / "train.log").write_text(text)
+    [run] = postmortem.scan(folder).runs
+    return [(f.severity, f.step) for f in run.findings if f.name == "step-reset"], run
+
+
+@pytest.mark.parametrize("parts", [(12, 12, 12, 12, 12), (3, 3, 6), (9, 4, 9, 9, 6)])
+def test_parts_that_begin_again_are_info(tmp_path, parts):
+    """Folds, phases or trials of one log count from the beginning each: nobody has to look."""
+    found, run = log(tmp_path, parts)
+    assert {severity for severity, _ in found} == {"info"}
+    assert run.verdict == "healthy"
+    assert run.diagnosis is None
+
+
+def test_a_single_start_from_the_beginning_is_a_warning(tmp_path):
+    """It may be a resume that lost its counter."""
+    found, _ = log(tmp_path, (12, 7))
+    assert found == [("warning", 1)]
+
+
+def test_starts_after_failures_are_warnings(tmp_path):
+    """Attempts that failed and began again are no parts of a plan."""
+    error = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    f()\nValueError: bad row\n'
+    found, _ = log(tmp_path, (12, 12, 12), error)
+    assert {severity for severity, _ in found} == {"warning"}
+
+
 def curve(start: float, end: float, n: int) -> np.ndarray:
     """A loss that falls from one value to the other."""
     return end + (start - end) * np.exp(-np.arange(n) / (n / 5))

@@ -5,9 +5,14 @@ The cases stand in the test file of each diagnosis, see ``cases.py``.
 
 from __future__ import annotations
 
+import ast
+import inspect
+
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from postmortem.cli.main import cli
 from postmortem.core.view import View
 from postmortem.diagnoses import CAUSES
 from tests.cases import cases
@@ -45,3 +50,46 @@ def test_every_cause_has_a_page_and_survives_nothing(cause, story):
     assert cause.__doc__
     run = story({"loss": np.ones(3)}).run
     assert cause.diagnose(View(run), ()) is None
+
+
+def emitted(cause):
+    """The names that the code of a cause gives to its stories: texts in the first argument of `diagnosis`."""
+    tree = ast.parse(inspect.getsource(inspect.getmodule(cause)))
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "diagnosis":
+            name = node.args[0]
+            sources = (
+                [name]
+                if not isinstance(name, ast.Name)
+                else [
+                    n.value
+                    for n in ast.walk(tree)
+                    if isinstance(n, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name.id for t in n.targets)
+                ]
+            )
+            for source in sources:
+                values = source.value.values if isinstance(source, ast.Subscript) else [source]
+                names |= {c.value for v in values for c in _texts(v)}
+    return names | {cause.name}
+
+
+def _texts(node):
+    """The text constants that an expression may be: of a conditional, both sides."""
+    if isinstance(node, ast.IfExp):
+        return [*_texts(node.body), *_texts(node.orelse)]
+    return [node] if isinstance(node, ast.Constant) else []
+
+
+@pytest.mark.parametrize("cause", list(CAUSES), ids=lambda c: c.name)
+def test_every_name_that_a_report_shows_can_be_explained(cause):
+    """`postmortem explain NAME` has a page for each name that a cause gives to its diagnosis."""
+    for name in emitted(cause):
+        answer = CliRunner().invoke(cli, ["explain", name])
+        assert answer.exit_code == 0, name
+        assert name in answer.output
+
+
+def test_a_crash_is_explained_by_the_name_that_its_report_shows():
+    """The diagnosis of a crash is called "crash: SIGNATURE": that is the page of the signature."""
+    assert "cuda-oom" in CliRunner().invoke(cli, ["explain", "crash: cuda-oom"]).output

@@ -33,3 +33,11 @@ def test_rate_advice_names_the_values_seen(story, course):
     high, low = (float(x) for x in re.findall(r"[\d.e-]+(?= →)|(?<=→ )[\d.e-]+", advice))
     assert low < high
     assert "stable at" in advice
+
+
+def test_a_jump_of_the_rate_right_before_is_the_root(story, course):
+    """The rate jumps, a few steps later the loss fails: the jump is the root, the failure its consequence."""
+    report = story(course(lr=from_(195, 1e-2), loss=grow(197, 5)))
+    assert report.diagnosis.name == "learning-rate-too-high"
+    assert (report.findings[0].name, report.findings[0].step) == ("lr-jump", 195)
+    assert {f.because_of for f in report.findings if f.severity == "error"} == {report.findings[0].id}

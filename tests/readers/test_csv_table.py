@@ -255,6 +255,16 @@ def test_cells_of_a_column_of_numbers_that_cannot_be_read_are_lost(wrong: str, t
     assert reading.skipped == {"non-numeric cells": 25}
 
 
+@pytest.mark.parametrize("text", ["0:{i:02d}:26", "1 day, 0:{i:02d}:26", "{i}.5 GB"])
+def test_times_and_sizes_with_units_are_text(text: str, tmp_path: Path) -> None:
+    """A column of them is written so on purpose: nothing is lost."""
+    rows = [f"{i},{1 / (i + 1)},{text.format(i=i)}\n".replace("1 day,", "1 day") for i in range(25)]
+    for name in ("elapsed_time", "memory"):
+        reading = read(tmp_path / "t.csv", f"step,loss,{name}\n" + "".join(rows))
+        assert not reading.problems
+        assert reading.skipped == {"non-numeric cells": 25}
+
+
 def test_decimal_commas(tmp_path: Path) -> None:
     """Between semicolons a comma is the decimal point, unless the file has points as well."""
     reading = read(tmp_path / "t.csv", "step;loss\n1;0,5\n2;2,5e-1\n")

@@ -74,8 +74,19 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
     before = np.flatnonzero(finite[:at])
     recovered = bool(finite[at:].any())
     earlier = tuple(series.step[:at][bad[:at]].tolist())
-    severity = survived(view, series, at)
+    severity: Severity = "info" if recovered and undefined_at_times(view, series) else survived(view, series, at)
     return Onset(series, at, int(before[-1]) if len(before) else None, count, recovered, severity, earlier)
+
+
+def undefined_at_times(view: View, series: Series) -> bool:
+    """Whether non-finite points of a series say nothing of the training, if finite ones follow them.
+
+    A score may have no value in an evaluation: the AUC of a class of which a batch has no example. It says nothing
+    where losses and gradient norms are logged, and all of them are finite.
+    """
+    if series.role in ALWAYS_DEFINED or view.main("loss", "val_loss") is None:
+        return False
+    return all(bool(np.isfinite(s.value).all()) for s in view.of(*ALWAYS_DEFINED) if not _BEST.search(s.tag))
 
 
 def survived(view: View, series: Series, at: int) -> Severity:

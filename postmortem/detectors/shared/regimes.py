@@ -17,6 +17,8 @@ import numpy as np
 from postmortem.core.printable import number
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from postmortem.core.series import Series
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 _MOST = 20
 """Changes of one tag beyond which it marks no regimes."""
+_REPEATS, _ROWS_APART = 3, 20
+"""So many jumps, at least so many rows apart, show a period: by chance 1 in 100 such lie at its multiples."""
 _FAR = 3.0
 """How far above its first level a loss may rise with a schedule; beyond that it is not only the task that changed."""
 
@@ -89,6 +93,21 @@ def change_at(view: View, series: Series, step: int, *, near: int = 3, ends: boo
             if jumps or (ends and not change.jump and min(abs(at - first), abs(at - last)) <= near):
                 return change
     return None
+
+
+def period_of(series: Series, jumps: Sequence[int]) -> int | None:
+    """The number of steps whose multiples are the steps of three and more jumps (indices of points), or None.
+
+    Something that a program does every N steps is done at the multiples of N. A bad batch that comes again in every
+    epoch has equal distances too, but an offset.
+    """
+    steps = np.sort(series.step[list(jumps)])
+    if len(steps) < _REPEATS:
+        return None
+    period, near = int(np.diff(steps).min()), float(np.median(np.diff(series.step)))
+    offset = steps % period if period > 0 else steps
+    at_multiples = (offset <= near) | (offset == period - 1)
+    return period if period >= _ROWS_APART * near and at_multiples.all() else None
 
 
 def change_behind(view: View, series: Series, smooth: NDArray[np.float64], best: int, at: int) -> Change | None:

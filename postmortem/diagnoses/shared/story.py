@@ -28,6 +28,7 @@ _FOLLOWS = (
     "constant-metric",
     "chance-level-loss",
     "loss-scale-collapse",
+    "score-collapse",
 )
 ABOUT_NUMBERS = re.compile(
     r"\bnan\b|\binf(inite|inity)?\b|non-?finite|overflow|cholesky|singular|svd|probability tensor|device-side assert",

@@ -30,6 +30,8 @@ _RANKS = {"rank", "global_rank"}
 _TELLING = {*COUNTERS, *WITHIN_EPOCH, *EPOCHS, *_TIMES, *_RANKS}
 _DIFFERENT = 3
 """Texts that differ in a column named like a metric, from which on they are no setting."""
+_WITH_UNITS = ("step_time", "data_time", "memory", "throughput")
+"""Roles of what many programs write as text on purpose: 0:01:26, 8 days, 4.10 GB, 3.2 it/s."""
 _SHEET_ERROR = re.compile(r"#(?:REF!|DIV/0!|VALUE!|NAME\?|N/A|NUM!|NULL!)")
 _EARLIEST, _LATEST = 1e9, 5e9  # seconds: 2001 to 2128
 
@@ -83,7 +85,8 @@ class RowTable:
         found = {}
         for name, texts in self._texts.items():
             n = numbers[self._codes[name]] if name in self._codes else 0
-            metric = role_of(name) is not None and (n > 0 or len(texts.examples) == _DIFFERENT)
+            role = role_of(name)
+            metric = role is not None and (n > 0 or (len(texts.examples) == _DIFFERENT and role not in _WITH_UNITS))
             if metric or n > texts.count or any(_SHEET_ERROR.match(text) for text in texts.examples):
                 found[name] = texts, n
         return found

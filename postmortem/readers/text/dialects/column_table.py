@@ -39,7 +39,8 @@ class ColumnTable(Dialect):
     )
 
     def __init__(self) -> None:
-        self.header: dict[int, tuple[str, list[str]]] = {}
+        self.header: dict[int, tuple[str, list[str], str]] = {}
+        """What separates the columns, their names, and the line, of each rank."""
         self.splits: dict[int, list[str]] = {}
 
     def parse(self, row: Row) -> Record | None:
@@ -48,12 +49,14 @@ class ColumnTable(Dialect):
             return record
         header = self.header.get(row.rank)
         if header is not None and (text[:1].isdigit() or text[:1] in "|│┃-.n"):
-            sign, names = header
+            sign, names, line = header
             cells = _cells(text, sign)
             if len(cells) != len(names) and sign == "  ":  # wide columns that touch
                 names, cells = " ".join(names).split(), text.split()
             if len(cells) == len(names) + 1 and cells[0].isdigit() and sign == "  ":
                 names = ["step", *names]  # the index of a data frame, whose column has no name
+            if len(cells) < len(names) and sign in ("  ", " "):
+                cells = _below(line, row.text, names)
             if len(cells) == len(names):
                 record = self._row(names, cells)
                 if record is not None:
@@ -69,7 +72,7 @@ class ColumnTable(Dialect):
                     and all(self._name.match(n) and len(n.split()) <= 5 for n in names)
                     and self._metrics(names)
                 ):
-                    self.header[row.rank] = (sign, names)
+                    self.header[row.rank] = (sign, names, row.text)
                     return Record()
         return None
 
@@ -133,6 +136,22 @@ def _cells(text: str, sign: str) -> list[str]:
         if sign != "|"
         else [c.strip() for c in re.split(r"[|│┃]", text.strip().strip("|│┃"))]
     )
+
+
+def _below(header: str, row: str, names: list[str]) -> list[str]:
+    """The cells of a row in which columns are blank ("best *" in some rows), each below its name; [] if one is not."""
+    columns, at = [], 0
+    for name in names:
+        start = header.find(name, at)
+        at = start + len(name)
+        columns.append((start, at))
+    cells = [""] * len(names)
+    for found in re.finditer(r"\S+", row):
+        below = [i for i, (start, end) in enumerate(columns) if found.start() < end and start < found.end()]
+        if len(below) != 1 or cells[below[0]]:
+            return []
+        cells[below[0]] = found[0]
+    return cells
 
 
 def _clean(name: str, counted: bool = False) -> str:

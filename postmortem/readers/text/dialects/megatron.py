@@ -21,7 +21,7 @@ class Megatron(Dialect):
 
     name = "megatron"
     priority = 10
-    needles: ClassVar[tuple[str, ...]] = ("iteration",)
+    needles: ClassVar[tuple[str, ...]] = ("iteration", "the end of training")
     _iteration = re.compile(r"(?:^|\| ?)\s*+iteration\s++(?P<step>\d{1,15})/\s*+(?P<total>\d{1,15}) \|")
     _loss = re.compile(r"\|\s*+[\w ]{0,40}loss\s*+:")
     _validation = re.compile(

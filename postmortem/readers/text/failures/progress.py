@@ -19,8 +19,8 @@ _COMPLETED = re.compile(
         (
             r"`?Trainer\.fit`? stopped: `?max_\w+=",
             r"['\"]train_runtime['\"]: ",
-            r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:is |has |was )?(?:successfully )?"
-            r"(?:completed?|finished|done|ended)\b)",
+            r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:of (?:the )?\w{1,30} )?(?:is |has |was )?"
+            r"(?:successfully )?(?:completed?|finished|done|ended)\b)",
             r"(?i:\b(?:completed|finished|done) (?:with )?(?:the )?train(?:ing)?\b)",
             r"\[after training is done\]",
             r"Process \d+ exits successfully|^# Ended \(code 0\)",

@@ -52,6 +52,8 @@ _VARIES = re.compile(r"\d+")
 _SPAWNED = re.compile(
     r"-- Process (\d{1,6}) terminated with the following error:|-{2,40}Begin (?:global )?rank (\d{1,6}) STDERR-{2,40}"
 )
+_SETTINGS = re.compile(r"([^(){}=]{1,80}[({])['\"]?\w{1,80}['\"]?\s?[=:]")
+"""The words before printed settings, and the bracket that opens them."""
 _LONGEST_LEAD = 120
 _RANKED_HEADER = re.compile(r"\[(?:rank|default)\d{1,6}\]: ?" + re.escape(HEADER))
 """The first line of a rank's traceback, after a progress bar that had not ended its line."""
@@ -83,22 +85,30 @@ def _without_time(text: str) -> str:
 class Attempts:
     """Counts the starts of a job that are appended in one file.
 
-    The first line of the file, printed again after a failure, starts another attempt. `number` is the current attempt,
+    The first line of the file, printed again after a failure, starts another attempt; of a line with settings, as
+    ``args: Namespace(lr=0.1)``, only what precedes them counts, as they may differ. `number` is the current attempt,
     from 0; `failed` whether an error was seen in it.
     """
 
     first_line: str = ""
+    has_settings: bool = False
     number: int = 0
     failed: bool = False
 
     def learn(self, texts: Iterable[str]) -> None:
         """Takes the first line that is not blank, without its time, unless it is too short to be recognised."""
         first = next((_without_time(text) for text in texts if text.strip()), "")
+        settings = _SETTINGS.match(first)
+        self.has_settings = settings is not None
+        first = settings[1] if settings is not None else first
         self.first_line = "" if HEADER in first or len(first) < 8 else first
 
     def starts(self, text: str) -> bool:
         """Whether a line is the first line of the file once more."""
-        return self.first_line != "" and self.first_line in text and _without_time(text) == self.first_line
+        if not self.first_line or self.first_line not in text:
+            return False
+        line = _without_time(text)
+        return line.startswith(self.first_line) if self.has_settings else line == self.first_line
 
     def next(self) -> None:
         """Starts another attempt; one without a failure is continued."""

@@ -68,6 +68,8 @@ _LEVELS = {
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
+_MONTH = rf"(?:{'|'.join(_MONTHS)})"
+
 _LAYERS: tuple[tuple[str, str], ...] = (
     # first characters, pattern; tried in this order, again and again, until none fits
     (
@@ -163,6 +165,13 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         r"(?P<clock>\d\d:\d\d:\d\d) "
         r"(?P<host>[\w.\-]{1,60}) (?P<logger>[\w.\-/]{1,80})(?:\[(?P<pid>\d+)\])?: ",
     ),  # syslog, journalctl
+    (
+        "[0123456789",
+        rf"\[?(?P<day>\d{{1,2}})[ -](?P<name_of_month>{_MONTH})(?:[ -](?P<year>\d{{4}}))?,? (?P<clock>\d\d:\d\d:\d\d)"
+        r"(?P<fraction>[.,]\d{1,9})?\]?(?: *[|\-:] | +|$)(?:" + _LEVEL + r"\b ?[|\-:]? ?)?",
+    ),
+    # a clock without seconds is too coarse for the times of rows, so it is not used
+    ("[0123456789", rf"\[?\d{{1,2}}[ -]{_MONTH}(?:[ -]\d{{4}})?,? \d\d:\d\d\]?(?: *[|\-] | +|$)"),
     ("0123456789", _SHORT_DATE + r" - (?P<logger>[\w.\-]{1,80}) - " + _LEVEL + r" - "),  # mmengine
     ("[0123456789", r"\[?(?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?\]? (?:[|\-] )?(?:" + _LEVEL + r" ?[|\-:]? ?)?"),
     # logback and log4j, after their clock: [thread] LEVEL logger - text

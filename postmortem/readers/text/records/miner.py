@@ -23,7 +23,7 @@ from postmortem.readers.text.records.placing import (
 )
 from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.split_words import give_splits, inherit_split
-from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
+from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, is_of_held_out, position
 from postmortem.readers.text.records.tokens import (
     LONGEST_ROW,
     NONFINITE,
@@ -61,6 +61,8 @@ _INERT = re.compile(
 )
 _REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")
 """A remark in brackets after a value: ``loss 2.31 (+0.10z)|``."""
+_COUNTED = re.compile(r"(?i)(?:tokens|samples|sequences|seqs|images|imgs|examples|frames|sentences|words)(?: seen)?")
+"""What a training may count in place of steps, as the first name of a row."""
 _RATE = re.compile(r"[A-Za-z]++/(?:s|sec)$")
 _NO_VALUE = re.compile(r"(?i)\bnon-?finite\b|\b(?:skipp?(?:ed|ing)|detected|encountered|found|invalid)\b")
 """Words of a message about a value that is not finite; the message is an event, no point of a metric."""
@@ -184,6 +186,8 @@ class RowMiner:
             self.end = percent.end()
         if named is not None and (where := counted_by(named)) is not None:
             place_fraction(record, where, match)
+            if not record.values and not text[self.end :].strip() and is_of_held_out(named.name):
+                record.evaluation = True  # "Evaluating iter 3/50": the inner counter of an evaluation places no rows
         elif named is not None and role_of(named.name) in ("accuracy", "val_accuracy"):
             n, total = parts(match)
             share = n / total if total else n
@@ -263,7 +267,8 @@ class RowMiner:
         if factor is not None and role_of(tag) == "memory":
             factor = None
         value = Value(tag, number(raw), *span) if factor is None else Value(tag, number(raw) * factor)
-        if named.strong or (named.words <= 4 and role_of(tag) is not None):
+        counts = not record.values and raw.isdigit() and _COUNTED.fullmatch(named.name) is not None
+        if named.strong or counts or (named.words <= 4 and role_of(tag) is not None):
             record.values.append(value)
             self.covered += len(named.name)
             self.leftover += named.leftover

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from postmortem.core.roles import role_of
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.step_words import HELD_OUT, position
 from postmortem.readers.text.records.tokens import number
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from postmortem.readers.text.records.record import Record
 
 _ABBREVIATED = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
+_SCORED = re.compile(r"\s++(?P<name>[A-Za-z][\w/]{0,60}) ?[=:]\s?[-+\d.nNiI]")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
 
@@ -57,7 +59,8 @@ def place_in_epoch(record: Record, match: re.Match[str]) -> bool:
 
 
 def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
-    """Numbers without a name at the start of a row: ``12) loss``, ``[3, 100] loss``, ``[3][100]``, ``0007: loss``."""
+    """Numbers without a name at the start of a row: ``12) loss``, ``[3, 100] loss``, ``[3][100]``, ``0007: loss``; and
+    ``12 loss=0.5``, where a metric with a sign follows."""
     if record.values or match["nonfinite"] or not match["number"].isdigit():
         return
     before, after = _BRACKETED.sub("", gap.strip()), text[match.end() : match.end() + 2]
@@ -67,7 +70,11 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     if before == "#" and match.start() < 12:
         record.step, record.level = value, Trust.STEP
         record.at["step"] = span
-    elif (before == "" and after[:1] in (")", ":")) or (before in ("", "[") and after == " |"):  # "[100 | 123.45] loss"
+    elif (
+        (before == "" and after[:1] in (")", ":"))
+        or (before in ("", "[") and after == " |")  # "[100 | 123.45] loss"
+        or (before == "" and record.step is None and _is_scored(text, match.end()))
+    ):
         record.step, record.level = value, Trust.LOCAL
         record.at["step"] = span
     elif before == "[" and record.epoch is None and after[:1] == ",":
@@ -82,6 +89,12 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     elif before == "][" and after[:1] == "]" and record.step is not None and record.level == Trust.LOCAL:
         record.epoch, record.n, record.step = record.step, value, None
         record.at["epoch"], record.at["n"] = record.at.pop("step"), span
+
+
+def _is_scored(text: str, at: int) -> bool:
+    """Whether a metric with a known role, a sign and a number follow text[:at]."""
+    following = _SCORED.match(text, at)
+    return following is not None and role_of(following["name"]) is not None
 
 
 def place(record: Record, where: tuple[str, Trust], raw: str, span: tuple[int, int], name: str) -> None:

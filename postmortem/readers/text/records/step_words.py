@@ -91,3 +91,8 @@ def position(name: str) -> tuple[str, Trust] | None:
         elif key.endswith("_global_step") or key == "trainer_global_step":
             found = POSITIONS["global_step"]
     return found
+
+
+def is_of_held_out(name: str) -> bool:
+    """Whether one of the words of a name is one for held-out data ("Evaluating iter", "val_batch")."""
+    return not HELD_OUT.isdisjoint(re.split(r"[\W_]+", name.lower()))

@@ -28,6 +28,8 @@ _FEW = 10
 _PASSES, _SURE_PASSES = 4, 8
 """So many equal passes of a counter are a loop: of known length, of unknown length. Fewer may be attempts that end at
 the same step."""
+_SHOWN = 3
+"""Fewer rows of another counter show nothing against it."""
 _STUCK = 3
 """Steps at which 20 points and more cannot all be."""
 _OUTSIDE = 0.2
@@ -50,7 +52,10 @@ class Loop(NamedTuple):
 
 
 def main_quantity(draft: Draft) -> Main | None:
-    """The loss with the most points; without a loss the best other score; without a score the most frequent tag."""
+    """The loss with the most points; without a loss the best other score; without a score the most frequent known tag.
+
+    A tag without a role is one only where no tag has one: listings of files and memory are longer than short logs.
+    """
     count = np.bincount(draft.codes[draft.keep], minlength=len(draft.tags))
     if not count.any():
         return None
@@ -60,6 +65,9 @@ def main_quantity(draft: Draft) -> Main | None:
         if of_role.max(initial=0) >= _FEW // 2:
             count = of_role
             break
+    else:
+        known = np.where(np.array([r is not None for r in roles], bool), count, 0)
+        count = known if known.any() else count
     tag = int(count.argmax())
     return Main(tag, draft.cells.owner_of(np.flatnonzero(draft.keep & (draft.codes == tag))))
 
@@ -70,7 +78,7 @@ def starts_again(rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bo
     Its passes begin and end with the same number: of epochs that are not printed, of samples, or of evaluations.
     """
     mine = main.rows[exact[main.rows] & np.isnan(rows["epoch"][main.rows]) & (rows["level"][main.rows] < Trust.GLOBAL)]
-    if len(mine) < _FEW or len(mine) < 0.9 * len(main.rows) or len(np.unique(rows["rank"][mine])) > 1:
+    if len(mine) < _FEW or len(mine) < 0.9 * len(main.rows) or (rows["rank"][mine] != rows["rank"][mine[0]]).any():
         return None
     n, total = step[mine], rows["total"][mine]
     fell = np.flatnonzero(n[1:] < n[:-1])
@@ -106,19 +114,22 @@ def agreeing(
     if len(named) < _FEW or len(named) < 0.5 * len(main.rows):
         return exact, exact
     kind = _kinds(draft)
-    kinds, count = np.unique(kind[named], return_counts=True)
-    own = np.flatnonzero(exact & (kind == kinds[count.argmax()]))
+    ours = _most_frequent(kind[named])
+    own = np.flatnonzero(exact & (kind == ours))
     if not _advances(step[own]):
         return exact, exact
     level = int(rows["level"][own[0]])
-    others = np.flatnonzero(exact & (kind != kinds[count.argmax()]) & (rows["flags"] & EVALUATION == 0))
-    others = np.setdiff1d(others[rows["level"][others] <= level], main.rows)
+    other_rows = exact & (kind != ours) & (rows["flags"] & EVALUATION == 0) & (rows["level"] <= level)
+    other_rows[main.rows] = False
+    others = np.flatnonzero(other_rows)
+    if not len(others):
+        return exact, exact
     exact, placing = exact.copy(), exact.copy()
     near = 1 + float(np.median(np.abs(np.diff(step[own]))))
     for other in np.unique(kind[others]):
         mine = others[kind[others] == other]
         away = _away(rows["rank"], step, own, mine)
-        if len(mine) > 1 and (away > 0).mean() > _OUTSIDE:
+        if len(mine) >= _SHOWN and (away > 0).mean() > _OUTSIDE:
             placing[mine] = False
             exact[mine] = bool(_advances(step[mine]) and (away <= near).mean() > 0.9)
     return exact, placing & exact
@@ -130,8 +141,17 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
     first = np.full(len(rows), len(draft.tags), np.int64)
     filled = np.flatnonzero(rows["count"] > 0)
     first[filled] = draft.codes[cells.end[filled] - rows["count"][filled]]
-    _, kind = np.unique(np.stack([family(rows), rows["total"].astype(np.int64), first]), axis=1, return_inverse=True)
-    return kind.reshape(-1)
+    total = np.maximum(rows["total"], -1).astype(np.int64) + 1
+    kind: NDArray[np.int64] = (family(rows) << 48) | (first << 32) | total  # see MOST_TAGS and the type of the total
+    return kind
+
+
+def _most_frequent(kind: NDArray[np.int64]) -> int:
+    """The kind of most rows. Nearly always all are of one, and sorting long columns is slow."""
+    if (kind == kind[0]).all():
+        return int(kind[0])
+    kinds, count = np.unique(kind, return_counts=True)
+    return int(kinds[count.argmax()])
 
 
 def _advances(step: NDArray[np.int64]) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from postmortem.readers.text.records.record import Trust
-from postmortem.readers.text.records.step_words import HELD_OUT
+from postmortem.readers.text.records.step_words import HELD_OUT, is_of_held_out
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -236,7 +235,7 @@ class RowStore:
 def tag_of(name: str, record: Record) -> Tag:
     """The tag of a value of `record`, marked if it was measured on held-out data and its name does not say so."""
     is_held_out = record.split and record.split.lower() in HELD_OUT
-    if is_held_out and not HELD_OUT & set(re.split(r"[\W_]+", name.lower())):
+    if is_held_out and not is_of_held_out(name):
         return Tag(name, Mark.HELD_OUT_OWN_NAME if record.own_names else Mark.HELD_OUT, record.split)
     return Tag(name)
 

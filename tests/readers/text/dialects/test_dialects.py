@@ -34,11 +34,13 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         "\n".join(
             [MEGATRON.format(i=i, loss=f"lm loss: {i}.5E+00 | " if i < 40 else "") for i in (10, 20, 30, 40)]
             + [" validation loss at iteration 40 | lm loss value: 5.812345E+00 | lm loss PPL: 3.344022E+02 | "]
+            + [" test results at the end of training for test data | lm_loss value: 2.5E+00 | "]
         ),
         [
             ("lm loss", 10, 10.5),
             ("lm loss", 40, math.nan),
             ("validation lm loss", 40, 5.812345),
+            ("test lm_loss", 40, 2.5),
             ("grad norm", 40, 1.5),
         ],
     ),

@@ -96,6 +96,8 @@ FORMS = [
         {"level": "INFO", "logger": "Train():nnet-training.cc:34"},
     ),
     ("VLOG[1] (train-ctc:Report():ctc-loss.cc:226) text", "text", {"logger": "Report():ctc-loss.cc:226"}),
+    ("03 Jul 18:05  update 250 nll -0.6", "update 250 nll -0.6", {"wall_time": None}),
+    ("[3-Jul-2026 18:05:07] INFO: loss 2", "loss 2", {"level": "INFO", "wall_time": 1783101907.0}),
 ]
 
 

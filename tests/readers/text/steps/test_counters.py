@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import postmortem
 from postmortem.core.run import Run
@@ -128,3 +129,76 @@ def test_summaries_are_no_points_of_the_training(tmp_path: Path) -> None:
     assert run.roles["summary Loss"] == "loss"
     assert steps(run, "Evaluation Loss") == [99, 199]
     assert run.roles["Evaluation Loss"] == "val_loss"
+
+
+def test_the_inner_counter_of_an_evaluation_places_no_rows(tmp_path: Path) -> None:
+    """Results after "Evaluating iter 50/50" are at the last step of the training, not at 50."""
+    rows = [f"step {i} | loss: {loss(i)} | lr: 1e-3" for i in range(1, 201)]
+    passes = [f"Evaluating iter {i}/50" for i in range(1, 51)]
+    run = load(tmp_path, [*rows, *passes, "results after training | eval_loss: 2.35 | eval_ppl: 10.3"])
+    assert steps(run, "eval_loss") == [200]
+
+
+def test_evaluations_alone_have_no_step(tmp_path: Path) -> None:
+    """A log of evaluations only: their inner counters are no axis."""
+    rows = []
+    for split, value in (("validation", 1.8), ("test", 1.7)):
+        rows += [f"Evaluating iter {i}/75" for i in range(1, 76)]
+        rows.append(f" {split} results at the end of training | lm_loss value: {value}")
+    run = load(tmp_path, rows)
+    assert run.readings[0].step_axis == "row"
+
+
+def test_two_rows_show_nothing_against_a_counter(tmp_path: Path) -> None:
+    """Two rows of another form that name their step keep it, though it is lower than that of the rows around them."""
+    rows = [f"step {200 * i} | Loss: {loss(i)}" for i in range(1, 21)]
+    last = ["epoch=3 step=1200 loss=0.4312 acc=87.5", "epoch: 3 | step: 1,300 | loss: 0.4201 | ppl: 1.5"]
+    run = load(tmp_path, [*rows[:15], *last, *rows[15:]])
+    assert steps(run, "acc") == [1200]
+    assert steps(run, "ppl") == [1300]
+
+
+def test_a_long_listing_is_not_the_main_quantity(tmp_path: Path) -> None:
+    """Lines of a listing do not decide about the steps, where a known quantity is printed with one."""
+    bars = [f"Downloading model-00002.safetensors: {i / 40:.3f} GB" for i in range(40)]
+    run = load(tmp_path, ["step=10, skipped=0, lr=1e-4", "step=20, skipped=0, lr=2e-4", *bars])
+    assert steps(run, "lr") == [10, 20]
+    assert run.readings[0].step_axis == "step"
+
+
+@pytest.mark.parametrize("unit", ["tokens", "samples", "images"])
+def test_what_was_consumed_counts_where_nothing_else_does(tmp_path: Path, unit: str) -> None:
+    """A count at the start of each row is the step, also where the evaluation prints the same count again."""
+    lines = []
+    for i in range(1, 31):
+        lines.append(f"{unit} {2048 * i:8d} | bpb {loss(i)} | lr 4.00e-04 | 12.4k tok/s")
+        if i % 10 == 0:
+            lines.append(f"{unit} {2048 * i:8d} | val_bpb {loss(i)}")
+    run = load(tmp_path, lines)
+    assert steps(run, "bpb") == [2048 * i for i in range(1, 31)]
+    assert steps(run, "val_bpb") == [20480, 40960, 61440]
+
+
+@pytest.mark.parametrize(
+    "row", ["{0:6d} loss={1} lr=1e-3", "{0} train_loss: {1} lr: 0.1", "2026-03-12 10:00:02  {0:5d} loss={1}"]
+)
+def test_a_number_before_a_metric_with_a_sign_is_the_step(tmp_path: Path, row: str) -> None:
+    """No word names the step, but each row begins with it."""
+    run = load(tmp_path, [row.format(10 * i, loss(i)) for i in range(1, 31)])
+    assert steps(run, run.frame.tag.iloc[0]) == [10 * i for i in range(1, 31)]
+
+
+@pytest.mark.parametrize("header", ["   epoch    trn_nll    dev_nll     best", "epoch      trn_nll    dev_nll    best"])
+def test_blank_cells_of_a_table_are_left_out(tmp_path: Path, header: str) -> None:
+    """Columns that are blank in some rows, at the end or in the middle, cost no row and move no number."""
+    at = [header.find(name) for name in ("epoch", "trn_nll", "dev_nll", "best")]
+    lines = [header]
+    for i in range(1, 31):
+        cells = [str(i), f"{3 / i:.5f}", f"{4 / i:.5f}" if i % 5 == 0 else "", "*" if i % 3 == 0 else ""]
+        row = ""
+        for place, cell in zip(at, cells, strict=True):
+            row = row.ljust(place) + cell
+        lines.append(row.rstrip())
+    run = load(tmp_path, lines)
+    assert steps(run, "trn_nll") == list(range(1, 31))
+    assert steps(run, "dev_nll") == list(range(5, 31, 5))
