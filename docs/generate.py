@@ -69,12 +69,14 @@ def signatures() -> str:
         "",
         WRITTEN,
         "",
-        "`postmortem explain ID` shows causes and patterns as well.",
+        "`postmortem explain ID` shows causes and patterns as well. Where a message alone does not prove what it",
+        'means, the meaning begins with "Usual meaning of this message"; a crash with that message is a likely cause,',
+        "not a certain one.",
     ]
     for family, entries in groupby(CATALOGUE.values(), key=lambda s: s.family):
         lines += ["", f"## {family}"]
         for entry in entries:
-            lines += ["", f"### {entry.id}", "", f"{entry.severity.capitalize()}. {entry.meaning}", ""]
+            lines += ["", f"### {entry.id}", "", f"{entry.severity.capitalize()}. {entry.claim or entry.meaning}", ""]
             lines += [f"- {fix}" for fix in entry.fixes]
             lines += ["", "```text", printable(entry.examples[0]), "```"]
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.model import Finding
+from postmortem.core.printable import number
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 
@@ -83,9 +84,12 @@ class Hang(BaseDetector):
             code=self.code,
             name=self.name,
             severity=self.severity,
-            message=f"nothing was logged in the last {silence / 60:.0f} minutes; "
-            f"the longest pause before was {pause / 60:.1f}",
+            message=f"nothing was logged in the last {_span(silence)}; the longest pause before was {_span(pause)}",
             tag=longest.tag,
             step=view.last_step,
             evidence={"silence_seconds": silence, "longest_pause_seconds": pause},
         )
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{number(seconds, 2)} s"

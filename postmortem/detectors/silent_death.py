@@ -77,7 +77,7 @@ class SilentDeath(BaseDetector):
                     name=self.name,
                     severity=self.severity,
                     message=f"the W&B file stops at step {view.last_step} without an exit record: "
-                    "the process was killed, or the file is incomplete",
+                    "the process may have been killed or still run, or the file is incomplete",
                     step=view.last_step,
                     evidence={"file": reading.path, "exit_code": None},
                 )

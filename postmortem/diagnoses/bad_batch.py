@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.numerics import FORWARD
-from postmortem.diagnoses.shared.last_good import stable_before
+from postmortem.diagnoses.shared.last_good import stable_before, watched
 from postmortem.diagnoses.shared.schedule import clip, rate_at
 from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, named, role
 
@@ -47,14 +47,14 @@ class BadBatch:
         others = consequences(findings, root)
         if alone:
             others = [f for f in others if f.step == root.step and f.name.endswith("spike")]
-        batch = _batch(root)
+        batch = _batch(view, root)
         rest = f"; {rate.tag} did not rise" if rate is not None and not rate.rising else ""
         row = "step" if batch.startswith("the") else "row"
         samples = f"check the samples of {batch.partition(' of ')[2]}"
         return (
             Story(view, root, others)
             .because(
-                f"loss and gradient norm were stable up to the previous {row}{rest}",
+                f"{' and '.join(s.tag for s in watched(view))} stayed stable up to the previous {row}{rest}",
                 *(f.message for f in others[:2]),
             )
             .against("a step of the optimizer that was too large looks the same in a log" if back else None)
@@ -66,17 +66,23 @@ class BadBatch:
             .replay()
             .diagnosis(
                 "bad-batch" if back else "bad-batch-or-numerics",
-                f"The training was stable, but {batch} stood out: {root.message}."
-                if back
-                else f"The training was stable up to the previous {row}: {root.message}. Either {batch} holds faulty "
-                "samples, or an operation reached the limit of its numeric range.",
+                f"The training was stable up to the previous {row}: {root.message}. "
+                + (
+                    f"The samples of {batch} may be at fault."
+                    if back
+                    else f"Either {batch} holds faulty samples, or an operation reached the limit of its numeric range."
+                ),
             )
         )
 
 
-def _batch(root: Finding) -> str:
+def _batch(view: View, root: Finding) -> str:
     """The batch of the root's step; where not every step is logged, one of the steps since the last finite row."""
     before = root.evidence.get("last_finite_step")
+    series = next((s for s in view.series if s.tag == root.tag), None)
+    if before is None and series is not None and root.step is not None:
+        earlier = series.step[series.step < root.step]
+        before = int(earlier[-1]) if len(earlier) else None
     if isinstance(before, int) and root.step is not None and root.step - before > 1:
         return f"a batch of steps {before + 1} to {root.step}"
     return f"the batch of step {root.step}"

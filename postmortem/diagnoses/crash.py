@@ -11,7 +11,7 @@ from postmortem.signatures import CATALOGUE
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from postmortem.core.model import Diagnosis, Event, Finding
+    from postmortem.core.model import Diagnosis, Event, Finding, Strength
     from postmortem.core.view import View
     from postmortem.signatures import Signature
 
@@ -22,8 +22,9 @@ _SEE = re.compile(r"See (?P<other>[\w-]+)(?:[:;] (?P<rest>.+)|\.?$)")
 class Crash:
     """The program failed with a message; the metrics show nothing that led to it.
 
-    Certain where the log holds the message of the failure. A program that stopped responding, and a time-out, which is
-    a symptom of what another rank did, are likely causes.
+    Certain where the message itself proves what it means (CUDA out of memory, a time limit, the text of an assertion),
+    likely where it usually means that (an input/output error): the page of the signature says which. A program that
+    stopped responding, and a time-out, which is a symptom of what another rank did, are likely causes.
     """
 
     name = "crash"
@@ -36,11 +37,10 @@ class Crash:
             return None
         root = next((f for f in crashes if f.name == "crash"), crashes[0])
         known = CATALOGUE.get(str(root.evidence.get("kind")))
-        step = f" at step {root.step}" if root.step is not None else ""
         count = int(root.evidence.get("count", 1))
         ranks = root.evidence.get("ranks") or []
         frame = root.evidence.get("frame")
-        summary = f"The program failed{step}: {root.message.rstrip('.')}."
+        summary = f"{_what(view, root, known)}: {root.message.rstrip('.')}."
         story = (
             Story(view, root, [*(f for f in crashes if f is not root), *named(findings, "silent-death")])
             .after_the_log()
@@ -56,10 +56,25 @@ class Crash:
         )
         if ABOUT_NUMBERS.search(root.message):
             story.replay()
+        symptom = root.name != "crash" or (known is not None and "timeout" in known.id)
         if known is None:
-            return story.diagnosis("crash", summary, "certain" if root.name == "crash" else "likely")
-        symptom = root.name != "crash" or "timeout" in known.id
-        return story.diagnosis(f"crash: {known.id}", f"{summary} {known.meaning}", "likely" if symptom else "certain")
+            return story.diagnosis(root.name, summary, "likely" if symptom else "certain")
+        strength: Strength = "likely" if symptom else known.strength
+        return story.diagnosis(f"crash: {known.id}", f"{summary} {known.claim}".rstrip(), strength)
+
+
+def _what(view: View, root: Finding, known: Signature | None) -> str:
+    """ "The program failed after step 28, the last one logged": what the log shows to have happened, and where."""
+    ended = "The program failed"
+    if root.name == "hang":
+        ended = "The program likely stopped responding"
+    elif known is not None and known.ended in ("killed", "time-limit", "preempted", "interrupted"):
+        ended = "The program was ended from outside"
+    if root.step is None:
+        return ended
+    if root.step == view.last_step:  # it may be of this step or the next one
+        return f"{ended} after step {root.step}, the last one logged"
+    return f"{ended} at step {root.step}"
 
 
 class Reason(NamedTuple):
@@ -88,11 +103,11 @@ def with_reasons(
     """
     if not reasons:
         return story
-    meaning = CATALOGUE[event.kind].meaning
+    claim = CATALOGUE[event.kind].claim
     advice = [*(a for r in reasons for a in r.advice), *(a for a in story.next if a not in instead_of)]
     return replace(
         story,
-        summary=f"{sentence(reasons[0].evidence)}. {story.summary.removesuffix(meaning).rstrip()}",
+        summary=f"{sentence(reasons[0].evidence)}. {story.summary.removesuffix(claim).rstrip()}",
         evidence_for=(*(r.evidence for r in reasons), *story.evidence_for),
         next=tuple(dict.fromkeys(advice)),
     )

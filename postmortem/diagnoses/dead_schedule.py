@@ -6,6 +6,7 @@ import numpy as np
 
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
+from postmortem.diagnoses.shared.schedule import value_at
 from postmortem.diagnoses.shared.story import Story, consequences, has_errors, named
 
 if TYPE_CHECKING:
@@ -16,24 +17,25 @@ if TYPE_CHECKING:
 
 @diagnosis
 class DeadSchedule:
-    """The learning rate reached zero long before the end, and the loss has not changed since (without such a plateau,
-    a possible cause only)."""
+    """The learning rate reached zero, or a thousandth of its peak, long before the end, and the loss has not changed
+    since (without such a plateau, a possible cause only)."""
 
     name = "dead-schedule"
     priority = 72
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        zero = named(findings, "lr-zero")
+        zero = named(findings, "lr-zero") or [f for f in named(findings, "loss-plateau") if _too_small(view, f.step)]
         if not zero or has_errors(findings):
             return None
         root = zero[0]
         still = [f for f in consequences(findings, root) if f.name in ("loss-plateau", "constant-metric")]
         total = max(1, view.last_step or 0)
-        rate = next((s.finite for s in view.of("lr") if s.tag == root.tag), None)
+        plateau = root.name == "loss-plateau"
+        rate = next((s.finite for s in view.of("lr") if plateau or s.tag == root.tag), None)
         if rate is not None and _in_steps(rate, root.step):
             cure = (
-                "the learning rate fell in steps to zero: set a lower bound (min_lr), wait longer "
+                "the learning rate fell in steps to (almost) zero: set a lower bound (min_lr), wait longer "
                 "before each reduction (patience, step_size), or step the scheduler once per evaluation, not per batch"
             )
         else:
@@ -45,16 +47,25 @@ class DeadSchedule:
         return (
             Story(view, root, still)
             .because(*(f.message for f in still[:2]))
-            .against(None if still else "no plateau of the loss was found")
+            .against(None if still or plateau else "no plateau of the loss was found")
             .disproved_by("the schedule was configured to end there")
             .advise(cure)
             .diagnosis(
                 "dead-schedule",
                 f"The schedule ended at step {root.step} of {view.last_step}: {root.message}."
                 + (" The loss has been flat since." if still else ""),
-                "likely" if still else "possible",
+                "likely" if still or plateau else "possible",
             )
         )
+
+
+def _too_small(view: View, step: int | None) -> bool:
+    """True if the learning rate was at most a thousandth of its peak at `step` and at the end."""
+    rate = view.main("lr")
+    if rate is None or not len(rate.finite):
+        return False
+    ends = (value_at(rate, step), value_at(rate, view.last_step))
+    return all(at is not None and at <= 1e-3 * float(rate.finite.value.max()) for at in ends)
 
 
 def _in_steps(rate: Series, end: int | None) -> bool:

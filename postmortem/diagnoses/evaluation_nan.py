@@ -44,8 +44,9 @@ class EvaluationNan:
             .advise(
                 "check the evaluation set and code: empty batches, division by a zero count, samples with extreme "
                 "values, statistics of normalisation layers",
+                "run the evaluation alone, with the saved weights nearest to that step, and look for the first batch "
+                "whose output is not finite (a replay reruns training steps, and those are finite)",
             )
-            .replay()
             .diagnosis(
                 "evaluation-nan",
                 f"Only the evaluation is non-finite, not the training: {root.message}.",

@@ -42,12 +42,13 @@ class FrozenModel:
             guesses = any(f.name == "chance-level-loss" for f in still)
             name = "constant-predictor" if guesses else "no-learning"
             cause = (
-                "That is the loss of a model that only guesses"
+                "A model that only guesses logs such values"
                 if guesses
                 else "Either the weights do not change, or their changes do not help"
             )
-            disprove = "the weights of two checkpoints after the onset differ"
+            disprove = "the loss is already as low as the data allow"
             advice = [
+                "compare the weights of two checkpoints: if equal, no update reaches them; if not, they do not help",
                 "count the parameters that require gradients and are in the optimizer",
                 "overfit a single batch: if that fails, the model or the training loop has a bug",
                 "check the gradient norm per layer",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.printable import number
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.last_good import stable_before
+from postmortem.diagnoses.shared.last_good import stable_before, watched
 from postmortem.diagnoses.shared.schedule import clip, lower_rate, rate_at
 from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, faults, named, role
 
@@ -59,12 +59,12 @@ class LearningRateTooHigh:
                 f"{rate.tag} {rise} in the last 10 % of the steps before the onset",
                 *(f.message for f in (*early, *others[:2])),
             )
-            .against("the gradient norm was stable until that step" if sudden else None)
+            .against(f"{' and '.join(s.tag for s in watched(view))} stayed stable until that step" if sudden else None)
             .disproved_by("the same step also diverges with a third of the learning rate")
             .advise(
                 lower_rate(view, rate),
                 clip(view, root.step),
-                "use a longer warm-up if the failure was in the warm-up",
+                "use a longer warm-up if the failure was in the warm-up" if rate.jump < 1.8 else None,
             )
             .replay(step=root.step)
             .diagnosis(

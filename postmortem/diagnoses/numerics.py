@@ -51,17 +51,24 @@ class Numerics:
         if masked:
             where = "A logger likely replaced a non-finite loss by a finite number"
         elif root.severity == "warning":
-            where = "The loss stays finite: the updates were skipped, as a loss scaler does, or did no harm"
+            where = (
+                "The logged loss stays finite: the updates were likely skipped, as a loss scaler does, or did no harm"
+            )
         elif own_loss:
             where = "The loss logged at that step is finite: the fault is likely in the backward pass"
         elif backward:
             where = "The logged loss is finite, but not every step or micro-batch is logged: it may not have been there"
+        elif root.evidence.get("finite_after"):
+            where = (
+                "Later values are finite, so the weights are likely intact; whether data or an operation is at fault, "
+            )
+            where += "the log does not show"
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
         ramp = bool(watched(view)) and not stable_before(view, root.step)
         return (
             Story(view, root, consequences(findings, root))
-            .because(*[f.message for f in bad if f is not root][:3])
+            .because(*[f.message for f in bad if f.tag != root.tag or f.name != root.name][:3])
             .against(_RAMP if ramp else None)
             .disproved_by(
                 "a replay of the step stays finite (then the fault is not deterministic, as of hardware or a race, "

@@ -92,9 +92,9 @@ def _held_by_others(message: str, fields: dict[str, int], gpu: str) -> Iterator[
             f"free {gpu}: nvidia-smi shows whose processes these are; "
             "ranks that share one need torch.cuda.set_device(local_rank)"
         )
-        yield _Explained(
-            held, Reason(f"other processes hold {_in_units(held)} of the {_in_units(total)} of {gpu}: {who}", (advice,))
-        )
+        hold = "hold" if others else "likely hold"  # what the message does not name may be the program's own as well
+        evidence = f"other processes {hold} {_in_units(held)} of the {_in_units(total)} of {gpu}: {who}"
+        yield _Explained(held, Reason(evidence, (advice,)))
 
 
 def _others(message: str, fields: dict[str, int]) -> dict[str, int]:

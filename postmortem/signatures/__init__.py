@@ -19,7 +19,7 @@ from postmortem.core.errors import UsageError, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.core.model import Ended, Severity
+    from postmortem.core.model import Ended, Severity, Strength
 
 Role = Literal["cause", "waiting", "victim", "wrapper", "note"]
 """How far an event can be blamed. A *cause* fails by itself; a *waiting* rank or a scheduler's limit is the root only
@@ -54,6 +54,9 @@ class Signature:
     "line" excludes exceptions. Appearances that agree in the fields named by `same` are one event (a name that is not a
     field, such as "kind", joins all of them). If several entries match, the highest `rank` wins. `ended` is how a run
     ended whose root cause this is.
+
+    `strength` says how surely the message means what `meaning` says: "certain" only if the message itself proves every
+    flat statement of it, else "likely" (the default).
     """
 
     id: str
@@ -69,12 +72,20 @@ class Signature:
     causes: tuple[str, ...] = ()
     fixes: tuple[str, ...] = ()
     evidence: str = ""
+    strength: Strength = "likely"
     rank: int = 50
     role: Role = "cause"
     scope: Literal["any", "exception", "line"] = "any"
     follow: int = 0
     same: tuple[str, ...] = ()
     ended: Ended | None = None
+
+    @property
+    def claim(self) -> str:
+        """The meaning, introduced as surely as the message allows; empty for exceptions that no entry describes."""
+        if self.rank == 0:
+            return ""
+        return self.meaning if self.strength == "certain" else f"Usual meaning of this message: {self.meaning}"
 
     def match(self, text: str) -> dict[str, Any] | None:
         """The fields of a text, or None if this signature does not match it."""
@@ -211,6 +222,8 @@ def _signature(entry: dict[str, Any], family: str) -> Signature:
     unknown = set(entry) - set(Signature.__slots__)
     if unknown or {"id", "severity", "meaning", "patterns", "anchors", "examples"} - set(entry):
         raise ValueError(f"{family}.toml: {entry.get('id', '?')}: unknown or missing keys {sorted(unknown)}")
+    if entry.get("strength", "likely") not in ("certain", "likely"):
+        raise ValueError(f"{family}.toml: {entry['id']}: strength is neither certain nor likely")
     fields = dict(entry.pop("fields", {}))
     if bad := set(fields.values()) - set(get_args(FieldType)):
         raise ValueError(f"{family}.toml: {entry['id']}: unknown field types {sorted(bad)}")
@@ -252,7 +265,7 @@ def advice(exception: str, message: str) -> tuple[str, ...]:
 
 def page(signature: Signature) -> str:
     """The page that ``postmortem explain ID`` shows, as Markdown."""
-    parts = [f"# {signature.id}", signature.meaning]
+    parts = [f"# {signature.id}", signature.claim or signature.meaning]
     if signature.causes:
         parts.append("## Usual causes\n" + "\n".join(f"- {c}" for c in signature.causes))
     if signature.fixes:

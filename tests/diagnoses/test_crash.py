@@ -43,6 +43,9 @@ ValueError: corrupt sample 900
 """
 
 
+RAISED = 'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\n    batch = next(it)\n'
+
+
 def test_a_crash_names_what_was_raised_first_and_the_users_line(tmp_path: Path) -> None:
     """Of an exception out of a data-loader worker the story tells the exception inside, and the line of the user's
     code."""
@@ -136,3 +139,37 @@ def test_an_unrelated_crash_is_not_blamed_on_nan(story, course):
     """A missing file ended the run; the NaN before it is a separate finding."""
     report = story(course(**NAN_FROM_200), event_list=[MISSING], ended="crashed")
     assert next(f for f in report.findings if f.name == "crash").because_of is None
+
+
+def test_what_a_message_usually_means_is_a_likely_cause(tmp_path: Path) -> None:
+    """An input/output error proves no failure of the storage; out of memory is what the message itself states."""
+    told = {}
+    for message in ("OSError: [Errno 5] Input/output error: '/data/a.tar'", "RuntimeError: CUDA out of memory."):
+        (tmp_path / "train.log").write_text(f"step 10 loss 0.9\nstep 11 loss 0.8\n{RAISED}{message}\n")
+        [run] = postmortem.scan(tmp_path).runs
+        assert run.diagnosis is not None
+        told[run.diagnosis.name] = run.diagnosis
+    assert told["crash: stale-handle"].strength == "likely"
+    assert "Usual meaning of this message: The storage failed" in told["crash: stale-handle"].summary
+    assert told["crash: cuda-oom"].strength == "certain"
+    assert "Usual meaning" not in told["crash: cuda-oom"].summary
+
+
+def test_the_last_logged_step_did_not_necessarily_fail(tmp_path: Path) -> None:
+    """Step 11 was logged with a finite loss, and is the last good step: the failure came after it."""
+    (tmp_path / "train.log").write_text(f"step 10 loss 0.9\nstep 11 loss 0.8\n{RAISED}AssertionError: bad order\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert run.diagnosis.summary.startswith("The program failed after step 11, the last one logged: ")
+    assert run.diagnosis.summary.endswith("AssertionError: bad order.")
+    assert run.diagnosis.last_good_step == 11
+
+
+def test_a_time_limit_is_no_failure_of_the_program(tmp_path: Path) -> None:
+    """The scheduler ended the job: the program did not fail."""
+    limit = "slurmstepd: error: *** JOB 8 ON n1 CANCELLED AT 2026-11-20T14:31:10 DUE TO TIME LIMIT ***"
+    (tmp_path / "slurm-8.out").write_text(f"step 10 loss 0.9\nstep 11 loss 0.8\n{limit}\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert run.diagnosis is not None
+    assert "The program was ended from outside" in run.diagnosis.summary
+    assert "failed" not in run.diagnosis.summary

@@ -85,8 +85,8 @@ HEAD = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate "
             HEAD + "3.00 GiB (GPU 0; 80.00 GiB total capacity; 27.00 GiB already allocated; 0.50 GiB free; 30.00 GiB "
             "reserved in total by PyTorch)",
             {"requested": 3072, "total": 80 << 10, "free": 512, "allocated": 27 << 10, "reserved": 30 << 10},
-            "other processes hold 49.5 GiB of the 80 GiB of GPU 0: everything except what this process reserved and "
-            "what is free",
+            "other processes likely hold 49.5 GiB of the 80 GiB of GPU 0: everything except what this process "
+            "reserved and what is free",
             "free GPU 0",
         ),
         (

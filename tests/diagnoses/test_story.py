@@ -160,4 +160,4 @@ def test_a_story_that_can_be_replayed(story, course, saved):
         assert found.next == ("postmortem replay runs/exp7 --step 210 --checkpoint c150.pt", "look")
     else:
         assert found.next[0] == "look"
-        assert "`postmortem replay runs/exp7 --step 210` names the operation" in found.next[1]
+        assert "`postmortem replay runs/exp7 --step 210` can name the operation" in found.next[1]

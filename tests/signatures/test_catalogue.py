@@ -67,6 +67,13 @@ def test_an_entry_is_complete(signature: Signature) -> None:
     )
 
 
+def test_a_claim_is_no_surer_than_the_entry() -> None:
+    """What a message only usually means is introduced as such; exceptions without an entry claim nothing."""
+    assert CATALOGUE["cuda-oom"].claim == CATALOGUE["cuda-oom"].meaning
+    assert CATALOGUE["stale-handle"].claim.startswith("Usual meaning of this message: ")
+    assert CATALOGUE["generic-exception"].claim == ""
+
+
 @pytest.mark.parametrize("signature", ENTRIES, ids=lambda s: s.id)
 def test_no_pattern_has_an_unbounded_dot(signature: Signature) -> None:
     """A dot reaches only so far; what repeats cost is counted in tests/readers/test_backtracking.py."""

@@ -132,10 +132,14 @@ def describe(onset: Onset, what: str) -> tuple[str, dict[str, Any]]:
         text = f"{series.tag} is {what} since its first point (step {series.step[at]})"
     else:
         value, step = series.value[onset.before], series.step[onset.before]
-        evidence |= {"before": value, "last_finite_step": step} | between(series, onset.before, at)
+        # the row before is not finite either: it shows that this kind of value was not there yet
+        evidence |= {"before": value, "last_finite_step": step} | between(series, at - 1, at)
         text = f"{series.tag} is {what} at step {series.step[at]}; it was {number(value)} at step {step}"
+        if onset.before < at - 1:
+            text += f" and {number(series.value[at - 1])} at step {series.step[at - 1]}"
     if "between" in evidence:
         text += f" (onset between {evidence['between'][0]} and {evidence['between'][1]})"
+    evidence["finite_after"] = onset.recovered
     if onset.recovered:
         text += f"; {onset.count} of {len(series)} points are {what}, then it recovers"
     elif at < len(series) - 1:

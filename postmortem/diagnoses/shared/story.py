@@ -255,9 +255,16 @@ class Story:
         yield from self._advice
         if command and not startable:
             weights = f"from step {good} or earlier" if good is not None else "from before the fault"
-            yield f"save checkpoints: with weights {weights}, `{command}` names the operation and the samples"
+            yield f"save checkpoints: with weights {weights}, `{command}` {self._shows()}"
         if not command and checkpoint is not None:
             yield f"resume from {checkpoint.path} (step {checkpoint.step}, the newest before the fault)"
+
+    def _shows(self) -> str:
+        """What a replay can show of the root, and the steps in which its onset lies if the log does not name one."""
+        grown = self._root.name in (*BLOW_UP, "gradient-spike")
+        shows = "can show which change cures it" if grown else "can name the operation and the samples"
+        between = self._root.evidence.get("between")
+        return f"{shows} (the onset is in steps {between[0]} to {between[1]})" if between else shows
 
 
 def _given(texts: Iterable[str | None]) -> list[str]:
