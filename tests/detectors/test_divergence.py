@@ -56,3 +56,17 @@ def test_a_discriminator_may_come_to_guess(tmp_path: Path, end: float, names: li
     (tmp_path / "metrics.csv").write_text("step,Loss/G/loss,Loss/D/loss\n" + rows)
     [run] = postmortem.scan(tmp_path).runs
     assert [f.name for f in run.findings if f.severity == "error"] == names
+
+
+@pytest.mark.parametrize("rows", [19, 25, 40])
+@pytest.mark.parametrize("up", [5, 8])
+def test_a_steady_climb_at_the_end_of_a_short_log(tmp_path: Path, rows: int, up: int) -> None:
+    """Few epochs, of which the last each are worse than the one before: the bend of the curve is no noise."""
+    low = rows - 1 - up
+    row = np.arange(rows)
+    losses = np.exp(np.where(row <= low, -3 * row / low, -3 + 2 * (row - low) / up))
+    (step,) = found(tmp_path, losses)
+    assert step is not None
+    assert low <= step <= low + 3
+    losses[-3:] = losses[low]  # the last epochs are as good as the best: it comes back
+    assert found(tmp_path, losses) == []
