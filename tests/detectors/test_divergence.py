@@ -58,6 +58,20 @@ def test_a_discriminator_may_come_to_guess(tmp_path: Path, end: float, names: li
     assert [f.name for f in run.findings if f.severity == "error"] == names
 
 
+@pytest.mark.parametrize("rows", [19, 25, 40])
+@pytest.mark.parametrize("up", [5, 8])
+def test_a_steady_climb_at_the_end_of_a_short_log(tmp_path: Path, rows: int, up: int) -> None:
+    """Few epochs, of which the last each are worse than the one before: the bend of the curve is no noise."""
+    low = rows - 1 - up
+    row = np.arange(rows)
+    losses = np.exp(np.where(row <= low, -3 * row / low, -3 + 2 * (row - low) / up))
+    (step,) = found(tmp_path, losses)
+    assert step is not None
+    assert low <= step <= low + 3
+    losses[-3:] = losses[low]  # the last epochs are as good as the best: it comes back
+    assert found(tmp_path, losses) == []
+
+
 @pytest.mark.parametrize(("level", "names"), [(2.7, ["divergence"]), (40.0, [])])
 def test_a_part_that_rises_where_nothing_is_learned(tmp_path: Path, level: float, names: list[str]) -> None:
     """That the losses compete does not excuse it if every score stays near zero, here in per cent."""
