@@ -42,7 +42,18 @@ _COMPLETED = re.compile(
 )
 """What frameworks print when a training ran to its end."""
 COMPLETED_ANCHORS = (
-    *("Trainer.fit", "train_runtime", "omplete", "inished", "done", "Done", "DONE", "ended", "exits successfully", "End of training"),
+    *(
+        "Trainer.fit",
+        "train_runtime",
+        "omplete",
+        "inished",
+        "done",
+        "Done",
+        "DONE",
+        "ended",
+        "exits successfully",
+        "End of training",
+    ),
     *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping"),
     *(
         "Best ckpt path: ",

@@ -9,15 +9,21 @@ import pytest
 import postmortem
 
 HEAD = "\n      Epoch    GPU_mem   box_loss   cls_loss   dfl_loss  Instances       Size\n"
-CLASS = "                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%|##########| 9/9\n"
+CLASS = (
+    "                 Class     Images  Instances      Box(P          R      mAP50  mAP50-95): 100%|##########| 9/9\n"
+)
 
 
 def bar(epoch: int) -> str:
-    return f"     {epoch}/5     2.61G     {3 / epoch:.4g}     {2 / epoch:.4g}     0.9     18     640: 100%|####| 50/50\n"
+    return (
+        f"     {epoch}/5     2.61G     {3 / epoch:.4g}     {2 / epoch:.4g}     0.9     18     640: 100%|####| 50/50\n"
+    )
 
 
 def scores(epoch: int, more: str = "") -> str:
-    return f"                   all        128        929        0.5        0.4       0.{epoch}1        0.{epoch}{more}\n"
+    return (
+        f"                   all        128        929        0.5        0.4       0.{epoch}1        0.{epoch}{more}\n"
+    )
 
 
 def column(text: str, tag: str, folder: Path) -> list[tuple[int, float]]:
@@ -33,7 +39,9 @@ ERR = "".join(bar(e) + CLASS for e in EPOCHS)
 
 
 @pytest.mark.parametrize(
-    "text", ["".join(HEAD + bar(e) + CLASS + scores(e) for e in EPOCHS), OUT, OUT + ERR], ids=["whole", "out", "one by one"]
+    "text",
+    ["".join(HEAD + bar(e) + CLASS + scores(e) for e in EPOCHS), OUT, OUT + ERR],
+    ids=["whole", "out", "one by one"],
 )
 def test_the_scores(text: str, tmp_path: Path) -> None:
     """The rows of the validation have their names and epochs where the heads of their columns are elsewhere, too."""
