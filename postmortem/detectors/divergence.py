@@ -35,8 +35,9 @@ class Divergence(BaseDetector):
     How: the median of a window around each point is compared with its lowest value so far. If more than half of the
     rise of log(loss) falls within three points, it is a spike without recovery, and loss-spike reports it. The onset is
     the last point before the rise. Of a short log that ends in a steady climb, only the noise before the climb counts:
-    five points or more, from the lowest of all on, each above the one before. A loss that rises from the start to 30 times its first value and never comes near
-    that value again has no earlier level to compare with; its onset is the first point above twice the first value.
+    five points or more, from the lowest of all on, each above the one before. A loss that rises from the start to
+    30 times its first value and never comes near that value again has no earlier level to compare with; its onset is
+    the first point above twice the first value.
 
     Typical causes: a learning rate that is too high or was ramped up, a sign error or gradient ascent in one loss term,
     wrong labels, weights that grow without bound.
@@ -110,7 +111,9 @@ class Divergence(BaseDetector):
         rise = end - level
         spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
         unrest = spread
-        if not _climbs_steadily(x):  # what deviates from a wide median in a valley of few points is its shape, not noise
+        if not _climbs_steadily(
+            x
+        ):  # what deviates from a wide median in a valley of few points is its shape, not noise
             unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # the log of a small loss may grow noisier
         need = max(np.log(1 + self.options.rise), self.options.z * unrest) * (3 if contest else 1)
         if not rise > need or (contest and of_a_guessing_discriminator(view, series, float(np.exp(end)))):
