@@ -114,14 +114,16 @@ class Divergence(BaseDetector):
             return None
         at = self._onset(smooth, best, level, rise, spread)
         near = slice(max(best, at - 6), None)
-        if self._in_one_jump(x[near], level, rise, spread) and res.z[near].max() > self.options.spike:
+        lost_at_once = at <= max(5, n // 25) and scores_nothing(view)  # loss-spike reports nothing so near the start
+        jumps = not lost_at_once and self._in_one_jump(x[near], level, rise, spread)
+        if jumps and res.z[near].max() > self.options.spike:
             return None
         change = change_behind(view, series, smooth, best, at)
         return self.found(
             series,
             at,
-            f"{series.tag} rises from {number(np.exp(level))} at step {series.step[at]} "
-            f"to {number(np.exp(end))} and does not recover" + (f", as {change}" if change else ""),
+            f"{series.tag} rises from its level of {number(np.exp(level))} to about {number(np.exp(end))}, "
+            f"from step {series.step[at]} on, and does not recover" + (f", as {change}" if change else ""),
             severity="info" if change else None,
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},

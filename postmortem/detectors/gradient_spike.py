@@ -81,10 +81,13 @@ class GradientSpike(BaseDetector):
                 if lasting or peak < self.options.ratio * after or new_phase(view, step) or warm_restart(view, step):
                     continue
                 change = change_at(view, res.series, step)
+                first, at_peak = float(res.series.value[spike.first]), ""
+                if spike.peak > spike.first:
+                    at_peak = f" (peak {number(peak)} at step {res.series.step[spike.peak]})"
                 yield self.found(
                     res.series,
                     spike.first,
-                    f"{series.tag} jumps from {number(before)} to {number(peak)} at step {step} and recovers"
+                    f"{series.tag} jumps from {number(before)} to {number(first)} at step {step}{at_peak} and recovers"
                     + (f", as {change}" if change else ""),
                     severity="info" if change else None,
                     end=spike.last,

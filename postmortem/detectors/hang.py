@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.collectives import waiting
 from postmortem.core.model import Finding
 from postmortem.core.printable import number
 from postmortem.detectors import detector
@@ -52,13 +53,16 @@ class Hang(BaseDetector):
     def detect(self, view: View) -> Iterator[Finding]:
         hung = view.run.ended == "hung"
         first = next((e for e in view.events if e.kind in ("hang", "hung") or (hung and e.severity == "error")), None)
+        waited, missing = waiting(view)
         if first is not None:
+            alone = min(missing) if waited and len(missing) == 1 else None
+            who = "the run hung" if alone is None else f"rank {alone} likely hung, as the others waited for it"
             yield Finding(
                 code=self.code,
                 name=self.name,
                 severity=self.severity,
-                message="the run hung" + (f": {first.message.splitlines()[0]}" if first.message else ""),
-                rank=first.rank,
+                message=who + (f": {first.message.splitlines()[0]}" if first.message else ""),
+                rank=first.rank if alone is None else alone,
                 step=first.step if first.step is not None else view.last_step,
                 evidence={"kind": first.kind, "line": first.line, "file": first.file},
             )

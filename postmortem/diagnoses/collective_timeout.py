@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from postmortem.core.collectives import TIMEOUTS, printed_by, waiting
 from postmortem.diagnoses import diagnosis
 from postmortem.diagnoses.crash import Reason, crash_of, with_reasons
 
@@ -11,8 +13,6 @@ if TYPE_CHECKING:
 
     from postmortem.core.model import Diagnosis, Event, Finding
     from postmortem.core.view import View
-
-_KINDS = ("nccl-timeout", "gloo-timeout")
 
 
 @diagnosis
@@ -24,6 +24,8 @@ class CollectiveTimeout:
     nothing); the rank that had queued the fewest collectives; and the rank whose last printed step is lower than that
     of the others.
 
+    Where a single rank is missing, the finding that it hung is the root, and the timeouts of the others follow from it.
+
     Known false positive: with several process groups, ranks of another group print nothing either.
     """
 
@@ -32,26 +34,28 @@ class CollectiveTimeout:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        found = crash_of(view, findings, *_KINDS)
-        return with_reasons(*found, list(_reasons(view))) if found is not None else None
+        found = crash_of(view, findings, *TIMEOUTS)
+        if found is None:
+            return None
+        story = with_reasons(*found, list(_reasons(view)))
+        missing = waiting(view)[1]
+        hung = [f.id for f in findings if f.name == "hang" and f.rank is not None and f.rank in missing]
+        return replace(story, findings=tuple(dict.fromkeys((*hung, *story.findings))))
 
 
 def _reasons(view: View) -> Iterator[Reason]:
-    timeouts = [e for e in view.events if e.kind in _KINDS]  # several where each rank has a log of its own
-    waited = {rank for e in timeouts for rank in _printed_by(e)}
-    missing = {rank for e in timeouts for rank in e.fields.get("missing_ranks") or ()}
-    silent = {s.rank for s in view.series if s.rank >= 0}.union(
-        *(e.fields.get("suspects") or () for e in timeouts)
-    ) - waited
-    if missing:
+    timeouts = [e for e in view.events if e.kind in TIMEOUTS]
+    waited, missing = waiting(view)
+    if any(e.fields.get("missing_ranks") for e in timeouts):
         yield Reason(f"{_ranks(missing)} did not reach the barrier", _look_at(missing))
-    elif 0 < len(silent) <= len(waited):
+    elif missing:
         collectives = {(e.fields.get("op"), e.fields.get("seq")) for e in timeouts}
         op, number = collectives.pop() if len(collectives) == 1 else (None, None)
         which = f"collective {op} number {number}" if op is not None and number is not None else "collective"
         yield Reason(
-            f"{_ranks(waited)} waited for the {which}; {_ranks(silent)} reported no timeout and likely did not join it",
-            _look_at(silent),
+            f"{_ranks(waited)} waited for the {which}; {_ranks(missing)} reported no timeout "
+            "and likely did not join it",
+            _look_at(missing),
         )
     queued = _queued(timeouts)
     if last := _least(queued):
@@ -66,16 +70,12 @@ def _reasons(view: View) -> Iterator[Reason]:
         yield Reason(evidence, _look_at(last))
 
 
-def _printed_by(event: Event) -> list[int]:
-    return event.fields.get("ranks") or ([] if event.rank is None else [event.rank])
-
-
 def _queued(timeouts: list[Event]) -> dict[int, int]:
     """The number of collectives that each rank had queued, where its message holds it."""
     found: dict[int, int] = {}
     for event in timeouts:
         found |= {int(rank): n for rank, n in event.fields.get("enqueued_by_rank", {}).items()}
-        if len(ranks := _printed_by(event)) == 1 and "last_enqueued" in event.fields:
+        if len(ranks := printed_by(event)) == 1 and "last_enqueued" in event.fields:
             found[ranks[0]] = event.fields["last_enqueued"]
     return found
 

@@ -56,3 +56,23 @@ def test_a_discriminator_may_come_to_guess(tmp_path: Path, end: float, names: li
     (tmp_path / "metrics.csv").write_text("step,Loss/G/loss,Loss/D/loss\n" + rows)
     [run] = postmortem.scan(tmp_path).runs
     assert [f.name for f in run.findings if f.severity == "error"] == names
+
+
+@pytest.mark.parametrize(("level", "names"), [(2.7, ["divergence"]), (40.0, [])])
+def test_a_part_that_rises_where_nothing_is_learned(tmp_path: Path, level: float, names: list[str]) -> None:
+    """That the losses compete does not excuse it if every score stays near zero, here in per cent."""
+    rows = "".join(
+        f"{i},{3.3 if i < 2 else 5 + i / 80 + 0.02 * np.sin(i):.4f},{1.6 - i / 120:.4f},{level + 0.1 * np.cos(i):.3f}\n"
+        for i in range(120)
+    )
+    (tmp_path / "metrics.csv").write_text("step,task_loss,kd_loss,val_acc\n" + rows)
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.severity == "error"] == names
+
+
+def test_a_part_that_begins_with_a_d_is_no_discriminator(tmp_path: Path) -> None:
+    """Only names that mean a discriminator, beside those of a generator, may rise to what guessing costs."""
+    rows = "".join(f"{i},{0.15 * np.exp(i / 50):.4f},{3 - i / 80:.4f}\n" for i in range(120))
+    (tmp_path / "metrics.csv").write_text("step,dice_loss,giou_loss\n" + rows)
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.severity == "error"] == ["divergence"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import postmortem
 from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
 from postmortem.core.run import Run, Stream, segments
@@ -49,3 +50,28 @@ def test_missing_exit_record(exit_code, ended, steps):
     """No exit record and no other end: a silent death at the last step; completed or still running: nothing."""
     found = list(SilentDeath(SilentDeath.Options()).detect(View(wandb_run(exit_code, ended))))
     assert [f.step for f in found] == steps
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "caught SIGUSR1 (time limit in 90 s): checkpoint written to ckpt.pt, requeueing",
+        "scontrol requeue 551020 -> new job 551187",
+        "Requeuing job 551020",
+        "time limit near: state saved to last.pt, requeuing",
+    ],
+)
+def test_a_program_that_requeues_itself_has_a_reason_to_stop(tmp_path, last):
+    """It says why the log ends before the last step: the next job goes on."""
+    rows = "".join(f"step {i}/1600 | loss {2 / (i + 1) + 0.5:.4f}\n" for i in range(0, 800, 10))
+    (tmp_path / "train.log").write_text(rows + last + "\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert (run.ended, run.verdict, run.findings) == ("preempted", "healthy", ())
+
+
+def test_a_script_that_could_requeue_explains_nothing(tmp_path):
+    """The trap at the start of a job is no requeue."""
+    rows = "".join(f"step {i}/1600 | loss {2 / (i + 1) + 0.5:.4f}\n" for i in range(0, 800, 10))
+    (tmp_path / "train.log").write_text("trap 'scontrol requeue $SLURM_JOB_ID' USR1\n" + rows)
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings] == ["silent-death"]

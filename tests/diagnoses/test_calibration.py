@@ -78,3 +78,16 @@ def test_a_rate_that_is_almost_zero_explains_the_plateau(tmp_path: Path) -> None
     told = _diagnosed(tmp_path, rows)
     assert (told.name, told.strength) == ("dead-schedule", "likely")
     assert not any("require gradients" in action for action in told.next)
+
+
+def test_a_value_at_a_step_is_the_logged_one(tmp_path: Path) -> None:
+    """A gradient norm that peaks one step after its jump, and a loss whose level is a median: no value is put at a step
+    where the log has another one."""
+    norms = {200: 40.0, 201: 90.0}
+    rows = [f"{_row(step)} grad_norm {norms.get(step, 1 + NOISE[step])}" for step in range(400)]
+    (tmp_path / "train.log").write_text("\n".join(rows) + "\n")
+    [run] = postmortem.scan(tmp_path).runs
+    [spike] = [f for f in run.findings if f.name == "gradient-spike"]
+    assert "to 40 at step 200 (peak 90 at step 201) and recovers" in spike.message
+    told = _diagnosed(tmp_path, [_row(step, (1 + NOISE[step]) * 1.02 ** max(0, step - 250)) for step in range(400)])
+    assert "rises from its level of " in told.summary

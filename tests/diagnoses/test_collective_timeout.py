@@ -146,3 +146,15 @@ def test_rows_that_one_rank_alone_logs(tmp_path):
     (tmp_path / "train.out").write_text(rows({0: 30}) + evaluated + WAITED.format(0) + WAITED.format(1))
     found = postmortem.scan(tmp_path).runs[0].diagnosis
     assert not any("logged up to" in text for text in (found.summary, *found.evidence_for))
+
+
+def test_the_missing_rank_is_the_root_and_those_that_waited_its_consequences(tmp_path):
+    """Each rank has a log of its own; rank 3 printed its steps and nothing about a timeout."""
+    for rank in range(4):
+        text = "".join(f"[rank{rank}]: step {i} loss {2 + 1 / (i + rank + 1):.4f}\n" for i in range(31))
+        (tmp_path / f"rank_{rank}.log").write_text(text + ("" if rank == 3 else WAITED.format(rank)))
+    [run] = postmortem.scan(tmp_path).runs
+    root = run.findings[0]
+    assert (root.name, root.rank, root.step) == ("hang", 3, 30)
+    assert all(f.because_of == root.id for f in run.findings[1:] if f.name == "crash")
+    assert run.diagnosis.name == "crash: nccl-timeout"

@@ -30,14 +30,20 @@ def totals(view: View, role: str, points: int) -> list[Series]:
 
 def scores_nothing(view: View) -> bool:
     """Whether scores or rewards are logged and all stay near zero: then no competition excuses a loss that rises."""
-    known = [s.finite.value for s in view.of("val_accuracy", "accuracy", "reward") if len(s.finite) >= 8]
-    return bool(known) and all(float(np.abs(x).max()) <= 0.01 for x in known)
+    scores = [s.finite.value for s in view.of("val_accuracy", "accuracy") if len(s.finite) >= 8]
+    rewards = [s.finite.value for s in view.of("reward") if len(s.finite) >= 8]
+    return bool(scores or rewards) and (
+        all(float(np.median(x[len(x) // 2 :])) <= _NO_SCORE * (100 if x.max() > 1 else 1) for x in scores)
+        and all(float(np.abs(x).max()) <= _NO_REWARD for x in rewards)
+    )
 
 
+_NO_SCORE, _NO_REWARD = 0.03, 0.01
+"""The usual score in the second half of a run that learned nothing, a fraction, and the highest reward of all of it."""
 _DISCRIMINATOR = re.compile(
-    r"(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d)(?=[/_ .-]|$)|(?:^|[/_ .-])D(?=[_A-Z])", re.I
+    r"(?i:(?:^|[/_ .-])(?:d\d?|disc|discriminator|err_?d)(?=[/_ .-]|$))|(?:^|[/_ .-])D(?=[A-Z])"
 )
-_GENERATOR = re.compile(r"(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$)|(?:^|[/_ .-])G(?=[_A-Z])", re.I)
+_GENERATOR = re.compile(r"(?i:(?:^|[/_ .-])(?:g\d?|gen|generator|err_?g|adv)(?=[/_ .-]|$))|(?:^|[/_ .-])G(?=[A-Z])")
 _GUESSING = 2.1
 """What a discriminator that guesses loses at most: 1.39 (cross-entropy), 2 (hinge), 0.5 to 1 (squares); and noise."""
 
