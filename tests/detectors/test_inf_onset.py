@@ -46,10 +46,10 @@ def test_a_loss_that_is_infinite_from_the_start_is_a_fault(healthy, view_of):
 def test_an_episode_that_the_series_recovered_from_is_information_of_its_own(healthy, view_of):
     """A gradient norm that is infinite twice, is finite for long and then breaks: the break is the onset, the earlier
     steps are named by a finding of their own."""
-    norms = healthy["grad_norm"].copy() if "grad_norm" in healthy else np.full(400, 1.0)
+    norms = np.full(400, 1.0)
     norms[[60, 61]] = np.inf
     norms[-12:] = np.inf
-    first, last = found(view_of({**healthy, "grad_norm": norms}))
+    first, last = InfOnset(InfOnset.Options()).detect(view_of(healthy() | {"grad_norm": norms}))
     assert (first.step, first.severity, first.evidence["count"]) == (60, "info", 2)
-    assert (last.step, last.severity) == (len(norms) - 12, "error")
+    assert (last.step, last.severity) == (388, "error")
     assert "first at step 60" in last.message
