@@ -37,7 +37,10 @@ ROLES = (
 )
 
 _HELD_OUT = r"(?:val|vali|valid|validation|eval|evaluation|dev|test|held ?out|holdout)"
-_SPLIT = re.compile(rf"(?:^|[ /])['\[(]*{_HELD_OUT}(?:$|[ /\d\])'])|^{_HELD_OUT}(?=loss|acc)|验证|测试")
+_SPLIT = re.compile(
+    rf"(?:^|[ /])['\[(]*{_HELD_OUT}(?:$|[ /\d\])'])|^{_HELD_OUT}(?=loss|acc)"
+    r"|^(?:va|vl|vld|dv|ho|tst)[ /](?=\w)|验证|测试"
+)
 
 # Patterns are matched against `_plain(tag)`: small letters, words with single blanks or slashes between them.
 _LOSS = r"(?:\b|(?<=[a-z\d]))loss(?:es|fn)?\d*\b"

@@ -29,6 +29,10 @@ _NUMBER_KEY = re.compile(
 _HEADER_KEYS = {"env_info", "exp_name", "config"}
 _PLAN = re.compile(r"\b(max_epochs|max_iters|total_epochs)\s*=\s*(\d{1,9})\b")
 """The length of the training, in the settings that mmdetection's first line quotes."""
+_OF_TRAINING = ("loss", "val_loss", "lr", "grad_norm", "perplexity")
+"""Roles that show a log of a training, though nothing in it counts: predictions hold scores, accuracies, rewards."""
+_SENTENCE = re.compile(r'"\s*:\s*"[^"\\ ]+(?: [^"\\ ]+){3}')
+"""Text of four words or more, as in a data set or a list of predictions."""
 _TOTALS = ("total_steps", "max_steps")
 _COUNTS = {*COUNTERS, *EPOCHS, "_step"}
 _HELD_OUT = {"val", "valid", "validation", "eval", "test"}
@@ -42,11 +46,11 @@ class JsonLines:
     """JSON lines: mmdetection's ``.log.json``, mmengine's ``scalars.json``, LLaMA-Factory's ``trainer_log.jsonl``, …
 
     Each line is an object; nested objects are flattened with "/". The step is found as in a CSV table: a key that
-    counts steps, or `iter` combined with `epoch` where it starts again in each epoch. mmdetection's rows with "mode":
-    "val" belong to the end of their epoch, and their tags begin with "val/". Of an object that sums up one quantity
-    (``{"num": 32, "mean": 3.48, "std": 0.89}``, StyleGAN's ``stats.jsonl``) the mean is the value. A number may be
-    written as text. Header lines, nulls and values that are not numbers are counted; text in a column of numbers is a
-    Problem, as is a line that is not a JSON object.
+    counts steps, or a short name (`t`, `k`, `batch`) that rises in every row, or `iter` combined with `epoch` where it
+    starts again in each epoch. mmdetection's rows with "mode": "val" belong to the end of their epoch, and their tags
+    begin with "val/". Of an object that sums up one quantity (``{"num": 32, "mean": 3.48, "std": 0.89}``, StyleGAN's
+    ``stats.jsonl``) the mean is the value. A number may be written as text. Header lines, nulls and values that are not
+    numbers are counted; text in a column of numbers is a Problem, as is a line that is not a JSON object.
 
     Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py;
     training_stats.py and training_loop.py of stylegan2-ada-pytorch.
@@ -58,7 +62,7 @@ class JsonLines:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        """A file with a JSON object per line, among them a counter and at least one other number."""
+        """A file with a JSON object per line: a counter and at least one other number, or metrics and no sentences."""
         text = decoded(head)[0]
         if not text.lstrip().startswith("{"):
             if not path.name.endswith(_NAMES):
@@ -74,7 +78,10 @@ class JsonLines:
             return False
         keys = {plain(key) for key in _NUMBER_KEY.findall(text)}
         counts = keys & _COUNTS
-        return bool(counts) and (len(keys) > len(counts) or any(map(role_of, keys)))
+        roles = {role_of(key) for key in keys}
+        if counts:
+            return len(keys) > len(counts) or roles != {None}
+        return not roles.isdisjoint(_OF_TRAINING) and _SENTENCE.search(text) is None
 
     @staticmethod
     def read(path: Path) -> Reading:

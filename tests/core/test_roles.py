@@ -42,6 +42,7 @@ _LISTS = {
         Loss/test | val_total_loss | eval_total_loss | val_nll | valid_nll | val_mse | val_mae | val_rmse |
         eval_rmse | valid_0's binary_logloss | eval-logloss | validation_0-logloss | valid_1's l2_loss | test/mse |
         val/box_loss | val lm loss | valid nll_loss | heldout_loss | held-out loss | val_bce | test_nll |
+        va_nll | vl_loss | dv/loss |
         val_cross_entropy | 验证损失 | epoch_val_loss | val/neg_elbo | test_rmse | val_epoch_loss | losses/validation
     """,
     "grad_norm": """

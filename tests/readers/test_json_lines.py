@@ -257,3 +257,27 @@ def test_texts_in_a_column_of_numbers_are_lost(tmp_path: Path) -> None:
     rows = [{"step": i, "loss": 0.5 if i < 10 else "error"} for i in range(15)]
     (problem,) = read(tmp_path / "log.jsonl", rows).problems
     assert (problem.line, problem.lost) == (11, "5 values of loss")
+
+
+@pytest.mark.parametrize("counter", ["it", "gstep", "upd", "global_it", "t", "round", "batch"])
+def test_rows_are_a_log_whatever_their_counter_is_called(tmp_path: Path, counter: str) -> None:
+    """A short name counts the steps if it rises in every row."""
+    reading = read(tmp_path / "log.jsonl", [{counter: i * 10, "reg_err": 1 / (1 + i), "lr": 0.1} for i in range(8)])
+    assert JsonLines.claims(tmp_path / "log.jsonl", (tmp_path / "log.jsonl").read_bytes())
+    assert reading.step_axis == counter
+    assert [step for step, _ in column(reading, "reg_err")] == list(range(0, 80, 10))
+
+
+def test_metrics_without_a_counter_are_a_log_and_data_are_none(tmp_path: Path) -> None:
+    """A loss or a learning rate in every row shows a training; beside sentences it is a data set."""
+    log, data = tmp_path / "log.jsonl", tmp_path / "data.jsonl"
+    read(log, [{"train_loss": 1 / (1 + i), "lr": 0.1} for i in range(8)])
+    read(data, [{"id": i, "text": "the cat sat down", "loss": 0.5} for i in range(8)])
+    assert JsonLines.claims(log, log.read_bytes())
+    assert not JsonLines.claims(data, data.read_bytes())
+
+
+def test_a_counter_within_batches_that_falls_counts_nothing(tmp_path: Path) -> None:
+    """Rows are counted where a short name goes back."""
+    reading = read(tmp_path / "log.jsonl", [{"t": i % 3, "loss": 0.5} for i in range(9)])
+    assert reading.step_axis == "row"

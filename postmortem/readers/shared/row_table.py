@@ -15,7 +15,7 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.points import Points, PointsBuilder
 from postmortem.core.roles import role_of
-from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, WITHIN_EPOCH, epoch_axis, plain, row_axis, step_axis
+from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, UNSURE, epoch_axis, plain, row_axis, step_axis
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TIMES = {"wall_time", "walltime", "timestamp", "time", "datetime", "date", "created_at", "unix_time"}
 _RANKS = {"rank", "global_rank"}
-_TELLING = {*COUNTERS, *WITHIN_EPOCH, *EPOCHS, *_TIMES, *_RANKS}
+_TELLING = {*COUNTERS, *UNSURE, *EPOCHS, *_TIMES, *_RANKS}
 _DIFFERENT = 3
 """Texts that differ in a column named like a metric, from which on they are no setting."""
 _WITH_UNITS = ("step_time", "data_time", "memory", "throughput")

@@ -16,6 +16,8 @@ COUNTERS = (
     *("global_step", "num_updates", "total_timesteps", "timesteps_total", "global_iteration", "global_iter"),
     *("iteration", "iterations", "iter", "iters", "current_steps", "step", "steps", "update", "updates"),
     *("training_iteration", "num_steps", "n_iter", "step_num", "train_step", "tick"),
+    *("global_it", "gstep", "it", "itr", "upd", "optimizer_step", "opt_step", "env_step", "env_steps", "timestep"),
+    *("timesteps", "num_iter", "num_update"),
 )
 """Names of counters, the most reliable first; case and groups in front ("trainer/", "train/") do not matter.
 
@@ -27,7 +29,9 @@ SURE = COUNTERS[:6]
 WITHIN_EPOCH = (
     *("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step"),
 )
-EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num")
+UNSURE = (*WITHIN_EPOCH, "round", "episode", "generation", "t", "k", "n")
+"""Names that count the steps of a table without epochs if their values rise in every row."""
+EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num", "ep", "cur_epoch", "epoch_idx")
 FEW = 4
 """A column with the same value in more rows than this is a setting, not a counter."""
 LARGEST = 2**62
@@ -94,6 +98,9 @@ def step_axis(
         if step.max() < LARGEST and fell <= new_run:
             note = f"steps are taken from {name!r}, with {per_epoch:.0f} per epoch (the highest value logged)"
             return Axis(name, step.astype(np.int64), (name,), note)
+    for name in _named(columns, UNSURE) if epochs is None else ():
+        if _whole(columns[name]) and (np.diff(columns[name]) > 0).all() and rows > FEW:
+            return Axis(name, columns[name].astype(np.int64), (name,), f"steps are taken from column {name!r}")
     return None
 
 

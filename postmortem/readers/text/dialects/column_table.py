@@ -11,6 +11,7 @@ from postmortem.readers.text.records.record import Record, Row, Value
 from postmortem.readers.text.records.step_words import SPLITS, position
 from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
 
+_TIMES = {"time", "date", "datetime", "timestamp", "clock", "when"}
 _SCALE = {"K": 1e3, "M": 1e6, "B": 1e9}
 _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,4}})?(?: \([\d.]+ ?%\))?$")
 
@@ -19,7 +20,8 @@ class ColumnTable(Dialect):
     """Rows under a header with column names: fastai, nerfstudio, PrettyTable, CSV on the terminal, hand-made tables.
 
     Columns are separated by two or more blanks, tabs, bars, or commas, or by single blanks if every name is one word. A
-    column named like a step or an epoch is the position. A header of split words (``Training | Validation``) names the
+    column named like a step or an epoch is the position; a time or other text in a cell is passed over, and the word of
+    a split (``| val | 100 | 2.31 |``) names the metrics. A header of split words (``Training | Validation``) names the
     columns of rows that begin with the metric.
     """
 
@@ -29,6 +31,8 @@ class ColumnTable(Dialect):
         rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?"  # a cell
         r"(?:\s\s|\t|,|\s*+[|│┃])"  # and its end
         rf"|\s*+(?:{NUMBER}\s++){{3}}"  # cells between single blanks
+        r"|\s*+[|│┃][^|│┃]{1,40}+[|│┃]"  # a first cell of text between bars: a time, a phase
+        r"|\s*+\d++(?:[:hms]\d++)++s?(?:\s\s|\t|,|\s*+[|│┃])"  # a time that has passed
         r"|(?=[^\d]*+$)(?=(?:[^,|\t│┃]*+[,|\t│┃])|(?:.{0,400}?\S\s\s++){2})"  # names between separators
         r"(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"
         r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
@@ -53,6 +57,8 @@ class ColumnTable(Dialect):
             cells = _cells(text, sign)
             if len(cells) != len(names) and sign == "  ":  # wide columns that touch
                 names, cells = " ".join(names).split(), text.split()
+            if len(cells) == len(names) - 1 and names[0].lower() in _TIMES:
+                names = names[1:]  # the time at the start of the row was taken for its prefix
             if len(cells) == len(names) + 1 and cells[0].isdigit() and sign == "  ":
                 names = ["step", *names]  # the index of a data frame, whose column has no name
             if len(cells) < len(names) and sign in ("  ", " "):
@@ -100,6 +106,7 @@ class ColumnTable(Dialect):
     def _row(names: list[str], cells: list[str]) -> Record | None:
         record = Record()
         numbers = 0
+        split = next((cell.lower() for cell in cells if cell.lower() in SPLITS), "")  # "| val | 100 | 2.31 |"
         for name, cell in zip(names, cells, strict=True):
             name = _clean(name, "#" in names)
             match = _CELL.match(cell)
@@ -122,6 +129,7 @@ class ColumnTable(Dialect):
                     record.step, record.level = value, where[1]
                 continue
             unit = (match["unit"] or "").strip()
+            name = f"{split} {name}" if split and role_of(name) not in ("lr", "epoch") else name
             record.values.append(Value(name, value * _SCALE.get(unit, 1.0) if role_of(name) != "memory" else value))
         return record if numbers >= max(2, len(cells) // 2) and record.values else None
 

@@ -254,3 +254,25 @@ def test_every_dialect_explains_itself(dialect: type) -> None:
     assert len(dialect.__doc__) > 60
     assert dialect.name
     assert not DIALECTS.broken
+
+
+@pytest.mark.parametrize(
+    "time", ["10:12:{i:02d}", "2026-01-02 10:12:{i:02d}", "[10:12:{i:02d}]", "0:00:{i:02d}", "{i}m5s"]
+)
+@pytest.mark.parametrize("bar", ["| ", ""])
+def test_a_table_may_begin_with_a_time(tmp_path: Path, time: str, bar: str) -> None:
+    """A time in the first column is no number, and no reason to pass over the row."""
+    log = tmp_path / "train.log"
+    rows = [f"{bar}{time.format(i=i)} | {10 * i:4d} | 2.{i:02d} | 9.9e-04 |" for i in range(1, 31)]
+    log.write_text("\n".join([f"{bar}time | step | xent | lr |", "|------|------|------|----|", *rows]) + "\n")
+    points = read_text(log).points
+    xent = points.code == points.tags.index("xent")
+    assert points.step[xent].tolist() == [10 * i for i in range(1, 31)]
+
+
+def test_a_table_may_name_the_split_of_each_row(tmp_path: Path) -> None:
+    """The losses of two splits in one column are two metrics."""
+    log = tmp_path / "train.log"
+    rows = [f"| {split} | {10 * i:4d} | 2.{i:02d} | 0.001 |" for i in range(1, 9) for split in ("train", "val")]
+    log.write_text("\n".join(["| phase | step | loss | lr |", "|---|---|---|---|", *rows]) + "\n")
+    assert {"train loss", "val loss", "lr"} == set(read_text(log).points.tags)
