@@ -48,13 +48,27 @@ class Onset:
 
 
 def onsets(view: View, kind: str) -> list[Onset]:
-    """The first NaN ("nan") or infinity ("inf") of every series, unless it is harmless."""
+    """The first NaN ("nan") or infinity ("inf") of every series, unless it is harmless.
+
+    Where the series broke later, after it had recovered from such values, these come first, as information.
+    """
     found = []
     for series in view.series:
         bad = np.isnan(series.value) if kind == "nan" else np.isinf(series.value)
         if bad.any() and (onset := _onset(view, series, bad)):
+            if onset.earlier:
+                found.append(_episode(onset))
             found.append(onset)
     return found
+
+
+def _episode(onset: Onset) -> Onset:
+    """The non-finite values before `onset` that the series recovered from."""
+    series = onset.series
+    at = int(np.searchsorted(series.step, onset.earlier[0]))
+    finite = np.flatnonzero(np.isfinite(series.value[:at]))
+    before = int(finite[-1]) if len(finite) else None
+    return Onset(series, at, before, len(onset.earlier), True, "info")
 
 
 def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
