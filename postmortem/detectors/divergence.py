@@ -39,8 +39,10 @@ class Divergence(BaseDetector):
 
     How: the median of a window around each point is compared with its lowest value so far. If more than half of the
     rise of log(loss) falls within three points, it is a spike without recovery, and loss-spike reports it. The onset is
-    the last point before the rise. A loss that rises from the start to 30 times its first value and never comes near
-    that value again has no earlier level to compare with; its onset is the first point above twice the first value.
+    the last point before the rise. Of a short log that ends in a steady climb, only the noise before the climb counts:
+    five points or more, from the lowest of all on, each above the one before. A loss that rises from the start to
+    30 times its first value and never comes near that value again has no earlier level to compare with; its onset is
+    the first point above twice the first value.
 
     Typical causes: a learning rate that is too high or was ramped up, a sign error or gradient ascent in one loss term,
     wrong labels, weights that grow without bound.
@@ -114,7 +116,11 @@ class Divergence(BaseDetector):
         end = float(np.median(x[-max(3, n // 12) :]))
         rise = end - level
         spread = max(sigma((x - wide)[max(0, best - n // 3) : best + 1]), 1e-6)
-        unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # the log of a small loss may grow noisier
+        unrest = spread
+        if not _climbs_steadily(
+            x
+        ):  # what deviates from a wide median in a valley of few points is its shape, not noise
+            unrest = max(spread, sigma((x - wide)[-max(8, n // 5) :]))  # the log of a small loss may grow noisier
         need = max(np.log(1 + self.options.rise), self.options.z * unrest) * (3 if contest else 1)
         if not rise > need or (contest and of_a_guessing_discriminator(view, series, float(np.exp(end)))):
             return None
@@ -167,3 +173,12 @@ class Divergence(BaseDetector):
         just_before = float(np.median(after[max(0, at - 2) : at + 1]))
         highest = max(rise, float(np.quantile(after, 0.98)) - level)
         return bool(three[at] > max(0.5 * highest, 6 * spread) and just_before - level < max(0.1 * rise, 3 * spread))
+
+
+def _climbs_steadily(x: NDArray[np.float64]) -> bool:
+    """Whether each of the last points, five or more, is above the one before, from the lowest of all on.
+
+    Of points that differ by chance only, one order in 720 has that.
+    """
+    climb = np.diff(x[int(np.argmin(x)) :])
+    return len(climb) >= 5 and bool((climb > 0).all())

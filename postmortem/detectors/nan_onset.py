@@ -38,8 +38,9 @@ class NanOnset(BaseDetector):
     step under torch.autograd.set_detect_anomaly(True), and check the batch for non-finite values.
 
     Severity: info for a score that is undefined in some evaluations (no positive example in the batch) and finite in
-    later ones, where all losses and gradient norms of the run are finite; and for single gradient norms, after which
-    the gradient norm and the loss stay finite.
+    later ones, and for an explained variance, which is undefined where all returns are equal, if all losses and
+    gradient norms of the run are finite; and for single gradient norms, after which the gradient norm and the loss stay
+    finite.
 
     Known false positives: a score that is undefined up to the last evaluation. Values that are NaN only before the
     first finite value, and gradient norms of steps that a loss scaler skipped, are not reported.

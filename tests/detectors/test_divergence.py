@@ -40,6 +40,22 @@ def test_a_loss_that_blows_up_from_the_start(tmp_path: Path, onset: int) -> None
     assert found(tmp_path, losses) == [onset]
 
 
+@pytest.mark.parametrize(("power", "last", "names"), [(2, 120, []), (5, 120, ["divergence"]), (2, 10, ["divergence"])])
+def test_a_value_loss_grows_with_the_return(tmp_path: Path, power: int, last: int, names: list[str]) -> None:
+    """The squared error of a value function may grow with the square of the return, and not without it."""
+    noise = np.random.default_rng(3).normal(0, 1, (3, 120))
+    true = np.linspace(20, 120, 120)
+    returns = np.linspace(20, last, 120) + 2 * noise[0]
+    critic = 5 * (true / 20) ** power * np.exp(0.1 * noise[1])
+    lines = [
+        f"update={10 * i} ep_return={returns[i]:.2f} policy_loss={noise[2][i]:.4f} value_loss={critic[i]:.4f}"
+        for i in range(120)
+    ]
+    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.name for f in run.findings if f.name == "divergence"] == names
+
+
 def test_a_rise_that_comes_back_to_the_first_value_is_none(tmp_path: Path) -> None:
     """A loss that climbs high and is back near its first value before the end did not leave it for good."""
     rise = np.exp(np.r_[np.linspace(0, 6, 60), np.linspace(6, 0, 60)])
@@ -58,20 +74,18 @@ def test_a_discriminator_may_come_to_guess(tmp_path: Path, end: float, names: li
     assert [f.name for f in run.findings if f.severity == "error"] == names
 
 
-@pytest.mark.parametrize(("power", "last", "names"), [(2, 120, []), (5, 120, ["divergence"]), (2, 10, ["divergence"])])
-def test_a_value_loss_grows_with_the_return(tmp_path: Path, power: int, last: int, names: list[str]) -> None:
-    """The squared error of a value function may grow with the square of the return, and not without it."""
-    noise = np.random.default_rng(3).normal(0, 1, (3, 120))
-    true = np.linspace(20, 120, 120)
-    returns = np.linspace(20, last, 120) + 2 * noise[0]
-    critic = 5 * (true / 20) ** power * np.exp(0.1 * noise[1])
-    lines = [
-        f"update={10 * i} ep_return={returns[i]:.2f} policy_loss={noise[2][i]:.4f} value_loss={critic[i]:.4f}"
-        for i in range(120)
-    ]
-    (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
-    [run] = postmortem.scan(tmp_path).runs
-    assert [f.name for f in run.findings if f.name == "divergence"] == names
+@pytest.mark.parametrize("rows", [19, 25, 40])
+@pytest.mark.parametrize("up", [5, 8])
+def test_a_steady_climb_at_the_end_of_a_short_log(tmp_path: Path, rows: int, up: int) -> None:
+    """Few epochs, of which the last each are worse than the one before: the bend of the curve is no noise."""
+    low = rows - 1 - up
+    row = np.arange(rows)
+    losses = np.exp(np.where(row <= low, -3 * row / low, -3 + 2 * (row - low) / up))
+    (step,) = found(tmp_path, losses)
+    assert step is not None
+    assert low <= step <= low + 3
+    losses[-3:] = losses[low]  # the last epochs are as good as the best: it comes back
+    assert found(tmp_path, losses) == []
 
 
 @pytest.mark.parametrize(("level", "names"), [(2.7, ["divergence"]), (40.0, [])])

@@ -41,3 +41,16 @@ def test_a_loss_that_is_infinite_from_the_start_is_a_fault(healthy, view_of):
     value = np.full(400, 0.5)
     value[:5] = np.inf
     assert found(view_of(healthy() | {"aux_loss": value})) == [("aux_loss", "error", 0)]
+
+
+def test_an_episode_that_the_series_recovered_from_is_information_of_its_own(healthy, view_of):
+    """A gradient norm that is infinite twice, is finite for long and then breaks: the break is the onset, the earlier
+    steps are named by a finding of their own."""
+    norms = np.full(400, 1.0)
+    norms[[60, 61]] = np.inf
+    norms[-12:] = np.inf
+    run = {tag: values for tag, values in healthy().items() if tag != "loss_scale"}  # no scaler skips anything
+    first, last = InfOnset(InfOnset.Options()).detect(view_of(run | {"grad_norm": norms}))
+    assert (first.step, first.severity, first.evidence["count"]) == (60, "info", 2)
+    assert (last.step, last.severity) == (388, "error")
+    assert "first at step 60" in last.message

@@ -43,6 +43,15 @@ def test_a_score_that_is_lost_for_good_is_an_error(tmp_path):
     assert scored(tmp_path, "val_auroc", score, 1 / np.arange(1, 41)) == {"error"}
 
 
+def test_an_explained_variance_that_is_undefined_to_the_end_is_info(tmp_path):
+    """Equal returns have no variance to explain, for as long as they are equal."""
+    score = np.where(np.arange(40) >= 20, np.nan, 0.8)
+    assert scored(tmp_path, "train/explained_variance", score, 1 / np.arange(1, 41)) == {"info"}
+    failed = np.where(np.arange(40) >= 30, np.nan, 1.0)
+    (tmp_path / "beside").mkdir()
+    assert scored(tmp_path / "beside", "train/explained_variance", score, failed) == {"error"}
+
+
 def test_a_score_beside_a_loss_that_fails_is_an_error(tmp_path):
     """With a loss that is NaN as well, it is no matter of the score."""
     assert scored(tmp_path, "val_auroc", UNDEFINED, np.where(UNDEFINED > 0, 0.5, np.nan)) == {"error"}

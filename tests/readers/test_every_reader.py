@@ -44,7 +44,8 @@ class TestEveryReader:
         """The declared name is one that the reader takes, at least with the content that `head` shows."""
         path = tmp_path / usual_name(reader)
         text = b"step 1 loss 2\n"
-        heads = (b"step,loss\n1,2\n", b'{"step": 1, "loss": 2}\n', text, gzip.compress(text), b"run_id: 0a1b\n")
+        rows, history = b'{"step": 1, "loss": 2}\n', b'{"loss": [2, 1]}'
+        heads = (b"step,loss\n1,2\n", rows, history, text, gzip.compress(text), b"run_id: 0a1b\n")
         assert any(reader.claims(path, head) for head in heads)  # type: ignore[attr-defined]
 
     def test_its_page(self, reader: type) -> None:

@@ -27,6 +27,8 @@ _LONGEST, _OPEN, _WORKS, _FEW = 20, 3, 0.2, 0.05
 GRADIENTS = ("grad_norm", "layer_grad_norm")
 _BEST = re.compile(r"(?:^|[\W_])best(?:[\W_]|$)", re.IGNORECASE)
 """Best values start as infinities: there is none before the first evaluation."""
+_NO_VARIANCE = re.compile(r"(?:^|[\W_])explained_?var", re.IGNORECASE)
+"""0/0 by definition as long as all returns are equal, as before the first success where rewards are rare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,27 @@ class Onset:
 
 
 def onsets(view: View, kind: str) -> list[Onset]:
-    """The first NaN ("nan") or infinity ("inf") of every series, unless it is harmless."""
+    """The first NaN ("nan") or infinity ("inf") of every series, unless it is harmless.
+
+    Where the series broke later, after it had recovered from such values, these come first, as information.
+    """
     found = []
     for series in view.series:
         bad = np.isnan(series.value) if kind == "nan" else np.isinf(series.value)
         if bad.any() and (onset := _onset(view, series, bad)):
+            if onset.earlier:
+                found.append(_episode(onset))
             found.append(onset)
     return found
+
+
+def _episode(onset: Onset) -> Onset:
+    """The non-finite values before `onset` that the series recovered from."""
+    series = onset.series
+    at = int(np.searchsorted(series.step, onset.earlier[0]))
+    finite = np.flatnonzero(np.isfinite(series.value[:at]))
+    before = int(finite[-1]) if len(finite) else None
+    return Onset(series, at, before, len(onset.earlier), True, "info")
 
 
 def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
@@ -74,7 +90,8 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
     before = np.flatnonzero(finite[:at])
     recovered = bool(finite[at:].any())
     earlier = tuple(series.step[:at][bad[:at]].tolist())
-    severity: Severity = "info" if recovered and undefined_at_times(view, series) else survived(view, series, at)
+    undefined = (recovered or _NO_VARIANCE.search(series.tag)) and undefined_at_times(view, series)
+    severity: Severity = "info" if undefined else survived(view, series, at)
     return Onset(series, at, int(before[-1]) if len(before) else None, count, recovered, severity, earlier)
 
 

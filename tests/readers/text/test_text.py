@@ -62,6 +62,17 @@ def test_hole_of_nul_bytes(tmp_path: Path) -> None:
     assert (problem.offset, problem.line) == (len(PLAIN), 7)
 
 
+def test_the_nul_of_a_dying_worker(tmp_path: Path) -> None:
+    """torch writes the end of its string with the message: nothing is damaged, and a NUL elsewhere still is."""
+    dying = (
+        b"ERROR: Unexpected segmentation fault encountered in worker.\n\0"
+        b"ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory.\n\0"
+    )
+    reading = read(tmp_path, PLAIN.encode() + dying + b"step 70 loss 1.0 lr 1.0e-04\n")
+    assert (points_of(reading)[-1], reading.problems) == ((70, 1.0), [])
+    assert len(read(tmp_path, PLAIN.encode() + dying + b"step 70\0 loss 1.0\n").problems) == 1
+
+
 def test_glued_prints(tmp_path: Path) -> None:
     """Two ranks printed onto one line: both numbers count, each with its step."""
     reading = read(tmp_path, "step 1: loss 0.3299step 2: loss 0.2870\n\nstep 3: loss 0.1\n")

@@ -66,21 +66,30 @@ class StableBaselines(Dialect):
         return record
 
 
+_BOXES = ["P", "R", "mAP50", "mAP50-95"]
+_YOLO_SCORES = {4: _BOXES, 8: [*_BOXES, *(f"mask {name}" for name in _BOXES)]}
+"""The columns of a row ``all`` whose head went to another stream, by their number."""
+
+
 @dialect
 class Ultralytics(Dialect):
     """YOLO: a header ``Epoch GPU_mem box_loss …``, rows ``1/100 2.61G 1.411 …: 100% ━━━``, and a validation table.
 
-    Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts.
+    Format: ultralytics/engine/trainer.py. Values are means of the epoch so far, so the state at 100 % counts. Headers
+    and the rows ``all`` of the validation go to stdout, the rest to stderr: where only those are there (a job's
+    ``.out``), or come first, the headers count the epochs, from that of "Resuming training … from epoch 37".
     """
 
     name = "ultralytics"
     priority = 24
-    content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s*(?:Epoch|Class|\d+/\d+|all) ")
+    content: ClassVar[re.Pattern[str] | None] = re.compile(r"\s*(?:Epoch|Class|\d+/\d+|all|Resuming training) ")
+    _resumed = re.compile(r"Resuming training .{1,500} from epoch (\d{1,9})\b")
 
     def __init__(self) -> None:
         self.columns: list[str] = []
         self.validation: list[str] = []
         self.epoch: float | None = None
+        self.heads = 0
 
     def sniff(self, sample: str) -> bool:
         return "GPU_mem" in sample or "gpu_mem" in sample
@@ -91,6 +100,10 @@ class Ultralytics(Dialect):
             return None
         if cells[0] == "Epoch" and cells[1].lower() == "gpu_mem":
             self.columns = cells
+            self.heads += 1
+            return Record()
+        if resumed := self._resumed.match(row.text):
+            self.heads = int(resumed[1]) - 1
             return Record()
         if cells[0] == "Class" and "Images" in cells:
             self.validation = [c.rstrip(":") for c in row.text.split(": ")[0].split()]
@@ -99,10 +112,10 @@ class Ultralytics(Dialect):
                 for c in self.validation
             ]
             return Record()
-        if cells[0] == "all" and self.validation:
-            names = self.validation[3:]
+        names = self.validation[3:] or _YOLO_SCORES.get(len(cells) - 3, []) if cells[0] == "all" else []
+        if names and self.columns:
             values = [Value(n, number(c)) for n, c in zip(names, cells[3:], strict=False) if _CELL.match(c)]
-            return Record(values, epoch=self.epoch)
+            return Record(values, epoch=self.heads if self.epoch is None else self.epoch)
         if self.columns and (match := re.match(r"(\d{1,9})/(\d{1,9})$", cells[0])):
             self.epoch = float(match[1])
             if "100%" not in row.text and "%" in row.text:

@@ -119,7 +119,8 @@ def _survived(failure: Failure, progress: Progress, completed: Completion | None
         by_script = _died(failure) and not completed.once and completed.training == last.training
         if completed.line > last.line and not by_script:
             return True
-        if failure.signature.role != "cause" and failure.first.training - completed.training < AFTER_COMPLETION:
+        harmless = failure.signature.role != "cause" or failure.first.in_thread
+        if harmless and failure.first.training - completed.training < AFTER_COMPLETION:
             return True  # trouble while a finished training was taken down
     if last.attempt < attempts and progress.training > last.training:
         return True  # a new process trained: not what the buffer of the old one held

@@ -105,6 +105,11 @@ class Block:
         """Whether the stack begins where Python begins: the stack of a caught exception begins at its `try`."""
         return bool(self.frames) and self.frames[0].function in ("<module>", "_run_module_as_main")
 
+    @property
+    def in_thread(self) -> bool:
+        """Whether the stack begins where a thread begins: it ended that thread, and not the program."""
+        return bool(self.frames) and self.frames[0].function == "_bootstrap_inner"
+
     def add_frame(self, frame: Frame) -> None:
         """Appends a frame; of an endless recursion the innermost are kept."""
         self.frames.append(frame)

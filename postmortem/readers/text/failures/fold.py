@@ -51,7 +51,8 @@ class Occurrence:
 
     `line` is 1-based, `first_line` where its traceback begins; `attempt` counts the starts of a job that are
     appended in one file; `training` (bytes) and `ordinary` (lines) are the counts of `Progress` before it;
-    `uncaught`: its stack begins where Python begins, so nothing can have caught it; `goes_on` is the note in which
+    `uncaught`: its stack begins where Python begins, so nothing can have caught it; `in_thread`: it begins where a
+    thread begins; `goes_on` is the note in which
     its program reports that it continues nevertheless.
     """
 
@@ -68,6 +69,7 @@ class Occurrence:
     training: int = 0
     ordinary: int = 0
     uncaught: bool = False
+    in_thread: bool = False
     goes_on: Occurrence | None = None
 
     @property

@@ -19,9 +19,10 @@ _COMPLETED = re.compile(
         (
             r"`?Trainer\.fit`? stopped: `?max_\w+=",
             r"['\"]train_runtime['\"]: ",
-            r"(?i:\b(?:training|train|fine-?tuning|run|job) (?:of (?:the )?\w{1,30} )?(?:is |has |was )?"
+            r"(?i:\b(?:training|train|optimization|fine-?tuning|run|job) (?:of (?:the )?\w{1,30} )?(?:is |has |was )?"
             r"(?:successfully )?(?:completed?|finished|done|ended)\b)",
             r"(?i:\b(?:completed|finished|done) (?:with )?(?:the )?train(?:ing)?\b)",
+            r"(?:^|[:\]] )End of training[.!]?(?: Time consumed|\s*$)",
             r"\[after training is done\]",
             r"Process \d+ exits successfully|^# Ended \(code 0\)",
             r"Training time \d|Total training time: ",
@@ -41,7 +42,18 @@ _COMPLETED = re.compile(
 )
 """What frameworks print when a training ran to its end."""
 COMPLETED_ANCHORS = (
-    *("Trainer.fit", "train_runtime", "omplete", "inished", "done", "Done", "DONE", "ended", "exits successfully"),
+    *(
+        "Trainer.fit",
+        "train_runtime",
+        "omplete",
+        "inished",
+        "done",
+        "Done",
+        "DONE",
+        "ended",
+        "exits successfully",
+        "End of training",
+    ),
     *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping"),
     *(
         "Best ckpt path: ",

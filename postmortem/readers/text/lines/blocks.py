@@ -43,6 +43,8 @@ _ROW_ENDS = re.compile(rb"[\r\n]+")
 _MOVES = re.compile(rb"\x1b\[\d*(?:;\d*)?[ABEFHfJ]")
 """The cursor moves to another line, or the screen is cleared: a new row starts."""
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*+[ -/]*+[@-~]|\][^\x07\x1b\n\r]{0,2000}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_OF_A_WORKER = re.compile(rb"(encountered in worker\.[^\n\0]{0,100}\n)\0")
+"""What torch's handler of signals writes when a data-loader worker dies: the NUL that ends the string comes with it."""
 _NUL, _BACKSPACE, _LF, _CR, _ESC = 0, 8, 10, 13, 27
 _HOLES = re.compile(rb"\0+")
 _BACKSPACES = re.compile(rb"\x08+")
@@ -189,6 +191,8 @@ class Lines:
         return Block(data, size, at, self.line, self.size)
 
     def _cleaned(self, data: bytes) -> bytes:
+        if b"\0" in data:
+            data = _OF_A_WORKER.sub(rb"\1", data)
         if b"\0" in data:
             start = data.index(b"\0")
             nuls = data.count(b"\0")

@@ -61,6 +61,29 @@ def test_training_after_an_uncaught_exception_counts(scan: Scan) -> None:
     assert reading.ended == "completed"
 
 
+THREAD = """Exception in thread Thread-8:
+Traceback (most recent call last):
+  File "/usr/lib/python3.8/threading.py", line 932, in _bootstrap_inner
+    self.run()
+  File "/home/me/loader.py", line 21, in fetch
+    raise ValueError("the device is gone")
+ValueError: the device is gone
+"""
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["INFO: End of training.", "2023-05-24 INFO: End of training. Time consumed: 3:20:11", "Optimization Finished!"],
+)
+def test_a_thread_that_fails_after_the_end_is_a_note(scan: Scan, end: str) -> None:
+    """What a loader's thread prints while the program exits takes nothing from a complete training; before the end
+    nobody knows whether the program waited for it, and the exception of the program itself is a crash."""
+    reading = scan(STEPS + f"{end}\n" + THREAD)
+    assert (reading.ended, [e.severity for e in reading.events]) == ("completed", ["info"])
+    assert scan(STEPS + THREAD).ended == "crashed"
+    assert scan(STEPS + f"{end}\n" + UNCAUGHT).ended == "crashed"
+
+
 def test_a_killed_process_did_not_finish_its_job(scan: Scan) -> None:
     reading = scan(
         STEPS + "/var/spool/slurm_script: line 12: 12345 Killed                  python train.py\nJob finished\n"
