@@ -51,7 +51,7 @@ def call(installed: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 def test_reader_detector_and_diagnosis_are_used(call: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     """A scan reads the example's log with its reader; finding and story are those of its detector and diagnosis."""
-    called = call("scan", EXAMPLE / "run", "--format", "json")
+    called = call("scan", EXAMPLE / "run", "--format", "json", "--ignore", "LOS007")  # which finds it as well
     assert (called.returncode, called.stderr) == (1, "")
     (run,) = json.loads(called.stdout)["runs"]
     assert [(s["kind"], s["points"]) for s in run["sources"]] == [("tally", 80)]
@@ -66,11 +66,9 @@ def test_options_of_the_detector(
     """The detector is tuned and left out like those of the package."""
     (tmp_path / "pyproject.toml").write_text("[tool.postmortem.detectors.reward-collapse]\nshare = 0.01\n")
     monkeypatch.chdir(tmp_path)
-    assert call("scan", EXAMPLE / "run", "--format", "tsv").stdout.splitlines()[1].split("\t")[1] == "healthy"
-    assert (
-        json.loads(call("scan", EXAMPLE / "run", "--ignore", "RWD", "--format", "json").stdout)["runs"][0]["findings"]
-        == []
-    )
+    scan = ("scan", EXAMPLE / "run", "--ignore", "LOS007")
+    assert call(*scan, "--format", "tsv").stdout.splitlines()[1].split("\t")[1] == "healthy"
+    assert json.loads(call(*scan, "--ignore", "RWD", "--format", "json").stdout)["runs"][0]["findings"] == []
 
 
 def test_the_format_is_there(call: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
 
 _ROLES = ("reward", "val_accuracy", "accuracy")
-_OPPONENT = re.compile(r"(?i)(?:^|[/_. ])(?:d|dis|disc\w*|domain\w*|real|fake|rejected|std|min)(?:$|[/_. ])")
-"""Scores that fall where all is well: of a fooled discriminator, of a domain classifier, of rejected answers."""
+_OPPONENT = re.compile(
+    r"(?i)(?:^|[/_. ])(?:d|dis|disc\w*|domain\w*|real|fake|rejected|std|min|int|intrinsic|curiosity|bonus|novelty)"
+    r"(?:$|[/_. ])"
+)
+"""Scores that fall where all is well: of a fooled discriminator, of a domain classifier, of rejected answers, and the
+rewards for what is new, which wear off."""
 _ENTROPY = re.compile(r"(?i)entropy")
 
 

@@ -40,6 +40,11 @@ def a_discriminator_that_is_fooled(base):
 
 
 @quiet(ScoreCollapse)
+def a_curiosity_that_wears_off(base):
+    return {"mean_int_reward": (np.arange(N), GONE), "rollout/ep_rew_mean": (np.arange(N), RISE)}
+
+
+@quiet(ScoreCollapse)
 def a_recall_that_is_given_up_for_precision(base):
     steps = np.arange(N)
     recall = np.interp(steps, [0, 50, 200], [0.1, 0.9, 0.2]) * noise()
