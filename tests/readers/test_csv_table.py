@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import postmortem
 from postmortem.core.reading import Reading
 from postmortem.readers.csv_table import CsvTable
 from tests.readers.cases import usual_name
@@ -291,3 +292,15 @@ def test_a_last_cell_that_may_be_cut_is_no_value(header: str, decimals: int | No
     if decimals is None or header.endswith("step"):
         return
     assert (column(reading, "loss"), reading.problems) == (whole, [])
+
+
+@pytest.mark.parametrize(("name", "first"), [("i", 0), ("t", 100), ("n", 7)])
+def test_a_short_name_that_never_falls_counts_steps(tmp_path: Path, name: str, first: int) -> None:
+    """`i` counts where it rises, also if a row was written twice at a resume; an index that starts again does not."""
+    steps = [first + 100 * k for k in range(300)]
+    steps.insert(150, steps[150])
+    log = tmp_path / "log.csv"
+    log.write_text(f"{name},loss\n" + "".join(f"{s},{1 / (k + 1):.4f}\n" for k, s in enumerate(steps)))
+    assert postmortem.load(log).frame["step"].tolist() == steps
+    log.write_text(f"{name},loss\n" + "".join(f"{k % 50},{1 / (k + 1):.4f}\n" for k in range(300)))
+    assert postmortem.load(log).frame["step"].tolist() == list(range(300))

@@ -30,7 +30,7 @@ WITHIN_EPOCH = (
     *("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step"),
 )
 UNSURE = (*WITHIN_EPOCH, "round", "episode", "generation", "t", "k", "n")
-"""Names that count the steps of a table without epochs if their values rise in every row."""
+"""Names that count the steps of a table without epochs if their values never fall, and rise in nearly every row."""
 EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num", "ep", "cur_epoch", "epoch_idx")
 FEW = 4
 """A column with the same value in more rows than this is a setting, not a counter."""
@@ -99,7 +99,8 @@ def step_axis(
             note = f"steps are taken from {name!r}, with {per_epoch:.0f} per epoch (the highest value logged)"
             return Axis(name, step.astype(np.int64), (name,), note)
     for name in _named(columns, UNSURE) if epochs is None else ():
-        if _whole(columns[name]) and (np.diff(columns[name]) > 0).all() and rows > FEW:
+        rises = np.diff(columns[name])
+        if _whole(columns[name]) and rows > FEW and (rises >= 0).all() and (rises > 0).mean() >= 0.99:
             return Axis(name, columns[name].astype(np.int64), (name,), f"steps are taken from column {name!r}")
     return None
 
