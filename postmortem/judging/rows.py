@@ -23,8 +23,10 @@ def without_row_numbers(report: RunReport, view: View) -> RunReport:
     rows = _Rows(view)
     story = report.diagnosis
     root = next((f for f in report.findings if story is not None and f.id in story.findings[:1]), None)
-    if story is not None and (root is None or root.step is not None):  # else it may quote a step that the log names
-        story = rows.diagnosis(story)
+    if story is not None:
+        # without a step of its own the root may quote one that the log names
+        worded = root is None or root.step is not None
+        story = rows.diagnosis(story) if worded else replace(story, last_good_step=None)
     return replace(
         report,
         first_step=None,
