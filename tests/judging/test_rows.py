@@ -68,7 +68,9 @@ def test_steps_stay_steps(tmp_path: Path) -> None:
 def test_a_crash_after_rows_has_no_last_good_step(tmp_path: Path) -> None:
     """A traceback names no step: the row before it is no last good step."""
     lines = [f"train loss: {2.2 - 0.02 * i + 0.01 * (i % 3):.4f}" for i in range(40)]
-    crash = 'Traceback (most recent call last):\n  File "train.py", line 7, in step\n    x[9]\nIndexError: out of range\n'
+    crash = (
+        'Traceback (most recent call last):\n  File "train.py", line 7, in step\n    x[9]\nIndexError: out of range\n'
+    )
     report = scan(tmp_path, "\n".join(lines) + "\n" + crash, "train.log")
     assert report.verdict == "failed"
     assert report.diagnosis is not None
