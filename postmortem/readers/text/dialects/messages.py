@@ -24,7 +24,13 @@ class Messages(Dialect):
 
     name = "messages"
     priority = 12
-    needles: ClassVar[tuple[str, ...]] = tuple(anchor for signature in _SENTENCES for anchor in signature.anchors)
+    # parts of the anchors of these signatures, which are too many to look for in every row
+    needles: ClassVar[tuple[str, ...]] = (
+        *("nan", "NaN", "NAN", "Nan", "inf", "Inf", "finite", "Finite", " non", "umber", "turned to"),
+        *("kip", "KIP", " grad", " GRAD", "rad = None", "rad: None", "is None", "radient explo", "RADIENT EXPLO"),
+        *("etected", "DETECTED", "equired", "EQUIRED", "stimated", "STIMATED", "UPDATED", "updated"),
+        *("iverged with loss", "ncountered"),
+    )
 
     def parse(self, row: Row) -> Record | None:
         signature = next((s for s in _SENTENCES if s.match(row.text) is not None), None)
