@@ -8,6 +8,8 @@ CASES ?=
 # make test-oldest: old packages warn about newer ones beside them; three tests compare with
 # the random numbers of newer torch; old google-crc32c cannot be imported in a deleted working directory
 OLDEST = -W ignore::DeprecationWarning -k 'not unlucky_noise and not crashed_before_it_could_log and not that_is_gone and not planted_line and not (quoted_output and replay)'
+# the sample run whose own command is replayed; that needs Linux
+OWN_COMMAND = sample_runs/nan-empty-mask
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 
 help:  ## list the targets
@@ -31,19 +33,33 @@ help:  ## list the targets
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints-oldest.txt \
-		-e '.[replay]' hypothesis jsonschema pytest pytest-xdist tensorboard
+		-e '.[plot,replay]' hypothesis jsonschema pytest pytest-xdist tensorboard
 	touch $@
 
-demo: .venv/.replay  ## say what happened in sample_runs/, write report.html, replay the NaN
+demo: .venv/.replay  ## say what happened in sample_runs/, replay the NaN, and another by its own command, write report.html
 	.venv/bin/postmortem scan sample_runs || test $$? -eq 1
-	.venv/bin/postmortem report sample_runs -o report.html
 	@! .venv/bin/python -c 'import torch' 2>/dev/null || .venv/bin/postmortem replay sample_runs/nan-log-of-zero || test $$? -eq 1
+	@! .venv/bin/python -c 'import torch' 2>/dev/null || { cd $(OWN_COMMAND) && PATH="$(CURDIR)/.venv/bin:$$PATH" \
+		postmortem replay . -- python train.py --steps 180 --lr 3e-3 --resume ckpt_100.pt || test $$? -eq 1 || \
+		test "$$(uname)" != Linux; }
+	.venv/bin/postmortem report sample_runs -o report.html \
+		$$(.venv/bin/python -c 'import torch' 2>/dev/null && echo --replay)
 
 test: .venv/.dev  ## run every test
 	.venv/bin/python -m pytest -n 2
 
 test-oldest: .venv-oldest/.installed  ## run every test with the oldest versions that pyproject.toml allows
 	.venv-oldest/bin/python -m pytest -n 2 $(OLDEST)
+
+wheel: .venv/.dev  ## build the wheel into dist/, install it into an environment of its own and use it there
+	rm -rf dist .venv-wheel
+	.venv/bin/python -m build --outdir dist .
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt dist/*.whl
+	cd .venv-wheel && bin/python -m pip check && bin/postmortem --help >/dev/null && bin/postmortem doctor
+	cd .venv-wheel && { bin/postmortem scan ../sample_runs/nan-empty-mask -o scan.txt || test $$? -eq 1; }
+	cd .venv-wheel && bin/postmortem report ../sample_runs/nan-empty-mask -o report.html
+	grep 'NAN001 nan-onset in loss at step 137' .venv-wheel/scan.txt
 
 gpu: $(if $(SYSTEM_SITE),,.venv/.dev)  ## test and measure replay on a CUDA device
 	PYTHONPATH=$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH} $(if $(SYSTEM_SITE),$(PYTHON),.venv/bin/python) \
@@ -59,6 +75,6 @@ docs: .venv/.dev  ## write the reference pages of docs/ from the code
 	for script in docs/*.py; do .venv/bin/python $$script || exit 1; done
 
 clean:  ## remove what was installed and cached
-	rm -rf .venv .venv-oldest .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv .venv-oldest .venv-wheel dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help demo test test-oldest gpu lint docs clean
+.PHONY: help demo test test-oldest wheel gpu lint docs clean

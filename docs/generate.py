@@ -6,19 +6,25 @@ tests/test_reference_pages.py fails where a page is not what this script writes.
 from __future__ import annotations
 
 import inspect
+import json
 import re
 from dataclasses import fields
+from functools import cached_property
+from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from click.testing import CliRunner
 
+import postmortem
+from postmortem import api
 from postmortem.cli.main import COMMANDS, cli
 from postmortem.core.printable import printable
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
 from postmortem.replay.fixes import FIXES
+from postmortem.reporters import REPORTERS
 from postmortem.signatures import CATALOGUE
 
 if TYPE_CHECKING:
@@ -91,7 +97,91 @@ def command_line() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"rules.md": rules, "signatures.md": signatures, "cli.md": command_line}
+def output() -> str:
+    """Every output format, and every field of the JSON."""
+    schema = json.loads(files("postmortem.reporters").joinpath("schema/report.schema.json").read_text("utf-8"))
+    lines = [
+        "# Output formats",
+        "",
+        WRITTEN,
+        "",
+        "`postmortem scan --format NAME`:",
+        "",
+        "| name | what it is |",
+        "|---|---|",
+    ]
+    lines += [f"| `{render.name}` | {_summary(render)} |" for render in REPORTERS]
+    lines += ["", "## Fields of the JSON", "", schema["description"], ""]
+    lines += ["The schema: [report.schema.json](../postmortem/reporters/schema/report.schema.json)."]
+    for name, part in (("report", schema), *schema["$defs"].items()):
+        if "properties" in part:
+            lines += ["", f"### {name}", "", "| field | type | what it is |", "|---|---|---|"]
+            needed = part.get("required", ())
+            for field, value in part["properties"].items():
+                kind = _type(value) + ("" if field in needed else ", optional")
+                lines.append(f"| `{field}` | {kind} | {value.get('description', '')} |")
+    return "\n".join(lines) + "\n"
+
+
+def _type(value: dict[str, Any]) -> str:
+    """The type of a field in words: "integer or null", "list of finding"."""
+    if "$ref" in value:
+        return str(value["$ref"]).rpartition("/")[2]
+    if "const" in value or "enum" in value:
+        return ", ".join(f"`{json.dumps(v)}`" for v in value.get("enum", [value.get("const")]))
+    if "anyOf" in value:
+        return " or ".join(map(_type, value["anyOf"]))
+    if value.get("type") == "array":
+        return f"list of {_type(value['items'])}"
+    if "properties" in value:
+        return "{" + ", ".join(f"{name}: {_type(v)}" for name, v in value["properties"].items()) + "}"
+    kinds = value.get("type", "any")
+    return " or ".join(kinds if isinstance(kinds, list) else [kinds])
+
+
+def python() -> str:
+    """The public functions and classes with their signatures."""
+    lines = ["# Python", "", WRITTEN, "", "```text", inspect.getdoc(postmortem) or "", "```"]
+    functions = [name for name in postmortem.__all__ if not inspect.isclass(getattr(postmortem, name))]
+    for name in (n for n in functions if not n.startswith("_")):
+        thing = getattr(postmortem, name)
+        called = getattr(api, name, thing)  # `replay` and `checkpoints` are packages as well
+        lines += ["", f"## {name}", "", "```python", f"postmortem.{name}{_signature(called)}", "```", ""]
+        lines.append(_text(called))
+    lines += ["", "## Classes", ""]
+    for name in (n for n in postmortem.__all__ if inspect.isclass(getattr(postmortem, n))):
+        lines += [f"### {name}", "", _text(getattr(postmortem, name)), ""]
+        lines += _members(getattr(postmortem, name))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _signature(function: Any) -> str:
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(function)))
+
+
+def _text(thing: Any) -> str:
+    """The docstring with its examples as code."""
+    text = inspect.getdoc(thing) or ""
+    return re.sub(r"(^>>> .*?)(?=\n\n|\Z)", r"```python\n\1\n```", text, flags=re.M | re.S)
+
+
+def _members(kind: type) -> Iterator[str]:
+    """The public methods and properties that the class itself defines."""
+    for name, member in sorted(vars(kind).items()):
+        if name.startswith("_") or not (inspect.isfunction(member) or isinstance(member, (property, cached_property))):
+            continue
+        shown = f"{name}{_signature(member)}" if inspect.isfunction(member) else name
+        yield f"- `{shown.replace('(self, ', '(').replace('(self)', '()')}`: {_summary(member)}"
+    yield ""
+
+
+PAGES = {
+    "rules.md": rules,
+    "signatures.md": signatures,
+    "cli.md": command_line,
+    "output.md": output,
+    "python.md": python,
+}
 
 
 def _summary(item: Any) -> str:

@@ -3,12 +3,16 @@
     import postmortem
 
     report = postmortem.scan("runs/")             # every run below: a Report, a collection of RunReports
+    postmortem.scan(frame)                        # the same for a pandas DataFrame with a step column
     run = postmortem.load("runs/exp7")            # one run, not judged: its numbers and events
     postmortem.judge(run)                         # findings, diagnosis and verdict of one run: a RunReport
     postmortem.compare("runs/good", run)          # the first step at which two runs differ
     postmortem.checkpoints(run)                   # health of saved weights (needs torch)
     postmortem.replay(run)                        # reruns the failing step, names the culprit (needs torch)
     postmortem.localize(train_step)               # the same for a step of your own program (needs torch)
+    postmortem.assert_healthy("runs/smoke")       # in a test: AssertionError where a run is not healthy
+    with postmortem.watch(): train()              # names the culprit at the first non-finite value (needs torch)
+    postmortem.inspect(model)                     # a row per tensor: shape, dtype, mean, std, NaN, … (needs torch)
 
 One run is given as a `Run`, as a `RunReport` or as a path. `print` shows of each result what the command line prints,
 and a notebook displays it.
@@ -20,6 +24,7 @@ be called.
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -33,6 +38,8 @@ if TYPE_CHECKING:
 
     from postmortem import plugins as plugins
     from postmortem.api import checkpoints, compare, judge, load, localize, replay, scan
+    from postmortem.attach.in_process import watch
+    from postmortem.attach.inspection import inspect
     from postmortem.checkpoints.health import Health
     from postmortem.core.comparison import Comparison
     from postmortem.core.config import Config
@@ -48,6 +55,7 @@ if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Event, Finding, Problem
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
+    from postmortem.integrations.testing import assert_healthy
     from postmortem.replay.model import TrainStep
 else:
     from postmortem import checkpoints, replay
@@ -74,13 +82,16 @@ __all__ = [
     "UnreadableCheckpoint",
     "UsageError",
     "__version__",
+    "assert_healthy",
     "checkpoints",
     "compare",
+    "inspect",
     "judge",
     "load",
     "localize",
     "replay",
     "scan",
+    "watch",
 ]
 
 _WHERE: dict[str, str | None] = {
@@ -104,15 +115,29 @@ _WHERE: dict[str, str | None] = {
     "TrainStep": "postmortem.replay.model",
     "UnreadableCheckpoint": "postmortem.core.errors",
     "UsageError": "postmortem.core.errors",
+    "assert_healthy": "postmortem.integrations.testing",
     "compare": "postmortem.api",
+    "inspect": "postmortem.attach.inspection",
     "judge": "postmortem.api",
     "load": "postmortem.api",
     "localize": "postmortem.api",
     "plugins": None,
     "scan": "postmortem.api",
+    "watch": "postmortem.attach.in_process",
 }
 
 __getattr__, __dir__ = lazy(__name__, _WHERE)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """``%load_ext postmortem``: the magic ``%postmortem`` and ``df.postmortem``."""
+    from postmortem.integrations.jupyter import register
+
+    register(shell)
+
+
+if "pandas" in sys.modules:  # else its users do without df.postmortem, and this import without pandas
+    import postmortem.integrations.pandas as _accessor  # noqa: F401
 
 
 class _Verb(ModuleType):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -33,3 +35,16 @@ def lazy(package: str, where: Mapping[str, str | None]) -> tuple[Callable[[str],
         return sorted({*module.__all__, *where, *(n for n in modules if not n.startswith("_"))})
 
     return get, names
+
+
+def need_torch(what: str) -> None:
+    """Raises MissingExtra where torch is not installed, and PostmortemError where it could not be imported."""
+    from postmortem.core.errors import MissingExtra, PostmortemError
+
+    if importlib.util.find_spec("torch") is None:
+        raise MissingExtra(what, "replay")
+    try:
+        os.getcwd()
+    except OSError:  # torch would end the process
+        gone = "the working directory is gone, and torch needs one: cd to a folder that exists"
+        raise PostmortemError(f"{what}: {gone}") from None

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from postmortem._lazy import need_torch
 from postmortem._version import __version__
-from postmortem.checkpoints.find import checkpoints_of, find_checkpoints
-from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_run, name_parameters
+from postmortem.checkpoints.captures import is_capture
+from postmortem.checkpoints.find import find_checkpoints
+from postmortem.checkpoints.of_run import Inspected, inspect_named, inspect_newest, inspect_run
 from postmortem.core import model
 from postmortem.core.config import Config
-from postmortem.core.errors import MissingExtra, NotFoundError, PostmortemError, UsageError
+from postmortem.core.errors import NotFoundError, PostmortemError, UsageError
 from postmortem.core.registry import collected_faults
-from postmortem.core.report import Report, RunReport
+from postmortem.core.report import Report, RunReport, tell_apart
 from postmortem.core.run import Run
 from postmortem.judging import Examination, chosen_detectors, comparison
+from postmortem.judging.drawing import drawing
+from postmortem.judging.exit_code import exit_code as exit_code
+from postmortem.judging.without_files import without_commands
 from postmortem.registries import OF_A_SCAN as OF_A_SCAN
 from postmortem.registries import broken_plugins as broken_plugins
 from postmortem.registries import registries as registries
-from postmortem.runs.assemble import read_run
+from postmortem.runs.claimed import RunFiles
 from postmortem.runs.config import config_for_replay
-from postmortem.runs.group import RunFiles, discover
-from postmortem.runs.target import resolve, shared_folders
+from postmortem.runs.each import each, read
+from postmortem.runs.excerpts import excerpts
+from postmortem.runs.frames import is_frame, runs_of
+from postmortem.runs.group import discover
+from postmortem.runs.locate import located
+from postmortem.runs.target import chosen, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    import pandas as pd
 
     from postmortem.checkpoints.health import Health
     from postmortem.core.comparison import Comparison
@@ -38,8 +47,11 @@ if TYPE_CHECKING:
     from postmortem.detectors import Detector
     from postmortem.replay.model import TrainStep
     from postmortem.replay.step.result import StepResult
+    from postmortem.runs.target import Target
 
     PathLike = str | os.PathLike[str]
+    Given = Run | RunReport | pd.DataFrame | PathLike
+    """One run: loaded, judged, as a table, or the path of its files."""
 
 
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
@@ -58,12 +70,19 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     path = _path(path, "load")
     found, problems = discover([path])
     if len(found) > 1:
-        paths = ", ".join(str(run.parts[0].path if run.path == path else run.path) for run in found[:10])
-        more = ", …" if len(found) > 10 else ""
-        raise UsageError(f"{path} holds {len(found)} runs, load one of them: {paths}{more}")
+        raise _several(path, [run.parts[0].path if run.path == path else run.path for run in found])
     files = found[0] if found else RunFiles(path.resolve().name, path)
-    run = _read(files, roles, [path], ())
+    run, *others = read(files, roles, [path], ())
+    if others:
+        raise _several(path, [run.path, *(other.path for other in others)])
     return replace(run, problems=[*run.problems, *problems])
+
+
+def _several(path: Path, runs: Sequence[Path]) -> UsageError:
+    if len(set(runs)) == 1:
+        return UsageError(f"{path} holds the rows of {len(runs)} programs that wrote at the same time; scan shows each")
+    paths = ", ".join(map(str, runs[:10])) + (", …" if len(runs) > 10 else "")
+    return UsageError(f"{path} holds {len(runs)} runs, load one of them: {paths}")
 
 
 def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
@@ -77,34 +96,44 @@ def _path(given: object, verb: str, *, of_run: bool = False) -> Path:
     raise TypeError(f"{verb}() takes {kinds}, not {type(given).__name__}{advice}")
 
 
-def _run(given: Run | RunReport | PathLike, verb: str, roles: Mapping[str, str] | None = None) -> Run:
-    """The run that `verb` was given: itself, the one that a report kept, or the one at a path, which is loaded."""
+def _run(given: Given, verb: str, roles: Mapping[str, str] | None = None) -> Run:
+    """The run that `verb` was given: itself, that which a report kept, that of a table, or that at a path (loaded)."""
     if isinstance(given, Run):
         return given
     if isinstance(given, RunReport) and given.run is not None:
         return given.run
+    if is_frame(given):
+        run, *others = runs_of(cast("pd.DataFrame", given), roles=roles)
+        if others:
+            raise UsageError(f"the frame holds {len(others) + 1} runs, give the rows of one; scan shows each")
+        return run
     return load(_path(given, verb, of_run=True), roles=roles)
 
 
 def scan(
-    paths: PathLike | Iterable[PathLike],
+    paths: PathLike | Iterable[PathLike] | pd.DataFrame,
     *,
     config: Config | None = None,
     keep: bool = True,
     look_into_checkpoints: bool = False,
-    baseline: Run | RunReport | PathLike | None = None,
+    baseline: Given | None = None,
     replay_failed: bool = False,
+    draw: bool = False,
+    locate: bool = False,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Report:
-    """Reads every run below `paths` and reports what happened to each.
+    """Reads every run below `paths`, or in a pandas DataFrame, and reports what happened to each.
 
+    A frame is wide (a column per metric) or long (`tag` and `value`), with a step column; a column `run` tells runs
+    apart; see `postmortem.runs.frames.runs_of`.
     `config` selects and tunes detectors; `keep` keeps each `Run` in its report (for notebooks; costs memory);
     `look_into_checkpoints` opens the saved weights of every run (needs torch), else only what a report depends on,
     where torch is installed; `baseline` is a run, its report or its path, which each run is compared with;
     `replay_failed` reruns the failing step of each failed run that has a recipe.py and a checkpoint, so that its
-    report carries the culprit (runs the user's recipe); `progress` is called with (done, total, name of the run about
-    to be read). NotFoundError if a path does not exist or nothing below it can be read; UsageError if the
-    configuration names something unknown.
+    report carries the culprit (runs the user's recipe); `draw` keeps the curves and log lines that the HTML page
+    shows; `locate` adds the file and line of each finding, where it has one, to its evidence; `progress` is called
+    with (done, total, name of the run about to be read). NotFoundError if a path does not exist or nothing below it
+    can be read; UsageError if the configuration names something unknown.
 
     >>> report = scan("sample_runs/nan-log-of-zero")
     >>> report.runs[0].verdict, report.runs[0].findings[0].name
@@ -112,39 +141,48 @@ def scan(
     """
     config = config or Config()
     detectors = chosen_detectors(config)
-    roots = _roots(paths)
-    found, problems = discover(roots)
-    if not found and not problems:
-        kinds = "event files, .wandb, .out/.log, CSV, trainer_state.json"
-        raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
-    reference = _run(baseline, "scan", config.roles) if baseline is not None else None
-    if reference is not None and not reference.n_points:
-        raise NotFoundError(f"{reference.path}: no numbers in the baseline")
-    shared = shared_folders(found)
+    roots: list[Path] = []
+    problems: list[Problem] = []
+    if is_frame(paths):
+        runs = iter(runs_of(cast("pd.DataFrame", paths), roles=config.roles))
+    else:
+        roots = _roots(cast("PathLike | Iterable[PathLike]", paths))
+        found, problems = discover(roots)
+        if not found and not problems:
+            kinds = "event files, .wandb, .out/.log, CSV, JSON and JSON lines, trainer_state.json, MLflow folders"
+            raise NotFoundError(f"{', '.join(str(r) for r in roots)}: no training log found ({kinds})")
+        runs = each(found, roots, config.roles, progress)
+    reference = _reference(baseline, config) if baseline is not None else None
     reports = []
-    for i, files in enumerate(found):
-        if progress:
-            progress(i, len(found), files.name)
-        run = _read(files, config.roles, roots, shared)
+    for run in runs:
         report = _judge(run, detectors, look_into_checkpoints)
         if reference is not None and run.path.resolve() != reference.path.resolve():
             report.notes = (*report.notes, f"baseline: {compare(reference, run).summary()}")
         if replay_failed and report.verdict == "failed" and run.checkpoints:
             _add_culprit(report)
+        if locate:
+            report.findings = located(run, report.findings)
+        if draw:
+            report.drawing = replace(drawing(run, report), excerpts=excerpts(run.event_list))
         if not keep:
             report.run = None
         reports.append(report)
-    if progress:
-        progress(len(found), len(found), "")
-    options = {
-        "paths": [str(r) for r in roots],
-        "select": list(config.select),
-        "ignore": list(config.ignore),
-        "fail_on": config.fail_on,
-    }
-    return Report(
-        runs=tuple(sorted(reports, key=_worst_first)), version=__version__, options=options, problems=tuple(problems)
-    )
+    tell_apart(reports)
+    ordered = tuple(sorted(reports, key=_worst_first))
+    return Report(runs=ordered, version=__version__, options=_options(roots, config), problems=tuple(problems))
+
+
+def _options(roots: Sequence[Path], config: Config) -> dict[str, Any]:
+    """The options of a scan as its report shows them."""
+    chosen = {"select": list(config.select), "ignore": list(config.ignore), "fail_on": config.fail_on}
+    return {"paths": [str(r) for r in roots], **chosen}
+
+
+def _reference(baseline: Given, config: Config) -> Run:
+    run = _run(baseline, "scan", config.roles)
+    if not run.n_points:
+        raise NotFoundError(f"{run.path}: no numbers in the baseline")
+    return run
 
 
 def _roots(paths: PathLike | Iterable[PathLike]) -> list[Path]:
@@ -156,36 +194,23 @@ def _roots(paths: PathLike | Iterable[PathLike]) -> list[Path]:
     return roots
 
 
-def _read(files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]) -> Run:
-    """A run below `roots` with its checkpoints, which are not searched for in folders of several runs (`shared`)."""
-    run = read_run(files, roles=roles, roots=roots, shared=shared)
-    if not files.path.is_dir():
-        return run
-    with collected_faults() as faults:
-        found = checkpoints_of(files.path, roots, shared)
-        events = name_parameters(run.event_list, found)
-    return replace(run, checkpoints=found, event_list=events, problems=[*run.problems, *faults])
-
-
-def judge(
-    run: Run | RunReport | PathLike, config: Config | None = None, *, look_into_checkpoints: bool = False
-) -> RunReport:
+def judge(run: Given, config: Config | None = None, *, look_into_checkpoints: bool = False) -> RunReport:
     """What happened to a run: runs the detectors, finds the root cause, gives the verdict.
 
-    `run` is a run that was loaded, a report that kept its run, or the path of one run. `config` selects and tunes
-    detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else only what the report depends on,
-    where torch is installed. `run` stays unchanged. UsageError if the configuration names something unknown.
+    `run` is a run that was loaded, a report that kept its run, a table of one run, or its path. `config` selects and
+    tunes detectors; `look_into_checkpoints` opens all its saved weights (needs torch), else, where torch is installed,
+    only what the report depends on. `run` stays unchanged. UsageError if the configuration names something unknown.
     """
     config = config or Config()
     return _judge(_run(run, "judge", config.roles), chosen_detectors(config), look_into_checkpoints)
 
 
 def _judge(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
-    """Opens checkpoints of failed runs or on request, and those that the diagnosis would report as good."""
+    """Opens the newest checkpoint; more of failed runs or on request, and those that would be reported as good."""
     with collected_faults([*run.problems]) as faults:
         report = _judged(run, detectors, look_into_checkpoints)
     report.problems = (*report.problems, *faults[len(run.problems) :])
-    return report
+    return report if any(source.files for source in run.sources) else without_commands(report)
 
 
 def _judged(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool) -> RunReport:
@@ -193,6 +218,10 @@ def _judged(run: Run, detectors: Sequence[Detector], look_into_checkpoints: bool
     inspected = Inspected(examined.checkpoints)
     if run.checkpoints and (examined.failed or look_into_checkpoints):
         inspected = _look_back(examined, inspected, every=look_into_checkpoints)
+    elif run.checkpoints and any(getattr(d, "reads_checkpoints", False) for d in detectors):
+        inspected = inspect_newest(inspected.checkpoints, running=run.ended == "running")
+        if any(c.finite is False for c in inspected.checkpoints):
+            inspected = _look_back(examined, inspected)  # to the first that is good
     report = examined.report(inspected)
     while (more := inspect_named(inspected, _named_as_good(report))) is not None:
         if not examined.failed and any(c.finite is False for c in more.checkpoints):
@@ -213,23 +242,10 @@ def _worst_first(report: RunReport) -> tuple[int, str]:
     return model.VERDICTS.index(report.verdict), report.name
 
 
-def exit_code(report: Report, fail_on: str) -> int:
-    """0 judged and nothing at or above `fail_on`; 1 findings at or above it; 2 nothing could be read; 3 nothing found,
-    but a run could not be judged or data inside a file was lost."""
-    if not report.runs:
-        return 2
-    counted = model.SEVERITIES[: model.SEVERITIES.index(fail_on) + 1] if fail_on != "never" else ()
-    if any(f.severity in counted for run in report.runs for f in run.findings):
-        return 1
-    lost = any(p.lost for run in report.runs for p in run.problems) or any(p.lost for p in report.problems)
-    blind = any(run.verdict == "not-judged" or not any(source.points for source in run.sources) for run in report.runs)
-    return 3 if lost or blind else 0
-
-
-def compare(a: Run | RunReport | PathLike, b: Run | RunReport | PathLike) -> Comparison:
+def compare(a: Given, b: Given) -> Comparison:
     """The first step at which `b` differs from the baseline `a`, exactly and beyond noise; settings that differ.
 
-    Both are runs that were loaded, reports that kept their run, or paths.
+    Both are runs that were loaded, reports that kept their run, tables of one run, or paths.
     """
     return comparison.compare(_run(a, "compare"), _run(b, "compare"))
 
@@ -268,7 +284,7 @@ def replay(
     UsageError or MissingExtra say in one line what is in the way.
     """
     path = _path(target, "replay", of_run=True)
-    _need_torch("replay")
+    need_torch("replay")
     problems: list[Problem] = []
     with collected_faults(problems):
         result = _replayed(
@@ -291,20 +307,47 @@ def replay(
 
 def _replayed(target: Path, checkpoint: Path | None, problems: list[Problem], options: dict[str, Any]) -> ReplayResult:
     meant = resolve(target)
-    report = None
-    if meant.files is not None:
-        report = judge(_read(meant.files, None, [meant.root], meant.shared))
+    run = _run_of(meant, target)
+    report = judge(run) if run is not None else None
     start = checkpoint if checkpoint is not None else meant.checkpoint
-    run = report.run if report is not None else None
     from postmortem.replay import driver
 
     config = config_for_replay(run, meant.folder, problems)
     return driver.replay(meant.folder, run=run, report=report, config=config, checkpoint=start, **options)
 
 
+def _run_of(meant: Target, path: Path) -> Run | None:
+    return chosen(read(meant.files, None, [meant.root], meant.shared), path) if meant.files is not None else None
+
+
+def rerun(
+    target: Run | RunReport | PathLike,
+    command: Sequence[str],
+    *,
+    step: int | None = None,
+    fix: bool = True,
+    sandbox: str = "auto",
+    offline: bool = True,
+    progress: Callable[[int, int | None], None] | None = None,
+) -> ReplayResult:
+    """Runs the training `command` of the run `target` again up to the step at which it failed, and names the culprit.
+
+    What it writes does not reach the user's files (`sandbox`: "auto", "overlay", "landlock", "none"). `offline` takes
+    the network away; `progress` is called with (optimizer steps done, step of the log or None).
+    """
+    how: dict[str, Any] = {"step": step, "fix": fix, "sandbox": sandbox, "offline": offline, "progress": progress}
+    from postmortem.attach import driver, recalled
+
+    if is_capture(path := _path(target, "rerun", of_run=True)):
+        return recalled.recall(path, command, **how)
+    run = _run_of(meant := resolve(path), path)
+    report = judge(run) if run is not None else None
+    return driver.rerun(meant.folder, command, run=run, report=report, **how)
+
+
 def _add_culprit(report: RunReport) -> None:
     """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
-    _need_torch("replay")
+    need_torch("replay")
     from postmortem.replay import driver
 
     faults: list[Problem] = [*report.problems]
@@ -327,21 +370,10 @@ def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False) -> lis
     without torch.
     """
     path = _path(path, "checkpoints", of_run=True)
-    _need_torch("checkpoints")
+    need_torch("checkpoints")
     if not path.exists():
         raise NotFoundError(f"no such file or folder: {path}")
     from postmortem.checkpoints.health import health
 
     paths = [Path(c.path) for c in find_checkpoints(path)]
     return [health(p, previous, trust=trust) for previous, p in zip([None, *paths], paths, strict=False)]
-
-
-def _need_torch(what: str) -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise MissingExtra(what, "replay")
-    try:
-        os.getcwd()
-    except OSError:  # torch would end the process
-        raise PostmortemError(
-            f"{what}: the working directory is gone, and torch needs one: cd to a folder that exists"
-        ) from None

@@ -5,6 +5,8 @@ The package imports this module first of all, so it imports what renders only wh
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +14,20 @@ from postmortem._version import __version__
 from postmortem.core.display import HOOKS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from postmortem.checkpoints.health import Health
     from postmortem.core.comparison import Comparison
     from postmortem.core.culprit import Culprit, ReplayResult
     from postmortem.core.model import Finding
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
+    from postmortem.core.series import Series
 
     Printed = Report | RunReport | Run | Comparison | ReplayResult | Culprit | Health
+
+_MOST_DRAWN = 12
+"""Runs of a report whose curves a notebook shows."""
 
 
 def text(thing: Printed) -> str:
@@ -53,19 +61,63 @@ def text(thing: Printed) -> str:
 
 
 def html(thing: Printed | Finding) -> str:
-    """An HTML fragment: a page for a report or a finding, for the others their text. Nothing is judged."""
+    """An HTML fragment: a page for a report or a finding, for the others their text; of runs also their curves.
+
+    Nothing is judged.
+    """
     from postmortem.core.model import Finding
     from postmortem.core.report import Report, RunReport
+    from postmortem.core.run import Run
     from postmortem.reporters.html import fragment
 
-    return fragment(thing if isinstance(thing, (Report, RunReport, Finding)) else text(thing))
+    if isinstance(thing, Report):
+        return fragment(replace(thing, runs=_drawn(thing.runs)))
+    if isinstance(thing, RunReport):
+        return fragment(_drawn([thing])[0])
+    if isinstance(thing, Finding):
+        return fragment(thing)
+    return fragment(text(thing), _curves(thing) if isinstance(thing, Run) else "")
 
 
-def plot(thing: Run | RunReport, ax: Any = None) -> Any:
-    """The run's loss, gradient norm and learning rate; returns the Axes."""
-    from postmortem.plots import plot_run
+def _drawn(runs: Sequence[RunReport]) -> tuple[RunReport, ...]:
+    """The runs with the curves of the HTML page: of the first ones that hold their numbers."""
+    from postmortem.judging.drawing import drawing
 
-    return plot_run(thing, ax)
+    drawn = [
+        replace(run, drawing=drawing(run.run, run)) if run.run is not None and run.drawing is None else run
+        for run in runs[:_MOST_DRAWN]
+    ]
+    return (*drawn, *runs[_MOST_DRAWN:])
 
 
-HOOKS.update(text=text, html=html, plot=plot)
+def _curves(run: Run) -> str:
+    from postmortem.core.report import RunReport
+    from postmortem.reporters.shared.panels import panels
+
+    bare = RunReport(name=run.name, path=str(run.path), verdict="not-judged", ended=run.ended, run=run)
+    return panels(_drawn([bare])[0])
+
+
+def plot(thing: Report | Run | RunReport, ax: Any = None, **options: Any) -> Any:
+    """The curves of a run, or of the runs of a report; returns the Axes. Options: see `postmortem.plots`.
+
+    MissingExtra without matplotlib.
+    """
+    from postmortem.core.errors import MissingExtra
+    from postmortem.core.report import Report
+
+    if find_spec("matplotlib") is None:
+        raise MissingExtra("plot", "plot")
+    from postmortem.plots import plot_report, plot_run
+
+    return plot_report(thing, ax, **options) if isinstance(thing, Report) else plot_run(thing, ax, **options)
+
+
+def series(run: Run) -> list[Series]:
+    """The series of a run as detectors see them: without what a restart logged again, each number once."""
+    from postmortem.core.view import View
+
+    return View(run).series
+
+
+HOOKS.update(text=text, html=html, plot=plot, series=series)

@@ -7,19 +7,20 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
 
-from postmortem.core.report import RunReport
+from postmortem.core.report import Report, RunReport
 from postmortem.core.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from matplotlib.axes import Axes
     from matplotlib.gridspec import GridSpecBase
     from numpy.typing import NDArray
 
@@ -37,34 +38,100 @@ _COLORS = {"error": "#dd3333", "warning": "#d98200", "info": "#767676"}
 _MOST_LINES = 6  # series in one panel
 _MOST_MARKS = 6  # findings marked; more would hide the curves
 _HUGE = 1e100  # larger values are drawn here, as the axes' arithmetic would overflow
+_NEAR = 50  # points on each side of a step that is looked at
 _POINTS = 4000  # drawn per series: four for each pixel of a wide figure
 
 
-def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str] | None = None) -> Axes:
+class _Shown(Axes):
+    """Axes of a figure without a window; a notebook shows the figure."""
+
+    def _repr_png_(self) -> bytes:
+        figure, png = self.get_figure(), BytesIO()
+        assert isinstance(figure, Figure)
+        figure.savefig(png, format="png")
+        return png.getvalue()
+
+
+def plot_run(
+    run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str] | None = None, around: int | None = None
+) -> Axes:
     """Loss, gradient norm, learning rate and loss scale over the step, one panel under the other, findings marked.
 
     The panels share their steps and the place of `ax`; the first one is `ax` itself and is returned, the others
     are in ``ax.figure.axes``. Findings (of a RunReport) are vertical lines labelled with their
     code; stretches without a finite value are shaded. With `tags`, these series are drawn instead, each in a
-    panel of its own. KeyError if the run has no such tag; ValueError if the report does not hold the
-    run's numbers (``Report`` of a large scan): plot ``postmortem.load(path)`` then.
+    panel of its own; with `around`, a step, only the points near it. KeyError if the run has no such tag; ValueError
+    if the report does not hold the run's numbers (``Report`` of a large scan): plot ``postmortem.load(path)`` then.
     """
     report = run if isinstance(run, RunReport) else None
-    numbers = run.run if isinstance(run, RunReport) else run
-    if numbers is None:
+    panels = _chosen(View(_numbers(run)), tags)
+    drawn = [(name, [(one.label, _near(one, around)) for one in series]) for name, series in panels]
+    top = _panels(drawn, ax, report.findings if report else ())
+    top.set_title(_plain(run.name + (f": {report.verdict}" if report else "")), fontsize="medium", loc="left")
+    return top
+
+
+def plot_report(
+    report: Report, ax: Axes | None = None, *, tags: Sequence[str] | None = None, around: int | None = None
+) -> Axes:
+    """The runs of a report in the panels of `plot_run`, the main series of each, labelled with the run's name.
+
+    The six worst runs that hold their numbers are drawn. `tags` and `around` are as in `plot_run`; a run without a
+    tag is not in its panel. KeyError if no run has one of the tags; ValueError if no run holds its numbers.
+    """
+    runs = [run for run in report.runs if run.run is not None]
+    if not runs:
+        raise ValueError("the report does not hold the numbers of its runs; scan with keep=True")
+    panels: dict[str, list[tuple[str, Series]]] = {name: [] for name in tags or [name for name, _ in _PANELS]}
+    for run in runs[:_MOST_LINES]:
+        view = View(_numbers(run))
+        for name in panels:
+            chosen = [s for s in view.series if s.tag == name] if tags else view.of(*dict(_PANELS)[name][:1])
+            panels[name] += [(run.name, _near(one, around)) for one in chosen[:1]]
+    for tag in tags or ():
+        if not panels[tag]:
+            raise KeyError(f"unknown tag {tag!r} in all runs of the report")
+    colors = {run.name: f"C{i}" for i, run in enumerate(runs)}
+    top = _panels([(_plain(name), lines) for name, lines in panels.items() if lines], ax, (), colors)
+    others = len(report.runs) - len(runs[:_MOST_LINES])
+    shown = f"{len(report.runs)} runs" + (f", {others} not drawn" if others else "")
+    top.set_title(shown, fontsize="medium", loc="left")
+    return top
+
+
+def _numbers(run: Run | RunReport) -> Run:
+    if not isinstance(run, RunReport):
+        return run
+    if run.run is None:
         raise ValueError(
             f"the report does not hold the numbers of {run.name!r}; plot postmortem.load({str(run.path)!r})"
         )
-    panels = _chosen(View(numbers), tags)
-    findings = report.findings if report else ()
+    return run.run
+
+
+def _near(series: Series, step: int | None) -> Series:
+    """The points around `step`; all if it is None."""
+    if step is None:
+        return series
+    at = int(np.searchsorted(series.step, step))
+    return series.take(slice(max(at - _NEAR, 0), at + _NEAR))
+
+
+def _panels(
+    panels: Sequence[tuple[str, Sequence[tuple[str, Series]]]],
+    ax: Axes | None,
+    findings: Sequence[Finding],
+    colors: Mapping[str, str] | None = None,
+) -> Axes:
+    """Draws each panel, (name, [(label, series)]), under the one before; returns the first. `colors` are by label."""
     top = _axes(ax)
     stack = _stack(top, len(panels))
-    for i, ((name, series), panel) in enumerate(zip(panels, stack, strict=True)):
-        for one in series:
-            _draw(one, panel, _label(one), shade=0.2 / len(series))
-        _mark(panel, findings, {s.tag for s in series}, labels=i == 0)
+    for i, ((name, lines), panel) in enumerate(zip(panels, stack, strict=True)):
+        for label, one in lines:
+            _draw(one, panel, label, shade=0.2 / len(lines), color=(colors or {}).get(label))
+        _mark(panel, findings, {one.tag for _, one in lines}, labels=i == 0)
         panel.set_ylabel(name, fontsize="small")
-        if len(series) > 1:
+        if len(lines) > 1:
             panel.legend(fontsize="x-small", loc="best")
         last = i == len(panels) - 1
         if panel.get_yscale() == "linear":
@@ -74,18 +141,18 @@ def plot_run(run: Run | RunReport, ax: Axes | None = None, *, tags: Sequence[str
         panel.set_xlabel("step" if last else "")
     if not panels:
         top.text(0.5, 0.5, "no numbers", ha="center", va="center", transform=top.transAxes)
-    top.set_title(_plain(run.name + (f": {report.verdict}" if report else "")), fontsize="medium", loc="left")
     return top
 
 
-def _draw(series: Series, ax: Axes, label: str, *, shade: float) -> None:
+def _draw(series: Series, ax: Axes, label: str, *, shade: float, color: str | None = None) -> None:
     """Draws the curve and, with opacity `shade`, a band over its non-finite stretches."""
-    step, value = _thinned(series)
+    shown = series.thinned(_POINTS)
+    step, value = shown.step, shown.value
     finite = np.isfinite(value)
     logarithmic = _logarithmic(series.role, value[finite])
     value = np.where(finite, np.clip(value, 1 / _HUGE if logarithmic else -_HUGE, _HUGE), np.nan)
     marker = "." if finite.sum() <= 50 else ""
-    (line,) = ax.plot(step, value, lw=1.2, label=_plain(label), marker=marker)
+    (line,) = ax.plot(step, value, lw=1.2, label=_plain(label), marker=marker, color=color)
     if not finite.all():
         across = ax.get_xaxis_transform()
         first = np.flatnonzero(~finite & np.concatenate([[True], finite[:-1]]))
@@ -105,7 +172,7 @@ def _no_rounding(ax: Axes) -> None:
 
 def _axes(ax: Axes | None) -> Axes:
     """`ax`, or the only Axes of a new figure without a window."""
-    return ax if ax is not None else Figure(figsize=(9, 5), layout="constrained").add_subplot()
+    return ax if ax is not None else Figure(figsize=(9, 5), layout="constrained").add_subplot(axes_class=_Shown)
 
 
 def _stack(top: Axes, n: int) -> list[Axes]:
@@ -142,26 +209,6 @@ def _chosen(view: View, tags: Sequence[str] | None) -> list[tuple[str, list[Seri
     return shown or [(_plain(s.tag), [s]) for s in longest]
 
 
-def _thinned(series: Series) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """At most about `_POINTS` points with the same outline: the lowest, highest and first non-finite of each bucket."""
-    n = len(series)
-    if n <= _POINTS:
-        return series.step, series.value
-    size = -(-n // (_POINTS // 3))
-    starts = np.arange(0, n, size)
-    finite = np.isfinite(series.value)
-    padded = np.full(len(starts) * size, np.nan)
-    padded[:n] = np.where(finite, series.value, np.nan)
-    table = padded.reshape(-1, size)
-    lowest = np.where(np.isnan(table), np.inf, table).argmin(axis=1) + starts
-    highest = np.where(np.isnan(table), -np.inf, table).argmax(axis=1) + starts
-    bad = np.flatnonzero(~finite)
-    first_bad = bad[np.unique(bad // size, return_index=True)[1]]
-    rows = np.unique(np.concatenate([lowest, highest, first_bad, [0, n - 1]]))
-    rows = rows[rows < n]
-    return series.step[rows], series.value[rows]
-
-
 def _logarithmic(role: str | None, finite: NDArray[np.float64]) -> bool:
     if not len(finite) or finite.min() <= 0 or role == "lr":
         return False
@@ -172,13 +219,13 @@ def _logarithmic(role: str | None, finite: NDArray[np.float64]) -> bool:
 def _mark(ax: Axes, findings: Sequence[Finding], tags: set[str], *, labels: bool) -> None:
     """Vertical lines at the steps of findings: all on the first panel, on the others those of its own tags."""
     placed: dict[int, Finding] = {}
+    left, right = ax.get_xlim()
     for finding in findings:
-        if finding.step is not None and (labels or finding.tag in tags):
+        if finding.step is not None and left <= finding.step <= right and (labels or finding.tag in tags):
             placed.setdefault(finding.step, finding)
     roots = sorted(placed.values(), key=lambda f: (f.because_of is not None, f.severity != "error", f.step))[
         :_MOST_MARKS
     ]
-    left, right = ax.get_xlim()
     labelled: list[float] = []
     for finding in roots:
         step, color = float(finding.step or 0), _COLORS[finding.severity]
@@ -187,10 +234,6 @@ def _mark(ax: Axes, findings: Sequence[Finding], tags: set[str], *, labels: bool
             labelled.append(step)
             style: dict[str, Any] = {"rotation": 90, "fontsize": "x-small", "color": color, "va": "top", "ha": "right"}
             ax.text(step, 0.98, finding.code, transform=ax.get_xaxis_transform(), **style)
-
-
-def _label(series: Series) -> str:
-    return series.tag if series.rank < 0 else f"{series.tag} (rank {series.rank})"
 
 
 def _plain(text: str) -> str:

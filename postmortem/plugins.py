@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from postmortem.core.report import Report, RunReport
     from postmortem.core.run import Run
     from postmortem.core.series import Series
+    from postmortem.core.skipped import Skip
     from postmortem.core.view import View
     from postmortem.detectors import NotChecked, detector
     from postmortem.detectors.base import BaseDetector
@@ -80,6 +81,7 @@ __all__ = [
     "RunReport",
     "Scope",
     "Series",
+    "Skip",
     "StepMode",
     "Story",
     "Trust",
@@ -117,6 +119,7 @@ __getattr__, __dir__ = lazy(
         "RowTable": "postmortem.readers.shared.row_table",
         "Run": "postmortem.core.run",
         "Series": "postmortem.core.series",
+        "Skip": "postmortem.core.skipped",
         "StepMode": "postmortem.replay.step.function_mode",
         "Story": "postmortem.diagnoses.shared.story",
         "View": "postmortem.core.view",

@@ -19,9 +19,11 @@ _REGISTRIES = {
     "reporters": "postmortem.reporters:REPORTERS",
     "fixes": "postmortem.replay.fixes:FIXES",
     "stages of a replay": "postmortem.replay.culprit.stages:STAGES",
+    "silent faults": "postmortem.silent.faults:FAULTS",
+    "watchers": "postmortem.silent.observe.watchers:WATCHERS",
 }
-_NEED_TORCH = ("fixes", "stages of a replay")
-OF_A_SCAN = tuple(kind for kind in _REGISTRIES if kind not in _NEED_TORCH)
+_NEED_TORCH = ("fixes", "stages of a replay", "watchers")
+OF_A_SCAN = tuple(kind for kind in _REGISTRIES if kind not in (*_NEED_TORCH, "silent faults"))
 """The kinds of plugins that a scan uses."""
 
 

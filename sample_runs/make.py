@@ -60,6 +60,10 @@ def nan_log_of_zero(folder: Path) -> None:
     run(folder, "python train.py")
 
 
+def nan_empty_mask(folder: Path) -> None:
+    run(folder, "bash job.sh", out="train.log")
+
+
 def diverged_lr(folder: Path) -> None:
     run(folder, "python train.py", clock=False)
     wandb = folder / "wandb"
@@ -112,6 +116,7 @@ SAMPLES = {
     f.__name__.replace("_", "-"): f
     for f in (
         nan_log_of_zero,
+        nan_empty_mask,
         diverged_lr,
         gradient_spike,
         plateau_lr_zero,

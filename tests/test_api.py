@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,62 @@ def test_scan_finds_the_last_good_checkpoint_by_looking(failed_run):
     bad = next(f for f in run.findings if f.name == "checkpoint-nonfinite")
     assert [c["step"] for c in bad.evidence["checkpoints"]] == [60, 80]
     assert bad.because_of == run.diagnosis.findings[0]
+
+
+@pytest.fixture
+def calm_log(tmp_path):
+    """A log without any error, and a function that saves the weights of a step beside it, with NaN in some of them."""
+    torch = pytest.importorskip("torch")
+    rows = [f"{i},{2 / (1 + i / 10)}\n" for i in range(100)]
+    (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(rows))
+
+    def save(step, nan=False):
+        rare = torch.full((3,), math.nan if nan else 1.0)
+        torch.save({"model": {"rare.weight": rare, "w": torch.ones(2)}}, tmp_path / f"step_{step}.pt")
+
+    return tmp_path, save
+
+
+def test_non_finite_weights_under_a_calm_log(calm_log):
+    """A parameter that is hardly used may be NaN while the loss is fine: the newest weights are looked into."""
+    folder, save = calm_log
+    for step in (20, 40, 60, 80):
+        save(step, nan=step >= 60)
+    (run,) = postmortem.scan(folder).runs
+    assert run.verdict == "failed"
+    (bad,) = (f for f in run.findings if f.severity == "error")
+    assert (bad.name, bad.step) == ("checkpoint-nonfinite", 60)
+    assert "rare.weight" in bad.message
+    assert [c.finite for c in run.checkpoints] == [None, True, False, False]
+
+
+def test_only_the_newest_weights_of_a_calm_run_are_opened(calm_log, monkeypatch):
+    """A scan stays fast: older checkpoints are not opened, nor is one that is large; that is said."""
+    folder, save = calm_log
+    for step in (20, 40, 60):
+        save(step)
+    (run,) = postmortem.scan(folder).runs
+    assert (run.verdict, [c.finite for c in run.checkpoints]) == ("healthy", [None, None, True])
+    monkeypatch.setattr("postmortem.checkpoints.of_run._NEWEST", 100)
+    (run,) = postmortem.scan(folder).runs
+    assert [c.finite for c in run.checkpoints] == [None, None, None]
+    assert any("step_60.pt was not checked" in note and "--checkpoints" in note for note in run.notes)
+    assert {"CKP001", "CKP002"} <= {code for code, _ in run.not_checked}
+
+
+def test_a_checkpoint_that_may_be_being_written_is_left_alone(calm_log):
+    """Half a file beside a log that is seconds old is a training that saves, not a broken checkpoint."""
+    folder, save = calm_log
+    for step in (20, 40):
+        save(step)
+    (folder / "metrics.csv").unlink()
+    rows = [json.dumps({"step": i, "loss": 2 / (1 + i), "time": time.time() - 50 + i}) for i in range(50)]
+    (folder / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    (folder / "step_40.pt").write_bytes((folder / "step_40.pt").read_bytes()[:300])
+    os.utime(folder / "step_20.pt", (1e9, 1e9))
+    (run,) = postmortem.scan(folder).runs
+    assert (run.ended, run.verdict) == ("running", "healthy")
+    assert [c.finite for c in run.checkpoints] == [True, None]
 
 
 def test_a_truncated_checkpoint_is_named(failed_run):

@@ -66,7 +66,7 @@ def test_a_replay_and_its_culprit(sample_runs: Path, postmortem: Command, monkey
     run = sample_runs / "nan-log-of-zero"
     result = pm.replay(run)
     printed = postmortem("replay", run).out
-    shows(result, re.sub(r"\(\d+\.\d s\)", f"({result.seconds:.1f} s)", printed))
+    shows(result, re.sub(r"\(\d+\.\d(\s+)s\)", rf"({result.seconds:.1f}\1s)", printed))  # the path may wrap the line
     shows(result.culprit, str(result.culprit))
     established, _, how = str(result.culprit).partition("\n\nHow this was established:\n")
     assert established.startswith("Culprit: an operator in the forward pass")
@@ -83,3 +83,30 @@ def test_html_is_escaped() -> None:
     found = pm.Comparison(a="<b>\x1b[31m", b="b", partings=())
     assert "<b>" not in found._repr_html_()
     assert "\x1b" not in str(found) + repr(found)
+
+
+def test_a_notebook_shows_the_curves_of_the_page(sample_runs: Path) -> None:
+    """A judged run, a run and a report show loss, gradient norm and rate over one step axis, without a script."""
+    report = pm.scan([sample_runs / "nan-log-of-zero", sample_runs / "restart"])
+    one = report["nan-log-of-zero"]._repr_html_()
+    for shown in ("loss", "gradient norm", "learning rate", "step 156", "<title>not finite</title>"):
+        assert f"{shown}" in one
+    assert one.count("<svg") == 1
+    assert report._repr_html_().count("<svg") == 2
+    assert "<svg" in pm.load(sample_runs / "restart")._repr_html_()
+    assert "<script" not in one
+    assert report[0].drawing is None
+
+
+def test_a_run_as_wide_tables(sample_runs: Path) -> None:
+    """`pivot` and `series` have each surviving step once; an unknown tag is named with those there are."""
+    run = pm.load(sample_runs / "restart")
+    wide = run.pivot()
+    assert wide.index.name == "step"
+    assert wide.index.tolist() == list(range(300))
+    assert wide["train/loss"].equals(run.series("train/loss"))
+    assert (wide.loc[150, "train/loss"] == run.frame.query("segment == 1 and step == 150")["value"]).all()
+    with pytest.raises(KeyError, match="unknown tag 'x'; available: train/loss"):
+        run.pivot("x")
+    with pytest.raises(KeyError, match="no values of rank 3"):
+        run.series("train/loss", rank=3)

@@ -17,19 +17,19 @@ FACES = {
     "postmortem": [
         "Comparison", "Config", "Culprit", "Diagnosis", "Event", "Finding", "Fix", "Health", "MissingExtra",
         "NotFoundError", "PostmortemError", "Problem", "ReplayError", "ReplayResult", "Report", "Run", "RunReport",
-        "TrainStep", "UnreadableCheckpoint", "UsageError", "__version__", "checkpoints", "compare", "judge", "load",
-        "localize", "replay", "scan",
+        "TrainStep", "UnreadableCheckpoint", "UsageError", "__version__", "assert_healthy", "checkpoints",
+        "compare", "inspect", "judge", "load", "localize", "replay", "scan", "watch",
     ],
     "postmortem.checkpoints": ["FORMATS", "find", "health", "of_run", "read"],
     "postmortem.plugins": [
         "Advice", "BaseDetector", "BaseFix", "Case", "Change", "Checkpoint", "CheckpointFormat", "Content", "Culprit",
         "Diagnosis", "Dialect", "Event", "Finding", "Fix", "NotChecked", "Overrides", "Piece", "Pieces", "Points",
         "PointsBuilder", "Problem", "Reading", "Record", "RenderOptions", "Report", "Row", "RowTable", "Run", "RunReport",  # noqa: E501
-        "Scope", "Series", "StepMode", "Story", "Trust", "UnreadableCheckpoint", "Value", "View",
+        "Scope", "Series", "Skip", "StepMode", "Story", "Trust", "UnreadableCheckpoint", "Value", "View",
         "checkpoint_format", "detector", "diagnosis", "dialect", "finish_table", "fix", "reader", "reporter",
     ],
     "postmortem.readers.text": ["DIALECTS", "read_text"],
-    "postmortem.runs": ["discover", "read_run"],
+    "postmortem.runs": ["discover", "read_runs"],
     "postmortem.replay": ["FIXES", "Context", "Culprit", "Fidelity", "Fix", "TrainStep", "localize", "replay"],
     "postmortem.replay.trace": ["Tracer", "origins"],
 }  # fmt: skip

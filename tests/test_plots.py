@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from postmortem.core.errors import MissingExtra
 from postmortem.core.model import Finding
 from postmortem.core.points import PointsBuilder
-from postmortem.core.report import RunReport
+from postmortem.core.report import Report, RunReport
 from postmortem.core.run import Run, Stream, segments
-from postmortem.plots import plot_run
+from postmortem.plots import plot_report, plot_run
 
 
 def make_run(n: int = 1000, **series: np.ndarray) -> Run:
@@ -134,6 +135,40 @@ def test_tags_choose_what_is_drawn():
         plot_run(make_run(), tags=["los"])
 
 
+def test_around_a_step_only_its_neighbours_are_drawn():
+    """Fifty points on each side; a finding elsewhere is not marked and moves no axis."""
+    ax = plot_run(report_of(make_run()), tags=["lr"], around=300)
+    drawn(ax)
+    assert (ax.lines[0].get_xdata().min(), ax.lines[0].get_xdata().max()) == (250, 349)
+    assert not ax.texts
+    assert ax.get_xlim()[1] < 400
+
+
+def test_runs_of_a_report_share_panels_in_a_colour_each():
+    """The main series of each run, under its name, with one colour in all panels; runs without it are left out."""
+    runs = []
+    for k in range(3):
+        run = report_of(make_run(100, **{"loss": np.ones(100) + k, **({"lr": np.ones(100)} if k else {})}))
+        run.name = f"run-{k}"
+        runs.append(run)
+    report = Report(runs=(*runs, report_of(None)), version="1")
+    ax = plot_report(report)
+    drawn(ax)
+    loss, rate = ax.figure.axes
+    assert [line.get_label() for line in loss.lines] == ["run-0", "run-1", "run-2"]
+    assert {line.get_label(): line.get_color() for line in rate.lines} == {"run-1": "C1", "run-2": "C2"}
+    assert ax.get_title(loc="left") == "4 runs, 1 not drawn"
+    with pytest.raises(KeyError, match="unknown tag 'x' in all runs"):
+        plot_report(report, tags=["x"])
+    with pytest.raises(ValueError, match="keep=True"):
+        plot_report(Report(runs=(report_of(None),), version="1"))
+
+
+def test_a_notebook_shows_the_figure():
+    """The axes that `plot` returns are a picture, without pyplot."""
+    assert plot_run(make_run())._repr_png_().startswith(b"\x89PNG")
+
+
 def test_a_report_without_numbers_says_how_to_plot():
     """Large scans do not keep the numbers."""
     with pytest.raises(ValueError, match=r"plot postmortem\.load\('runs/exp7'\)"):
@@ -186,6 +221,13 @@ def test_a_value_missing_every_other_step_is_few_artists():
     ax = plot_run(make_run(200_000, **{"train/loss": value}), tags=["train/loss"])
     drawn(ax)
     assert len(ax.lines) + len(ax.collections) == 3
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    """It is not part of a plain installation."""
+    monkeypatch.setattr("postmortem.display.find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"plot requires the extra \[plot\]"):
+        make_run().plot()
 
 
 def test_pyplot_is_not_loaded():

@@ -28,10 +28,13 @@ NEEDED = {
     "postmortem.replay.culprit.stages": (),
     "postmortem.replay.fixes": ("cures", "leaves"),
     "postmortem.reporters": (),
+    "postmortem.silent.faults": ("blamed", "quiet"),
+    "postmortem.silent.observe.watchers": (),
 }
 """The kinds of case that each item of a registry must have in its own test file, see tests/cases.py.
 
-Reporters have their golden files; dialects and stages of the diagnosis are tested by the batteries of their folders.
+Reporters have their golden files; dialects and stages of the diagnosis are tested by the batteries of their folders,
+watchers by the cases of the faults.
 """
 
 

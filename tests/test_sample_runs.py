@@ -156,3 +156,25 @@ def test_replay_names_the_planted_line(postmortem, tmp_path):
     assert answer["fidelity"]["ok"]
     assert culprit["samples"] == [30]
     assert {"eps", "drop_sample"} <= {f["name"] for f in culprit["fixes"] if f["cured"]}
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(sys.platform != "linux", reason="files are protected by Linux")
+def test_own_command_names_the_planted_line(postmortem, tmp_path, monkeypatch):
+    """What `make demo` ends with: the training command itself, resumed, names the division and the empty message."""
+    pytest.importorskip("torch")
+    folder = tmp_path / "nan-empty-mask"
+    shutil.copytree(SAMPLES / "nan-empty-mask", folder)
+    monkeypatch.chdir(folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    command = [sys.executable, "train.py", "--steps", "180", "--lr", "3e-3", "--resume", "ckpt_100.pt"]
+    called = postmortem("replay", ".", "--format", "json", "--", *command)
+    assert called.code == 1, called.err
+    answer = json.loads(called.out)
+    culprit = answer["culprit"]
+    planted = [i for i, line in enumerate((folder / "train.py").read_text().splitlines(), 1) if "/ mask.sum" in line]
+    assert [culprit["line"]] == planted
+    assert (culprit["op"], culprit["samples"], answer["step"]) == ("div", [5], 137)
+    assert answer["fidelity"]["ok"]
+    assert {"eps", "drop_sample"} <= {f["name"] for f in culprit["fixes"] if f["cured"]}
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before

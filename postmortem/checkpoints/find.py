@@ -14,6 +14,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from postmortem.checkpoints.captures import HEAD as OF_A_CAPTURE
 from postmortem.checkpoints.formats import FORMATS, weight_suffixes
 from postmortem.core.model import Checkpoint
 
@@ -151,6 +152,8 @@ def _walk(folder: Path, depth: int, budget: list[int]) -> list[Path]:
     folders = [
         e.name for e in entries if _is(e, file=False) and not e.name.startswith(".") and e.name not in _NOT_OF_A_RUN
     ]
+    if OF_A_CAPTURE in files:
+        return []
     weights = [n for n in files if is_weights(n)]
     if is_checkpoint_folder(folder, files, root=depth == 0):
         nested = [] if depth else [p for n in folders for p in _walk(folder / n, 1, budget)]
@@ -184,6 +187,8 @@ def is_weights(name: str) -> bool:
 
 def is_checkpoint_folder(folder: Path, files: list[str], *, root: bool = False) -> bool:
     """Whether `folder`, which holds `files`, is one checkpoint (and no folder of several)."""
+    if OF_A_CAPTURE in files:
+        return False
     lost = "the folders that only this format recognises"
     if any(FORMATS.call(known, "is_folder", files, default=False, path=folder, lost=lost) for known in FORMATS):
         return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 _LARGEST = 4 * 2**30
 """Bytes of the largest checkpoint that a scan opens without --checkpoints, and of all that it opens so for one run."""
 _IN_ALL = 8 * _LARGEST
+_NEWEST = 512 * 2**20
+"""Bytes of the newest checkpoint that a scan opens of a run that shows no error: a fraction of a second to read."""
+_SETTLED_SECONDS = 300.0
+"""Age at which a checkpoint of a training that still runs is no longer being written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,27 @@ def inspect_run(checkpoints: Sequence[Checkpoint], onset: int | None, last: int 
             good = seen
             if seen.step is None:
                 break
+    return found
+
+
+def inspect_newest(checkpoints: Sequence[Checkpoint], *, running: bool) -> Inspected:
+    """Opens the newest checkpoint of a run whose log shows no error, and the other parts of its step.
+
+    Larger ones than a scan should take the time for are left alone, with a note. Of a run that is still `running`, one
+    that may be being written is passed over.
+    """
+    found = Inspected(tuple(checkpoints))
+    settled = [c for c in checkpoints if not running or time.time() - _written(c.path) > _SETTLED_SECONDS]
+    if not settled or not _has_torch():
+        return found
+    newest = max(settled, key=lambda c: (c.step is not None, c.step or 0, _written(c.path), c.path))
+    parts = not_looked_into(newest, settled)
+    size = sum(_size(c.path) for c in parts)
+    if size > _NEWEST:
+        what = f"{newest.path} was not checked, as it is large ({size / 2**30:.1f} GiB); --checkpoints checks all"
+        return replace(found, notes=(what,))
+    for part in parts:
+        found, _ = _look(found, part)
     return found
 
 
@@ -150,6 +176,14 @@ def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Che
         for i, count in counted.items():
             placed[i] = replace(placed[i], step=count)
     return sorted(placed, key=lambda c: (c.step is None, c.step or 0, c.path))
+
+
+def _written(path: str) -> float:
+    """When a file or folder was last written, in seconds since the epoch; 0 if it was deleted meanwhile."""
+    try:
+        return Path(path).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _size(path: str) -> int:

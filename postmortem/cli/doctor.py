@@ -11,8 +11,8 @@ from postmortem import api
 from postmortem._version import __version__
 from postmortem.cli.shared import CONTEXT
 
-_NEEDED = ("numpy", "pandas", "matplotlib", "protobuf", "pyyaml", "google-crc32c", "click", "rich")
-_EXTRAS = {"torch": "replay", "safetensors": "replay"}
+_NEEDED = ("numpy", "pandas", "protobuf", "pyyaml", "google-crc32c", "click", "rich")
+_EXTRAS = {"matplotlib": "plot", "torch": "replay", "safetensors": "replay"}
 
 
 @click.command(context_settings=CONTEXT)

@@ -1,4 +1,4 @@
-"""``postmortem explain`` and ``postmortem rules``: docstrings of detectors, diagnoses, fixes; pages of signatures."""
+"""``postmortem explain`` and ``postmortem rules``: docstrings of what judges or fixes; pages of signatures."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from postmortem.cli.shared import CONTEXT, echo_json
 from postmortem.core.errors import UsageError, did_you_mean
 from postmortem.detectors import DETECTORS
 from postmortem.diagnoses import CAUSES
+from postmortem.silent.faults import FAULTS
 
 
 def _pages() -> list[dict[str, Any]]:
@@ -21,6 +22,7 @@ def _pages() -> list[dict[str, Any]]:
     names = [(name, c) for c in CAUSES for name in (c.name, *getattr(c, "also", ()))]
     pages += [_page("diagnosis", "", name, "", inspect.getdoc(c) or "") for name, c in names]
     pages += [_page("signature", "", s.id, s.severity, signatures.page(s)) for s in signatures.CATALOGUE.values()]
+    pages += [_page("silent fault", f.code, f.name, "error", inspect.getdoc(f) or "") for f in FAULTS]
     return pages
 
 
@@ -42,8 +44,8 @@ def _page(kind: str, code: str, name: str, severity: str, text: str) -> dict[str
 @click.argument("what", metavar="CODE|NAME")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain(what: str, format_: str) -> int:
-    """Explain a finding (NAN001 or nan-onset), a diagnosis, or the signature of a failure in a log (cuda-oom):
-    its meaning, how it is detected, causes, fixes."""
+    """Explain a finding (NAN001 or nan-onset), a diagnosis, a silent fault (missing-zero-grad), or the signature of
+    a failure in a log (cuda-oom): its meaning, how it is detected, causes, fixes."""
     pages = _pages()
     what = what.removeprefix("crash: ")  # as reports name the diagnosis of a crash with a signature
     chosen = _named(what, pages) or _named(what, _fix_pages())  # torch is imported only where nothing else is meant
@@ -72,12 +74,17 @@ def _page_text(page: dict[str, Any]) -> str:
 @click.command(context_settings=CONTEXT)
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def rules(format_: str) -> int:
-    """List all findings with their codes, all diagnoses, and all signatures of failures in logs."""
+    """List all findings with their codes, all diagnoses, all silent faults, and all signatures of failures in logs."""
     pages = _pages()
     if format_ == "json":
         echo_json([{k: v for k, v in p.items() if k != "text"} for p in pages])
         return 0
-    titles = {"finding": "Findings", "diagnosis": "Diagnoses", "signature": "Signatures of failures in logs"}
+    titles = {
+        "finding": "Findings",
+        "diagnosis": "Diagnoses",
+        "silent fault": "Silent faults (postmortem check)",
+        "signature": "Signatures of failures in logs",
+    }
     for kind, title in titles.items():
         click.echo(f"{title}:")
         for p in (p for p in pages if p["kind"] == kind):

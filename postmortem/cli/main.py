@@ -34,8 +34,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Check saved weights for non-finite values; name the last good checkpoint.",
     ),
     "replay": ("postmortem.cli.replay:replay", "Rerun the failing step and name the culprit."),
+    "recipe": ("postmortem.cli.recipe:recipe", "Write the draft of a recipe for a run."),
+    "run": ("postmortem.cli.run:run", "Run a training command under watch; name the culprit at a non-finite value."),
+    "check": ("postmortem.cli.check:check", "Look at the first steps of a training: why it would not learn."),
     "compare": ("postmortem.cli.compare:compare", "Find the first step at which two runs differ."),
     "report": ("postmortem.cli.scan:report", "Write a self-contained HTML report of the runs below PATHS."),
+    "annotate": ("postmortem.cli.annotate:annotate", "Write findings where TensorBoard and W&B show them."),
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
 }
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 @click.command(context_settings=CONTEXT)
 @click.argument("target", type=PATH)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.option(
     "--recipe",
     metavar="FILE.py[:FUNCTION]",
@@ -41,12 +42,25 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Unpickle everything in the checkpoints, which can run code: only for files you trust.",
 )
+@click.option(
+    "--sandbox",
+    type=click.Choice(("auto", "overlay", "landlock", "none")),
+    default="auto",
+    help="How your files are protected from COMMAND: overlay redirects writes, landlock denies them.  [default: auto]",
+)
+@click.option("--network/--no-network", default=False, help="Leave COMMAND the network.  [default: --no-network]")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
-def replay(target: Path, format_: str, **options: Any) -> int:
+def replay(target: Path, command: tuple[str, ...], sandbox: str, network: bool, format_: str, **options: Any) -> int:
     """Rerun the step at which a run failed and name what made it fail.
 
-    TARGET is a run folder, a log or a checkpoint. Exit code 1: a culprit was found; 0: the replayed losses match the
-    log and nothing failed; 3: no culprit was found, and the replayed losses do not match the log. docs/replay.md
+    With COMMAND, the training command as you type it, that is run up to the failing step: unchanged, and without any
+    effect on your files. Let it resume from a checkpoint before the step, as in
+    `postmortem replay runs/exp7 -- python train.py --resume runs/exp7/ckpt_4750.pt`. Without COMMAND, a recipe says how
+    a step is run.
+
+    TARGET is a run folder, a log or a checkpoint. Exit code 1: a culprit was found, or COMMAND
+    raised; 0: the replayed losses match the log and nothing failed; 3: no culprit was found, and the replayed losses
+    do not match the log. docs/replay.md
     describes recipes; a small one:
 
     \b
@@ -61,15 +75,45 @@ def replay(target: Path, format_: str, **options: Any) -> int:
         )
     """
     warn_of_broken_plugins()
-    with own_stdout():
-        result = api.replay(target, progress=_progress(), **options)
+    if command:
+        given = [name for name in _OF_A_RECIPE if options.pop(name)]
+        if given:
+            raise click.UsageError(f"--{given[0]} is for a replay with a recipe: COMMAND itself decides that")
+        from postmortem.attach.outcome import NothingSeen  # not at the top: --help loads no pandas
+
+        try:
+            result = api.rerun(target, command, sandbox=sandbox, offline=not network, progress=_ticks(), **options)
+        except NothingSeen as error:
+            if format_ == "json":
+                echo_json(error.result.as_json())
+            raise
+    else:
+        with own_stdout():
+            result = api.replay(target, progress=_progress(), **options)
     if format_ == "json":
         echo_json(result.as_json())
     else:
         click.echo(printable("\n".join(replay_lines(result, shutil.get_terminal_size((100, 24)).columns))))
     if result.culprit.phase != "none" or (result.culprit.cause == "transient" and result.judged):
         return 1
+    if result.raised is not None:
+        return 1
     return 0 if result.judged else 3
+
+
+_OF_A_RECIPE = ("recipe", "checkpoint", "device", "repro", "trust")
+
+
+def _ticks() -> Callable[[int, int | None], None] | None:
+    """A counter on stderr, if that is a terminal."""
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return None
+
+    def show(ticks: int, step: int | None) -> None:
+        of_log = "" if step is None else f", step {step} of the log"
+        click.echo(f"\r\x1b[K{ticks} optimizer steps{of_log}\r", nl=False, err=True)
+
+    return show
 
 
 def _progress() -> Callable[[int, int, Any], None] | None:

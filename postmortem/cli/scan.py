@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli.shared import CONTEXT, PATH, own_stdout, warn_of_broken_plugins
+from postmortem.cli.shared import CONTEXT, PATH, own_stdout, warn_of_broken_plugins, write_whole
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
-from postmortem.core.errors import PostmortemError
+from postmortem.core.errors import PostmortemError, UsageError
 from postmortem.core.printable import printable
 from postmortem.reporters import REPORTERS, RenderOptions
+from postmortem.reporters.shared.redact import redacted
+from postmortem.runs.walk import claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from postmortem.core.report import Report
     from postmortem.reporters import Render
 
-_paths = click.argument("paths", nargs=-1, required=True, type=PATH)
+_paths = click.argument("paths", nargs=-1, type=PATH)
+_HERE = (Path("."),)
+_WITH_PLACES = ("sarif", "github", "junit")  # formats whose findings stand at a line of a file
 _select = click.option(
     "--select",
     multiple=True,
@@ -43,7 +47,7 @@ _role = click.option(
 _checkpoints = click.option(
     "--checkpoints",
     is_flag=True,
-    help="Check the saved weights of every run (needs torch), not only of failed runs.",
+    help="Check all saved weights of every run (needs torch), not only the newest ones.",
 )
 _replay = click.option(
     "--replay",
@@ -85,10 +89,19 @@ def scan(
     baseline: Path | None,
     **options: Any,
 ) -> int:
-    """Find all runs below PATHS and report what happened to each, worst first."""
+    """Find all runs below PATHS (by default this folder) and report what happened to each, worst first."""
     render = REPORTERS[format_]
+    _refuse_to_replace_a_log(output, paths)
     config = _config(fail_on=fail_on, **options)
-    report = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], baseline=baseline)
+    report = _scanned(
+        paths,
+        config,
+        checkpoints=options["checkpoints"],
+        replay=options["replay"],
+        baseline=baseline,
+        draw=format_ == "html",
+        locate=format_ in _WITH_PLACES,
+    )
     shown = RenderOptions(
         width=shutil.get_terminal_size((100, 24)).columns, color=output is None and _wants_color(), verbose=verbose
     )
@@ -113,11 +126,19 @@ def scan(
 @_role
 @_checkpoints
 @_replay
-def report(paths: tuple[Path, ...], output: Path, **options: Any) -> int:
-    """Write a self-contained HTML report of the runs below PATHS; it needs no network."""
+@click.option("--overlay", is_flag=True, help="Also draw the curves of all runs in one set of charts, to compare them.")
+@click.option(
+    "--redact",
+    is_flag=True,
+    help="Leave out user and host names, absolute paths and the options of commands.",
+)
+def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, **options: Any) -> int:
+    """Write a self-contained HTML report of the runs below PATHS (by default this folder); it needs no network."""
+    _refuse_to_replace_a_log(output, paths)
     config = _config(fail_on=None, **options)
-    found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"])
-    _write(_rendered(REPORTERS["html"], found, RenderOptions(verbose=True)), output)
+    found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], draw=True)
+    shown = redacted(found) if redact else found
+    _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
     click.echo(f"wrote {output} ({len(found.runs)} runs)", err=True)
     return api.exit_code(found, "never")
 
@@ -145,17 +166,26 @@ def _config(
 
 
 def _scanned(
-    paths: tuple[Path, ...], config: Config, *, checkpoints: bool, replay: bool, baseline: Path | None = None
+    paths: tuple[Path, ...],
+    config: Config,
+    *,
+    checkpoints: bool,
+    replay: bool,
+    baseline: Path | None = None,
+    draw: bool = False,
+    locate: bool = False,
 ) -> Report:
     warn_of_broken_plugins(*(() if replay else api.OF_A_SCAN))
     with own_stdout() if replay else nullcontext():
         return api.scan(
-            paths,
+            paths or _HERE,
             config=config,
             keep=False,
             look_into_checkpoints=checkpoints,
             baseline=baseline,
             replay_failed=replay,
+            draw=draw,
+            locate=locate,
             progress=_progress(),
         )
 
@@ -187,6 +217,16 @@ def _write(text: str, output: Path | None) -> None:
         click.echo(text, nl=False)
         return
     try:
-        output.write_text(text, encoding="utf-8")
+        write_whole(output, text)
     except OSError as error:
         raise PostmortemError(f"{output}: cannot be written: {error.strerror}") from error
+
+
+def _refuse_to_replace_a_log(output: Path | None, paths: tuple[Path, ...]) -> None:
+    """UsageError where the output would replace a file that a scan of the paths reads."""
+    if output is None or not output.is_file():
+        return
+    real = output.resolve()
+    roots = [path.resolve() for path in paths or _HERE]
+    if real in roots or (any(map(real.is_relative_to, roots)) and claim(output, []) is not None):
+        raise UsageError(f"{output} is a log that this scan reads: write the report to another file")

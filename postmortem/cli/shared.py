@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,3 +84,23 @@ def own_stdout() -> Iterator[None]:
 def echo_json(document: Any) -> None:
     """Strict JSON, non-finite numbers as strings."""
     click.echo(json.dumps(json_value(document), indent=2, allow_nan=False))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all: an older file stays as it is until the new one is complete. Raises OSError."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():  # a pipe, /dev/stdout
+        path.write_text(text, encoding="utf-8")
+        return
+    umask = os.umask(0)
+    os.umask(umask)
+    handle, name = tempfile.mkstemp(prefix=".postmortem-", dir=path.parent)
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        new.chmod(path.stat().st_mode & 0o7777 if path.exists() else 0o666 & ~umask)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 from postmortem.core.display import Displayed
 from postmortem.core.model import SCHEMA_VERSION, json_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Cause = Literal[
     "bad-input",
@@ -28,11 +31,16 @@ Established = Literal["cured", "observed", "inferred"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """A fix that was tried on the failing step. `cured`: with it, loss, gradients and parameters are finite."""
+    """A fix that was tried on the failing step.
+
+    cured: with it, loss, gradients and parameters are finite. That does not say that the training goes on well: compare
+    `loss`, the loss of the step with the fix (None: not known), with those of the steps before.
+    """
 
     name: str
     cured: bool
     how: str = ""
+    loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +103,36 @@ class Culprit(Displayed):
         """All fields as plain JSON types; NaN and the infinities are the strings "nan", "inf" and "-inf"."""
         return dict(json_value(asdict(self)))
 
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> Culprit:
+        """The culprit that `as_json` gave, without its fidelity; numbers that were not finite stay strings."""
+        made = {k: v for k, v in plain.items() if k in {f.name for f in fields(cls)} - {"fidelity"}}
+        made["fixes"] = tuple(Fix(**fix) for fix in made.get("fixes") or ())
+        made["how"] = tuple(made.get("how") or ())
+        made["samples"] = tuple(made["samples"]) if made.get("samples") is not None else None
+        return cls(**made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raised:
+    """The exception that ended the user's program, with the innermost line of the user's own files."""
+
+    type: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ReplayResult(Displayed):
     """The result of a replay: what was rerun, from which checkpoint, with which fidelity, and the culprit.
 
-    fitted, unfitted: parts of the checkpoint that were loaded, and parts that were not, in words.
-    judged: False if the replay does not match the log, so that nothing can be concluded.
-    next: what to do, the best established advice first.
+    recipe, checkpoint: empty where the user's own `command` was run. fitted, unfitted: parts of the checkpoint that
+    were loaded, and parts that were not, in words. judged: False if the replay does not match the log, so that nothing
+    can be concluded. next: what to do, the best established advice first. tick: the optimizer step at fault, counted
+    from 0 at the start of the command. rank: of the process at fault. raised: the exception that ended the command
+    where no non-finite value explains it. protection: how the user's files were protected from the command.
+    captures: what was captured of a watched program: path, tick, step and bytes of each, or why there is none.
     """
 
     target: str
@@ -117,14 +147,31 @@ class ReplayResult(Displayed):
     next: tuple[str, ...] = ()
     judged: bool = True
     seconds: float = 0.0
+    command: tuple[str, ...] = ()
+    tick: int | None = None
+    rank: int | None = None
+    raised: Raised | None = None
+    protection: str = ""
+    captures: tuple[dict[str, Any], ...] = ()
 
     def __repr__(self) -> str:
         """One line; `print` shows the full text, and so does a notebook."""
         return f"<ReplayResult of {self.target!r}: {self.culprit!r}>"
 
     def as_json(self) -> dict[str, Any]:
-        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit, next."""
+        """The documented object, of plain JSON types: schema_version, target, step, fidelity, culprit, next.
+
+        Of a command that was run: its tick, rank and exception as well.
+        """
+        of_command = {
+            "command": list(self.command),
+            "tick": self.tick,
+            "rank": self.rank,
+            "captures": json_value(self.captures),
+            "raised": None if self.raised is None else json_value(asdict(self.raised)),
+        }
         return {
+            **(of_command if self.command else {}),
             "schema_version": SCHEMA_VERSION,
             "target": self.target,
             "step": self.step,

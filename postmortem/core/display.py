@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOOKS: dict[str, Callable[..., Any]] = {}
-"""Renderings by name, filled by `postmortem.display`: ``text(thing)``, ``html(thing)``, ``plot(thing, ax)``."""
+"""Renderings by name, filled by `postmortem.display`: ``text(thing)``, ``html(thing)``, ``plot(thing, ax, **options)``,
+``series(run)``."""
 
 
 def as_text(thing: object) -> str:
@@ -25,9 +26,9 @@ def as_html(thing: object) -> str:
     return f"<pre>{escape(repr(thing))}</pre>"
 
 
-def plot(thing: object, ax: Any = None) -> Any:
+def plot(thing: object, ax: Any = None, **options: Any) -> Any:
     """Draws into the matplotlib Axes `ax`, or into new ones; returns them. Without a hook: the `repr`."""
-    return HOOKS["plot"](thing, ax) if "plot" in HOOKS else repr(thing)
+    return HOOKS["plot"](thing, ax, **options) if "plot" in HOOKS else repr(thing)
 
 
 class Displayed:

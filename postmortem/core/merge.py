@@ -116,10 +116,15 @@ def same_quantity(a: Series, b: Series) -> bool:
     common, i, j = np.intersect1d(a.step, b.step, return_indices=True)
     if not len(common):
         return a.tag.rsplit("/", 1)[-1] == b.tag.rsplit("/", 1)[-1]
-    x, y = a.value[i], b.value[j]
+    return bool(close_values(a.value[i], b.value[j]).mean() >= 0.9)
+
+
+def close_values(x: NDArray[np.float64], y: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """bool (n,): where two records of a value agree to the digits that the coarser shows, here 3 significant ones."""
     with np.errstate(invalid="ignore", over="ignore"):
-        close = (np.abs(x - y) <= 5e-3 * np.maximum(np.abs(x), np.abs(y))) | (x == y) | (np.isnan(x) & np.isnan(y))
-    return bool(close.mean() >= 0.9)
+        near = np.abs(x - y) <= 5e-3 * np.maximum(np.abs(x), np.abs(y))
+    close: NDArray[np.bool_] = near | (x == y) | (np.isnan(x) & np.isnan(y))
+    return close
 
 
 def _join(a: Series, b: Series) -> Series:

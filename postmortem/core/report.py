@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.display import Displayed, plot
 from postmortem.core.model import VERDICTS, Checkpoint, Diagnosis, Ended, Event, Finding, Problem, Source, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from postmortem.core.culprit import Culprit
     from postmortem.core.run import Run
@@ -30,6 +32,37 @@ class Around:
     at_step: int | None
     at: float | None
     curve: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """One series for a page that draws it: thinned over the whole run, with every point around the root finding."""
+
+    tag: str
+    role: str
+    rank: int
+    step: tuple[int, ...]
+    value: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """The lines of a text log around a message: `first` is the number of the first one, `at` that of the message."""
+
+    file: str
+    first: int
+    at: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawing:
+    """What a page with charts shows of a run beside its report; see `postmortem.judging.drawing`."""
+
+    curves: tuple[Curve, ...] = ()
+    restarts: tuple[int, ...] = ()
+    """The steps at which the run went on after a restart."""
+    excerpts: tuple[Excerpt, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -55,15 +88,20 @@ class RunReport(Displayed):
     culprit: Culprit | None = None
     """The result of a replay of the run; None if it was not replayed."""
     run: Run | None = None
+    drawing: Drawing | None = None
+    """Curves and log lines for the HTML page; None unless the scan was asked for them."""
 
     def __repr__(self) -> str:
         """One line; `print` shows the full report, and so does a notebook."""
         story = f", {self.diagnosis.name}" if self.diagnosis else ""
         return f"<RunReport {self.name!r}: {self.verdict}{story}, {len(self.findings)} findings>"
 
-    def plot(self, ax: Any = None) -> Any:
-        """The run's loss, gradient norm and learning rate with the findings marked; returns the Axes."""
-        return plot(self, ax)
+    def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
+        """The run's loss, gradient norm and learning rate, or the `tags`, with the findings marked; returns the Axes.
+
+        `around` is a step: only the points near it are drawn.
+        """
+        return plot(self, ax, tags=tags, around=around)
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -88,19 +126,30 @@ class Report(Displayed):
         return iter(self.runs)
 
     def __contains__(self, run: object) -> bool:
-        """Whether it has this run, or a run of this name."""
-        return any(run is one or run == one.name for one in self.runs)
+        """Whether it has this run, or a run of this name or at this path."""
+        return any(run is one or run in (one.name, one.path) for one in self.runs)
 
     def __getitem__(self, key: str | int) -> RunReport:
-        """The run of this name, or at this index. KeyError lists the names; IndexError gives the number of runs."""
+        """The run of this name, of this path, or at this index.
+
+        KeyError lists the names; IndexError gives the number of runs.
+        """
         if isinstance(key, int):
             if not -len(self.runs) <= key < len(self.runs):
                 raise IndexError(f"no run at index {key}; the report has {len(self.runs)} runs")
             return self.runs[key]
-        for run in self.runs:
-            if run.name == key:
-                return run
+        for known in ("name", "path"):
+            for run in self.runs:
+                if getattr(run, known) == key:
+                    return run
         raise KeyError(f"unknown run {key!r}; available: {', '.join(run.name for run in self.runs) or 'none'}")
+
+    def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
+        """The curves of the worst runs in one set of panels, a colour for each run; returns the matplotlib Axes.
+
+        The options are those of `RunReport.plot`. ValueError if no run of the report holds its numbers.
+        """
+        return plot(self, ax, tags=tags, around=around)
 
     def findings_frame(self) -> Any:
         """All findings as a pandas DataFrame, one row each, with the run's name and verdict."""
@@ -122,3 +171,21 @@ class Report(Displayed):
         rows = [[r.name, r.verdict, *(getattr(f, c) for c in columns)] for r in self.runs for f in r.findings]
         frame = pd.DataFrame(rows, columns=["run", "verdict", *columns])
         return frame.astype({"rank": "Int16", "step": "Int64", "end_step": "Int64"})
+
+
+def tell_apart(reports: Sequence[RunReport]) -> None:
+    """Adds to the name that several runs have where each lies: its folder or file, or the whole path where these agree.
+
+    W&B and MLflow let any number of runs have one name.
+    """
+    same_name: dict[str, list[RunReport]] = defaultdict(list)
+    for report in reports:
+        same_name[report.name].append(report)
+    for name, runs in same_name.items():
+        places = [Path(report.path).resolve().name for report in runs]
+        if len(set(places)) < len(runs):
+            places = [report.path for report in runs]
+        for report, place in zip(runs, places, strict=True) if len(runs) > 1 else ():
+            report.name = f"{name} ({place})"
+            if report.run is not None:
+                report.run = replace(report.run, name=report.name)

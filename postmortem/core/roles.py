@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from postmortem.core import languages
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -36,19 +38,22 @@ ROLES = (
     "epoch",
 )
 
-_HELD_OUT = r"(?:val|vali|valid|validation|eval|evaluation|dev|test|held ?out|holdout)"
+HELD_OUT = r"(?:val|vali|valid|validation|eval|evaluation|dev|test|held(?: ?out)?|hold ?out)"
 _SPLIT = re.compile(
-    rf"(?:^|[ /])['\[(]*{_HELD_OUT}(?:$|[ /\d\])'])|^{_HELD_OUT}(?=loss|acc)"
-    r"|^(?:va|vl|vld|dv|ho|tst)[ /](?=\w)|验证|测试"
+    rf"(?:^|[ /])['\[(]*{HELD_OUT}(?:$|[ /\d\])'])|^{HELD_OUT}(?=loss|acc)"
+    rf"|^(?:va|vl|vld|dv|ho|tst|cv)[ /](?=\w)|{languages.HELD_OUT_NAMES}"
 )
 
-# Patterns are matched against `_plain(tag)`: small letters, words with single blanks or slashes between them.
-_LOSS = r"(?:\b|(?<=[a-z\d]))loss(?:es|fn)?\d*\b"
-_GRAD = r"(?:grad(?:ient)?s?|∇)"
+_OF_HELD_OUT = re.compile(rf"^{HELD_OUT}[ /]+|[ /]+{HELD_OUT}$")
+
+# Patterns are matched against `plain_name(tag)`: small letters, words with single blanks or slashes between them.
+_LOSS = rf"(?:(?:\b|(?<=[a-z\d]))loss(?:es|fn)?\d*\b|{languages.LOSS})"
+_GRAD = rf"(?:grad(?:ient)?s?|∇|{languages.GRADIENT})"
 _NORM = (
-    rf"(?:{_GRAD}[ /]*(?:total |global )?(?:l2 |2 0 |2 )?(?:norms?|l2|magnitude|mag|rms)|g ?norm|gn(?=$)"
+    rf"(?:{_GRAD}[ /]*(?:total |global )?(?:l2 |2 0 |2 )?(?:norms?|l2|magnitude|mag|rms|{languages.NORM})"
+    rf"|g ?norm|gn(?=$)"
     rf"|[|‖]+ ?(?:∇\w*|g|{_GRAD}) ?[|‖]+"
-    rf"|(?:l2 )?norms? (?:of )?(?:the )?{_GRAD}|norms?/{_GRAD})"
+    rf"|(?:l2 )?(?:norms?|{languages.NORM}) ?(?:of )?(?:the )?{languages.OF_THE}{_GRAD}|norms?/{_GRAD})"
 )
 _OF_ALL = (
     r"(?:[ /](?:total|global|all|overall|l2|2|pre ?clip\w*|before ?clip\w*|unclipped|raw|avg|mean|average|value|model"
@@ -60,7 +65,10 @@ _SETTING = (
     r"|clip(?:ping)?|decay|warmup|steps|interval|freq|frequency|schedule|type|reduction|every|limit|patience"
     r"|tol|tolerance|size|capacity|bank)"
 )
-_RECORD = r"(?:num|n|nb|nr|no|number of|skipped|best|min|minimum|max|maximum|lowest|highest|prev|previous|old)"
+_RECORD = (
+    r"(?:num|n|nb|nr|no|number of|skipped|best|min|minimum|max|maximum|lowest|highest|prev|previous|old"
+    rf"|{languages.RECORDS})"
+)
 _OF_VALUES = (
     r"(?:num|counts?|counter|n|tokens|start|delta|change|improvement|improved|gap|std|stddev|variance|min|best|lowest"
     r"|time|ms|nans?|infs?|is ?nan|is ?finite|finite|index|idx|terms?|window|history|smoothing|enabled|version)"
@@ -77,17 +85,21 @@ _TABLE: tuple[_Rule, ...] = tuple(
     _Rule(role, why, re.compile(pattern))
     for role, why, pattern in (
         (None, "a count or a record of values, not a value",
-         rf"(^|[ /]){_RECORD} (\w+ )?({_LOSS}|nan|inf|skipped)|{_LOSS}( \w+)?[ /]{_OF_VALUES}$"
+         rf"(^|[ /]){_RECORD} (\w+ )?({_LOSS}|nan|inf|skipped)|{languages.BEST_LOSS}|{_LOSS}( \w+)?[ /]{_OF_VALUES}$"
          r"|(^|[ /])(best|lowest) (\w+ )?(score|metric|step|epoch|r?mse|mae|nll|ppl|perplexity)|\bnum memory"),
         (None, "a setting", rf"{_LOSS}( \w+)?[ /]{_SETTING}$"
          rf"|{_NORM}(?! (?:before|pre) clip)( \w+)? {_SETTING}$|\b{_GRAD} ?clip(ping)?( (val\w*|norm|thresh\w*))?$"
          rf"|(?<!pre )\bclip {_GRAD}|\b(max|target) {_GRAD} norm"
          rf"|\b(nll|b?ce|mse|mae|kl|entropy|map|iou|acc|reward|lr|learning rate|mem|memory) {_SETTING}$"
          rf"|(^|[ /])(use|has|is|with|enable|compute|normali[sz]e|skip|disable) (\w+ )?{_LOSS}"
+         rf"|(^|[ /]){_LOSS} {_SETTING}/|(^|/)(coef\w*|lambdas?|multipliers?)/|(^|/)weights?/(?!.*{_GRAD}).*{_LOSS}"
          rf"|{_LOSS} every|\b(threshold|patience)$"),
         (None, "the norm after the clipping, which shows no explosion", rf"{_NORM} clipped$|\bclipped {_GRAD} norm"),
         (None, "something else that is lost, or a scale that failed", rf"\bpacket {_LOSS}|\battempted "),
         (None, "what a discriminator says, logged beside its losses", rf"{_LOSS}/(scores?|signs?|logits?)(/|$)"),
+        (None, "the settings of the parts of a loss", rf"{_LOSS}[ /]{_SETTING}/"),
+        (None, "how long the loss takes, or the loss of a predicted time: the name does not tell",
+         rf"(^|[ /])time {_LOSS}$"),
         (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
         (None, "gradient accumulation, no accuracy",
          r"\bacc(um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
@@ -98,16 +110,18 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"\b(loss|grad|gradient|amp|fp16)[ /]*scaler?\b|(^|/)((grad|loss|amp)? ?scaler?|scaler? (scale|value))$"),
         ("layer_grad_norm", "the norm of one layer's gradient, by the words before it or the folder around it",
          rf"({_LAYER}|(?<!l)\d).*[ /]{_NORM}$|^(.*/)?{_GRAD}/(?!total|global|l2).*[ /]norm$|^norm/.+/{_GRAD}$"),
-        ("grad_norm", "the norm of the whole gradient", rf"(^|[ /]){_NORM}{_OF_ALL}( ?\(.*)?$"),
+        ("grad_norm", "the norm of the whole gradient", rf"(^|[ /]){_NORM}{_OF_ALL}( ?\(.*)?$"
+         rf"|(^|[ /])grad(ient)?s?[ /](total|global|all|overall)$"),
         ("grad_norm", "torch's clip_grad_norm_ returns total_norm, optax and TensorFlow call it global_norm",
          r"^(?!.*(param|weight|update|activ|embed|state|momentum|latent|feature)).*?"
          r"(^|[ /])(total|global) norm( (before|pre) ?clip\w*)?$"),
         ("layer_grad_norm", "the norm of a part of the gradient, named after it", rf"(^|[ /]){_NORM}[ /].+"),
-        ("perplexity", "exp(loss)", r"perplexity|\bppl\b"),
+        ("perplexity", "exp(loss)", rf"perplexity|\bppl\b|{languages.PERPLEXITY}"),
         ("accuracy", "a score in a folder of losses", rf"{_LOSS}/(\w+ )*(acc|accuracy)$"),
-        ("loss", "says so", rf"{_LOSS}|损失|損失|\b(perte|verlust)\b"),
+        ("loss", "says so", _LOSS),
         ("lr", "the learning rate, also of one group of parameters",
-         r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$|学习率|lernrate"),
+         r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$"
+         rf"|{languages.LEARNING_RATE}"),
         ("data_time", "waiting for the next batch",
          r"(data|load(ing|er)?|fetch|batch ?load|input|reader)[ /]*(load(ing)? ?)?(time|wait|ms|sec(onds)?|s|cost)$"
          r"|time[ /]*data|(^|/)(data|(batch |data )?(fetch|wait)( (time|ms|s|secs?))?)$"
@@ -115,34 +129,43 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("throughput", "work per second",
          r"(tok(en)?s?|samples?|images?|imgs?|seq(uence)?s?|items?|steps?|it(er(ation)?)?s?|examples?|frames?|words?"
          r"|batches|flops?) ?(per|/) ?(s|sec|second|gpu|device)\b|throughput"
-         r"|(^|[/ ])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[ /(])"),
+         r"|(^|[/ ])(tps|wps|ups|ips|sps|fps|tok/s|it/s|tflops|mfu)($|[ /(])"
+         rf"|{languages.THROUGHPUT}"),
         ("step_time", "seconds per work",
          r"(step|iter(ation)?|batch|train|update|elapsed)[ /]*"
          r"(time|wall|duration|ms|(?<!train )cost|sec(onds)?)(?![a-z])"
          r"|(?!timesteps?\b)time[ /]*(per )?(step|iter(ation)?|batch)"
-         r"|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"),
+         r"|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"
+         rf"|{languages.TIME}"),
         ("memory", "of the device or of the process",
          r"\b(mem(ory)?|vram|rss|cuda ?mem\w*|gpu ?mem\w*|max ?mem\w*|memalloc\w*)\b|memory|mem(alloc|used)"
-         r"|(^|[ /])(alloc|allocated|reserved|cached)( (gi?b|mi?b|memory|bytes))?( ?\(.*)?$"),
+         r"|(^|[ /])(alloc|allocated|reserved|cached)( (gi?b|mi?b|memory|bytes))?( ?\(.*)?$"
+         rf"|{languages.MEMORY}"),
         ("loss", "a negative log-likelihood, or a bound with its sign turned, is minimised",
          r"\b(nll|nelbo)\b|\bneg(ative)? (log ?(likelihood|lik|probs?)|elbo)\b"),
         (None, "a log-likelihood or a bound is to rise: no loss",
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
         ("accuracy", "a score that is to rise",
-         r"\b(acc(uracy)?|top ?\d+|f1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc|psnr|ssim"
-         r"|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|(hr|r\d)@\d+"
-         r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy|准确率|正确率|exactitude|genauigkeit"),
+         r"\b(acc(uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc|psnr|ssim"
+         r"|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
+         r"|(hr|[rp]\d?)@\d+|(txt|img|i2t|t2i) r\d+"
+         r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy"
+         rf"|{languages.ACCURACY}"),
         ("reward", "what reinforcement learning maximises",
          r"(^|[ /])(rewards?|returns?|ep ?(rew|ret)(ard|urn)?( ?mean)?|episodic return|score|success rate)(?! scale)"
-         r"($|[ /])"),
-        ("epoch", "the position", r"^(?!time)(\w+/)?epochs?( float| frac)?$"),
+         rf"($|[ /])|{languages.REWARD}"),
+        ("epoch", "the position", rf"^(?!time)(\w+/)?(epochs?|{'|'.join(languages.EPOCHS)})( float| frac)?$"),
         ("loss", "the formula of a loss: it is minimised",
-         r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl)\d?\b"
+         r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl|(info ?)?nce)\d?\b"
          r"|cross ?entropy|log ?loss\b|mean (squared|absolute) error"),
+        ("loss", "the total of an objective", r"(^|/)(obj|objective|costs?|criterion)/(total|sum|overall)$"),
         ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
         ("loss", "the name of a task, as in 'lm: 5.2'; errD and errG are DCGAN's",
          r"(^|/)(lm|mlm|clm|ctc|rnnt|td|err ?[dg])$"),
+        ("loss", "the name of a loss of metric learning, as in 'triplet | active%'",
+         r"(^|/)((train|training|val|valid|validation|eval|test|dev|mean|avg) )?"
+         r"(triplet|contrastive|nt ?xent|arcface|cosface|info ?nce)$"),
     )
 )  # fmt: skip
 """Role, reason, and the pattern of names. The first that matches decides."""
@@ -151,9 +174,12 @@ _LONGEST = 1000
 """Longest name that is matched, in characters: the patterns' time grows with the square of a name's length."""
 
 
-def _plain(tag: str) -> str:
-    """``trainLoss``, ``train_loss`` and ``Train.Loss`` are ``train loss``; slashes stay, and ``mAP`` is one word."""
-    name = re.sub(r"(?<=[a-z][a-z])(?=[A-Z])", " ", tag).lower()
+def plain_name(tag: str) -> str:
+    """``trainLoss``, ``train_loss`` and ``Train.Loss`` are ``train loss``; slashes stay, and ``mAP`` is one word.
+
+    Accents are left out.
+    """
+    name = languages.without_accents(re.sub(r"(?<=[a-z][a-z])(?=[A-Z])", " ", tag).lower())
     return re.sub(r" ?/ ?", "/", re.sub(r"[\s_\-.:=]+", " ", name)).strip()
 
 
@@ -166,7 +192,7 @@ def role_of(tag: str) -> str | None:
     """
     if len(tag) > _LONGEST:
         return None
-    name = _plain(tag)
+    name = plain_name(tag)
     role = next((rule.role for rule in _TABLE if rule.pattern.search(name)), None)
     held_out = _SPLIT.search(name) is not None
     if role in ("loss", "accuracy"):
@@ -174,13 +200,23 @@ def role_of(tag: str) -> str | None:
     return None if held_out and role in ("throughput", "step_time", "data_time") else role
 
 
+@lru_cache(maxsize=65_536)
+def is_held_out(tag: str) -> bool:
+    """Whether a name says that it was measured on held-out data."""
+    return len(tag) <= _LONGEST and _SPLIT.search(plain_name(tag)) is not None
+
+
 _PARTS = re.compile(
     r"b?box|obj|cls|class|kpt|dfl|seg|mask|b?ce|kld?|rec\w*|reg|sup|unsup|cons\w*|adv|gan|perc\w*|lpips|l1|l2|mse|tv|aux|lm"
     r"|pde|bc|ic|data|phys\w*|policy|value|commit\w*|contrast\w*|distill?|kd|align\w*|smooth\w*|fea\w*|sim|nll|td|mtp"
 )
 """Last words of tags that may be parts of a loss beside a `total`."""
-_MINIMISED = re.compile(r"(avg |average |mean |train )?objective( value)?|obj fn|unnamed number|(\w+ )?err")
+_MINIMISED = re.compile(r"(\w+ )?objective( value)?|obj fn|unnamed number|(\w+ )?err")
 """Last words of tags that are minimised if their values fall."""
+_RATES = re.compile(languages.BARE_RATES)
+"""Names that mean the learning rate where no other is logged and the values may be ones."""
+_OBJECTIVE = re.compile(r"\b(objective|criterion|cost)$")
+"""Last words of tags that are minimised if their values fall, though a score is named before."""
 _POLICY = re.compile(
     r"\b(policy|actor|critic|pg|pi|entropy|vf|advantage|q|p) ?loss|\bentropy|\bpolicy|\bactor|reward|return"
 )
@@ -196,7 +232,7 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
     Beyond `role_of`: names that mean something only beside other tags, or only if their values fall.
     """
     roles = {tag: role_of(tag) for tag in tags}
-    names = {tag: _plain(tag) for tag in roles}
+    names = {tag: plain_name(tag) for tag in roles}
     known = {name: roles[tag] for tag, name in names.items()}
     has_loss = "loss" in roles.values()
     for tag, name in names.items():
@@ -209,6 +245,8 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
                 roles[tag] = "grad_norm"  # "Loss: 0.4 Grad: 1.2"
+            elif _RATES.fullmatch(name) and "lr" not in roles.values() and _may_be_rates(values(tag)):
+                roles[tag] = "lr"  # "loss 2.3 rate 1e-3", "perte 2,3 taux 1e-3"
             elif last in ("norm", "train norm") and folder in ("", "train/", "training/", "optim/") and has_loss:
                 if "lr" in roles.values() and _SPLIT.search(name) is None:
                     roles[tag] = "grad_norm"  # "loss 2.3 | norm 1.2 | lr 3e-4", as llm.c prints it
@@ -218,9 +256,20 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
             beside = ("", "t ", "train ", "train/")
             if any(found[1] + word + found[2] in known for word in beside) and not any(map(_POLICY.search, known)):
                 roles[tag] = f"val_{roles[tag]}"  # v_loss beside loss; of reinforcement learning, the value's loss
+        elif roles[tag] == "accuracy" and _OBJECTIVE.search(last) and falls(values(tag)):
+            roles[tag] = "loss"  # "dice_objective 0.53": one minus the score
         elif name == "score" and not has_loss and falls(values(tag)) and not any(map(_POLICY.search, known)):
             roles[tag] = "loss"  # DL4J's "Score at iteration 100 is 1.6"
+    _give_to_held_out(roles, names)
     return roles
+
+
+def _give_to_held_out(roles: dict[str, str | None], names: dict[str, str]) -> None:
+    """Makes "EVAL objective", with too few values to see them fall, a validation loss beside "objective"; in place."""
+    minimised = {names[tag] for tag, role in roles.items() if role == "loss" and role_of(tag) is None}
+    for tag, name in names.items():
+        if roles[tag] is None and _OF_HELD_OUT.sub("", name) in minimised and is_held_out(tag):
+            roles[tag] = "val_loss"
 
 
 def falls(values: NDArray[np.float64]) -> bool:
@@ -234,9 +283,15 @@ def falls(values: NDArray[np.float64]) -> bool:
     return len(half) >= 6 and bool(np.quantile(half[len(half) // 3 :], 0.75) < np.median(half[:first]))
 
 
+def _may_be_rates(values: NDArray[np.float64]) -> bool:
+    """Whether all finite values may be learning rates."""
+    finite = values[np.isfinite(values)]
+    return len(finite) > 0 and bool((finite >= 0).all() and (finite <= 0.5).all() and finite.min() < 0.1)
+
+
 def _is_sum(tag: str, folder: str, known: dict[str, str | None]) -> bool:
     """Whether two tags beside a `total` are parts of a loss, by name or role."""
-    beside = [n for n in known if n != _plain(tag) and n.rpartition("/")[0] == folder.rstrip("/")]
+    beside = [n for n in known if n != plain_name(tag) and n.rpartition("/")[0] == folder.rstrip("/")]
     parts = [n for n in beside if known[n] == "loss" or _PARTS.fullmatch(n.rpartition("/")[2])]
     return len(parts) >= 2 and not any(known[n] == "loss" and is_total(n) for n in beside)
 
@@ -263,6 +318,6 @@ def is_total(tag: str) -> bool:
 
     Every word is one for loss, total, split or window; ``box_loss`` and ``loss_cls`` are parts.
     """
-    words = set(re.split(r"[ /]+", re.sub(r"[()\[\]]", " ", _plain(tag)).strip()))
+    words = set(re.split(r"[ /]+", re.sub(r"[()\[\]]", " ", plain_name(tag)).strip()))
     beside = {word for word in words if not _WHOLE.match(word)}
     return beside < words and all(map(_BESIDE.match, beside))

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from postmortem.core.display import Displayed, plot
+from postmortem.core.display import HOOKS, Displayed, plot
+from postmortem.core.objective import presumed
 from postmortem.core.roles import role_of, roles_of
+from postmortem.core.skipped import Skips
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
+    from postmortem.core.launched import Captured, Launched
     from postmortem.core.model import Checkpoint, Ended, Event, Problem, Source
+    from postmortem.core.objective import Presumption
     from postmortem.core.points import Points
     from postmortem.core.reading import Reading
+    from postmortem.core.series import Series
 
 EVENT_COLUMNS = ("run", "source", "rank", "step", "wall_time", "file", "line", "kind", "severity", "message", "fields")
 
@@ -115,11 +120,16 @@ class Run(Displayed):
     step_axis: str = "step"
     """What `step` counts: "row" if no source logs a step, "epoch" if all count epochs, else "step"."""
     notes: list[str] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: Skips = field(default_factory=Skips)
+    """How many values were left out, by reason."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
     role_overrides: dict[str, str] = field(default_factory=dict)
     readings: list[Reading] = field(default_factory=list)
     """What each file holds, without its points."""
+    launched: Launched | None = None
+    """The command that started it, where its files say it."""
+    captures: list[Captured] = field(default_factory=list)
+    """The steps of it that `postmortem run` captured, the newest first."""
 
     def __repr__(self) -> str:
         """One line: what it is made of; the numbers are in `frame`."""
@@ -134,7 +144,18 @@ class Run(Displayed):
 
     @cached_property
     def roles(self) -> dict[str, str | None]:
-        """tag -> role (None: no role is known), in order of first appearance."""
+        """tag -> role (None: no role is known), in order of first appearance. Includes what is `presumed`."""
+        return self._named_roles | {tag: found.role for tag, found in self.presumed.items()}
+
+    @cached_property
+    def presumed(self) -> dict[str, Presumption]:
+        """tag -> why it looks like the objective, if no tag of the run is named as a loss."""
+        roles = {tag: role for tag, role in self._named_roles.items() if tag not in self.role_overrides}
+        return {} if "loss" in self.role_overrides.values() else presumed(roles, self._values, self.config)
+
+    @cached_property
+    def _named_roles(self) -> dict[str, str | None]:
+        """tag -> the role that its name shows, or the user's settings."""
         tags = {tag: None for stream in self.streams for tag in stream.points.tags}
         return roles_of(tags, self._values) | {t: r for t, r in self.role_overrides.items() if t in tags}
 
@@ -192,6 +213,53 @@ class Run(Displayed):
         frame = pd.DataFrame(rows, columns=list(EVENT_COLUMNS))
         return frame.astype({"rank": "Int16", "step": "Int64", "line": "Int64", "wall_time": "float64"})
 
-    def plot(self, ax: Any = None) -> Any:
-        """Loss, gradient norm and learning rate over the step; returns the matplotlib Axes."""
-        return plot(self, ax)
+    def pivot(self, *tags: str) -> pd.DataFrame:
+        """The numbers, wide: one column per tag (by default all), one row per step, in order of steps.
+
+        What a restart logged again stands once, as it survived; where a tag has several values at one step, the last.
+        A tag of several ranks has a column for each, named "loss (rank 1)"; NaN is a value or means that nothing was
+        logged at that step (`frame` tells them apart). KeyError if the run has no such tag.
+        """
+        import pandas as pd
+
+        columns = {one.label: self._indexed(one) for tag in tags or self._tags() for one in self._named(tag)}
+        table = pd.concat(columns, axis=1).sort_index() if columns else pd.DataFrame()
+        return table.rename_axis("step")
+
+    def series(self, tag: str, rank: int | None = None) -> pd.Series[float]:
+        """The values of one tag by their step, as in `pivot`; of the first rank that logged it, or of `rank`.
+
+        KeyError if the run, or that rank, has no such tag.
+        """
+        found = [one for one in self._named(tag) if rank in (None, one.rank)]
+        if not found:
+            raise KeyError(f"{tag!r} has no values of rank {rank}")
+        return self._indexed(found[0])
+
+    @cached_property
+    def _surviving(self) -> list[Series]:
+        found: list[Series] = HOOKS["series"](self)
+        return found
+
+    def _tags(self) -> list[str]:
+        return list(dict.fromkeys(one.tag for one in self._surviving))
+
+    def _named(self, tag: str) -> list[Series]:
+        found = [one for one in self._surviving if one.tag == tag]
+        if not found:
+            raise KeyError(f"unknown tag {tag!r}; available: {', '.join(sorted(self._tags())) or 'none'}")
+        return found
+
+    @staticmethod
+    def _indexed(one: Series) -> pd.Series[float]:
+        import pandas as pd
+
+        values = pd.Series(one.value, index=pd.Index(one.step, name="step"), name=one.label)
+        return values[~values.index.duplicated(keep="last")]
+
+    def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
+        """Loss, gradient norm and learning rate over the step, or the `tags`; returns the matplotlib Axes.
+
+        `around` is a step: only the points near it are drawn.
+        """
+        return plot(self, ax, tags=tags, around=around)

@@ -31,10 +31,33 @@ class Series:
         return len(self.step)
 
     @property
+    def label(self) -> str:
+        """The tag, with the rank where it is known."""
+        return self.tag if self.rank < 0 else f"{self.tag} (rank {self.rank})"
+
+    @property
     def finite(self) -> Series:
         """The same series without its non-finite points."""
         ok = np.isfinite(self.value)
         return self if ok.all() else self.take(ok)
+
+    def thinned(self, most: int) -> Series:
+        """At most about `most` points with the same outline: lowest, highest and first non-finite of each bucket."""
+        n = len(self)
+        if n <= most:
+            return self
+        size = -(-n // max(most // 3, 1))
+        starts = np.arange(0, n, size)
+        finite = np.isfinite(self.value)
+        padded = np.full(len(starts) * size, np.nan)
+        padded[:n] = np.where(finite, self.value, np.nan)
+        table = padded.reshape(-1, size)
+        lowest = np.where(np.isnan(table), np.inf, table).argmin(axis=1) + starts
+        highest = np.where(np.isnan(table), -np.inf, table).argmax(axis=1) + starts
+        bad = np.flatnonzero(~finite)
+        first_bad = bad[np.unique(bad // size, return_index=True)[1]]
+        rows = np.unique(np.concatenate([lowest, highest, first_bad, [0, n - 1]]))
+        return self.take(rows[rows < n])
 
     def take(self, rows: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Series:
         """The same series with these rows only."""

@@ -72,7 +72,8 @@ class BlankValues(BaseDetector):
         for series in [*losses, *view.of("grad_norm", "val_loss")]:
             blanks = sum(r.blanks.get(series.tag, 0) for r in _readings(view, series.source))
             gap = None if len(series) < _FEW else self._gap(view, series, blanks)
-            if gap is None:
+            unreadable = sum(r.unreadable.get(series.tag, 0) for r in _readings(view, series.source))
+            if gap is None or len(gap.at) <= unreadable:  # cells with text are no cells without a value
                 continue
             dead = series is losses[0] and gap.to_the_end and blanks > 0 if losses else False
             how = "null or an empty cell" if blanks else "nothing"

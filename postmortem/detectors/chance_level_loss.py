@@ -1,25 +1,31 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.roles import plain_name
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.frozen import flat
+from postmortem.detectors.shared.frozen import digits, flat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from postmortem.core.model import Finding
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
 _CLASSES = ("num_classes", "n_classes", "num_labels", "classes", "vocab_size", "n_vocab", "output_dim")
+_RECORD = re.compile(r"(?:^|[ /])(?:best|highest|max(?:imum)?)\b")
+"""Scores that can only rise, as they repeat the best one."""
 _FALLS = 0.9
 """A loss that ends below this share of its start falls."""
 
@@ -29,14 +35,18 @@ class ChanceLevelLoss(BaseDetector):
     """The loss stays at chance level, the logarithm of the number of classes, or a score stays at chance or at zero.
 
     What it looks for: a training loss that ends at ln(number of classes), where the number is known from the
-    configuration or from an accuracy of 1 / (number of classes); scores that are zero from the first evaluation to the
-    last; a validation accuracy at chance, with a validation loss far above ln(k), while the training loss falls.
+    configuration, from what the log prints ("100 classes", "chance=1%") or from an accuracy of 1 / (number of classes);
+    scores that are zero from the first evaluation to the last; scores that take only two values, which add up to 1,
+    while the loss does not fall; an accuracy at 1/k in the whole run, with a loss at ln(k) or somewhat above; a
+    validation accuracy at chance, with a validation loss far above ln(k), while the training loss falls.
 
     Why it matters: the model predicts the same for every input: it has learned nothing, or has lost what it had
     learned.
 
     How: the median of the second half of the run is within `tolerance` of ln(k). If the number of classes k is unknown,
-    nothing is reported.
+    nothing is reported. An accuracy at 1/k in every third of the run, in per cent or as a fraction, and a loss of which
+    no third is below ln(k) or more than 15 % above, are chance as well: they agree on k, which is three or more then. A
+    validation loss that starts near its level of guessing and rises is overfitting.
 
     Typical causes: inputs and labels that do not match (shuffled separately), dead units, a learning rate that made the
     weights explode early, inputs that are all zero.
@@ -48,8 +58,8 @@ class ChanceLevelLoss(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Relative distance to ln(k), minimum number of points; a score that never exceeds `nothing` in at least this
-        many evaluations shows no learning."""
+        """Relative distance to ln(k), minimum number of points; a score that is usually no more than `nothing`, and
+        never more than five times that, in at least this many evaluations shows no learning."""
 
         tolerance: float = 0.01
         points: int = 20
@@ -62,12 +72,15 @@ class ChanceLevelLoss(BaseDetector):
 
     def detect(self, view: View) -> Iterator[Finding]:
         losses = [s.finite for s in view.of("loss") if len(s.finite) >= self.options.points]
-        scores = [s.finite for s in view.of("val_accuracy", "accuracy") if len(s.finite) >= 5]
+        scored = (s.finite for s in view.of("val_accuracy", "accuracy") if not _RECORD.search(plain_name(s.tag)))
+        scores = [s for s in scored if len(s) >= 5]
         known = self._classes(view, scores, losses[0]) if losses else []
         if not known and not scores:
             raise NotChecked("no training loss with a known number of classes")
         found = self._guesses(losses[0], known) if losses else None
-        if found := found or self._scores_nothing(scores, losses) or self._guesses_held_out(view, losses, scores):
+        found = found or self._never_learns(view, scores)
+        found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
+        if found := found or self._guesses_held_out(view, losses, scores):
             yield found
 
     def _guesses(self, series: Series, known: list[tuple[int, str]]) -> Finding | None:
@@ -98,27 +111,93 @@ class ChanceLevelLoss(BaseDetector):
             )
         return None
 
+    def _never_learns(self, view: View, scores: list[Series]) -> Finding | None:
+        """An accuracy at 1/k and a loss at ln(k) or above in the whole run: each gives the k of the other.
+
+        A rate that is too high, or labels that fit nothing, keep the loss some per cent above ln(k).
+        """
+        told = [k for k, _ in _told(view)]
+        for loss in (s.finite for s in view.of("loss")):
+            for score in scores:
+                if min(len(loss), len(score)) < self.options.evaluations:
+                    continue
+                level = np.array([np.median(part) for part in np.array_split(loss.value, 3)])
+                for k in dict.fromkeys(round(math.exp(min(level.min() / over, 5.0))) for over in (1.0, 1.05, 1.1)):
+                    ratio, agree = level / math.log(max(k, 2)), not told or k in told
+                    if not (3 <= k <= 100 and agree and ratio.min() > 0.985 and ratio.max() < 1.15):
+                        continue
+                    if any(_at_chance(score.value / whole, k) for whole in (1.0, 100.0)):
+                        return self._no_better(loss, score, k)
+        return None
+
+    def _no_better(self, loss: Series, score: Series, k: int) -> Finding:
+        level, scored = float(np.median(loss.value)), float(np.median(score.value))
+        return self.found(
+            loss,
+            0,
+            f"{score.tag} stays at {number(scored)}, which is chance among {k} classes, and {loss.tag} at "
+            f"{number(level)}, not below ln({k}) = {number(math.log(k))}, in the whole run: nothing is learned",
+            end=len(loss) - 1,
+            evidence={"level": level, "score": scored, "classes": k, "ln_classes": math.log(k)},
+        )
+
     def _scores_nothing(self, scores: list[Series], losses: list[Series]) -> Finding | None:
-        """Scores that all stay at zero, from the first evaluation to the last.
+        """Scores that all stay near zero, from the first evaluation to the last, and do not begin to rise.
 
         A score of the training batches alone shows nothing while the loss still falls: the training goes on.
         """
-        if losses and not any(s.role == "val_accuracy" for s in scores):
+        falls, measured = "", ", no more than by chance"
+        if losses:
             first, last = (float(np.median(part)) for part in (losses[0].value[:5], losses[0].value[-5:]))
             if last < _FALLS * first:
-                return None
+                if not any(s.role == "val_accuracy" or 5 * len(s) <= len(losses[0]) for s in scores):
+                    return None
+                falls = f", though {losses[0].tag} falls from {number(first)} to {number(last)}"
+                measured = ", or the score is computed wrongly (labels, threshold, classes)"
         long = [s for s in scores if len(s) >= self.options.evaluations]
-        if not long or any(len(s) and (s.value.min() < 0 or s.value.max() > self.options.nothing) for s in scores):
+        if not long or any(self._shows_something(s.value) for s in scores):
             return None
         series = long[0]
         return self.found(
             series,
             0,
-            f"{series.tag} is {number(series.value.max())} at most in all {len(series)} points: "
-            "the model has learned next to nothing that this score measures, no more than by chance",
+            f"{series.tag} is {number(series.value.max())} at most in all {len(series)} points{falls}: "
+            f"the model has learned next to nothing that this score measures{measured}",
             end=len(series) - 1,
             evidence={"best": series.value.max(), "points": len(series)},
         )
+
+    def _one_answer(self, scores: list[Series], losses: list[Series]) -> Finding | None:
+        """Scores with two values that add up to 1, while the loss does not fall: all of one class, then of the other.
+
+        A score with few digits may have few values because there are few samples.
+        """
+        long = [s for s in scores if len(s) >= self.options.points]
+        if not losses or not long:
+            return None
+        series, loss = long[0], losses[0]
+        first, last = (float(np.median(part)) for part in (loss.value[:5], loss.value[-5:]))
+        values = np.unique(series.value)
+        whole = 100.0 if values[-1] > 1 else 1.0
+        if last < _FALLS * first or any(len(np.unique(s.value)) > 2 for s in long) or len(values) != 2:
+            return None
+        if min(digits(float(v)) for v in values) < 3 or abs(values.sum() - whole) > 2e-4 * whole:
+            return None
+        one, other = number(series.value[0]), number(float(values.sum() - series.value[0]))
+        return self.found(
+            series,
+            0,
+            f"{series.tag} is {one} or {other} in all {len(series)} points, which add up to {number(whole)}, and "
+            f"{loss.tag} does not fall: so scores a model that gives the same answer for every input, of two classes",
+            end=len(series) - 1,
+            evidence={"values": values.tolist(), "points": len(series)},
+        )
+
+    def _shows_something(self, x: NDArray[np.float64]) -> bool:
+        """Whether a score float64[n] is above `nothing`, or on its way there: its last third above all of its first."""
+        nothing, third = self.options.nothing, max(1, len(x) // 3)
+        low = x.min() >= 0 and x.max() <= 5 * nothing and max(np.median(x), np.median(x[-third:])) <= nothing
+        return not low or bool(x[-third:].min() > x[:third].max() and x[-third:].max() > nothing / 2)
 
     def _guesses_held_out(self, view: View, losses: list[Series], scores: list[Series]) -> Finding | None:
         """A validation accuracy at 1/k, with a validation loss far above ln(k), while the training loss falls."""
@@ -128,11 +207,16 @@ class ChanceLevelLoss(BaseDetector):
             return None
         level = float(np.median(score.value)) / (100 if score.value.max() > 1 else 1)  # 0.9 may be per cent
         k = round(1 / level) if level > 1e-3 else 0
+        told = _told(view)
         if not (2 <= k <= 1000 and abs(level * k - 1) < 0.1 and flat(score.value)):
+            return None
+        if told and not any(abs(level * n - 1) < 0.1 for n, _ in told):
             return None
         train, test = (float(np.median(s.value[-max(3, len(s) // 3) :])) for s in (losses[0], held_out))
         if not (train < 0.5 * math.log(k) and test > 2 * math.log(k)):
             return None
+        if len(held_out) > 5 and float(np.median(held_out.value[:3])) < 0.5 * test:
+            return None  # the model memorises: overfitting tells it, and the accuracy follows
         return self.found(
             score,
             0,
@@ -145,6 +229,8 @@ class ChanceLevelLoss(BaseDetector):
     @staticmethod
     def _classes(view: View, scores: list[Series], loss: Series) -> list[tuple[int, str]]:
         found = [(int(n), f"{key} in the configuration") for key, n in view.settings(*_CLASSES) if 2 <= n < 1e7]
+        if told := _told(view):
+            return found + told
         guess = math.exp(min(float(np.median(loss.value[len(loss) // 2 :])), 16.0))
         for score in scores:
             level = float(np.median(score.value[len(score) // 2 :])) / (100 if score.value.max() > 1 else 1)
@@ -154,3 +240,23 @@ class ChanceLevelLoss(BaseDetector):
             if guess > 1.5 and 0.75 < level * round(guess) < 1.35:  # a rare class count is not to be read off the score
                 found.append((round(guess), f"a number estimated from the loss; {score.tag} is {number(level)}"))
         return found
+
+
+def _at_chance(score: NDArray[np.float64], k: int) -> bool:
+    """Whether an accuracy as a fraction float64[n] is 1/k in every third, and no point is far from it."""
+    parts = np.array([np.median(part) for part in np.array_split(score, 3)]) * k
+    return bool(parts.min() > 0.8 and parts.max() < 1.25 and np.quantile(score, 0.9) * k < 1.4)
+
+
+def _told(view: View) -> list[tuple[int, str]]:
+    """The number of classes as the log prints it, and where: no other number is then to be guessed from the values."""
+    found: list[tuple[int, str]] = []
+    for event in (e for e in view.events if e.kind == "classes-told"):
+        where = f"line {event.line} of {event.file.rsplit('/', 1)[-1]}"
+        classes, chance = event.fields.get("classes"), event.fields.get("chance")
+        if isinstance(classes, int) and classes >= 2:
+            found.append((classes, where))
+        elif isinstance(chance, float) and chance > 0:
+            k = round(1 / (chance / 100 if event.fields.get("percent") or chance >= 1 else chance))
+            found += [(k, f"chance in {where}")] if k >= 2 else []
+    return found

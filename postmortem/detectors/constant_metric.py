@@ -39,7 +39,8 @@ class ConstantMetric(BaseDetector):
     What to try: print the metric's inputs at two steps; compare the weights of two checkpoints.
 
     Known false positives: a gradient norm logged after clipping is constant at the clipping limit (which usually has
-    too few digits to be reported). Saturated scores (1, 100 %) are not reported.
+    too few digits to be reported). Saturated scores (1, 100 %) are not reported, nor is -1 in place of a score, nor a
+    validation score that settles after the training loss has fallen to a hundredth of its start.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,8 @@ class ConstantMetric(BaseDetector):
         for series in watched:
             at = constant_from(series)
             rows = len(series) - at
+            if series.role == "val_accuracy" and at > 0 and _memorised(view, int(series.step[at])):
+                continue  # without a training loss, the predictions change no more
             if rows < max(self.options.points, self.options.share * len(series)) or not self._telling(series, at):
                 continue
             since = "since its first point" if at == 0 else f"from step {series.step[at]} on"
@@ -76,9 +79,20 @@ class ConstantMetric(BaseDetector):
         """Whether the repetition cannot be explained by saturation or rounding."""
         value = float(series.value[-1])
         if series.role in _SCORES:
-            saturated = value in (0.0, 1.0, 100.0)  # a score of zero has not begun yet
+            # a score of zero has not begun yet; one below zero stands for none (COCO's -1: no such objects)
+            saturated = value in (0.0, 1.0, 100.0, -1.0)
             best = float(np.max(series.value[:at], initial=-np.inf))
             return not saturated and (at == 0 or value < 0.95 * best)
         if series.role == "loss" and value == 0 and at > 0:
             return False  # masked-nonfinite
         return digits(value) >= int(self.options.digits)
+
+
+def _memorised(view: View, step: int) -> bool:
+    """Whether the training loss is below a hundredth of its start from a step on."""
+    loss = view.main("loss")
+    if loss is None:
+        return False
+    x = loss.finite
+    late = x.value[x.step >= step]
+    return len(late) > 0 and bool(x.value[0] > 0 and np.median(late) < 0.01 * x.value[0])

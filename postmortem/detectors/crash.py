@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import Finding
+from postmortem.core.training_length import training_length
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.signatures import CATALOGUE
@@ -26,7 +27,8 @@ class Crash(BaseDetector):
     """The log shows that the program failed: an exception, an out-of-memory error, a kill.
 
     What it looks for: events of severity error whose signature marks them as a cause, not as a consequence on other
-    ranks or in the launcher; without any, a recorded exit code (W&B) that is not 0.
+    ranks or in the launcher; without any, a recorded exit code (W&B) that is not 0, and as info a signal that ended the
+    run from outside.
 
     Why it matters: it ended the run; the finding gives the line of the log.
 
@@ -59,6 +61,7 @@ class Crash(BaseDetector):
         crashes = _unique(list(same.values()))[: self.options.most]
         if not crashes:
             yield from self._exit_codes(view)
+            yield from self._signal(view)
         caused = any(not _is_consequence(kind) for kind, _ in crashes)
         for kind, events in crashes:
             first = events[0]
@@ -115,6 +118,23 @@ class Crash(BaseDetector):
                     step=view.last_step,
                     evidence={"kind": "exit-code", "exit_code": code, "file": reading.path},
                 )
+
+    def _signal(self, view: View) -> Iterator[Finding]:
+        """A signal from outside that ended the run, where no process had failed."""
+        event = next((e for e in reversed(view.events) if e.kind == "sigterm"), None)
+        if view.run.ended != "killed" or event is None:
+            return
+        length = training_length(view)
+        where = f"at step {view.last_step}" if length is None else str(length)
+        yield Finding(
+            code=self.code,
+            name=self.name,
+            severity="info",
+            message=f"a signal from outside ended the run {where}: {(event.message.splitlines() or [''])[0]}",
+            rank=event.rank,
+            step=event.step if event.step is not None else view.last_step,
+            evidence={"kind": event.kind, "file": event.file, "line": event.line},
+        )
 
 
 def _ranks(events: list[Event]) -> list[int]:

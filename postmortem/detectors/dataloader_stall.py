@@ -42,7 +42,8 @@ class DataloaderStall(BaseDetector):
     What to try: use more workers and prefetching, copy the data to a local disk, measure __getitem__ per sample.
 
     Known false positives: irregular checkpoints or evaluations that are part of the step time and are not logged.
-    Steps that become slower where a logged schedule (a resolution, a sequence length) changes are not reported.
+    Steps that become slower where a logged schedule (a resolution, a sequence length) changes, or where the log
+    announces a new phase in words, are not reported.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,9 @@ class DataloaderStall(BaseDetector):
         many = len(rows) > 0.8 * (len(cost) - at)
         if many and len(rows) > 5 and not lasting:
             return None  # slower for good: throughput-drop
+        if many:
+            at = _lasting_from(slow, rows)
+            usual = median(cost[:at])
         if (not many and _even(rows)) or change_at(view, series, int(series.step[at])):
             return None
         worst = float(cost[rows].max()) / usual
@@ -123,6 +127,11 @@ def _negligible(timing: Timing, slow: NDArray[np.bool_]) -> bool:
     """Whether nothing is slow, or the first slow point by less than matters."""
     at = int(np.argmax(slow))
     return not slow.any() or negligible(timing, slow, slice(0, at))
+
+
+def _lasting_from(slow: NDArray[np.bool_], rows: NDArray[np.intp]) -> int:
+    """The first slow row after which most rows are slow: a single wait before is not the start of a lasting one."""
+    return next((int(at) for at in rows if slow[at : at + 6].mean() > 0.8), int(rows[0]))
 
 
 def _even(rows: NDArray[np.intp]) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
-from postmortem.core.stats import centred_median, sigma
+from postmortem.core.stats import sigma
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import residuals
@@ -16,7 +16,7 @@ from postmortem.detectors.shared.losses import (
     of_a_guessing_discriminator,
     scores_nothing,
 )
-from postmortem.detectors.shared.regimes import change_behind
+from postmortem.detectors.shared.regimes import change_behind, valley
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,8 @@ class Divergence(BaseDetector):
     (schedule, data, loss weights).
 
     Severity: info if a schedule that is logged (the weight of a loss term, a task, a difficulty) changes while the loss
-    rises, at the same pace, and the loss stays below three times its first level.
+    rises, at the same pace, or the log announces a new phase in words where it begins to rise, and the loss stays below
+    three times its first level (with unfrozen layers or averaged weights, if at most half of what was learned is lost).
 
     Known false positives: the losses of adversarial training and reinforcement learning drift; runs with several
     competing losses or a reward are reported only if the loss grows by a multiple, unless every score or reward stays
@@ -101,17 +102,16 @@ class Divergence(BaseDetector):
         n = len(x)
         if not contest and (left := self._left_the_start(x)):
             level, end = float(x[0]), float(np.median(x[left:]))
+            at_end = left + _nearest(x[left:], end)
             return self.found(
                 series,
                 left,
-                f"{series.tag} rises from its first value, {number(np.exp(level))}, to {number(np.exp(end))} "
-                "and never comes near it again",
+                f"{series.tag} rises from its first value, {number(np.exp(level))}, to "
+                f"{number(series.value[at_end])} at step {series.step[at_end]}, and never comes near it again",
                 end=n - 1,
                 evidence={"best": np.exp(level), "best_step": series.step[0], "end": np.exp(end), "noise": 0.0},
             )
-        smooth = centred_median(x, 2 * min(max(2, n // 40), 12) + 1)
-        wide = centred_median(x, 2 * max(4, n // 16) + 1)  # the minimum over short windows would be biased low
-        best = int(np.argmin(wide[: n - max(2, n // 20)]))
+        smooth, wide, best = valley(x)
         level = float(wide[best])
         end = float(np.median(x[-max(3, n // 12) :]))
         rise = end - level
@@ -133,10 +133,16 @@ class Divergence(BaseDetector):
         if jumps and res.z[near].max() > self.options.spike:
             return None
         change = change_behind(view, series, smooth, best, at)
+        # the sentence names logged points: those nearest to the medians
+        around = max(0, best - max(4, n // 16))
+        low = around + _nearest(x[around : max(best, at - 1) + 1], level)
+        last = max(3, n // 12)
+        high = n - last + _nearest(x[-last:], end)
         return self.found(
             series,
             at,
-            f"{series.tag} rises from its level of {number(np.exp(level))} to about {number(np.exp(end))}, "
+            f"{series.tag} rises from its level of {number(series.value[low])} at step {series.step[low]} to "
+            f"{number(series.value[high])} at step {series.step[high]}, "
             f"from step {series.step[at]} on, and does not recover" + (f", as {change}" if change else ""),
             severity="info" if change else None,
             end=n - 1,
@@ -173,6 +179,11 @@ class Divergence(BaseDetector):
         just_before = float(np.median(after[max(0, at - 2) : at + 1]))
         highest = max(rise, float(np.quantile(after, 0.98)) - level)
         return bool(three[at] > max(0.5 * highest, 6 * spread) and just_before - level < max(0.1 * rise, 3 * spread))
+
+
+def _nearest(x: NDArray[np.float64], level: float) -> int:
+    """The point whose value is nearest to `level`."""
+    return int(np.argmin(np.abs(x - level)))
 
 
 def _climbs_steadily(x: NDArray[np.float64]) -> bool:

@@ -9,7 +9,8 @@ from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
-from postmortem.detectors.shared.lr_phase import new_phase
+from postmortem.detectors.shared.lr_phase import new_phase, no_worse
+from postmortem.detectors.shared.regimes import change_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,9 @@ class GradientExplosion(BaseDetector):
     Jacobians in deep or recurrent models (Pascanu et al., ICML 2013), a loss that is summed instead of averaged.
 
     What to try: clip the gradient norm, lower the learning rate, use a longer warm-up, normalise activations.
+
+    Severity: info if a logged schedule changes at that step, or the log announces a new phase or unfrozen layers there
+    in words, and the loss is no higher afterwards.
 
     Known false positives: norms that start very small (zero-initialised output layers) and grow to their normal size
     early in the run. That part is ignored, and so is a new phase in which the learning rate was set again.
@@ -67,12 +71,15 @@ class GradientExplosion(BaseDetector):
             spread = max(noise(smooth[guard:]), 0.02)
             low = np.flatnonzero(smooth[:n] <= held + max(4 * spread, 0.15 * (end - held)))
             at = min(int(low[-1]) + 1, n - 1) if len(low) else guard
-            if new_phase(view, int(series.step[at])):
+            step = int(series.step[at])
+            if new_phase(view, step):
                 continue
+            change = change_at(view, series, step, costs="half") if no_worse(view, step) else None
             yield self.found(
                 series,
                 at,
                 f"{series.tag} rises from {number(np.exp(held))} to {number(np.exp(end))} and stays high, "
-                f"from step {series.step[at]} on",
+                f"from step {step} on" + (f", as {change}" if change else ""),
+                severity="info" if change else None,
                 evidence={"before": np.exp(held), "end": np.exp(end), "ratio": np.exp(min(end - held, 700))},
             )

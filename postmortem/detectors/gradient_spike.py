@@ -35,7 +35,8 @@ class GradientSpike(BaseDetector):
     level, and is at least `gap` times as high (in log) as the run's next independent excursion. The level that follows
     has to be lower by `ratio` as well: a norm that grows from almost nothing to its normal size has no spike.
 
-    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step.
+    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step, or
+    the log announces a new phase or unfrozen layers there in words.
 
     Typical causes: a corrupt or very long sample, a rare class, loss terms divided by a small number, a learning rate
     close to the stability limit.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,12 +9,17 @@ import numpy as np
 from postmortem.core.collectives import waiting
 from postmortem.core.model import Finding
 from postmortem.core.printable import number
+from postmortem.core.stats import median
+from postmortem.core.training_length import training_length
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
+    from postmortem.core.model import Severity
     from postmortem.core.view import View
 
 
@@ -28,7 +34,14 @@ class Hang(BaseDetector):
     one to investigate.
 
     How: the events, or else the wall times: nothing logged for more than `silence` seconds and for more than `factor`
-    times the longest pause before.
+    times the longest pause before. A log of nvidia-smi in the folder counts if the GPUs that were at work are idle at
+    its end and their memory is still in use: the process is there and does nothing.
+
+    An unfinished run that was stopped from outside counts earlier, if its log has times: after more than `waited`
+    seconds, `rows` usual times between two rows, and `factor` times the longest pause before.
+
+    Severity: warning if only nvidia-smi shows it and the planned length of the training is unknown: a notebook that has
+    finished holds its memory as well; warning as well if somebody stopped it.
 
     Typical causes: one rank took another branch, left the loop early or crashed; a slow or dead network; a waiting data
     loader worker; a lock in a forked process.
@@ -41,10 +54,13 @@ class Hang(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Seconds without a log line, and multiple of the longest pause before."""
+        """Seconds without a log line, and multiple of the longest pause before; seconds, and usual times between two
+        rows, without a log line before somebody stopped the run."""
 
         silence: float = 1800.0
         factor: float = 20.0
+        waited: float = 30.0
+        rows: float = 100.0
 
     code = "RUN004"
     name = "hang"
@@ -76,23 +92,56 @@ class Hang(BaseDetector):
     def _silence(self, view: View) -> Finding | None:
         if view.run.ended in ("completed", "running"):
             return None
-        stopped = max((r.stopped for r in view.run.readings if r.stopped is not None), default=None)
+        stopped = [r.stopped for r in view.run.readings if r.machine is None and r.stopped is not None]
         longest = max((s for s in view.series if np.isfinite(s.wall_time).sum() > 5), key=len, default=None)
-        if stopped is None or longest is None:
+        if longest is None:
             return None
         wall = longest.wall_time[np.isfinite(longest.wall_time)]
-        pause, silence = float(np.diff(wall).max()), stopped - float(wall.max())
-        if silence <= max(self.options.silence, self.options.factor * pause):
+        pause, last = float(np.diff(wall).max()), float(wall.max())
+        silence, before = max(stopped, default=last) - last, f"the longest pause before was {_span(pause)}"
+        idle, path = self._idle(view, max(last, *stopped)) if stopped else (0.0, "")
+        enough = max(self.options.silence, self.options.factor * pause)
+        severity: Severity = self.severity
+        if silence > enough:
+            message = f"nothing was logged in the last {_span(silence)}; {before}"
+        elif idle > enough:
+            severity = "error" if _unfinished(view) else "warning"
+            message = (
+                f"the log stops, and in the last {_span(idle)} of {Path(path).name} the GPU is idle, while its memory "
+                f"is still in use; {before}"
+            )
+        elif view.run.ended == "interrupted" and self._waited_in_vain(view, silence, wall):
+            severity = "warning"
+            message = f"nothing was logged in the {_span(silence)} until it was interrupted; {before}: it may have hung"
+        else:
             return None
         return Finding(
             code=self.code,
             name=self.name,
-            severity=self.severity,
-            message=f"nothing was logged in the last {_span(silence)}; the longest pause before was {_span(pause)}",
+            severity=severity,
+            message=message,
             tag=longest.tag,
             step=view.last_step,
-            evidence={"silence_seconds": silence, "longest_pause_seconds": pause},
+            evidence={"silence_seconds": silence, "longest_pause_seconds": pause, "gpu_idle_seconds": idle},
         )
+
+    def _waited_in_vain(self, view: View, silence: float, wall: NDArray[np.float64]) -> bool:
+        """Whether a run that was stopped had stood still, by the times float64[n] of its rows, and was not done."""
+        pauses, length = np.diff(wall), training_length(view)
+        enough = max(self.options.waited, self.options.rows * median(pauses), self.options.factor * float(pauses.max()))
+        return silence > enough and (length is None or _unfinished(view))
+
+    @staticmethod
+    def _idle(view: View, last: float) -> tuple[float, str]:
+        """For how many seconds GPUs that the training still holds are idle, and the file that shows it."""
+        machines = [r.machine for r in view.run.readings if r.machine is not None]
+        return max(((m.idle_but_held(last) or 0.0, m.path) for m in machines), default=(0.0, ""))
+
+
+def _unfinished(view: View) -> bool:
+    """Whether the training is known to have done less than was planned."""
+    length = training_length(view)
+    return length is not None and length.done < 0.95 * length.planned
 
 
 def _span(seconds: float) -> str:

@@ -169,7 +169,7 @@ class LossPlateau(BaseDetector):
         explained = (
             _rate_fell(view, step)
             or new_phase(view, step)
-            or change_at(view, series, step, near=max(3, n // 50), ends=True)
+            or change_at(view, series, step, near=max(3, n // 50), ends=True, costs="half")
             or _still_improves(view, step)
             or pace[1] > 4 * max(pace[0], noise(before) / w**0.5)  # a drop to the next level, as when the rate is cut
         )

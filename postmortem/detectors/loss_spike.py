@@ -12,7 +12,7 @@ from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
 from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
-from postmortem.detectors.shared.regimes import change_at, far_above_start, period_of
+from postmortem.detectors.shared.regimes import change_at, change_behind, far_above_start, period_of, valley
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.detectors.shared.excursions import Excursion, Residuals
     from postmortem.detectors.shared.regimes import Change
+
+
+_LEAST = math.log(1.1)
+_STAYS = 8
+"""Ratio to the previous level, and points above half of what was learned, of a jump that gives it back."""
 
 
 @detector
@@ -36,7 +41,8 @@ class LossSpike(BaseDetector):
     How: residuals of log(loss) from the median of the previous 25 points, in units of their median absolute deviation
     (Hampel identifier, JASA 69, 1974), taken from neighbouring points. A spike exceeds `z` units, is at least `ratio`
     times the previous level, and is at least `gap` times as high (in log) as the run's next independent excursion: with
-    heavy-tailed noise only the gap distinguishes a spike. The first part of the run (`guard`) is ignored.
+    heavy-tailed noise only the gap distinguishes a spike. Without one, a jump that gives back half of what was learned,
+    for 8 points at least, is enough. The first part of the run (`guard`) is ignored.
 
     Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
     that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
@@ -44,7 +50,9 @@ class LossSpike(BaseDetector):
     What to try: replay the step and inspect the batch; clip the gradient norm; lower the learning rate or beta2; skip
     the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
-    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step,
+    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step, if
+    the spike is the start of a rise that a slow change of one explains (the weight of a loss term), or if the log
+    announces a new phase there in words (not if unfrozen layers or the end of a warm-up cost half of what was learned),
     or if three and more jumps lie at the multiples of one number of steps and recover (a program that resets something
     every 3000 steps), unless the peak is above ten times the first level of the loss.
 
@@ -86,6 +94,8 @@ class LossSpike(BaseDetector):
         res = residuals(view, series)
         start = max(5, int(self.options.guard * len(res.rise)))
         found = excursions(res, self.options.z, math.log(ratio) if res.log else 0.0, start)
+        if res.log and not found:
+            found = [e for e in excursions(res, self.options.sure, _LEAST, start) if _lost_half(res, e)]
         found = [e for e in found if e.z > self.options.sure or (res.log and e.rise > math.log(self.options.large))]
         if contest and not res.log:
             # a critic's loss swings about zero: its ratio is taken to all values before, not to the level
@@ -99,6 +109,7 @@ class LossSpike(BaseDetector):
         for spike in sorted(standing, key=lambda e: e.first):
             if not warm_restart(view, int(res.series.step[spike.first])) and not _climbs(res, spike):
                 change = change_at(view, res.series, int(res.series.step[spike.first]))
+                change = change or (self._slow_change(view, res, spike) if res.log else None)
                 high = far_above_start(res.series, float(res.series.value[spike.peak]))
                 yield self._spike(res, spike, None if high else change, None if high else period)
 
@@ -122,6 +133,9 @@ class LossSpike(BaseDetector):
         if recovered:
             how = f"and has recovered by step {step[spike.last + 1 + back[0]]}"
         mild = recovered or at_end or series.role == "val_loss"
+        if change and not recovered:
+            first, after = float(np.median(value[: max(3, len(value) // 50)])), float(np.median(value[spike.first :]))
+            change = change if change.allows(first, before, after) else None
         reason = f", as {change}" if change else ""
         if (recovered or at_end) and period is not None and not change:
             reason = (
@@ -144,6 +158,13 @@ class LossSpike(BaseDetector):
         )
 
     @staticmethod
+    def _slow_change(view: View, res: Residuals, spike: Excursion) -> Change | None:
+        """The slow change of a schedule that explains a lasting rise of the loss, of which the spike is the start."""
+        smooth, _, best = valley(np.log(res.series.value))
+        change = change_behind(view, res.series, smooth, best, spike.first) if best < spike.first else None
+        return change if change and not change.jump else None
+
+    @staticmethod
     def _calm_after(series: Series, last: int, before: float, peak: float) -> bool:
         """True if the values after the spike lie nearer to the level before than to the peak."""
         after = series.value[last + 1 : last + 1 + max(10, len(series) // 20)]
@@ -160,6 +181,16 @@ class LossSpike(BaseDetector):
             return False
         lowest = np.median(np.lib.stride_tricks.sliding_window_view(after, 10), axis=-1).min()
         return bool(lowest > 2 * before)
+
+
+def _lost_half(res: Residuals, spike: Excursion) -> bool:
+    """Whether more than half of what was learned is lost for good: a loss of 3.5 nats that jumps to 4.5 has a small
+    ratio, but 4.5 may be where an untrained model begins."""
+    value = res.series.value
+    first, before = float(np.median(value[:3])), math.exp(res.base[spike.first])
+    half = before + 0.5 * (first - before)
+    after = value[spike.first : spike.first + _STAYS]
+    return before < first and len(after) >= _STAYS and float(after.min()) > half
 
 
 def _climbs(res: Residuals, spike: Excursion) -> bool:

@@ -9,7 +9,9 @@ from postmortem.core.printable import number
 from postmortem.core.series import Series
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.lr_phase import no_worse
 from postmortem.detectors.shared.nonfinite import overwritten_onset
+from postmortem.detectors.shared.regimes import change_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from postmortem.core.model import Finding
     from postmortem.core.view import View
+    from postmortem.detectors.shared.regimes import Change
 
 
 @detector
@@ -41,6 +44,8 @@ class LrJump(BaseDetector):
 
     What to try: save and load the scheduler with the optimizer; compare the learning rate of the first step after a
     resume with the last one before it.
+
+    Severity: info if the log announces a new phase or unfrozen layers at that step and the loss is no higher after it.
 
     Known false positives: a run with exactly one warm restart; a second phase that restarts the schedule intentionally.
     """
@@ -81,7 +86,7 @@ class LrJump(BaseDetector):
             jump = self._only_jump(series.value)
             if jump is not None and int(series.step[jump]) not in reported:
                 reported.add(int(series.step[jump]))
-                yield self._jump(series, jump)
+                yield self._jump(series, jump, self._planned(view, series, int(series.step[jump])))
 
     def _only_jump(self, x: NDArray[np.float64]) -> int | None:
         """The row at which the learning rate jumps; None for no jump or several, as in a cyclic schedule."""
@@ -92,7 +97,13 @@ class LrJump(BaseDetector):
         rises = rises[[not self._warming_up(x, int(i)) for i in rises]] if len(rises) else rises
         return int(rises[0]) if len(rises) == 1 else None
 
-    def _jump(self, series: Series, at: int) -> Finding:
+    @staticmethod
+    def _planned(view: View, series: Series, step: int) -> Change | None:
+        """The announced change that explains a jump at `step`, in a training that went on no worse and finite."""
+        finite = all(np.isfinite(s.value).all() for s in view.series if s.role in ("loss", "grad_norm"))
+        return change_at(view, series, step, costs="half") if finite and no_worse(view, step) else None
+
+    def _jump(self, series: Series, at: int, change: Change | None) -> Finding:
         x, step = series.value, series.step
         peak = x[:at].max()
         lasts = bool((x[at : at + 5] > 0.5 * x[at]).all())
@@ -102,8 +113,8 @@ class LrJump(BaseDetector):
             series,
             at,
             f"{series.tag} jumps from {number(x[at - 1])} to {number(x[at])} "
-            f"between steps {step[at - 1]} and {step[at]}, {back}",
-            severity="warning" if lasts else "info",
+            f"between steps {step[at - 1]} and {step[at]}, {back}" + (f", as {change}" if change else ""),
+            severity="warning" if lasts and not change else "info",
             evidence={"before": x[at - 1], "after": x[at], "peak_before": peak, "step_before": step[at - 1]},
         )
 

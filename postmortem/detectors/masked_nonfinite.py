@@ -8,6 +8,8 @@ import numpy as np
 from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.adversarial import collapse
+from postmortem.detectors.shared.losses import is_of_discriminator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +28,9 @@ class MaskedNonfinite(BaseDetector):
     Why it matters: the transformers Trainer replaces NaN and infinite losses before logging them
     (`logging_nan_inf_filter`, on by default), so a dead run looks like a perfect one.
 
-    How: at least `points` exact zeros at the end of the series, after a value above `before`.
+    How: at least `points` exact zeros at the end of the series, after a value above `before`; after any value that is
+    not zero, if every score that was above zero is exactly zero from there on as well: a perfect loss with useless
+    scores is no success.
 
     Typical causes: any cause of nan-onset, hidden by the filter; also batches in which all labels are ignored (-100),
     or a loss multiplied by zero.
@@ -51,14 +55,20 @@ class MaskedNonfinite(BaseDetector):
         losses = view.of("loss")
         if not losses:
             raise NotChecked("no training loss found")
+        won = collapse(view)
         for series in losses:
+            if won is not None and is_of_discriminator(series):
+                continue  # its loss is nothing because it never errs
             nonzero = np.flatnonzero(series.value != 0)
             if not len(nonzero):
                 continue
             at = int(nonzero[-1]) + 1
             recent = series.value[max(0, at - 5) : at]
             zeros = len(series) - at
-            if zeros < self.options.points or not np.isfinite(recent).all() or np.median(recent) < self.options.before:
+            if zeros < self.options.points or not np.isfinite(recent).all():
+                continue
+            lost = _lost_scores(view, int(series.step[at]))
+            if np.median(recent) < self.options.before and not lost:
                 continue
             grad = view.main("grad_norm")
             dead = None if grad is None else grad.value[grad.step >= series.step[at]]
@@ -66,10 +76,25 @@ class MaskedNonfinite(BaseDetector):
             how = "a logger may have replaced a NaN"
             if certain:
                 how = "the gradient norm is non-finite, so a logger likely replaced a NaN"
+            scores = f", and so {'is' if len(lost) == 1 else 'are'} {' and '.join(lost[:3])}" if lost else ""
             yield self.found(
                 series,
                 at,
                 f"{series.tag} is exactly 0 from step {series.step[at]} on ({zeros} points) "
-                f"after {number(recent[-1])}: {how}",
-                evidence={"before": recent[-1], "zeros": zeros, "gradient_norm_not_finite": certain},
+                f"after {number(recent[-1])}{scores}: {how}",
+                evidence={
+                    "before": recent[-1],
+                    "zeros": zeros,
+                    "gradient_norm_not_finite": certain,
+                    "scores_at_zero": lost,
+                },
             )
+
+
+def _lost_scores(view: View, step: int) -> list[str]:
+    """The tags of the scores that are exactly zero since a step, if all are; they were above zero before."""
+    scores = [s.finite for s in view.of("val_accuracy", "accuracy")]
+    since = [(s.tag, s.value[s.step < step], s.value[s.step >= step]) for s in scores]
+    both = [(tag, before, after) for tag, before, after in since if len(before) and len(after) >= 2]
+    lost = [tag for tag, before, after in both if float(np.median(before[-5:])) > 0 and not after.any()]
+    return lost if len(lost) == len(both) else []

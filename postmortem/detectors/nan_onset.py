@@ -39,8 +39,9 @@ class NanOnset(BaseDetector):
 
     Severity: info for a score that is undefined in some evaluations (no positive example in the batch) and finite in
     later ones, and for an explained variance, which is undefined where all returns are equal, if all losses and
-    gradient norms of the run are finite; and for single gradient norms, after which the gradient norm and the loss stay
-    finite.
+    gradient norms of the run are finite; for single gradient norms, after which the gradient norm and the loss stay
+    finite; and for few evaluations in a run whose training metrics are always finite and whose last evaluations are
+    (a warning if they are more than a tenth, or only one evaluation follows).
 
     Known false positives: a score that is undefined up to the last evaluation. Values that are NaN only before the
     first finite value, and gradient norms of steps that a loss scaler skipped, are not reported.

@@ -37,8 +37,9 @@ class Overfitting(BaseDetector):
 
     What to try: use the checkpoint of the best step; stop early; add weight decay, dropout or more data.
 
-    Severity: info if the validation accuracy goes on improving: confident errors cost more, but there are fewer. A part
-    of the validation loss counts only if the sum of the parts rises.
+    Severity: info if a validation accuracy goes on improving: confident errors cost more, but there are fewer. Where
+    no accuracy is named as one of validation, one that is logged as rarely as the evaluations counts. A part of the
+    validation loss counts only if the sum of the parts rises.
 
     Known false positives: a validation loss that rises because confident errors cost more, where no accuracy is logged.
     """
@@ -89,30 +90,34 @@ class Overfitting(BaseDetector):
         then, now = _around(train, int(series.step[best])), float(np.median(train.value[-max(3, len(train) // 10) :]))
         if then is None or now > (1 - self.options.train_down) * then:
             return None
-        score = view.main("val_accuracy")
+        scores = [s for s in view.of("val_accuracy") or _of_evaluations(view, train) if len(s.finite)]
         evidence = {"best": least, "end": end, "train_at_best": then, "train_end": now}
-        better = False
-        if score is not None and len(score.finite):
-            evidence["accuracy_end"] = float(score.finite.value[-1])
-            better = _better(score.finite, int(series.step[best]))
+        better = next((s for s in scores if _better(s.finite, int(series.step[best]))), None)
+        if scores:
+            evidence["accuracy_end"] = float((better or scores[0]).finite.value[-1])
         return self.found(
             series,
             best,
             f"{series.tag} is best at step {series.step[best]} ({number(least)}) and rises to {number(end)}, "
             f"while {train.tag} falls from {number(then)} to {number(now)}"
-            + (f" and {score.tag} improves" if score is not None and better else ""),
-            severity="info" if better else None,
+            + (f" and {better.tag} improves" if better is not None else ""),
+            severity="info" if better is not None else None,
             end=len(series) - 1,
             evidence=evidence,
         )
 
 
+def _of_evaluations(view: View, train: Series) -> list[Series]:
+    """The scores without a split in their names that are logged far more rarely than the training: of evaluations."""
+    return [s for s in view.of("accuracy") if 5 * len(s) <= len(train)]
+
+
 def _better(score: Series, step: int) -> bool:
-    """Whether a score has improved clearly since a step: a tenth of what was missing, and more than its noise."""
+    """Whether a score has improved clearly since a step: a twentieth of what was missing, and more than its noise."""
     x = score.value
     then, now = _around(score, step), float(np.median(x[-max(3, len(x) // 10) :]))
     top = 100.0 if x.max() > 1 else 1.0
-    return then is not None and now - then > max(0.1 * (top - then), 2 * noise(x))
+    return then is not None and now - then > max(0.05 * (top - then), 2 * noise(x))
 
 
 def _around(series: Series, step: int) -> float | None:

@@ -61,7 +61,8 @@ class ScoreCollapse(BaseDetector):
     What to try: continue from the checkpoint before the fall with a lower learning rate, more entropy bonus or a
     tighter KL limit; look at the loss, the gradient norm and the entropy at the step of the fall.
 
-    Severity: info if a schedule that is logged (a task, a difficulty) changes at the step of the fall.
+    Severity: info if a schedule that is logged (a task, a difficulty) changes at the step of the fall, or the log
+    announces a new phase there in words.
 
     Known false positives: a log that ends in a long dip of reinforcement learning; a new task that is not logged.
     """
@@ -119,7 +120,7 @@ class ScoreCollapse(BaseDetector):
     def _finding(self, view: View, course: _Course) -> Finding:
         series, step = course.series, course.series.step
         end = float(np.median(series.value[course.down :]))
-        change = change_at(view, series, int(step[min(course.fell, len(step) - 1)]), near=5)
+        change = change_at(view, series, int(step[min(course.fell, len(step) - 1)]), near=5, costs="all")
         return self.found(
             series,
             course.fell,

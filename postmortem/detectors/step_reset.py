@@ -9,6 +9,7 @@ from postmortem.core.stats import sigma
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import overwritten_onset
+from postmortem.detectors.shared.regimes import announced
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,11 @@ if TYPE_CHECKING:
 _FEW = 6
 """Points of an attempt from which its length and its loss can be judged."""
 
+_AGAIN = 3
+"""Different values that have to come again before a repeated part counts as the same: fewer may be a coincidence."""
 
+_PHASES = ("new-phase", "setup-change")
+"""Announcements after which a counter may start over."""
 _OF_TRAINING = ("loss", "lr", "grad_norm", "loss_scale", "reward")
 """Roles of what a training logs and an evaluation of its checkpoints does not."""
 
@@ -40,6 +45,13 @@ def _failed_before(view: View, step: int) -> str | None:
     return next((e.message.splitlines()[0][:200] for e in failed if e.message), None)
 
 
+def _preempted(view: View, restart: Restart) -> bool:
+    """Whether the scheduler took the job away at the last step before a restart, and the run came farther after it."""
+    farther = view.run.ended == "completed" or (view.last_step or 0) > restart.before
+    reasons = (str(e.fields.get("reason", "")) for e in view.events if e.step == restart.before)
+    return farther and any("PREEMPT" in reason or "REQUEUE" in reason for reason in reasons)
+
+
 def _starts_again(view: View) -> str | None:
     """How to explain steps that go back to their beginning several times, which no accident does; else None.
 
@@ -53,6 +65,28 @@ def _starts_again(view: View) -> str | None:
     if planned and not any(_failed_before(view, r.before) or overwritten_onset(view, r) for r in restarts):
         return "the counter starts over several times, as for parts of one training: folds, trials or phases"
     return None
+
+
+def _announcement(view: View, restart: Restart) -> str | None:
+    """The new phase that the log announces after the last step before the counter starts over; None if it does not.
+
+    What an earlier start printed as well is no new phase.
+    """
+    starts_over = restart.after <= (view.first_step or 0)
+    found = (c for c in announced(view) if c.tag in _PHASES and c.first == restart.before)
+    return next((str(change) for change in found), None) if starts_over else None
+
+
+def _dated(view: View, restart: Restart) -> str | None:
+    """The line with a date that a script or program prints at its start, between the steps of a restart from the first.
+
+    Dates that come more often than attempts begin and end are printed in the course of one.
+    """
+    dates = [e for e in view.events if e.kind == "attempt-dated" and e.step is not None]
+    late = restart.before + max(10, restart.before // 20)  # the date is placed by the densest counter of the log
+    found = next((str(e.fields["said"]) for e in dates if restart.before <= (e.step or 0) <= late), None)
+    starts_over = restart.after <= (view.first_step or 0)
+    return found if starts_over and len(dates) <= 2 * len(view.restarts) + 2 else None
 
 
 def _begins_anew(view: View, restart: Restart) -> bool:
@@ -71,6 +105,31 @@ def _begins_anew(view: View, restart: Restart) -> bool:
     first, last, after = (float(np.median(points.value[at])) for at in (old[:3], old[-3:], new[:3]))
     unrest = sigma(np.diff(points.value[old[-20:]]))
     return complete and abs(after - last) > max(0.5 * abs(first - last), 5 * unrest)
+
+
+def _repeats(view: View, restart: Restart) -> bool:
+    """Whether the steps that were logged again gave the values of the first time: a resume that restored everything.
+
+    Compared are the losses and gradient norms at all steps that both attempts logged, up to a hundredth of the noise
+    between two steps: kernels that are not deterministic differ in the last digits.
+    """
+    stream = next((s for s in view.run.streams if restart in s.restarts), None)
+    if stream is None or restart.after <= (view.first_step or 0):
+        return False
+    points, attempt = stream.points, int(stream.segment[restart.row])
+    compared = same = 0
+    for code, tag in enumerate(points.tags):
+        if view.run.roles[tag] not in ("loss", "val_loss", "grad_norm"):
+            continue
+        rows = np.flatnonzero((points.code == code) & (points.take("rank", slice(None)) == restart.rank))
+        old, new = (rows[stream.segment[rows] == a] for a in (attempt - 1, attempt))
+        steps = (points.take("step", old), points.take("step", new))
+        _, before, after = np.intersect1d(*steps, return_indices=True)
+        a, b = points.value[old[before]], points.value[new[after]]
+        if len(np.unique(a)) >= _AGAIN and np.isfinite(a).all():
+            compared += len(a)
+            same += int((np.abs(a - b) <= 0.01 * sigma(np.diff(points.value[old]))).sum())
+    return compared > 0 and same >= 0.95 * compared
 
 
 def _is_round(n: int) -> bool:
@@ -99,11 +158,14 @@ class StepReset(BaseDetector):
     Severity: info if the steps go back to their beginning several times and no attempt failed: the folds of a
     cross-validation, the trials of a search, the phases of a training, or a counter that starts again in each epoch.
     Info as well for a new training or phase, which begins at the first step after one that was complete (it had a round
-    length, or that of the next one), and whose loss does not go on from there; if nothing of a training (loss, learning
-    rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and if the counter starts over
-    after an exception and the run completed or came farther than before.
+    length, or that of the next one), and whose loss does not go on from there, and for one that the log announces where
+    the counter starts over ("Phase 2: fine-tuning", a date line of the job script, a title with a date); if nothing of
+    a training (loss, learning rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and
+    if the counter starts over after an exception and the run completed or came farther than before; and if the
+    scheduler preempted the job and it resumed; and if the steps that were logged again gave the same losses and
+    gradient norms as the first time.
 
-    Known false positives: two phases or folds in one log, each counted from zero.
+    Known false positives: two phases or folds in one log, each counted from zero, that nothing announces.
     """
 
     code = "RUN001"
@@ -136,13 +198,27 @@ class StepReset(BaseDetector):
             anew = onset is None and failed is None and _begins_anew(view, restart)
             if anew:
                 how = "the one before was complete: a new training or phase begins"
+            phase = _announcement(view, restart) if onset is None and failed is None else None
+            date = _dated(view, restart) if onset is None and failed is None else None
+            preempted = onset is None and not starts_over and _preempted(view, restart)
+            repeats = onset is None and not again and _repeats(view, restart)
             if again:
                 how = again
+            elif preempted:
+                how += ", as the job was preempted and resumed"
+            elif repeats:
+                how += " with the same values: it resumed exactly from a saved state"
+            elif phase:
+                how = f"the counter starts over, as {phase}"
+            elif date:
+                how = f"a new attempt was appended to the log: it begins after the line {date!r}"
             elif id(restart) in evaluations:
                 how = "no loss is logged from there on, so it is likely an evaluation of saved checkpoints"
             farther = view.run.ended == "completed" or (view.last_step or 0) > restart.before
             overcome = starts_over and failed is not None and onset is None and farther
-            explained = bool(again) or anew or overcome or id(restart) in evaluations
+            explained = (
+                bool(again or preempted or repeats or phase or date) or anew or overcome or id(restart) in evaluations
+            )
             yield Finding(
                 code=self.code,
                 name=self.name,

@@ -38,7 +38,8 @@ class ThroughputDrop(BaseDetector):
 
     What to try: compare the nodes, check GPU clocks and temperature, profile a few steps before and after.
 
-    Severity: info if a schedule that is logged (a resolution, a sequence length, a batch size) changes at that step.
+    Severity: info if a schedule that is logged (a resolution, a sequence length, a batch size) changes at that step, or
+    the log announces a new phase there in words.
 
     Known false positives: a change of batch size, sequence length or evaluation frequency, or a switch to another data
     set, that is not logged.

@@ -9,7 +9,7 @@ from postmortem.diagnoses.shared.schedule import value_at
 from postmortem.diagnoses.shared.story import BLOW_UP, NONFINITE, Story, consequences, has_errors, named
 
 if TYPE_CHECKING:
-    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.model import Diagnosis, Event, Finding
     from postmortem.core.view import View
 
 _SAVE_ALL = "save and load model, optimizer, scheduler and scaler together; compare lr and loss across the restart"
@@ -21,8 +21,9 @@ class CorruptResume:
     rate was set.
 
     It shows as a learning rate that jumps back to its peak or differs at the step where the log restarts, or as a loss
-    that jumps at that step. Later failures (a spike, a divergence, NaN) are consequences. A learning rate that starts
-    again without a restart in the log is a possible cause only: a schedule with a warm restart looks the same.
+    that jumps at that step, or where the log says that the run was resumed. Later failures (a spike, a divergence, NaN)
+    are consequences. A learning rate that starts again without a restart in the log is a possible cause only: a
+    schedule with a warm restart looks the same.
     """
 
     name = "corrupt-resume"
@@ -37,7 +38,8 @@ class CorruptResume:
             return _another_rate(view, findings, at_restart[0])
         if harmful := [r for r in named(findings, "step-reset") if _blew_up_at(view, findings, r)]:
             return _weights_lost(view, findings, harmful[0])
-        return None
+        blown_up = [f for f in named(findings, *BLOW_UP) if f.because_of is None and _announced_resume(view, f)]
+        return _state_lost(view, findings, blown_up[0]) if blown_up else None
 
 
 def _scheduler_lost(view: View, findings: tuple[Finding, ...], jump: Finding) -> Diagnosis | None:
@@ -89,6 +91,36 @@ def _weights_lost(view: View, findings: tuple[Finding, ...], reset: Finding) -> 
             "likely",
         )
     )
+
+
+def _state_lost(view: View, findings: tuple[Finding, ...], jump: Finding) -> Diagnosis:
+    """The steps do not go back: the log itself says that the run was resumed there."""
+    announced = _announced_resume(view, jump)
+    assert announced is not None
+    where = f", line {announced.line}" if announced.line else ""
+    return (
+        _restart_story(view, findings, jump)
+        .because(f'the log says "{announced.message[:120]}"{where}')
+        .disproved_by("loss and learning rate of a run that was not interrupted do the same at this step")
+        .advise("check which checkpoint was loaded and that it is the newest", _SAVE_ALL)
+        .diagnosis(
+            CorruptResume.name,
+            f"The training became worse where it was resumed: {jump.message}. The checkpoint may be an older one, or "
+            "part of the state was not restored.",
+            "likely",
+        )
+    )
+
+
+def _announced_resume(view: View, jump: Finding) -> Event | None:
+    """The message of a resume that no logged point of the jump's series separates from the jump."""
+    series = next((s for s in view.series if s.tag == jump.tag), None)
+    if series is None or jump.step is None:
+        return None
+    before = series.step[series.step < jump.step]
+    last = int(before[-1]) if len(before) else None
+    said = [e for e in view.events if e.kind == "resumed" and e.step is not None]
+    return next((e for e in said if last is not None and last <= (e.step or 0) <= jump.step), None)
 
 
 def _restart_story(view: View, findings: tuple[Finding, ...], root: Finding) -> Story:

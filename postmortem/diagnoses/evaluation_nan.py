@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.diagnoses import diagnosis
-from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, role
+from postmortem.diagnoses.shared.story import NONFINITE, Story, consequences, faults, has_errors, named, role
 
 if TYPE_CHECKING:
     from postmortem.core.model import Diagnosis, Finding
@@ -28,8 +28,9 @@ class EvaluationNan:
 
     @staticmethod
     def diagnose(view: View, findings: tuple[Finding, ...]) -> Diagnosis | None:
-        bad = [f for f in faults(view, findings) if f.name in NONFINITE]
-        if not bad or faults(view, findings)[0] is not bad[0] or not _evaluation(view, bad[0]):
+        found = faults(view, findings) or ([] if has_errors(findings) else named(findings, *NONFINITE))
+        bad = [f for f in found if f.name in NONFINITE]
+        if not bad or found[0] is not bad[0] or not _evaluation(view, bad[0]):
             return None
         root = bad[0]
         after = next((s for s in view.of("loss") if s.tag != root.tag and _finite_after(s, root.step)), None)

@@ -12,11 +12,13 @@ from postmortem.checkpoints.find import by_epochs
 from postmortem.core.config import Config, check_selectors, make_options
 from postmortem.core.errors import UsageError, described
 from postmortem.core.model import SEVERITIES, Finding, Problem, Verdict
+from postmortem.core.objective import because
 from postmortem.core.report import LEFT_OUT, RunReport
 from postmortem.core.view import View
 from postmortem.detectors import DETECTORS, NotChecked
 from postmortem.judging.around import around
 from postmortem.judging.causes import diagnose
+from postmortem.judging.presumed import qualified, weakened
 from postmortem.judging.rows import without_row_numbers
 
 if TYPE_CHECKING:
@@ -111,13 +113,19 @@ class Examination:
         view = self.view.with_checkpoints(inspected.checkpoints if inspected is not None else self.checkpoints)
         answers = self._of_log | _detect(view, [d for d in self.detectors if _reads_checkpoints(d)])
         in_order = [answers[d.code] for d in self.detectors]
-        findings = sorted((f for a in in_order for f in a.findings), key=lambda f: _gravest_first(f, run))
+        found = [f for a in in_order for f in a.findings]
+        hung = any(f.name == "hang" for f in found)  # then the log does not stop without a reason
+        findings = sorted(
+            (f for f in found if not (hung and f.name == "silent-death")), key=lambda f: _gravest_first(f, run)
+        )
         numbered = tuple(replace(f, id=f"f{i}") for i, f in enumerate(findings, 1))
         story, linked, problems = diagnose(view, numbered)
         checked = tuple(a.code for a in in_order if a.why_not is None)
         left_out = [(d.code, LEFT_OUT) for d in DETECTORS if d.code not in answers]
         by_id = {f.id: f for f in linked}
         root = by_id.get(story.findings[0]) if story and story.findings else next(iter(linked), None)
+        if story is not None and story.findings and root is not None:
+            story = weakened(story, root, run)
         report = RunReport(
             name=run.name,
             path=str(run.path),
@@ -133,7 +141,7 @@ class Examination:
             checked=checked,
             not_checked=(*left_out, *((a.code, a.why_not) for a in in_order if a.why_not is not None)),
             around=around(view, root),
-            notes=(*run.notes, *(inspected.notes if inspected is not None else ())),
+            notes=(*run.notes, *_notes(run), *(inspected.notes if inspected is not None else ())),
             checkpoints=tuple(view.checkpoints),
             run=run,
         )
@@ -160,7 +168,8 @@ def _detect(view: View, detectors: Iterable[Detector]) -> dict[str, _Answer]:
     for detector in detectors:
         code = detector.code
         try:
-            answers[code] = _Answer(code, tuple(_well_formed(f) for f in detector.detect(view)))
+            found = tuple(qualified(_well_formed(f), view.run) for f in detector.detect(view))
+            answers[code] = _Answer(code, found)
         except NotChecked as why:
             answers[code] = _Answer(code, why_not=str(why))
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a faulty detector must not end the scan
@@ -184,6 +193,13 @@ def _gravest_first(finding: Finding, run: Run) -> tuple[Any, ...]:
     of_the_loss = run.roles.get(finding.tag or "") == "loss"
     where = (finding.step is None, finding.step or 0, finding.code, not of_the_loss, finding.tag or "")
     return SEVERITIES.index(finding.severity), *where
+
+
+def _notes(run: Run) -> Iterator[str]:
+    """What was concluded of the objective, and how many values were left out for which reason."""
+    yield from (because(tag, found) for tag, found in run.presumed.items() if found.role == "loss")
+    if skipped := run.skipped.lines():
+        yield f"left out: {'; '.join(skipped)}"
 
 
 def verdict_of(view: View, findings: Iterable[Finding], checked: Sequence[str]) -> Verdict:

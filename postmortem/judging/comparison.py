@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 
 NOISE_FACTOR = 5.0
 LASTING_POINTS = 3
-_OUTCOMES = ("facts/run_id", "facts/exit_code", "facts/plan/done")
-"""The name of a run and its last step are not settings."""
+_OUTCOMES = ("facts/run_id", "facts/display_name", "facts/exit_code", "facts/plan/done")
+"""The names of a run and its last step are not settings."""
 
 
 def compare(a: Run, b: Run) -> Comparison:
     """Compares two runs that were read; `a` is the baseline whose noise counts."""
     left, right = View(a), View(b)
+    name_a, name_b = (f"{run.name} ({run.path})" if a.name == b.name else run.name for run in (a, b))
     partings = []
     matched: set[int] = set()
     only_a = []
@@ -50,14 +51,14 @@ def compare(a: Run, b: Run) -> Comparison:
     unknown = (
         []
         if a.config and b.config
-        else ["configuration: not logged by " + " and ".join(r.name for r in (a, b) if not r.config)]
+        else ["configuration: not logged by " + " and ".join(n for r, n in ((a, name_a), (b, name_b)) if not r.config)]
     )
     if not any(word in key.lower() for key in {*facts_a, *facts_b} for word in ("git", "commit")):
         unknown.append("code version: not logged")
     unknown.append("data order: not logged; equal losses up to the first difference suggest the same order")
     return Comparison(
-        a=a.name,
-        b=b.name,
+        a=name_a,
+        b=name_b,
         partings=tuple(sorted(partings, key=lambda p: (p.exact_step is None, p.exact_step or 0, p.tag))),
         settings=settings,
         only_a=tuple(only_a),

@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
     from postmortem.core.reading import Reading
 
-Content = Literal["history", "events", "table", "snapshot", "output"]
+Content = Literal["history", "events", "table", "snapshot", "output", "monitor"]
 """What the files of a reader hold, which decides how they are grouped into runs:
 
 - ``history``: the numbers of one run, whose folder is the run;
 - ``events``: one of many files that a process adds to its folder, which together are one stream;
 - ``table``: rows of numbers; several tables with names of their own in one folder are several runs;
 - ``snapshot``: all numbers up to a checkpoint; of several in a run only the newest is read;
-- ``output``: what a program printed; it joins the run whose numbers are in the same folder.
+- ``output``: what a program printed; it joins the run whose numbers are in the same folder;
+- ``monitor``: what was measured of the machine; it joins the only run of its folder, and its numbers are not the run's.
 """
 
 

@@ -12,9 +12,11 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
+from postmortem.core.skipped import Skip
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import is_blank, written_number
+from postmortem.readers.shared.long_rows import LongRows
 from postmortem.readers.shared.open_end import CUT, NOT_USED, last_number
 from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import EPOCHS, counter_names, plain
@@ -36,11 +38,13 @@ class CsvTable:
     """Tables of metrics with a header line: Lightning's ``metrics.csv`` and any CSV or TSV with numbers.
 
     The step is the column that counts steps (global_step, step, iteration, …, in any case); else a counter within
-    epochs combined with the epoch; else the epoch; else the row number, with a note. An empty cell is absent, not
-    NaN, and counted; ``nan`` and ``inf`` in any spelling are numbers, as are ``tensor(0.5)`` and, between semicolons,
-    0,5. Text in a column of numbers ("#REF!") is a Problem, other text is counted. Of a last row without a line end,
-    the last number is used only if it has as many decimals as those above it. A column of plausible times since the
-    epoch becomes the wall time. A repeated header line, as after a restart, starts a new part.
+    epochs combined with the epoch; else the epoch; else the row number, with a note. A column such as `split` gives the
+    tags of its rows the word for held-out data, and in a table of `metric` and `value` the first names the second. An
+    empty cell is absent, not NaN, and counted; ``nan`` and ``inf`` in any spelling are numbers, as are ``tensor(0.5)``
+    and, between semicolons, 0,5. Text in a column of numbers ("#REF!") is a Problem, other text is counted. Of a last
+    row without a line end, the last number is used only if it has as many decimals as those above it. A column of
+    plausible times since the epoch becomes the wall time. A repeated header line, as after a restart, starts a new
+    part.
 
     Formats: RFC 4180; lightning/fabric/loggers/csv_logs.py.
     """
@@ -75,7 +79,8 @@ class _File:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.reading = Reading(source=CsvTable.kind, path=str(path))
-        self.table = RowTable()
+        self.table, self.long_rows = RowTable(), LongRows()
+        self.is_long = False
         self.times: list[float] = []
         self.commas = False
         """Whether the numbers have decimal commas."""
@@ -97,6 +102,7 @@ class _File:
             if not names or cells == names or _is_header(cells):
                 names = [name or f"column {i}" for i, name in enumerate(cells, 1)]
                 counter = next(iter(counter_names(names)), "")
+                self.is_long = LongRows.apply(names)
                 continue
             last, torn = number == len(lines), len(cells) != len(names)  # last: without a line end
             if torn:
@@ -109,7 +115,7 @@ class _File:
                 self.last_cells.extend(cells[-1:])
         finish(self.reading, self.table, self.times, torn=self.torn_rows)
         if texts := self.table.text_columns():
-            self.reading.skipped["non-numeric cells"] = sum(texts.values())
+            self.reading.skipped[Skip.CELLS] = sum(texts.values())
             self.reading.notes.append(f"text columns: {', '.join(sorted(texts))}")
         if not names:
             problems.append(Problem(path=str(self.path), offset=0, what="the file is empty", kept="nothing"))
@@ -145,7 +151,8 @@ class _File:
     def row(self, line: int, names: list[str], cells: list[str]) -> None:
         numbers: list[tuple[str, float]] = []
         time = np.nan
-        for name, cell in zip(names, cells, strict=False):
+        named = zip(names, cells, strict=False)
+        for name, cell in self.long_rows.renamed(dict(named)).items() if self.is_long else named:
             value = written_number(cell.replace(",", ".") if self.commas and _COMMA.fullmatch(cell) else cell)
             if value is not None:
                 numbers.append((name, value))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from postmortem.core.reading import Reading
     from postmortem.readers import Content
 
-_NAME = re.compile(r"\.(?:log|out|err|txt)(?:[.-]\d{1,8})?\.gz$", re.IGNORECASE)
+_NAME = re.compile(r"\.(?:log|out|err|txt|stdout|stderr)(?:[.-]\d{1,8})?\.gz$", re.IGNORECASE)
 _GZIP = 31
 """zlib's number for the gzip format, see zlib.decompressobj."""
 _PIECE = 1 << 20

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from postmortem.core.skipped import Skips
     from postmortem.readers import Content
 
 _LIKELY = re.compile(r'"[^"\\]{1,80}"\s{0,20}:\s{0,20}(?:\[|\{\s{0,20}"0"\s{0,20}:)\s{0,20}"?(?:[-+\d]|NaN|Inf|null)')
@@ -86,7 +87,7 @@ class JsonHistory:
         return reading
 
 
-def _add(row: dict[str, Any], table: RowTable, skipped: dict[str, int]) -> None:
+def _add(row: dict[str, Any], table: RowTable, skipped: Skips) -> None:
     """Appends a row to the table; what is no number is counted."""
     cells = []
     for name, raw in leaves(row):
@@ -95,8 +96,7 @@ def _add(row: dict[str, Any], table: RowTable, skipped: dict[str, int]) -> None:
         elif is_blank(raw):
             table.blanks[name] += 1
         else:
-            why = why_no_number(raw)
-            skipped[why] = skipped.get(why, 0) + 1
+            skipped[why_no_number(raw)] += 1
     table.add(cells)
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
+from postmortem.core.skipped import Skip, Skips
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import begins_with_nuls, decoded
 from postmortem.readers.shared.json_numbers import is_blank, leaves, number, why_no_number, written_number
+from postmortem.readers.shared.long_rows import LongRows
 from postmortem.readers.shared.row_table import RowTable, finish, iso_time
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, LARGEST, plain
 
@@ -35,7 +36,6 @@ _SENTENCE = re.compile(r'"\s*:\s*"[^"\\ ]+(?: [^"\\ ]+){3}')
 """Text of four words or more, as in a data set or a list of predictions."""
 _TOTALS = ("total_steps", "max_steps")
 _COUNTS = {*COUNTERS, *EPOCHS, "_step"}
-_HELD_OUT = {"val", "valid", "validation", "eval", "test"}
 _MOST_REPORTED = 20
 _STATISTICS = {"num", "n", "count", "mean", "std", "stddev", "var", "min", "max", "median", "sum", "last"}
 """Keys of an object that sums up one quantity: its mean is the value."""
@@ -47,10 +47,11 @@ class JsonLines:
 
     Each line is an object; nested objects are flattened with "/". The step is found as in a CSV table: a key that
     counts steps, or a short name (`t`, `k`, `batch`) that rises in every row, or `iter` combined with `epoch` where it
-    starts again in each epoch. mmdetection's rows with "mode": "val" belong to the end of their epoch, and their tags
-    begin with "val/". Of an object that sums up one quantity (``{"num": 32, "mean": 3.48, "std": 0.89}``, StyleGAN's
-    ``stats.jsonl``) the mean is the value. A number may be written as text. Header lines, nulls and values that are not
-    numbers are counted; text in a column of numbers is a Problem, as is a line that is not a JSON object.
+    starts again in each epoch. The tags of rows that name held-out data ("mode": "val", "split": "dev") begin with that
+    word, "val/"; mmdetection's belong to the end of their epoch. Of an object that sums up one quantity (``{"num": 32,
+    "mean": 3.48, "std": 0.89}``, StyleGAN's ``stats.jsonl``) the mean is the value. A number may be written as text.
+    Header lines, nulls and values that are not numbers are counted; text in a column of numbers is a Problem, as is a
+    line that is not a JSON object.
 
     Formats: https://jsonlines.org; mmcv/runner/hooks/logger/text.py; llamafactory/train/callbacks.py;
     training_stats.py and training_loop.py of stylegan2-ada-pytorch.
@@ -88,9 +89,9 @@ class JsonLines:
         """Reads a whole file."""
         reading = Reading(source=JsonLines.kind, path=str(path))
         text, reading.problems = decoded(path.read_bytes(), str(path))
-        table = RowTable()
+        table, long_rows = RowTable(), LongRows()
         times: list[float] = []
-        skipped: Counter[str] = Counter()
+        skipped = reading.skipped
         bad: list[int] = []
         lines = text.split("\n")
         for number_of, line in enumerate(lines, 1):
@@ -100,58 +101,55 @@ class JsonLines:
             if row is None:
                 bad.append(number_of)
             elif not _HEADER_KEYS.isdisjoint(row):
-                skipped["header lines"] += 1
+                skipped[Skip.HEADER] += 1
                 reading.config.update((key, int(value)) for key, value in _PLAN.findall(str(row.get("config"))))
             else:
-                _add(row, number_of, table, times, skipped)
+                _add(long_rows.renamed(row), number_of, table, times, skipped)
         columns = table.columns(*_TOTALS)
         reading.config.update(
             (name, int(columns[name][-1])) for name in _TOTALS if name in columns and 0 < columns[name][-1] < LARGEST
         )
         finish(reading, table, times)
-        skipped["non-numeric values"] += sum(table.text_columns().values())
-        reading.skipped = dict(+skipped)
+        if texts := sum(table.text_columns().values()):
+            skipped[Skip.NOT_NUMERIC] += texts
         reading.problems += _problems(path, bad, len(lines), len(table))
         return reading
 
 
-def _add(row: dict[str, Any], line: int, table: RowTable, times: list[float], skipped: Counter[str]) -> None:
+def _add(row: dict[str, Any], line: int, table: RowTable, times: list[float], skipped: Skips) -> None:
     """Appends a row of the file to the table."""
-    mode = row.pop("mode", None)
-    held_out = isinstance(mode, str) and mode.lower() in _HELD_OUT
     cells: list[tuple[str, float]] = []
     time = math.nan
     for key, raw in leaves(_with_means(row, skipped)):
         value = number(raw)
         if value is None and isinstance(raw, str) and (plain(key) in _COUNTS or role_of(key) is not None):
             value = written_number(raw)
-        name = key if not held_out or plain(key) in EPOCHS else f"{mode}/{key}"
         if value is not None:
-            if name == key or key != "iter":  # of the validation loader, not of the training
-                cells.append((name, value))
+            cells.append((key, value))
         elif is_blank(raw):
-            table.blanks[name] += 1
+            table.blanks[key] += 1
         elif not isinstance(raw, str):
             skipped[why_no_number(raw)] += 1
         elif (moment := iso_time(raw)) is not None:
             time = moment
         else:
-            table.add_text(name, line, raw)
+            table.add_text(key, line, raw)
     if cells:
         table.add(cells)
         times.append(time)
     else:
-        skipped["lines without a number"] += 1
+        skipped[Skip.NO_NUMBER] += 1
 
 
-def _with_means(row: dict[str, Any], skipped: Counter[str]) -> dict[str, Any]:
+def _with_means(row: dict[str, Any], skipped: Skips) -> dict[str, Any]:
     """The row, with the mean in the place of each object of statistics; their other numbers are counted."""
     means = {
         key: found["mean"]
         for key, found in row.items()
         if isinstance(found, dict) and "mean" in found and len(found) > 1 and found.keys() <= _STATISTICS
     }
-    skipped["counts and spreads beside a mean"] += sum(len(row[key]) - 1 for key in means)
+    if means:
+        skipped[Skip.BESIDE_MEAN] += sum(len(row[key]) - 1 for key in means)
     return row | means
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from postmortem.checkpoints.find import names_a_checkpoint
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
+from postmortem.core.skipped import Skip
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import is_blank, leaves, number, step_number, why_no_number
@@ -79,12 +80,12 @@ def _fill(reading: Reading, state: dict[str, Any]) -> None:
     for entry in state.get("log_history", []):
         step = step_number(entry.get("step")) if isinstance(entry, dict) else None
         if step is None:
-            reading.skipped["entries without a step"] = reading.skipped.get("entries without a step", 0) + 1
+            reading.skipped[Skip.NO_STEP] += 1
             continue
         found = {key: (number(value), value) for key, value in leaves(entry) if key != "step"}
         table.blanks.update(key for key, (_, raw) in found.items() if is_blank(raw))
         for why in (why_no_number(raw) for value, raw in found.values() if value is None and not is_blank(raw)):
-            reading.skipped[why] = reading.skipped.get(why, 0) + 1
+            reading.skipped[why] += 1
         table.add((key, value) for key, (value, _) in found.items() if value is not None)
         steps.append(step)
     row_steps = np.array(steps, np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from postmortem.replay.fixes import FIXES, Advice, Scope
+from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,12 +22,17 @@ def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, .
     """
     if culprit.phase == "none":
         return ()
-    sentences = _of_the_fixes(culprit, view) or list(_nothing_cured(culprit))
+    sentences = advised(culprit, view)
     if culprit.phase == "parameters":
         return (*sentences, f"do not resume from {checkpoint}: its state is the cause")
     if sentences:
         return (*sentences, f"then resume from {checkpoint}")
     return (f"fix the cause, then resume from {checkpoint}",)
+
+
+def advised(culprit: Culprit, view: View | None) -> list[str]:
+    """What to change, without a word on the checkpoint to go on from; none where nothing is known."""
+    return _of_the_fixes(culprit, view) or list(_nothing_cured(culprit))
 
 
 def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
@@ -46,7 +51,9 @@ def _of_the_suggestion(culprit: Culprit) -> Iterator[Advice]:
     if culprit.suggestion:
         lines = culprit.suggestion.splitlines()
         new = [line[1:].strip() for line in lines if line.startswith("+") and not line.startswith("+++")]
-        yield Advice(Scope.LINE, f"{culprit.file}:{culprit.line}: `{' '.join(new)}` (cures the step)")
+        cure = next((f for f in culprit.fixes if f.name == "eps" and f.cured), None)
+        what = finite(cure) if cure is not None else "cures the step"
+        yield Advice(Scope.LINE, f"{culprit.file}:{culprit.line}: `{' '.join(new)}` ({what})")
 
 
 def _nothing_cured(culprit: Culprit) -> Iterator[str]:
@@ -54,4 +61,4 @@ def _nothing_cured(culprit: Culprit) -> Iterator[str]:
         shapes = [str(t["shape"]) for t in culprit.tensor.get("inputs") or () if "shape" in t]
         given = f" (shape {' and '.join(shapes)})" if shapes else ""
         place = f"{culprit.file}:{culprit.line}"
-        yield f"check the input of {culprit.op} at {place}{given}: no general fix cures the step"
+        yield f"check the input of {culprit.op} at {place}{given}: no general fix makes the step finite"

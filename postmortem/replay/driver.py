@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import torch
 
 from postmortem.core.culprit import ReplayResult
 from postmortem.core.errors import ReplayError
+from postmortem.core.launched import PLACEHOLDER, own_command
 from postmortem.core.view import View
 from postmortem.replay.advice import advice
 from postmortem.replay.attempts import Attempts
@@ -63,8 +65,7 @@ def replay(
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
     if found is None:
-        write = "write one (see `postmortem replay --help`), or give --recipe FILE.py[:function] (recipe= in Python)"
-        raise ReplayError(f"no recipe.py in or beside {target}: {write}")
+        raise ReplayError(_two_ways(target, run, report))
     view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
     if config is None:
@@ -92,6 +93,26 @@ def replay(
         next=advice(culprit, view, str(path)) if judged else (),
         judged=judged,
         seconds=time.monotonic() - started,
+    )
+
+
+def _two_ways(target: Path, run: Run | None, report: RunReport | None) -> str:
+    """How a run without a recipe can be replayed, with the lines to type."""
+    told = report.diagnosis if report is not None else None
+    good = told.last_good_checkpoint if told is not None else None
+    run_path = shlex.quote(str(run.path if run is not None else target))
+    own = own_command(run.path, run.launched, good) if run is not None else None
+    if own is None:
+        own = f"postmortem replay {run_path} -- COMMAND"
+        how = ", where COMMAND is the training command as you type it"
+        how += f", told to resume from {good}" if good is not None else ", told to resume from a checkpoint"
+    else:
+        how = f" (the command of {run.launched.source})" if run is not None and run.launched is not None else ""
+        if f" {PLACEHOLDER} " in own:
+            how += f", with the option by which the script resumes in place of {PLACEHOLDER}"
+    return (
+        f"no recipe.py in or beside {target}: rerun the training command, `{own}`{how}; or write a recipe, of which "
+        f"`postmortem recipe {run_path}` makes a draft, or give --recipe FILE.py[:function] (recipe= in Python)"
     )
 
 

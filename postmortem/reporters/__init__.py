@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderOptions:
-    """How to render: columns of the terminal, whether it shows colour, whether to show everything."""
+    """How to render: columns of the terminal, whether it shows colour, whether to show everything.
+
+    `overlay`: a page also draws the curves of all runs in one set of charts.
+    """
 
     width: int = 100
     color: bool = False
     verbose: bool = False
+    overlay: bool = False
 
 
 class Render(Protocol):

@@ -22,7 +22,7 @@ RENAMED: dict[type, dict[str, str]] = {
 """Fields with another key in the document."""
 
 LEFT_OUT: dict[type, tuple[str, ...]] = {
-    RunReport: ("last_step", "run"),  # last_step: part of "steps"
+    RunReport: ("drawing", "last_step", "run"),  # last_step: part of "steps"
     Event: ("source", "wall_time"),
     Checkpoint: ("nonfinite", "problem", "looked_into"),  # findings of their own
 }

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import linecache
+import shlex
 import textwrap
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.find import shown
+from postmortem.core.printable import number
 from postmortem.reporters.shared.words import squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from postmortem.core.culprit import Culprit, ReplayResult
+    from postmortem.core.culprit import Culprit, Fix, Raised, ReplayResult
 
 _SAMPLES = 20  # shown at most
 
@@ -41,11 +43,18 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
     """The text output of a replay. Prose is wrapped at `width` columns, code and paths are not."""
     c = result.culprit
     prose = partial(_wrapped, width)
-    where = "" if result.step is None else f", step {result.step}"
-    yield f"Replay of {result.target}{where}, from checkpoint {shown(Path(result.checkpoint))} ({result.seconds:.1f} s)"
+    yield from prose(_headline(result))
     yield ""
+    if result.raised is not None:
+        yield from prose(raised_line(result.raised))
+        yield ""
     if result.fidelity.compared and not result.fidelity.ok and c.phase != "none":
         yield "The replayed losses do not match the log (see Fidelity below): this culprit is a lead, not established."
+    if result.command and not result.fidelity.ok and not result.fidelity.compared and c.phase != "none":
+        yield from prose(
+            "The rerun could not be compared with the log: this is what failed in the rerun. That the run failed by it "
+            "was not checked."
+        )
     yield from _culprit(c, width)
     if result.next:
         yield ""
@@ -55,8 +64,7 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
             for i, line in enumerate(result.next, 1)
         )
     yield ""
-    trust = "good" if result.fidelity.ok else "POOR" if result.fidelity.compared else "unknown"
-    yield from prose(f"Fidelity: {trust}. {result.fidelity.note}")
+    yield from prose(_fidelity(result))
     if result.fidelity.reasons:
         yield "Likely reasons, in this order:"
         yield from prose(*(f"  {i}. {reason}" for i, reason in enumerate(result.fidelity.reasons, 1)))
@@ -66,6 +74,45 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
         if parts:
             yield heading
             yield from prose(*(f"  - {line}" for line in parts))
+
+
+def capture_lines(result: ReplayResult) -> list[str]:
+    """One line for each capture that a watched program left, with the command that goes back to it."""
+    lines = []
+    for capture in result.captures:
+        if "path" not in capture:
+            lines.append(f"no capture was written: {capture['error']}")
+            continue
+        size, path = capture["bytes"] / 1e6, _short(capture["path"])
+        again = f"postmortem replay {shlex.quote(path)} -- {shlex.join(result.command)}"
+        lines.append(f"optimizer step {capture['tick']} is captured ({size:.1f} MB), to repeat it: {again}")
+        lines += [f"not in the capture: {what}" for what in capture["unstored"]]
+    return lines
+
+
+def _headline(result: ReplayResult) -> str:
+    where = "" if result.step is None else f", step {result.step}"
+    if not result.command:
+        start = f"from checkpoint {shown(Path(result.checkpoint))}"
+        return f"Replay of {result.target}{where}, {start} ({result.seconds:.1f} s)"
+    where += "" if result.tick is None else f" (optimizer step {result.tick} of the command, counted from 0)"
+    where += "" if result.rank is None else f", rank {result.rank}"
+    what = "Replay" if result.protection else "Watch"
+    return f"{what} of {result.target}{where}, by `{shlex.join(result.command)}` ({result.seconds:.1f} s)"
+
+
+def _fidelity(result: ReplayResult) -> str:
+    if result.command and not result.protection and result.fidelity.ok and not result.fidelity.compared:
+        return f"Fidelity: {result.fidelity.note}"  # nothing was rerun
+    trust = "good" if result.fidelity.ok else "POOR" if result.fidelity.compared else "unknown"
+    return f"Fidelity: {trust}. {result.fidelity.note}"
+
+
+def raised_line(raised: Raised) -> str:
+    """The exception of the user's program in one sentence."""
+    place = f" ({_short(raised.file)}:{raised.line})" if raised.file else ""
+    message = f": {squeezed(raised.message, 300)}" if raised.message else ""
+    return f"the program raised {raised.type}{message}{place}"
 
 
 def culprit_text(c: Culprit, width: int = 100) -> Iterator[str]:
@@ -136,10 +183,10 @@ def _source(c: Culprit) -> Iterator[str]:
     if not c.file or not c.line:
         return
     yield f"  {_short(c.file)}:{c.line}"
-    for number in range(max(1, c.line - 2), c.line + 3):
-        line = linecache.getline(c.file, number).rstrip()
-        if line or number == c.line:
-            yield f"  {'>' if number == c.line else ' '} {number:5d} | {line or c.code or ''}"
+    for nth in range(max(1, c.line - 2), c.line + 3):
+        line = linecache.getline(c.file, nth).rstrip()
+        if line or nth == c.line:
+            yield f"  {'>' if nth == c.line else ' '} {nth:5d} | {line or c.code or ''}"
 
 
 def _short(path: str) -> str:
@@ -176,18 +223,22 @@ def _number(value: Any) -> str:
     return str(value)
 
 
+def _loss_with(fix: Fix) -> str:
+    return f"; its loss is then {number(fix.loss)}" if fix.cured and fix.loss is not None else ""
+
+
 def _fixes(c: Culprit) -> Iterator[str]:
     if not c.fixes:
         return
     yield ""
     yield "Fixes tried:"
-    tried = [(f.name, f.cured, f.how) for f in c.fixes]
+    tried = [(f.name, f.cured, f.how + _loss_with(f)) for f in c.fixes]
     tried += [("fresh state", c.fresh_state, "optimizer state reset")] if c.fresh_state is not None else []
     width = max(len(name) for name, *_ in tried)
     for name, cured, how in sorted(tried, key=lambda row: not row[1]):
         yield f"  {'cures   ' if cured else 'no      '} {name:{width}}  {how}"
     if c.suggestion:
         yield ""
-        yield "A change of this line that cures the step:"
+        yield "A change of this line that makes the step finite:"
         diff = c.suggestion.replace(c.file, _short(c.file)) if c.file else c.suggestion
         yield from (f"  {line}" for line in diff.splitlines())

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.core.objective import because
 from postmortem.core.printable import number, printable
 from postmortem.core.view import View
 
@@ -32,8 +33,9 @@ def run_facts(run: Run) -> dict[str, Any]:
         "events": [_columns(e, "kind", "severity", "file", "line", "step", "rank", "message") for e in run.event_list],
         "checkpoints": [_columns(c, "path", "step") for c in run.checkpoints],
         "config": run.config,
-        "notes": run.notes,
-        "skipped": run.skipped,
+        "notes": [*run.notes, *(f"{because(tag, found)} (role {found.role})" for tag, found in run.presumed.items())],
+        "skipped": {str(why): count for why, count in run.skipped.items()},
+        "skipped_by_plugins": dict(run.skipped.words),
         "problems": [_columns(p, "path", "offset", "line", "what", "kept", "lost", "kind") for p in run.problems],
     }
 
@@ -91,7 +93,7 @@ def run_text(run: Run) -> str:
     )
     lines += _section("checkpoints", [f"step {c['step']}: {c['path']}" for c in facts["checkpoints"]])
     lines += _section("notes", facts["notes"])
-    lines += _section("skipped intentionally", [f"{count} {what}" for what, count in facts["skipped"].items()])
+    lines += _section("skipped intentionally", run.skipped.lines())
     lines += _section("problems", [_problem(p) for p in facts["problems"]])
     return printable("\n".join(lines))
 

@@ -84,12 +84,17 @@ def _result(run: RunReport, finding: Finding, rule_index: int, seen: dict[str, i
         place["logicalLocations"] = [
             {"name": tag, "fullyQualifiedName": f"{clean(run.name)}/{tag}", "kind": "variable"}
         ]
+    frame = finding.evidence.get("frame")
+    code = [_location(str(frame["file"]), frame.get("line"))] if isinstance(frame, dict) and frame.get("file") else []
     return {
         "ruleId": finding.code,
         "ruleIndex": rule_index,
         "level": _LEVEL[finding.severity],
         "message": {"text": f"{clean(run.name)}: {clean(finding.message) or clean(finding.name)}"},
         "locations": [place],
+        **(
+            {"relatedLocations": [{"id": 1, "message": {"text": "the line of the program"}, **code[0]}]} if code else {}
+        ),
         "partialFingerprints": {"postmortem/v1": fingerprint},
         "properties": {
             "run": clean(run.name),

@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from postmortem.checkpoints.captures import captures_of
 from postmortem.core.errors import described
 from postmortem.core.model import Ended, Event, Problem, Source
 from postmortem.core.points import Points
 from postmortem.core.reading import Reading
 from postmortem.core.roles import role_of
-from postmortem.core.run import Run, Stream, segments
+from postmortem.core.run import Run
+from postmortem.core.skipped import Skip, Skips
 from postmortem.readers import content_of
+from postmortem.runs.claimed import RunFiles
 from postmortem.runs.config import config_of_run
-from postmortem.runs.file_names import order_of_writing
+from postmortem.runs.interleaved import told_apart
+from postmortem.runs.launched import launched
+from postmortem.runs.streams import streams_of
+from postmortem.runs.writers import Writer, by_writer, labels
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.runs.group import Part, RunFiles
+    from postmortem.core.run import Stream
+    from postmortem.runs.claimed import Part
 
 _MOST_SPECIFIC: tuple[Ended, ...] = (
     *("out-of-memory", "time-limit", "preempted", "hung", "killed", "crashed"),
@@ -38,50 +45,98 @@ _STILL_RUNNING_SECONDS = (150.0, 300.0)
 _STILL_RUNNING_ROWS = 20
 _NEWEST = 100_000
 """Number of points whose times show how often a stream logs, and when it did last."""
-_INTERLEAVED = 10
-"""Points of each of two files that lie within the time of the other: their processes ran at once."""
 _NO_STEPS = ("epoch", "row")
-_COARSER = "numbers without a step that another source has with a step"
 
 
-def read_run(
+def read_runs(
     files: RunFiles,
     *,
     roles: Mapping[str, str] | None = None,
     roots: Sequence[Path] = (),
     shared: Collection[Path] = (),
-) -> Run:
-    """Reads all files of a run. Never raises for content: what is wrong becomes a Problem.
+) -> list[Run]:
+    """Reads the files of a folder: one run, or one for each of the writers that wrote into it at the same time.
 
-    `roles` maps tags to roles. The run's settings file may also lie in a folder above its logs: up to one of `roots`,
-    the paths that were asked for, and not in a folder that several runs share (`shared`).
+    Never raises for content: what is wrong becomes a Problem. `roles` maps tags to roles. The run's settings file may
+    also lie in a folder above its logs: up to one of `roots`, the paths that were asked for, and not in a folder that
+    several runs share (`shared`).
     """
     parts, copies = _without_copies(files.parts)
-    readings = [(part, _read(part)) for part in parts]
+    writers = [own for writer in by_writer([(part, _read(part)) for part in parts]) for own in _each_program(writer)]
+    if len(writers) == 1:
+        return [_assembled(files, writers[0].items, copies, roles, roots, shared)]
+    runs = []
+    for writer, label in zip(writers, labels(writers), strict=True):
+        own = RunFiles(f"{files.name}/{label}", writer.file.path, [part for part, _ in writer.items])
+        notes = [*copies, *_same_folder(files, writer, writers)]
+        runs.append(_assembled(own, writer.items, notes, roles, roots, shared))
+    return runs
+
+
+def _each_program(writer: Writer) -> list[Writer]:
+    """The programs whose rows alternate in the one log of a writer; mostly just the writer itself."""
+    logs = [(part, reading) for part, reading in writer.items if len(reading.points)]
+    if len(logs) != 1 or content_of(logs[0][0].reader) != "output":
+        return [writer]
+    part, whole = logs[0]
+    first, *others = told_apart(whole)
+    if not others:
+        return [writer]
+    rest = [item for item in writer.items if item[1] is not whole]
+    return [Writer([(part, first), *rest]), *(Writer([(part, reading)]) for reading in others)]
+
+
+def _same_folder(files: RunFiles, writer: Writer, writers: Sequence[Writer]) -> list[str]:
+    """The note that a run lies in one folder with others that were written at the same time, into other files."""
+    at_once = [w for w in writers if w.known]
+    others = ", ".join(sorted({w.file.path.name for w in at_once} - {writer.file.path.name}))
+    if not writer.known:
+        return [f"{len(at_once)} runs wrote into {files.path} ({others}): nothing shows whose this file is"]
+    if not others:
+        return []
+    return [
+        f"{len(at_once)} runs wrote into {files.path} at the same time: this one and {others}; checkpoints in the "
+        "folder are counted to none of them"
+    ]
+
+
+def _assembled(
+    files: RunFiles,
+    readings: Sequence[tuple[Part, Reading]],
+    notes: list[str],
+    roles: Mapping[str, str] | None,
+    roots: Sequence[Path],
+    shared: Collection[Path],
+) -> Run:
+    """The run of these readings."""
+    if any(len(reading.points) for _, reading in readings if reading.machine is None):
+        for _, reading in readings:
+            reading.points = reading.points if reading.machine is None else Points.empty()  # the machine's, by row
     outputs = [reading for part, reading in readings if content_of(part.reader) == "output"]
     others = [reading for part, reading in readings if content_of(part.reader) != "output"]
     _place_events_of_outputs_without_numbers(outputs, others)
     _drop_prints_without_steps(outputs, others)
+    _place_epochs(outputs)
     _move_failures_to_last_step([*outputs, *others], outputs)
     events: list[Event] = []
     problems: list[Problem] = []
     config: dict[str, Any] = {}
     summary: dict[str, Any] = {}
-    skipped: dict[str, int] = defaultdict(int)
-    notes = copies
+    skipped = Skips()
+    notes = [*notes]
     for part, reading in readings:
         events += reading.events
         problems += reading.problems
         config.update(reading.config)
         summary.update(reading.summary)
         notes += [f"{part.path.name}: {note}" for note in reading.notes]
-        for what, count in reading.skipped.items():
-            skipped[what] += count
+        skipped.add(reading.skipped)
         if console := reading.facts.pop("console", None):
             events += _console_events(reading, console)
-    streams = _streams(readings, notes)
+    streams = streams_of(readings, notes)
+    settings = config_of_run(config, files, roots, shared, problems, notes)
     return Run(
-        name=files.name,
+        name=_shown_name(readings) or files.name,
         path=files.path,
         streams=streams,
         ended=_ended(readings, streams),
@@ -89,13 +144,21 @@ def read_run(
         event_list=_without_repeats(events),
         problems=problems,
         sources=_sources(readings),
-        config=config_of_run(config, files, roots, shared, problems, notes),
+        config=settings,
         summary=summary,
         notes=notes,
-        skipped=dict(skipped),
+        skipped=skipped,
         role_overrides=dict(roles or {}),
         readings=[replace(reading, points=Points.empty()) for _, reading in readings],
+        launched=launched(files, settings, shared),
+        captures=captures_of(files.path),
     )
+
+
+def _shown_name(readings: Sequence[tuple[Part, Reading]]) -> str | None:
+    """The name that the run has in the tool it was logged with (W&B, MLflow), None if no file contains one."""
+    names = (str(reading.facts.get("display_name", "")).strip() for _, reading in readings)
+    return next((name for name in names if name), None)
 
 
 def _without_copies(parts: list[Part]) -> tuple[list[Part], list[str]]:
@@ -145,6 +208,7 @@ def _read(part: Part) -> Reading:
     if part.prefix:
         points.tags = [f"{part.prefix}/{tag}" for tag in points.tags]
         reading.blanks = {f"{part.prefix}/{tag}": count for tag, count in reading.blanks.items()}
+        reading.unreadable = {f"{part.prefix}/{tag}": count for tag, count in reading.unreadable.items()}
     if part.rank >= 0:
         points.rank = np.where(points.rank < 0, part.rank, points.rank).astype(np.int16)
         reading.events = [replace(e, rank=part.rank) if e.rank is None else e for e in reading.events]
@@ -211,7 +275,27 @@ def _drop_prints_without_steps(outputs: list[Reading], others: list[Reading]) ->
             stays = np.array([_quantity(tag) not in with_steps for tag in points.tags])[points.code]
             if not stays.all():
                 reading.points = _selected(points, stays)
-                reading.skipped[_COARSER] = reading.skipped.get(_COARSER, 0) + int((~stays).sum())
+                reading.skipped[Skip.COARSER] += int((~stays).sum())
+
+
+def _place_epochs(outputs: list[Reading]) -> None:
+    """Moves what an output prints once an epoch to the last step of that epoch, where another output tells it.
+
+    A bar in the ``.err`` counts steps, the ``.out`` has the mean of each epoch: on one axis, epoch 1 is not step 1.
+    """
+    told = (r.facts["epoch_ends"] for r in outputs if r.step_axis == "step" and "epoch_ends" in r.facts)
+    ends: dict[int, int] = next(told, {})
+    for reading in outputs:
+        points = reading.points
+        if reading.step_axis != "epoch" or not len(points) or not set(points.step.tolist()) <= set(ends):
+            continue
+        step = np.array([ends[epoch] for epoch in points.step.tolist()])
+        reading.points = Points(points.tags, points.code, step, points.value, points.wall_time, points.rank)
+        reading.events = [
+            replace(e, step=ends.get(e.step, e.step) if e.step is not None else None) for e in reading.events
+        ]
+        reading.step_axis = "step"
+        reading.notes.append("no step is printed: each epoch is at its last step in the other output")
 
 
 def _move_failures_to_last_step(readings: list[Reading], outputs: list[Reading]) -> None:
@@ -265,69 +349,7 @@ def _without_repeats(events: list[Event]) -> list[Event]:
     return [e for e in events if e.line is not None or (e.kind, e.message) not in placed]
 
 
-def _begin_and_end(points: Points) -> tuple[float, float]:
-    """The first and the last wall time; an empty interval if none is known."""
-    wall = points.take("wall_time", slice(None))
-    return float(np.fmin.reduce(wall, initial=np.inf)), float(np.fmax.reduce(wall, initial=-np.inf))
-
-
-def _at_once(a: Points, b: Points) -> bool:
-    """Whether two processes wrote the same steps of the same metrics at the same time: a restart would come after.
-
-    Tags of a second writer have its number behind them; they are compared without.
-    """
-    for inner, outer in ((a, b), (b, a)):
-        begin, end = _begin_and_end(outer)
-        wall = inner.take("wall_time", slice(None))
-        if np.count_nonzero((wall >= begin) & (wall <= end)) < _INTERLEAVED:
-            return False
-    tags = {tag.partition(" (writer ")[0] for tag in a.tags}.intersection(b.tags)
-    if not tags:
-        return False
-    common = np.intersect1d(a.take("step", slice(None)), b.take("step", slice(None)))
-    return len(common) >= _INTERLEAVED
-
-
-def _streams(readings: list[tuple[Part, Reading]], notes: list[str]) -> list[Stream]:
-    grouped: dict[tuple[str, str], list[Points]] = defaultdict(list)
-    times: dict[int, tuple[float, float]] = {}
-    for part, reading in readings:
-        if not len(reading.points):
-            continue
-        begin, end = _begin_and_end(reading.points)
-        begin = max(begin, float(order_of_writing(part.path)))  # clocks may be set back, or copied from another run
-        times[id(reading.points)] = begin, end
-        name, writer = part.stream, 1
-        while any(
-            begin < times[id(other)][1] and times[id(other)][0] < end and _at_once(other, reading.points)
-            for other in grouped[reading.source, name]
-        ):
-            writer += 1
-            name = f"{part.stream} (writer {writer})"
-        if writer > 1:
-            reading.points.tags = [f"{tag} (writer {writer})" for tag in reading.points.tags]
-            notes.append(f"{part.path.name}: another process wrote the same metrics at the same time: kept apart")
-        grouped[reading.source, name].append(reading.points)
-    streams = []
-    for (source, name), parts in grouped.items():
-        points = parts[0] if len(parts) == 1 else _concatenated(parts)
-        segment, restarts = segments(points)
-        streams.append(Stream(source, name, points, segment, restarts))
-    return streams
-
-
-def _concatenated(parts: list[Points]) -> Points:
-    tags = list(dict.fromkeys(tag for p in parts for tag in p.tags))
-    where = {t: i for i, t in enumerate(tags)}
-    codes = [np.array([where[t] for t in p.tags], np.int32)[p.code] for p in parts]
-
-    def joined(name: str) -> Any:
-        return np.concatenate([getattr(p, name) for p in parts])
-
-    return Points(tags, np.concatenate(codes), joined("step"), joined("value"), joined("wall_time"), joined("rank"))
-
-
-def _sources(readings: list[tuple[Part, Reading]]) -> list[Source]:
+def _sources(readings: Sequence[tuple[Part, Reading]]) -> list[Source]:
     files: dict[str, list[str]] = defaultdict(list)
     count: dict[str, int] = defaultdict(int)
     for part, reading in readings:
@@ -336,7 +358,7 @@ def _sources(readings: list[tuple[Part, Reading]]) -> list[Source]:
     return [Source(kind=kind, files=tuple(names), points=count[kind]) for kind, names in files.items()]
 
 
-def _ended(readings: list[tuple[Part, Reading]], streams: list[Stream]) -> Ended:
+def _ended(readings: Sequence[tuple[Part, Reading]], streams: list[Stream]) -> Ended:
     """How the run ended, by the last file of each stream; "running" where the log is minutes old and names no end."""
     last = {part.stream: reading.ended for part, reading in readings}
     for ended in _MOST_SPECIFIC:

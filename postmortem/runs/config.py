@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from postmortem.core.run import Run
-    from postmortem.runs.group import RunFiles
+    from postmortem.runs.claimed import RunFiles
 
 NAMES = (
     "config.json",

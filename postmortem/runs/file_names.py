@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from postmortem.readers.shared.rotated import rotated
+from postmortem.readers.shared.rotated import GRID_OUTPUT, rotated
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_EVENT_FILE = re.compile(r"tfevents\.(?P<time>\d+)\.(?P<writer>.+?)(?:\.\d+)?(?:\.v2)?$")
+_EVENT_FILE = re.compile(
+    r"tfevents\.(?P<time>\d+)\.(?P<writer>.+?\.\d+)\.\d+(?:[-._]?[A-Za-z].*)?$"  # host.process.count, a suffix
+    r"|tfevents\.(?P<time_>\d+)\.(?P<host>.+?)(?:\.\d+)?(?:\.v2)?$"  # of older writers
+)
 _RANK = re.compile(r"[-_.]?(?:global_?)?(?:rank|worker|proc|task)[-_.]?(?P<rank>\d{1,5})(?!\d)", re.IGNORECASE)
 _RANK_FOLDER = re.compile(r"rank[-_]?(\d+)")
 _TORCHRUN = re.compile(r"attempt_\d+/(?P<rank>\d+)/std(?:out|err)\.log$")
 _JOB = re.compile(r"(?<!\d)(?P<job>\d{4,10})(?:_(?P<array>\d+))?(?!\d)")
-_ENDINGS = re.compile(r"(?:\.(?:log|out|err|txt|csv|tsv|jsonl?|o|e|gz|\d{1,3}(?=\.gz$)))+$", re.IGNORECASE)
+_ENDINGS = re.compile(r"(?:\.(?:log|(?:std)?(?:out|err)|txt|csv|tsv|jsonl?|o|e|gz|\d{1,3}(?=\.gz$)))+$", re.IGNORECASE)
 _STREAM = re.compile(r"(?:^|[-_.])(?:std)?(?:out|err(?:or)?|log)$", re.IGNORECASE)
 _STANDARD_TABLES = {
     *("metrics", "results", "progress", "history", "log", "scalars"),
@@ -26,10 +29,13 @@ _STANDARD_TABLES = {
 def run_key(path: Path, *, table: bool = False) -> str:
     """The part of a file name that names its run: without ending, rank and stream (``a_rank0.err`` -> ``a``).
 
+    Grid Engine and PBS call the output of job 812 of ``train`` ``train.o812`` and ``train.e812``: ``train.812``.
+
     Empty for a `table` with a usual name, such as metrics.csv: it is that of its folder.
     """
     part = rotated(path.name)
-    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", part.base if part else path.name)))
+    name = GRID_OUTPUT.sub(".", part.base if part else path.name)
+    stem = _STREAM.sub("", _RANK.sub("", _ENDINGS.sub("", name)))
     return "" if table and stem.lower() in _STANDARD_TABLES else stem
 
 
@@ -63,14 +69,18 @@ def slurm_job(path: Path) -> str | None:
 def event_writer(path: Path) -> str | None:
     """Host and process that wrote an event file."""
     found = _EVENT_FILE.search(path.name)
-    return found["writer"] if found else None
+    return found["writer"] or found["host"] if found else None
+
+
+def creation_time(path: Path) -> float:
+    """The time in the name of an event file, in seconds since the epoch; 0 for any other file."""
+    found = _EVENT_FILE.search(path.name)
+    return float(found["time"] or found["time_"]) if found else 0.0
 
 
 def order_of_writing(path: Path) -> int:
     """What sorts the files of a run as they were written: the time of an event file, else the Slurm job, else 0."""
-    found = _EVENT_FILE.search(path.name)
-    stamp = found["time"] if found else slurm_job(whole_log(path)) or "0"
-    return int(stamp.split("_")[0])
+    return int(creation_time(path)) or int((slurm_job(whole_log(path)) or "0").split("_")[0])
 
 
 def place_in_log(path: Path) -> tuple[str, int]:

@@ -6,31 +6,31 @@ import errno
 import re
 import stat
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import find_checkpoints, names_a_checkpoint
 from postmortem.core.errors import NotFoundError
-from postmortem.readers import Reader, content_of
+from postmortem.readers import Reader
+from postmortem.runs.claimed import ClaimedFile, Part, RunFiles
 from postmortem.runs.file_names import (
     event_writer,
     order_of_writing,
     place_in_log,
     rank_in_name,
     rank_of_folder,
-    run_key,
     slurm_job,
     torchrun_rank,
     whole_log,
 )
+from postmortem.runs.requeued import requeued
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from postmortem.core.model import Problem
-    from postmortem.readers import Content
 
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "evaluation", "dev", "test"}
 _HPARAMS_FOLDER = re.compile(r"\d{9,}(?:\.\d+)?$")
@@ -40,65 +40,6 @@ _NAMELESS = {"", "nohup", "output", "console"}
 _ATTEMPT = re.compile(r"(?P<stem>.*[A-Za-z])[-_.]?(?:attempt|try|part|restart|resume)?[-_.]?(?P<number>\d{1,2})")
 _FOLDERS_OF_RUNS = ("wandb", "lightning_logs", "vis_data")
 _FOLDERS_OF_LOGS = ("logs", "log", "slurm")
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One file of a run: its reader, a prefix for its tags, its rank if the name shows it, its stream."""
-
-    path: Path
-    reader: type[Reader]
-    prefix: str = ""
-    rank: int = -1
-    stream: str = ""
-
-
-@dataclass(slots=True)
-class RunFiles:
-    """The files of one run, in the order in which they were written."""
-
-    name: str
-    path: Path
-    parts: list[Part] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class ClaimedFile:
-    """A file that a reader claims, while its run is searched for.
-
-    `home` is the folder of its run; `key` distinguishes the runs of one folder, empty if there is only one.
-    """
-
-    path: Path
-    reader: type[Reader]
-    home: Path
-    key: str = ""
-    prefix: str = ""
-    rank: int = -1
-    placed: bool = False
-    """Whether its path alone says which run it belongs to."""
-    attempt: int = -1
-    """The number of the start of its job in its name, where the starts are one run."""
-
-    @property
-    def content(self) -> Content:
-        """What the file holds, as its reader says."""
-        return content_of(self.reader)
-
-    @property
-    def is_output(self) -> bool:
-        """Whether the file is what a program printed: it joins the run whose numbers are in the same folder."""
-        return self.content == "output"
-
-    @property
-    def run(self) -> tuple[Path, str]:
-        """What files of one run have in common: the folder, and the name within it."""
-        return self.home, self.key
-
-    @property
-    def name_of_run(self) -> str:
-        """The part of the file name that would name its run."""
-        return run_key(self.path, table=self.content == "table")
 
 
 def discover(paths: Iterable[Path]) -> tuple[list[RunFiles], list[Problem]]:
@@ -155,13 +96,15 @@ class Grouping:
 
     def __init__(self, root: Path, files: list[ClaimedFile], problems: list[Problem]) -> None:
         self.root = root
-        self.files = files
+        self.files = [file for file in files if file.content != "monitor"]
+        self.monitors = [file for file in files if file.content == "monitor"]
         self.problems = problems
 
     def runs(self) -> list[RunFiles]:
         """The runs in order of their names, after all rules."""
         for rule in self.RULES:
             getattr(self, rule)()
+        self._add_monitors()
         groups: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
         for file in self.files:
             groups[file.run].append(file)
@@ -290,6 +233,7 @@ class Grouping:
             if job := slurm_job(file.path):
                 keys[file.path] = by_job.setdefault(job, keys[file.path])
         self._join_attempts(members, keys)
+        self._join_requeued(members, keys)
         names = set(keys.values())
         if any(file.content == "table" and not keys[file.path] for file in members):
             return  # metrics.csv: the texts beside it are its own
@@ -311,6 +255,14 @@ class Grouping:
         if find_checkpoints(members[0].home):
             for file, found in numbered:
                 file.attempt, keys[file.path] = int(found["number"]), found["stem"]
+
+    def _join_requeued(self, members: list[ClaimedFile], keys: dict[Path, str]) -> None:
+        """``slurm-12_0.out`` and ``slurm-12_1.out`` are one run if the second goes on where the first was preempted."""
+        for texts in requeued([file.path for file in members if file.is_output]):
+            first = texts[0]
+            for file in members:
+                if file.path in texts:
+                    file.attempt, keys[file.path] = texts.index(file.path), keys[first]
 
     def join_namesakes(self) -> None:
         """``exp7.log`` beside ``exp7/``, in which one run lies at any depth, is that run's output."""
@@ -346,6 +298,13 @@ class Grouping:
             if one_each and any(not f.is_output or torchrun_rank(f.path) >= 0 for f in below):
                 for file in (*here, *below):
                     file.home, file.key = folder, ""
+
+    def _add_monitors(self) -> None:
+        """A log of the machine belongs to the only run in its folder or below it; else it stands alone."""
+        for file in self.monitors:
+            runs = {f.run for f in self.files if f.home.is_relative_to(file.home) and f.content != "monitor"}
+            file.home, file.key = runs.pop() if len(runs) == 1 else (file.home, file.path.name)
+        self.files = [*self.files, *self.monitors]
 
     def _home(self, file: ClaimedFile) -> Path | None:
         """The folder of the run that the reader names."""

@@ -12,7 +12,7 @@ from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, plain
 
-LOGS = {".wandb", ".out", ".err", ".log", ".csv", ".jsonl"}
+LOGS = {".wandb", ".out", ".err", ".log", ".stdout", ".stderr", ".csv", ".jsonl"}
 """Endings of files that a user would miss if they were passed over in silence."""
 _BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|prev|copy)\d{0,3}|~)$", re.IGNORECASE)
 _PACKED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2", ".zip": "zip"}
@@ -27,8 +27,9 @@ _OF_METRICS = re.compile(
     r"(?:^|[-_.])(?:metrics?|history|hist|logs?|loss(?:es)?|curves?|progress|scalars?)(?:$|[-_.\d])", re.IGNORECASE
 )
 _PAIR = re.compile(r'"([^"\\]{1,80})"\s{0,20}:\s{0,20}(\[\s{0,20})?-?(?:\d|NaN|Infinity)')
+_NUMBERS = re.compile(rb"\s*+\[\s*+\[?\s*+-?(?:\d|NaN|Infinity)[^\"]*+\Z")
 _MOST_LISTED = 1000
-"""Entries of a hidden folder that are looked at."""
+"""Entries of a folder that is not searched that are looked at."""
 
 
 def of_a_log(path: Path) -> Path | None:
@@ -57,6 +58,8 @@ def passed_over(path: Path, head: bytes) -> Problem | None:
         why = f"not opened: {kind}; export it as CSV to have it read"
     elif path.suffix.lower() == ".json" and (names := _series_in(head)):
         why = f"not read: JSON of a form that no reader knows, with numbers of {', '.join(names[:3])}"
+    elif path.suffix.lower() == ".json" and _OF_METRICS.search(path.stem) and _NUMBERS.match(head):
+        why = 'not read: a list of numbers without a name; save it as {"loss": [...]} to have it read'
     elif path.suffix.lower() not in LOGS and of_a_log(path) and head:
         why = f"not read: a part of {of_a_log(path).name} by its name"  # type: ignore[union-attr]
     else:
@@ -64,19 +67,28 @@ def passed_over(path: Path, head: bytes) -> Problem | None:
     return Problem(path=str(path), what=why, kind="skipped")
 
 
-def hidden_logs(folder: Path) -> Problem | None:
+def hidden_logs(folder: Path) -> list[Problem]:
     """The problem of a hidden folder, which is not searched, if logs lie in it."""
+    return _not_searched(folder, "a hidden folder")
+
+
+def linked_logs(folder: Path) -> list[Problem]:
+    """The problem of a link to a folder outside the searched one, which is not followed, if logs lie in it."""
+    return _not_searched(folder, "a link to a folder elsewhere")
+
+
+def _not_searched(folder: Path, kind: str) -> list[Problem]:
     try:
         with os.scandir(folder) as entries:
             names = sorted(e.name for e, _ in zip(entries, range(_MOST_LISTED), strict=False) if e.is_file())
     except OSError:
-        return None  # nobody asked for it
+        return []  # nobody asked for it
     logs = [name for name in names if of_a_log(folder / name)]
     if not logs:
-        return None
+        return []
     more = ", …" if len(logs) > 3 else ""
-    what = f"not searched: a hidden folder, with {', '.join(logs[:3])}{more}; name it in the command to read it"
-    return Problem(path=str(folder), what=what, kind="skipped")
+    what = f"not searched: {kind}, with {', '.join(logs[:3])}{more}; name it in the command to read it"
+    return [Problem(path=str(folder), what=what, kind="skipped")]
 
 
 def _series_in(head: bytes) -> list[str]:

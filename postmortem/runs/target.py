@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from postmortem.checkpoints.captures import is_capture
 from postmortem.checkpoints.find import is_checkpoint
 from postmortem.core.errors import NotFoundError, UsageError
 from postmortem.runs.group import discover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
-    from postmortem.runs.group import RunFiles
+    from postmortem.core.run import Run
+    from postmortem.runs.claimed import RunFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ def resolve(path: Path) -> Target:
     """
     if not path.exists():
         raise NotFoundError(f"no such run or checkpoint: {path}")
+    if is_capture(path):
+        raise UsageError(f"{path} is a capture: `postmortem replay {path} -- COMMAND` repeats its step")
     if is_checkpoint(path):
         above = path.absolute().parent
         root, found = _first_with_runs([above, above.parent])
@@ -55,6 +59,22 @@ def resolve(path: Path) -> Target:
             f"{folder} contains {len(mine)} runs, replay one of them: {', '.join(str(r.path) for r in mine[:10])}"
         )
     return Target(folder, root, mine[0] if mine else None, shared=shared_folders(found))
+
+
+def chosen(runs: Sequence[Run], path: Path) -> Run | None:
+    """The one of the runs read from one folder that `path` means; None for a checkpoint that any of several saved.
+
+    UsageError where `path` is the folder of several.
+    """
+    if len(runs) == 1:
+        return runs[0]
+    if is_checkpoint(path):
+        return None
+    mine = [run for run in runs if path.resolve() in {Path(file).resolve() for s in run.sources for file in s.files}]
+    if len(mine) == 1:
+        return mine[0]
+    listed = ", ".join(str(run.path) for run in runs[:10])
+    raise UsageError(f"{path} contains {len(runs)} runs, replay one of them: {listed}")
 
 
 def shared_folders(runs: Iterable[RunFiles]) -> frozenset[Path]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from postmortem.checkpoints.find import is_checkpoint
+from postmortem.core.annotations import FOLDER, SUFFIX
 from postmortem.core.errors import described
 from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults, report_fault
@@ -19,7 +20,8 @@ from postmortem.readers.mlflow import is_part_of_a_store
 from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
 from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.text.lines.blocks import looks_like_text
-from postmortem.runs.passed_over import hidden_logs, is_backup, of_a_log, passed_over
+from postmortem.runs.own_reports import is_own_report
+from postmortem.runs.passed_over import hidden_logs, is_backup, linked_logs, of_a_log, passed_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ HEAD = 4096
 _SKIPPED_FOLDERS = {
     *(".git", "__pycache__", "node_modules", ".venv", "venv", "site-packages", ".ipynb_checkpoints"),
     "latest-run",  # W&B's link to a run that is there as well
+    FOLDER,  # what `postmortem annotate` wrote
 }
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2", b"PK\x03\x04": "zip"}
 _ALSO_LOGS = {".txt", ".tsv", ".json"}
@@ -44,11 +47,13 @@ WANDB_RUN = re.compile(r"(?:offline-)?run-.+")
 
 
 def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
-    """Regular files below `root` in a stable order; links to folders are followed once, after all real folders.
+    """Regular files below `root` in a stable order; links to folders below it are followed once, after all real ones.
 
-    A path that is named like a log and cannot be read (a pipe, a device, a broken link) becomes a Problem.
+    A link to a folder elsewhere is not followed: what lies there need not be of these runs, nor end. A path that is
+    named like a log and cannot be read (a pipe, a device, a broken link) becomes a Problem.
     """
     visited: set[tuple[int, int]] = set()
+    real_root = root.resolve()
     pending = deque([str(root)])
     links: deque[str] = deque()
     while pending or links:
@@ -70,12 +75,17 @@ def files_below(root: Path, problems: list[Problem]) -> Iterator[Path]:
             else:
                 why = f"is {kind_of(mode)}, not a file"
             if stat.S_ISDIR(mode):
-                if entry.name in _SKIPPED_FOLDERS:
+                if entry.name in _SKIPPED_FOLDERS or entry.name.endswith((".dist-info", ".egg-info")):
                     continue
-                if not entry.name.startswith("."):
-                    (links if entry.is_symlink() else pending).append(entry.path)
-                elif hidden := hidden_logs(Path(entry.path)):
-                    problems.append(hidden)
+                folder = Path(entry.path)
+                if entry.name.startswith("."):
+                    problems += hidden_logs(folder)
+                elif not entry.is_symlink():
+                    pending.append(entry.path)
+                elif folder.resolve().is_relative_to(real_root):
+                    links.append(entry.path)
+                else:
+                    problems += linked_logs(folder)
             elif stat.S_ISREG(mode):
                 yield Path(entry.path)
             elif of_a_log(Path(entry.path)) == Path(entry.path) and not of_wandb_itself(Path(entry.path)):
@@ -102,11 +112,19 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         return None
     if path.name == "requirements.txt" or is_part_of_a_store(path):
         return None  # versions, not numbers; or read with the meta.yaml of its run
+    if not explicit and path.name == "culprit.txt" and path.with_suffix(".json").is_file():
+        return None  # what `postmortem run` answered of a run
+    if not explicit and path.name.endswith(SUFFIX) and "tfevents" in path.name:
+        return None  # what `postmortem annotate` wrote
     try:
         head = _head(path, explicit=explicit)
     except OSError as error:
         if explicit or of_a_log(path):
             problems.append(Problem(path=str(path), what=f"cannot be opened: {error.strerror}", lost="the file"))
+        return None
+    if is_own_report(head):
+        if explicit:
+            problems.append(Problem(path=str(path), what="a report of postmortem, not a log", lost="the file"))
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt

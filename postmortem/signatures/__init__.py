@@ -41,6 +41,27 @@ for _power, _letter in enumerate("kmgt", start=1):
     _UNITS |= {f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power, _letter: 1024**_power}
 
 
+class Expression:
+    """A regular expression that is compiled on its first use: a scan needs few of the thousand of the catalogue."""
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self.pattern, self._flags = pattern, flags
+
+    @cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The expression as `re` has it."""
+        return re.compile(self.pattern, self._flags)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """The first place in `text` where it matches."""
+        return self.compiled.search(text)
+
+    @property
+    def groupindex(self) -> Mapping[str, int]:
+        """The numbers of its named groups."""
+        return self.compiled.groupindex
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
     """One known failure.
@@ -63,11 +84,11 @@ class Signature:
     family: str
     severity: Severity
     meaning: str
-    patterns: tuple[re.Pattern[str], ...]
+    patterns: tuple[Expression, ...]
     anchors: tuple[str, ...]
     examples: tuple[str, ...]
-    details: tuple[re.Pattern[str], ...] = ()
-    unless: re.Pattern[str] | None = None
+    details: tuple[Expression, ...] = ()
+    unless: Expression | None = None
     fields: Mapping[str, FieldType]
     causes: tuple[str, ...] = ()
     fixes: tuple[str, ...] = ()
@@ -228,9 +249,9 @@ def _signature(entry: dict[str, Any], family: str) -> Signature:
     if bad := set(fields.values()) - set(get_args(FieldType)):
         raise ValueError(f"{family}.toml: {entry['id']}: unknown field types {sorted(bad)}")
     for key in ("patterns", "details"):
-        entry[key] = tuple(re.compile(p, re.MULTILINE) for p in entry.get(key, ()))
+        entry[key] = tuple(Expression(p, re.MULTILINE) for p in entry.get(key, ()))
     if "unless" in entry:
-        entry["unless"] = re.compile(entry["unless"])
+        entry["unless"] = Expression(entry["unless"])
     for key in ("anchors", "examples", "causes", "fixes", "same"):
         entry[key] = tuple(entry.get(key, ()))
     return Signature(family=family, fields=fields, **entry)

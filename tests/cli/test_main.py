@@ -54,6 +54,13 @@ def test_module_and_version(python):
     assert python("-m", "postmortem", "--version").stdout == f"postmortem {postmortem.__version__}\n"
 
 
+def test_scan_without_a_path_scans_the_current_folder(postmortem, sample_runs, monkeypatch):
+    """What a folder holds is the default; an empty word is still refused."""
+    monkeypatch.chdir(sample_runs / "restart")
+    assert postmortem("scan").out.startswith("SUSPECT     restart · RUN001")
+    assert postmortem("scan", "").code == 2
+
+
 def test_unknown_command_suggests(postmortem):
     """A typo in a command gets one line with a suggestion and exit code 2."""
     called = postmortem("scann")

@@ -10,6 +10,7 @@ from postmortem.core.roles import ROLES, is_total, role_of, roles_of
 
 _LISTS = {
     "loss": """
+        triplet | train/triplet | contrastive | nt_xent | arcface |
         loss | train/loss | Loss/train | lm loss | train_loss | training_loss | losses/policy_loss | d_loss |
         train/epoch_loss | nll | kl_loss | objective_loss | Loss | LOSS | trainLoss | train loss | Training Loss |
         training/loss | train/loss_step | train_loss_epoch | loss_epoch | total_loss | loss_total | total loss |
@@ -34,7 +35,9 @@ _LISTS = {
         iou_loss | loss_giou | loss/dice | reward_loss | reg_loss | regularization_loss | perceptual_loss |
         loss_lpips | commit_loss | vq_loss | load_balancing_loss | router_z_loss | moe_aux_loss | mtp_loss |
         rewards/dpo_loss | loss1 | loss_2 | Train/Loss | loss (train) | train_loss_total | reduced_train_loss |
-        global/loss | log_loss_train | 损失 | 训练损失 | Verlust
+        global/loss | log_loss_train | 损失 | 训练损失 | Verlust |
+        Trainingsverlust | perte | pérdida | perdida | perdita | perda | потери | функция потерь | 損失 | 손실 |
+        nce | nonlinear_loss | noise_loss | minibatch_loss
     """,
     "val_loss": """
         val/loss | val_loss | eval_loss | validation loss | Loss/val | val lm loss value | valid_loss | test/loss |
@@ -43,7 +46,9 @@ _LISTS = {
         eval_rmse | valid_0's binary_logloss | eval-logloss | validation_0-logloss | valid_1's l2_loss | test/mse |
         val/box_loss | val lm loss | valid nll_loss | heldout_loss | held-out loss | val_bce | test_nll |
         va_nll | va_xe | vl_loss | dv/loss |
-        val_cross_entropy | 验证损失 | epoch_val_loss | val/neg_elbo | test_rmse | val_epoch_loss | losses/validation
+        val_cross_entropy | 验证损失 | epoch_val_loss | val/neg_elbo | test_rmse | val_epoch_loss | losses/validation |
+        held/criterion | holdout_loss | Validierungsverlust | Prüfung/Verlust | Pruefung/mse | perte_validation |
+        pérdida de validación | perda_validacao | потери на валидации | 検証損失 | 검증 손실
     """,
     "grad_norm": """
         grad_norm | grad norm | train/grad_norm | Grad/norm | gnorm | gradient_norm | global_grad_norm | gradnorm |
@@ -54,7 +59,9 @@ _LISTS = {
         raw_grad_norm | mean_grad_norm | avg_grad_norm | gradient_magnitude | grad_mag | norm of grad |
         norm of the gradient | norm of gradients | L2 norm of gradients | grad_norms | grad_norm/global |
         grad_norm/total | grads/total_norm | ‖grad‖ | policy_grad_norm | actor/grad_norm | train/global_grad_norm |
-        Gradient Norm | grad_norm (L2) | all_grad_norm | grad norm before clipping | total_norm_before_clip
+        Gradient Norm | grad_norm (L2) | all_grad_norm | grad norm before clipping | total_norm_before_clip |
+        grad_total | Gradientennorm | norme_grad | norme du gradient | norma del gradiente | норма градиента |
+        梯度范数 | 勾配ノルム | 기울기 노름
     """,
     "layer_grad_norm": """
         grad_norm/layer3 | grad_norm_layer0 | grad_2.0_norm/encoder.weight | gradient_norm/fc1.weight |
@@ -64,7 +71,8 @@ _LISTS = {
         optim/LR (group 0) |
         lr | learning_rate | train/lr | LR | learning rate | lr-AdamW | lr/group0 | learningRate | Learning Rate |
         lr-Adam/pg1 | lr/pg0 | train/learning_rate | optim/learning_rate_group0 | min_lr | base_lr | lr_0 |
-        current_lr | l.r.
+        current_lr | l.r. | Lernrate | taux d'apprentissage | tasa de aprendizaje | tasso di apprendimento |
+        taxa de aprendizado | скорость обучения | 学习率 | 学習率 | 학습률
     """,
     "loss_scale": """
         loss_scale | loss scale | AMP_scale | train/loss_scale | grad_scale
@@ -73,7 +81,8 @@ _LISTS = {
         tokens/s | samples_per_second | perf/samples_per_sec | throughput | wps | mfu
     """,
     "step_time": """
-        step_time | Time/step | elapsed time per iteration (ms) | iter time (s) | time
+        step_time | Time/step | elapsed time per iteration (ms) | iter time (s) | time |
+        Zeit | temps | tiempo | время | 耗时 | 所要時間
     """,
     "data_time": """
         fetch | fetch ms | wait time | data_time | Time/data | perf/data_time
@@ -88,7 +97,8 @@ _LISTS = {
         f1 | F1 | macro_f1 | f1_score | auc | AUC | auroc | roc_auc | precision | recall | metrics/precision |
         bleu | BLEU | rougeL | psnr | PSNR | ssim | ndcg@10 | NDCG@10 | hits@10 | HR@10 | mrr | acc_best |
         mean_token_accuracy | rewards/accuracies | categorical_accuracy | sparse_categorical_accuracy | aAcc |
-        mAcc | R1@10
+        mAcc | R1@10 | Genauigkeit % | précision | exactitud | accuratezza | acurácia | точность | 准确率 |
+        正解率 | 정확도 | R@1 | i2t R@5 | P@10 | txt_r1 | hit_rate | Hit@10 | MRR | nDCG@10 | Recall@K
     """,
     "val_accuracy": """
         val_acc | eval_accuracy | Accuracy/val | val/acc | valAcc | test_acc | Test Accuracy | val/acc_best |
@@ -108,6 +118,7 @@ _LISTS = {
         Total Training Time |
         accumulated_submission_time | accumulated_logging_time | train_wall | wall | loss_scale_window |
         min_scale | number of nan iterations | consumed samples | total_duration | batch_size | loss_weight |
+        loss_weight/adv | train/loss_weights/kl | coef/entropy |
         objective | train/objective | policy_objective | objective/entropy | objective/kl | approx_kl | kl_coef |
         elbo | loss_weights | aux_loss_weight | kl_loss_weight | aux_loss_coef | loss_coef | loss_coefficient |
         loss_lambda | loss_ratio | loss_factor | num_loss | n_loss | num_losses | nb_loss | no_loss |
@@ -133,7 +144,8 @@ _LISTS = {
         skipped_iters | skipped loss | weight | bias | labels | images | box | cls | td_error | temperature |
         sigma | beta | gamma | margin | x | step | global_step | num_params | total_params | tokens_seen |
         consumed_tokens | eval_runtime | eval_samples_per_second | hysteresis | ema_decay | weight_decay |
-        momentum | dropout | noise | grad_std | weight_std
+        momentum | dropout | noise | grad_std | weight_std |
+        最佳损失 | beste Verlust | Datenverlust | grad_first | held
     """,
 }
 """Role -> its names, between bars."""
@@ -186,6 +198,12 @@ def test_names_that_mean_something_only_beside_others(tags, roles):
     """The other tags of a run tell what `total`, `v_loss`, `Grad` and `train` mean."""
     found = roles_of(tags.split(), lambda tag: FALLING)
     assert {tag: found[tag] for tag in roles} == roles
+
+
+@pytest.mark.parametrize(("values", "role"), [(FALLING, "loss"), (RISING, "accuracy")])
+def test_a_score_that_is_named_as_an_objective_is_a_loss_if_it_falls(values, role):
+    """``dice_objective`` is one minus the score where it is minimised."""
+    assert roles_of(["dice_objective"], lambda tag: np.asarray(values)) == {"dice_objective": role}
 
 
 def test_an_objective_is_a_loss_only_if_it_falls(tmp_path):

@@ -154,3 +154,14 @@ def test_a_literal_nan_is_a_number(tmp_path: Path) -> None:
     write(tmp_path, [row | ({"loss": math.nan} if i >= 100 else {}) for i, row in enumerate(dense(range(0)))], "csv")
     (run,) = postmortem.scan(tmp_path).runs
     assert [f.name for f in run.findings if f.severity == "error"] == ["nan-onset"]
+
+
+def test_cells_that_cannot_be_read_are_not_blank(tmp_path: Path) -> None:
+    """Where half a column has decimal commas, the values are lost, not NaN."""
+    rows = [
+        f"{i};{loss(i):.4f};0.001" if i < 60 else f"{i};{loss(i):.4f};0.001".replace(".", ",", 1) for i in range(120)
+    ]
+    (tmp_path / "metrics.csv").write_text("step;loss;lr\n" + "\n".join(rows) + "\n")
+    (run,) = postmortem.scan(tmp_path).runs
+    assert [finding.code for finding in run.findings] == ["DAT003"]
+    assert "60 values of loss" in run.findings[0].message

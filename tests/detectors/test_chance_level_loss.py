@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from typing import TYPE_CHECKING
 
+import numpy as np
+import pytest
+
+import postmortem
 from postmortem.detectors.chance_level_loss import ChanceLevelLoss
 from tests.detectors.cases import N, fires, noise, quiet
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @fires(ChanceLevelLoss, step=0, config={"num_classes": 10})
@@ -28,7 +36,124 @@ def a_score_at_zero_with_a_loss_that_does_not_fall(base):
     return {"loss": 8 * noise(0.01), "accuracy": np.zeros(N)}
 
 
+FLIPS = np.where(np.arange(N) % 90 < 50, 0.4947, 0.5053)
+
+
+@fires(ChanceLevelLoss, step=0)
+def a_score_that_is_always_one_of_two_shares(base):
+    """All samples are called one class, then the other: the scores add up to one."""
+    return {"loss": 0.0033 * noise(0.01), "accuracy": FLIPS, "val_accuracy": 1 - FLIPS}
+
+
+@fires(ChanceLevelLoss, step=0)
+def a_score_in_per_cent_that_is_always_one_of_two_shares(base):
+    return {"loss": 0.0033 * noise(0.01), "accuracy": 100 * FLIPS}
+
+
+@quiet(ChanceLevelLoss)
+def two_values_that_do_not_add_up_to_one(base):
+    return {"loss": 0.0033 * noise(0.01), "accuracy": FLIPS + 0.013}
+
+
+@quiet(ChanceLevelLoss)
+def two_shares_while_the_loss_falls(base):
+    return base | {"accuracy": FLIPS}
+
+
+@quiet(ChanceLevelLoss)
+def two_shares_beside_a_score_that_varies(base):
+    return {"loss": 0.0033 * noise(0.01), "accuracy": FLIPS, "val_accuracy": np.linspace(0.52, 0.61, N)}
+
+
+RISES = [0.0, 0.0, 0.0001, 0.0002, 0.0005, 0.0009, 0.001, 0.0012, 0.0015, 0.0018]
+
+
+@fires(ChanceLevelLoss, step=39)
+def a_rare_score_near_zero_while_the_loss_falls(base):
+    """Evaluations say that nothing is learned, whatever the loss does; the record of the best one says no more."""
+    dice = np.array([0, 4e-6, 0.0027, 0, 0.0005, 0.0002, 0.0003, 0.0005, 0.0001, 0.0001])
+    steps = np.arange(39, N, 40)
+    return base | {"mean_dice": (steps, dice), "best_dice": (steps, np.maximum.accumulate(dice))}
+
+
+@quiet(ChanceLevelLoss)
+def a_rare_score_that_starts_to_rise(base):
+    return base | {"mean_dice": (np.arange(39, N, 40), RISES)}
+
+
+@quiet(ChanceLevelLoss)
+def a_score_near_zero_beside_another_that_is_not(base):
+    steps = np.arange(39, N, 40)
+    return base | {"dice_rare": (steps, np.zeros(10)), "dice_common": (steps, 0.1 + 0.05 * np.arange(10))}
+
+
 @fires(ChanceLevelLoss)
 def an_accuracy_of_less_than_one_per_cent(base):
     """0.9 beside values above 1 is 0.9 %, not 90 %."""
     return {"loss": np.log(100) * noise(0.002), "acc": 0.9 * noise(0.3, seed=2)}
+
+
+@pytest.mark.parametrize(
+    ("told", "classes"),
+    [("num_classes: 100", 100), ("Found 50000 images belonging to 100 classes.", 100), ("chance=1%", 100), ("", 98)],
+)
+def test_the_number_that_the_log_prints_counts(tmp_path: Path, told: str, classes: int) -> None:
+    """What the log prints of classes or chance is used, not a number estimated from loss and accuracy."""
+    loss, acc = math.log(100) * 0.9945 * noise(0.0005), 1.02 * noise(0.02, seed=2)
+    rows = (f"step {i} loss {x:.5f} acc {y:.3f}%\n" for i, (x, y) in enumerate(zip(loss, acc, strict=True)))
+    (tmp_path / "train.log").write_text(f"{told}\n" + "".join(rows))
+    [run] = postmortem.scan(tmp_path).runs
+    [finding] = [f for f in run.findings if f.name == "chance-level-loss"]
+    assert finding.evidence["classes"] == classes
+
+
+def test_another_number_of_classes_is_no_chance(tmp_path: Path) -> None:
+    """A loss near ln(98) is none of guessing where the log prints that there are 1000 classes."""
+    loss, acc = math.log(98) * noise(0.0005), 1.02 * noise(0.02, seed=2)
+    rows = (f"step {i} loss {x:.5f} acc {y:.3f}%\n" for i, (x, y) in enumerate(zip(loss, acc, strict=True)))
+    (tmp_path / "train.log").write_text("num_classes: 1000\n" + "".join(rows))
+    [run] = postmortem.scan(tmp_path).runs
+    assert "chance-level-loss" not in {f.name for f in run.findings}
+
+
+FEW = np.arange(12)
+
+
+@fires(ChanceLevelLoss, step=0)
+def a_loss_above_the_level_of_guessing_with_an_accuracy_at_chance(base):
+    """A rate that is too high keeps the loss of three classes some per cent above ln(3)."""
+    return {
+        "loss_cls": 1.08 * np.log(3) * noise(0.01, 12),
+        "loss_bbox": 0.4 * noise(0.2, 12),
+        "acc": 33 * noise(0.04, 12),
+    }
+
+
+@fires(ChanceLevelLoss, step=0)
+def a_loss_that_only_falls_to_the_level_of_guessing(base):
+    """Shuffled labels: the loss of a poor start falls to ln(10), the accuracy stays near a tenth."""
+    return {"loss": np.log(10) * (1 + 0.05 * np.exp(-FEW / 3)), "val_accuracy": 0.112 + 0.001 * (FEW % 4)}
+
+
+@quiet(ChanceLevelLoss)
+def a_short_run_that_leaves_chance(base):
+    return {"loss": np.log(10) * (1.04 - 0.01 * FEW), "accuracy": 0.1 + 0.012 * FEW}
+
+
+@quiet(ChanceLevelLoss)
+def an_accuracy_and_a_loss_of_other_numbers_of_classes(base):
+    """The loss of a language model at 3.2 and a share of 0.1 are no guessing among 10 classes."""
+    return {"loss": 3.2 * noise(0.01, 12), "accuracy": 0.1 * noise(0.01, 12)}
+
+
+@quiet(ChanceLevelLoss)
+def two_players_in_balance(base):
+    """A discriminator at ln(2) with half of its answers right is no classifier that guesses."""
+    return {"loss": np.log(2) * noise(0.005, 12), "accuracy": 0.5 * noise(0.01, 12)}
+
+
+@quiet(ChanceLevelLoss)
+def a_memorised_training_set(base):
+    """The validation loss starts near ln(4) and rises: overfitting, of which the accuracy is a consequence."""
+    train, test = 1.6 * np.exp(-np.arange(N) / 30), 5.8 - 4 * np.exp(-np.arange(N) / 30)
+    return {"loss": train, "val_loss": test, "val_acc": 0.26 * noise(0.01)}

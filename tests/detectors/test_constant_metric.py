@@ -17,3 +17,22 @@ def an_accuracy_that_is_bit_identical(base):
 def an_accuracy_of_few_digits(base):
     """Rounded to two digits a slow rise repeats its values, but moves on."""
     return base | {"val_acc": (np.arange(9, N, 10), np.round(0.5 + np.arange(40) / 200, 2))}
+
+
+@quiet(ConstantMetric)
+def a_score_after_the_training_set_is_memorised(base):
+    """Without a training loss, nothing changes the predictions."""
+    score = np.where(np.arange(40) < 9, 0.3 - 0.001 * np.arange(40), 0.26458)
+    return {"loss": np.exp(-np.arange(N) / 15), "val_acc": (np.arange(9, N, 10), score)}
+
+
+@fires(ConstantMetric, step=99)
+def a_score_that_stops_while_the_loss_still_falls(base):
+    score = np.where(np.arange(40) < 9, 0.3 - 0.001 * np.arange(40), 0.26458)
+    return {"loss": 2 * np.exp(-np.arange(N) / 200), "val_acc": (np.arange(9, N, 10), score)}
+
+
+@quiet(ConstantMetric)
+def a_number_in_place_of_a_score(base):
+    """COCO's mAP of small objects is -1 where there are none."""
+    return base | {"coco/bbox_mAP_s": (np.arange(9, N, 10), np.full(40, -1.0))}

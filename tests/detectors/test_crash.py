@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import postmortem
 from postmortem.core.model import Event
 from postmortem.core.reading import Reading
 from postmortem.detectors.crash import Crash
 from tests.detectors.cases import fires, quiet
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OUT_OF_MEMORY = Event(kind="cuda-oom", severity="error", message="CUDA out of memory", line=7, step=399)
 
@@ -31,3 +37,20 @@ def a_recorded_exit_code(base):
 def a_recorded_stop_by_hand(base):
     """W&B records 255 for a KeyboardInterrupt."""
     return base
+
+
+def test_a_signal_from_outside_is_told(tmp_path: Path) -> None:
+    """Of a run far from its end: where it stopped, and by what; nothing failed."""
+    signal = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15\n"
+    steps = "".join(f"Step {i}/10000: loss={2 / (i + 1):.5f}\n" for i in range(0, 300, 5))
+    (tmp_path / "train.log").write_text(steps + signal)
+    [run] = postmortem.scan(tmp_path).runs
+    assert (run.verdict, run.ended) == ("healthy", "killed")
+    [(severity, step, message)] = [(f.severity, f.step, f.message) for f in run.findings]
+    assert (severity, step) == ("info", 295)
+    assert "at step 295 of 10000" in message
+    assert "got signal: 15" in message
+    rank = "E1120 12:00:00.5 71 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -9) "
+    rank += "local_rank: 3 (pid: 72) of binary: /usr/bin/python\n"
+    (tmp_path / "train.log").write_text(steps + rank + signal)
+    assert postmortem.scan(tmp_path).runs[0].verdict == "failed"

@@ -45,3 +45,10 @@ def test_a_time_to_fetch_in_milliseconds(tmp_path: Path, usual: float, slow: flo
     assert [f.name for f in run.findings] == names
     assert run.run.roles["wait ms"] == "data_time"
     assert run.run.roles["it/s"] == "throughput"
+
+
+@fires(DataloaderStall, step=260)
+def a_single_wait_shortly_before_a_lasting_one(base):
+    """A lasting wait begins with the first of its steps, not with a wait at the end of the epoch before."""
+    spoilt = spoiled(base, "data_time", put(slice(260, None), 3.0))
+    return spoiled(spoilt, "data_time", put(255, 3.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +107,16 @@ def test_a_part_that_begins_with_a_d_is_no_discriminator(tmp_path: Path) -> None
     (tmp_path / "metrics.csv").write_text("step,dice_loss,giou_loss\n" + rows)
     [run] = postmortem.scan(tmp_path).runs
     assert [f.name for f in run.findings if f.severity == "error"] == ["divergence"]
+
+
+def test_the_values_that_are_named_are_in_the_log(tmp_path: Path) -> None:
+    """Both levels of the sentence are values of the log at the steps that it names."""
+    rng = np.random.default_rng(5)
+    t = np.arange(300)
+    loss = (0.4 + 2 * np.exp(-t / 30) + 1.5 * np.clip((t - 200) / 60, 0, 1)) * np.exp(0.05 * rng.standard_normal(300))
+    (tmp_path / "metrics.csv").write_text("step,loss\n" + "".join(f"{i},{v:.4g}\n" for i, v in enumerate(loss)))
+    [run] = postmortem.scan(tmp_path).runs
+    [finding] = [f for f in run.findings if f.name == "divergence"]
+    named = re.findall(r"([\d.]+) at step (\d+)", finding.message)
+    assert len(named) == 2
+    assert all(float(value) == float(f"{loss[int(step)]:.4g}") for value, step in named)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import postmortem
 from postmortem.core.reading import Reading
 from postmortem.detectors.hang import Hang
 from tests.detectors.cases import fires, quiet
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @fires(Hang, step=399, ended="hung")
@@ -16,3 +25,35 @@ def a_run_that_hung(base):
 def a_file_that_was_touched_long_after_the_end(base):
     """A completed run did not hang, whenever its file was last written."""
     return base
+
+
+def _interrupted(tmp_path: Path, seconds: int, steps: int = 3000, how: str = "received interrupt, shutting down"):
+    """The findings of a run of which somebody ended `seconds` of silence after step 460."""
+    clock, rows = datetime(2026, 11, 20, 12, 0, 0), []
+    for i in range(10, 470, 10):
+        clock += timedelta(milliseconds=200 + i % 3 * 40)
+        rows.append(f"{clock} INFO step {i}/{steps} loss={1 / i:.5f}\n")
+    rows.append(f"{clock + timedelta(seconds=seconds)} INFO {how}\n")
+    (tmp_path / "train.log").write_text("".join(rows))
+    [run] = postmortem.scan(tmp_path).runs
+    return run, [f for f in run.findings if f.name == "hang"]
+
+
+def test_a_long_silence_before_an_interrupt_may_be_a_hang(tmp_path: Path) -> None:
+    run, [found] = _interrupted(tmp_path, 45)
+    assert (found.severity, found.step, run.ended) == ("warning", 460, "interrupted")
+    assert "it may have hung" in found.message
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(8, 3000), (45, 460)])
+def test_an_interrupt_soon_after_a_step_or_at_the_end_is_none(tmp_path: Path, seconds: int, steps: int) -> None:
+    run, found = _interrupted(tmp_path, seconds, steps)
+    assert found == []
+    assert run.verdict == "healthy"
+
+
+def test_a_log_that_hung_does_not_stop_without_a_reason_as_well(tmp_path: Path) -> None:
+    """Both would describe one end."""
+    run, [found] = _interrupted(tmp_path, 7200, how="heartbeat")
+    assert found.severity == "error"
+    assert "silent-death" not in {f.name for f in run.findings}

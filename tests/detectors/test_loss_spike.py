@@ -67,3 +67,30 @@ def test_what_a_program_does_every_n_steps_is_no_accident(at, severities, view_o
     assert {f.step for f in found} == set(at)
     assert {f.severity for f in found} == severities
     assert all(("multiples of 1500 steps" in f.message) == (severities == {"info"}) for f in found)
+
+
+@pytest.mark.parametrize(("weight", "severities"), [(True, {"info"}), (False, {"error"})])
+def test_the_start_of_a_rise_with_the_weight_of_a_term(weight, severities, view_of):
+    """A VAE whose KL weight goes from 0 to 2: the loss rises with it, fast at first. Without that it is a fault."""
+    step = np.arange(150)
+    beta = np.clip((step - 30) / 70, 0, 1) * 2.0
+    loss = (3.0 * np.exp(-step / 10) + 2.6 + 7 * np.sqrt(beta)) * noise(0.02, 150)
+    tags = {"loss": loss} | ({"beta": beta} if weight else {})
+    found = list(LossSpike().detect(view_of(tags)))
+    assert {f.severity for f in found} == severities
+
+
+@pytest.mark.parametrize(("stays", "found"), [(True, 1), (False, 0)])
+def test_a_small_ratio_that_gives_back_what_was_learned(stays, found, view_of):
+    """A loss of nats falls from 4.6 to 3.5 and jumps to 4.5: the weights are not those of before."""
+    loss = (3.5 + 1.1 * np.exp(-np.arange(200) / 20)) * noise(0.004, 200)
+    loss[120 : None if stays else 123] += 1.0
+    assert [f.step for f in LossSpike().detect(view_of({"loss": loss}))] == [120] * found
+
+
+def test_the_score_of_a_split_is_no_schedule(view_of):
+    """PyTorch Geometric prints the scores of the splits by their names alone; they stand still with a dead model."""
+    loss = 1.9 * noise(0.001, 200)
+    loss[120] = 3.8
+    score = np.where(np.arange(200) < 119, 0.15, 0.12)
+    assert [f.severity for f in LossSpike().detect(view_of({"Loss": loss, "Test": score}))] == ["warning"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from postmortem.detectors.masked_nonfinite import MaskedNonfinite
-from tests.detectors.cases import N, fires, put, quiet, spoiled
+from tests.detectors.cases import N, fires, noise, put, quiet, spoiled
 
 
 @fires(MaskedNonfinite, step=200)
@@ -18,3 +18,19 @@ def a_loss_that_is_solved(base):
     """A loss that falls smoothly to zero got there by learning."""
     loss = np.maximum(0, 2 * np.exp(-np.arange(N) / 30) - 1e-3)
     return base | {"train/loss": loss}
+
+
+@fires(MaskedNonfinite, step=200)
+def a_small_loss_and_its_score_that_drop_to_zero(base):
+    """A perfect loss with a useless score is no success, however small the loss was before."""
+    loss = 0.02 * noise()
+    recall = 0.9 * noise(0.01, seed=2)
+    loss[200:] = recall[200:] = 0
+    return base | {"train/loss": loss, "recall": recall}
+
+
+@quiet(MaskedNonfinite)
+def a_small_loss_that_is_solved_with_a_good_score(base):
+    loss = 0.02 * noise()
+    loss[200:] = 0
+    return base | {"train/loss": loss, "recall": 0.9 * noise(0.01, seed=2)}

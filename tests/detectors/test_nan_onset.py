@@ -55,3 +55,67 @@ def test_an_explained_variance_that_is_undefined_to_the_end_is_info(tmp_path):
 def test_a_score_beside_a_loss_that_fails_is_an_error(tmp_path):
     """With a loss that is NaN as well, it is no matter of the score."""
     assert scored(tmp_path, "val_auroc", UNDEFINED, np.where(UNDEFINED > 0, 0.5, np.nan)) == {"error"}
+
+
+def evaluations(folder, bad, rows=40):
+    """The severities of the findings about `val_loss`, NaN at these evaluations of a run whose training is sound."""
+    lines = [f"{i},{1 / (i + 1)}," for i in range(rows * 5)]
+    for i in range(rows):
+        lines[5 * i + 4] += "nan" if i in bad else str(1.1 / (5 * i + 1))
+    (folder / "metrics.csv").write_text("step,loss,val_loss\n" + "\n".join(lines) + "\n")
+    [run] = postmortem.scan(folder).runs
+    return [(f.severity, f.step) for f in run.findings if f.name == "nan-onset"], run
+
+
+@pytest.mark.parametrize(
+    ("bad", "severity"),
+    [({20}, "info"), ({38}, "warning"), (set(range(3, 30, 3)), "warning"), (set(range(20, 40)), "error")],
+)
+def test_an_evaluation_that_is_finite_again(tmp_path, bad, severity):
+    """A NaN of one evaluation, in a training that is always finite, is information; of many, a warning; to the end, an
+    error. The step is that of the evaluation."""
+    found, run = evaluations(tmp_path, bad)
+    assert found == [(severity, 5 * min(bad) + 4)]
+    assert run.diagnosis is None if severity == "info" else run.diagnosis.name == "evaluation-nan"
+
+
+def frozen_mean(folder, words):
+    """A log that prints a running mean, which takes up no NaN, every 20 iterations; `words` at iteration 340."""
+    total = count = 0.0
+    with (folder / "train.log").open("w") as log:
+        for i in range(1, 1001):
+            if i < 340:
+                total, count = total + 0.3 + 2 * np.exp(-i / 100) + 0.05 * np.sin(i * i), count + 1
+            if i == 340:
+                log.write(words + "\n")
+            if i % 20 == 0:
+                log.write(f"iter {i} avg_loss {total / count:.5f} lr 1e-3\n")
+    [run] = postmortem.scan(folder).runs
+    return run
+
+
+@pytest.mark.parametrize("words", ["loss became NaN at iter 340", "WARNING: nan detected at iteration 340"])
+def test_words_beside_a_mean_that_stands_still(tmp_path, words):
+    """The report in words is the root, an error with its step; the mean that stands still is its consequence."""
+    run = frozen_mean(tmp_path, words)
+    root = run.findings[0]
+    assert (root.name, root.severity, root.step) == ("nan-onset", "error", 340)
+    still = [f for f in run.findings if f.name == "constant-metric"]
+    assert [f.because_of for f in still] == [root.id]
+
+
+def test_a_mean_that_stands_still_without_words(tmp_path):
+    """Without a report it is a metric that does not change, and no NaN."""
+    run = frozen_mean(tmp_path, "saving a checkpoint at iter 340")
+    assert "nan-onset" not in {f.name for f in run.findings}
+    assert "constant-metric" in {f.name for f in run.findings}
+
+
+@pytest.mark.parametrize(("tag", "severity"), [("valid_loss_att", "info"), ("valid_att_loss", "error")])
+def test_a_part_of_the_loss_that_the_model_does_not_have(tmp_path, tag, severity):
+    """Without a decoder its part of the loss is never a number, and the whole is."""
+    loss = np.linspace(3.0, 1.0, 30)
+    rows = (f"{i},{x},{y},nan\n" for i, (x, y) in enumerate(zip(loss, 1.2 * loss, strict=True)))
+    (tmp_path / "metrics.csv").write_text(f"step,loss,valid_loss,{tag}\n" + "".join(rows))
+    [run] = postmortem.scan(tmp_path).runs
+    assert [f.severity for f in run.findings if f.name == "nan-onset"] == [severity]

@@ -21,3 +21,16 @@ def both_losses_turn(base):
         "train/loss": base["train/loss"] * rise,
         "val/loss": (np.arange(9, N, 10), base["val/loss"][1] * rise[9::10]),
     }
+
+
+def test_an_accuracy_of_the_evaluations_without_a_split_in_its_name(view_of, healthy):
+    """`Prec@1` that is logged once a pass and rises: the loss of confident errors rises, the model improves."""
+    steps, n = np.arange(9, N, 10), N // 10
+    turns = healthy() | {"test/loss": (steps, 0.5 + np.abs(np.arange(n) - 12) * 0.05)}
+    turns.pop("val/loss")
+    rises, falls = 0.5 + 0.01 * np.arange(n), np.minimum(0.7, 0.9 - 0.01 * np.arange(n))
+    for accuracy, severity in ((rises, "info"), (falls, "warning")):
+        (found,) = Overfitting().detect(view_of(turns | {"Prec@1": (steps, accuracy)}))
+        assert found.severity == severity
+    (found,) = Overfitting().detect(view_of(turns | {"Prec@1": np.linspace(0.5, 0.9, N)}))
+    assert found.severity == "warning"  # of the training batches

@@ -114,3 +114,118 @@ def test_a_staircase_and_a_ramp_over_the_whole_run(tmp_path: Path) -> None:
     assert severities(tmp_path, loss=noisy(0.4 * DECAY + 0.6 * stairs), sigma=stairs)["divergence"] == "info"
     slow = STEPS / N
     assert severities(tmp_path, loss=noisy(0.4 * DECAY + 0.8 * slow), aug_magnitude=slow)["divergence"] == "info"
+
+
+def announcing(
+    folder: Path, words: str | dict[int, str], columns: dict[str, np.ndarray], stride: int = 10
+) -> dict[str, str]:
+    """The gravest severity of each finding of a log that prints these columns, and `words` before row 300."""
+    lines = {300: words} if isinstance(words, str) else words
+    with (folder / "train.log").open("w") as log:
+        for i in range(N):
+            if i in lines:
+                log.write(lines[i] + "\n")
+            row = " ".join(f"{name} {values[i]:.4f}" for name, values in columns.items())
+            log.write(f"step {i * stride} {row}\n")
+    [run] = postmortem.scan(folder).runs
+    found: dict[str, str] = {}
+    for finding in run.findings:
+        order = ("info", "warning", "error")
+        found[finding.name] = max(finding.severity, found.get(finding.name, "info"), key=order.index)
+    return found
+
+
+HIGHER = DECAY + 0.6 * STEP
+PHASES = [
+    "=== Phase 2: fine-tuning ===",
+    "Stage 2/3",
+    "Switching to task B",
+    "Starting curriculum level 3",
+    "Increasing sequence length to 2048",
+    "seq_len=2048",
+    "Resolution 64 -> 128",
+    "Progressive growing: stage 3",
+    "Lesson changed. Now in lesson 3",
+    "--->No mosaic aug now!",
+    "Closing dataloader mosaic",
+    "Starting adversarial training",
+]
+
+
+@pytest.mark.parametrize("words", PHASES)
+def test_a_new_phase_in_words_explains_a_new_level(tmp_path: Path, words: str) -> None:
+    """A loss that begins again from its first level where the log announces a new phase is no failure."""
+    assert announcing(tmp_path, words, {"loss": noisy(AGAIN)}) == {"loss-spike": "info"}
+
+
+@pytest.mark.parametrize("words", ["Saving checkpoint 3", "Stage 3: evaluation", "Switching to eval mode"])
+def test_other_words_explain_nothing(tmp_path: Path, words: str) -> None:
+    """A line that announces no phase of the training excuses nothing."""
+    assert announcing(tmp_path, words, {"loss": noisy(AGAIN)})["loss-spike"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("words", "loss", "severity"),
+    [
+        ("Unfreezing backbone", HIGHER, "info"),
+        ("Begin SWA", HIGHER, "info"),
+        ("Unfreezing backbone", DECAY + 2 * STEP, "error"),
+        ("Warmup finished", HIGHER, "error"),
+        ("=== Phase 2 ===", DECAY + 40 * STEP, "error"),
+    ],
+)
+def test_what_an_announcement_may_cost(tmp_path: Path, words: str, loss: np.ndarray, severity: str) -> None:
+    """Unfrozen layers may cost less than half of what was learned, the end of a warm-up nothing, no phase a multiple of
+    the first loss."""
+    assert announcing(tmp_path, words, {"loss": noisy(loss)})["loss-spike"] == severity
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        ("throughput-drop", {"loss": noisy(DECAY), "step_time": noisy(0.2 * (1 + 2 * STEP), 3)}),
+        ("gradient-spike", {"loss": noisy(DECAY), "grad_norm": noisy(np.where(abs(STEPS - 301) < 2, 30, 1.0), 4)}),
+        ("gradient-explosion", {"loss": noisy(DECAY), "grad_norm": noisy(1 + 11 * STEP, 4)}),
+        ("lr-jump", {"loss": noisy(DECAY), "lr": 1e-3 * (1 + 9 * STEP)}),
+    ],
+)
+def test_other_changes_where_layers_are_unfrozen(tmp_path: Path, name: str, columns: dict[str, np.ndarray]) -> None:
+    """Time, gradient norm and learning rate may change with the layers that are trained, and 150 rows later not."""
+    (tmp_path / "there").mkdir()
+    assert announcing(tmp_path / "there", "Unfreezing backbone", columns) == {name: "info"}
+    (tmp_path / "early").mkdir()
+    assert announcing(tmp_path / "early", {150: "Unfreezing backbone"}, columns)[name] in ("warning", "error")
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        pytest.param(np.where(STEPS >= 300, np.nan, DECAY), id="NaN"),
+        pytest.param(DECAY + 1.2 * np.clip((STEPS - 400) / 100, 0, 1), id="later"),
+        pytest.param(DECAY + 1.2 * np.clip((STEPS - 220) / 100, 0, 1), id="before"),
+        pytest.param(DECAY * np.exp(6 * np.clip((STEPS - 300) / 250, 0, 1)), id="explosion"),
+    ],
+)
+def test_a_phase_in_words_excuses_no_failure(tmp_path: Path, loss: np.ndarray) -> None:
+    """NaN, an explosion, and a rise that begins well before or after the announcement stay failures."""
+    assert "error" in announcing(tmp_path, "=== Phase 2: fine-tuning ===", {"loss": noisy(loss)}).values()
+
+
+def test_a_message_of_every_epoch_is_no_new_phase(tmp_path: Path) -> None:
+    """What is printed again and again announces no change, nor does a line that the program printed when it started."""
+    (tmp_path / "often").mkdir()
+    often = dict.fromkeys(range(60, N, 60), "Stage 1: training")
+    assert announcing(tmp_path / "often", often, {"loss": noisy(AGAIN)})["loss-spike"] == "error"
+    (tmp_path / "again").mkdir()
+    again = dict.fromkeys((0, 300), "max_seq_len: 512")
+    assert announcing(tmp_path / "again", again, {"loss": noisy(AGAIN)})["loss-spike"] == "error"
+
+
+def test_the_finding_quotes_the_announcement(tmp_path: Path) -> None:
+    """The finding names the words and their place; the event has the step that they name."""
+    (tmp_path / "there").mkdir()
+    announcing(tmp_path / "there", "### Step 3000: switching to task B ###", {"loss": noisy(AGAIN)})
+    [run] = postmortem.scan(tmp_path / "there").runs
+    [event] = [e for e in run.events if e.kind == "new-phase"]
+    assert event.step == 3000
+    assert '"Step 3000: switching to task B" at step 3000' in run.findings[0].message

@@ -87,6 +87,19 @@ def test_a_single_start_from_the_beginning_is_a_warning(tmp_path):
     assert found == [("warning", 1)]
 
 
+@pytest.mark.parametrize(
+    ("between", "severity"),
+    [("=== Phase 2: fine-tuning ===\n", "info"), ("Unfreezing backbone\n", "info"), ("Phase 1\n", "warning")],
+)
+def test_an_announced_phase_explains_its_own_counter(tmp_path, between, severity):
+    """A phase that is announced where the counter starts over is planned; the same one again is another start."""
+    log(tmp_path, (12, 7), between)
+    (tmp_path / "train.log").write_text("Phase 1\n" + (tmp_path / "train.log").read_text())
+    (found,) = (f for f in postmortem.scan(tmp_path).runs[0].findings if f.name == "step-reset")
+    assert found.severity == severity
+    assert ("as the log announces" in found.message) == (severity == "info")
+
+
 def test_starts_after_failures_are_warnings(tmp_path):
     """Attempts that failed and began again are no parts of a plan."""
     error = 'Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    f()\nValueError: bad row\n'
@@ -115,3 +128,43 @@ def test_a_complete_training_followed_by_a_new_one(tmp_path: Path, attempts: lis
     [run] = postmortem.scan(tmp_path).runs
     assert {f.severity for f in run.findings if f.name == "step-reset"} == {severity}
     assert run.verdict == ("healthy" if severity == "info" else "suspect")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["================ Training Loss (Wed Aug 23 13:{n}:28 2023) ================", "Wed Aug 23 13:{n}:28 UTC 2023"],
+)
+def test_an_attempt_that_begins_with_a_date_is_no_accident(tmp_path, line):
+    """One that goes on in the middle, or whose date is printed with every step, is told as before."""
+    steps = [f"iter {i}, loss: {2 - i / 500:.3f}\n" for i in range(10, 510, 10)]
+    first, second = (line.format(n=n) + "\n" for n in (29, 33))
+    report, found = _restarts(tmp_path, first, *steps[:23], second, *steps)
+    assert [(severity, step) for severity, step, _ in found] == [("info", 10)]
+    assert "13:33:28" in found[0][2]
+    assert report.verdict == "healthy"
+    others = [f"iter {i}, loss: {2.1 - i / 400:.3f}\n" for i in range(110, 510, 10)]
+    _, found = _restarts(tmp_path, first, *steps[:23], second, *others)
+    assert found[0][:2] == ("warning", 110)
+    dated = [f"{line.format(n=10 + n)}\n{step}" for n, step in enumerate([*steps[:23], *steps[:20]])]
+    _, found = _restarts(tmp_path, *dated)
+    assert found[0][:2] == ("warning", 10)
+
+
+@pytest.mark.parametrize(("noise", "severity"), [(0.0, "info"), (1e-5, "info"), (0.05, "warning")])
+def test_steps_that_come_again_with_the_same_values_are_a_clean_resume(tmp_path, noise, severity):
+    """Equal losses show that weights, optimizer, data order and random numbers were restored."""
+    rng = np.random.default_rng(0)
+    loss = 2.5 * np.exp(-np.arange(600) / 200) + 0.4 + rng.normal(0, 0.03, 600)
+    rows = [f"step {i} loss {loss[i]:.6f}\n" for i in range(0, 305, 5)]
+    again = [f"step {i} loss {loss[i] + rng.normal(0, noise):.6f}\n" for i in range(250, 600, 5)]
+    report, found = _restarts(tmp_path, *rows, "Loaded checkpoint step_250.pt\n", *again)
+    assert [(how, step) for how, step, _ in found] == [(severity, 250)]
+    assert ("with the same values" in found[0][2]) == (severity == "info")
+    assert report.verdict == ("healthy" if severity == "info" else "suspect")
+
+
+def test_a_run_that_starts_again_from_its_first_step_is_no_resume(tmp_path):
+    """The same seed gives the same values; the steps before were lost all the same."""
+    rows = [f"step {i} loss {2 / (i + 1) + 0.1 * (i % 3):.6f}\n" for i in range(0, 300, 5)]
+    _, found = _restarts(tmp_path, *rows[:27], *rows)
+    assert [(how, step) for how, step, _ in found] == [("warning", 0)]

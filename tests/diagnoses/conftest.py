@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from postmortem.core.model import Source
 from postmortem.core.points import PointsBuilder
 from postmortem.core.run import Run, Stream, segments
 
@@ -32,7 +33,7 @@ def story():
             "path": Path("runs/exp7"),
             "event_list": [],
             "problems": [],
-            "sources": [],
+            "sources": [Source(kind="csv", files=("runs/exp7/metrics.csv",), points=N)],
         }
         return judge(Run(streams=[Stream("csv", "exp7", points, segment, restarts)], **(defaults | run)))
 

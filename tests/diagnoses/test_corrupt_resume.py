@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import postmortem
 from postmortem.core.model import Checkpoint
 from postmortem.core.view import View
 from postmortem.diagnoses.corrupt_resume import CorruptResume
@@ -52,3 +53,23 @@ def test_the_checkpoint_that_a_run_went_on_from(story, course, others, good):
     assert found.last_good_checkpoint == f"runs/exp7/{good}"
     onset = next(f.step for f in report.findings if f.name == "divergence")
     assert found.next[0] == f"postmortem replay runs/exp7 --step {onset} --checkpoint runs/exp7/{good}"
+
+
+def log_with_a_jump(folder, said):
+    """A text log whose loss doubles at step 410, after a line that `said` something, and falls again."""
+    noise = np.random.default_rng(3).normal(0, 0.06, 60)
+    lines = [f"step {10 * i} | loss {1.9 + noise[i] + 2 * max(0, 1 - (i - 41) / 8) * (i >= 41):.4f}" for i in range(60)]
+    lines.insert(41, said)
+    (folder / "train.log").write_text("\n".join(lines) + "\n")
+    return postmortem.judge(folder)
+
+
+def test_a_resume_that_only_the_log_announces(tmp_path):
+    """The steps do not go back: without the line, the cause is open; with it, the state that was loaded."""
+    report = log_with_a_jump(tmp_path, "loading checkpoint ckpt_latest.pt ... done, continuing at step 405")
+    assert report.diagnosis is not None
+    assert (report.diagnosis.name, report.diagnosis.strength) == ("corrupt-resume", "likely")
+    assert "line 42" in " ".join(report.diagnosis.evidence_for)
+    other = log_with_a_jump(tmp_path, "loading the next shard of the data ... done")
+    assert other.diagnosis is not None
+    assert other.diagnosis.name != "corrupt-resume"

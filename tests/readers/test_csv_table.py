@@ -116,10 +116,10 @@ def test_wall_time_and_rank(tmp_path: Path) -> None:
 
 def test_text_columns_are_counted(tmp_path: Path) -> None:
     """Words are no numbers and are counted; marks of absence are not; quotes and tabs are understood."""
-    reading = read(tmp_path / "t.tsv", 'step\tphase\tloss\n1\ttrain\t0.5\n2\t"a\tb"\tNone\n3\tN/A\tInfinity\n')
+    reading = read(tmp_path / "t.tsv", 'step\tnote\tloss\n1\ttrain\t0.5\n2\t"a\tb"\tNone\n3\tN/A\tInfinity\n')
     assert column(reading, "loss") == [(1, 0.5), (3, math.inf)]
     assert reading.skipped == {"non-numeric cells": 2}
-    assert "phase" in reading.notes[1]
+    assert "note" in reading.notes[1]
 
 
 def test_torn_lines(tmp_path: Path) -> None:
@@ -305,3 +305,37 @@ def test_a_short_name_that_never_falls_counts_steps(tmp_path: Path, name: str, f
     log.write_text(f"{name},loss\n" + "".join(f"{k % 50},{1 / (k + 1):.4f}\n" for k in range(300)))
     again = postmortem.load(log).frame.query("tag == 'loss'")
     assert again["step"].tolist() == list(range(300))
+
+
+def test_a_long_table(tmp_path: Path) -> None:
+    """A row for each metric of each split: the columns name the data and the metric."""
+    rows = ["step,split,metric,value"]
+    for step in range(0, 50, 10):
+        rows += [f"{step},train,loss,{2 - step / 50}", f"{step},valid,loss,{3 - step / 50}", f"{step},train,lr,0.1"]
+    reading = read(tmp_path / "log.csv", "\n".join(rows) + "\n")
+    assert column(reading, "loss") == [(step, 2 - step / 50) for step in range(0, 50, 10)]
+    assert column(reading, "valid/loss") == [(step, 3 - step / 50) for step in range(0, 50, 10)]
+    assert column(reading, "lr") == [(step, 0.1) for step in range(0, 50, 10)]
+
+
+def test_german_columns(tmp_path: Path) -> None:
+    """Counters in other languages count, too."""
+    rows = [
+        "Schritt;Zyklus;Lernrate;Verlust",
+        *(f"{15 * i};1;0,1;{2 - i / 10:.1f}".replace(".", ",") for i in range(9)),
+    ]
+    reading = read(tmp_path / "Protokoll.csv", "\n".join(rows) + "\n")
+    assert column(reading, "Verlust") == [(15 * i, round(2 - i / 10, 1)) for i in range(9)]
+
+
+@pytest.mark.parametrize("damaged", [27201, 3])
+def test_one_damaged_step_is_no_restart(damaged: int, tmp_path: Path) -> None:
+    """A single row whose step lies far off costs that row, and renumbers no other."""
+    steps = [i * 10 for i in range(300)]
+    steps[150] = damaged
+    (tmp_path / "metrics.csv").write_text(
+        "step,loss\n" + "".join(f"{s},{1 / (i + 1):.5f}\n" for i, s in enumerate(steps))
+    )
+    reading = CsvTable.read(tmp_path / "metrics.csv")
+    assert reading.points.step.tolist() == steps[:150] + steps[151:]
+    assert [problem.lost for problem in reading.problems] == ["1 row"]

@@ -45,7 +45,8 @@ class TestEveryReader:
         path = tmp_path / usual_name(reader)
         text = b"step 1 loss 2\n"
         rows, history = b'{"step": 1, "loss": 2}\n', b'{"loss": [2, 1]}'
-        heads = (b"step,loss\n1,2\n", rows, history, text, gzip.compress(text), b"run_id: 0a1b\n")
+        monitor = b"timestamp, utilization.gpu [%]\n"
+        heads = (b"step,loss\n1,2\n", rows, history, text, gzip.compress(text), b"run_id: 0a1b\n", monitor)
         assert any(reader.claims(path, head) for head in heads)  # type: ignore[attr-defined]
 
     def test_its_page(self, reader: type) -> None:

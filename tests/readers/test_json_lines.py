@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postmortem.core.reading import Reading
+from postmortem.core.roles import role_of
 from postmortem.readers.json_lines import JsonLines
 from tests.readers.cases import usual_name
 
@@ -281,3 +282,39 @@ def test_a_counter_within_batches_that_falls_counts_nothing(tmp_path: Path) -> N
     """Rows are counted where a short name goes back."""
     reading = read(tmp_path / "log.jsonl", [{"t": i % 3, "loss": 0.5} for i in range(9)])
     assert reading.step_axis == "row"
+
+
+@pytest.mark.parametrize("key", ["kind", "split", "phase", "stage", "set", "subset", "mode"])
+@pytest.mark.parametrize("word", ["valid", "dev", "Holdout", "eval"])
+def test_rows_that_name_their_data(tmp_path: Path, key: str, word: str) -> None:
+    """Rows of held-out data have tags of their own; their counter is that of the training."""
+    rows = []
+    for i in range(10, 101, 10):
+        rows.append({key: "train", "epoch": (i - 1) // 50, "i": i, "bce": 1.0 / i})
+        if i % 50 == 0:
+            rows.append({key: word, "epoch": (i - 1) // 50, "i": i, "bce": 2.0 / i, "val_f1": 0.5})
+    reading = read(tmp_path / "events.jsonl", rows)
+    assert column(reading, "bce") == [(i, 1.0 / i) for i in range(10, 101, 10)]
+    assert column(reading, f"{word}/bce") == [(50, 0.04), (100, 0.02)]
+    assert column(reading, "val_f1") == [(50, 0.5), (100, 0.5)]
+    assert role_of(f"{word}/bce") == "val_loss"
+
+
+def test_the_counter_of_the_data_loader_of_an_evaluation(tmp_path: Path) -> None:
+    """A counter that starts again in the rows of an evaluation does not count the training."""
+    rows = []
+    for step in range(1, 31):
+        rows.append({"phase": "train", "step": step, "loss": 1.0})
+        if step % 10 == 0:
+            rows.append({"phase": "test", "step": 2, "loss": 2.0})
+    reading = read(tmp_path / "log.jsonl", rows)
+    assert [s for s, _ in column(reading, "loss")] == list(range(1, 31))
+    assert [s for s, _ in column(reading, "test/loss")] == [10, 20, 30]
+
+
+def test_metric_and_value(tmp_path: Path) -> None:
+    """Rows of one metric each, named by one key, valued by another."""
+    rows = [{"step": s, "metric": m, "value": v} for s in range(5) for m, v in (("loss", 2.0 - s), ("lr", 0.1))]
+    reading = read(tmp_path / "log.jsonl", rows)
+    assert column(reading, "loss") == [(s, 2.0 - s) for s in range(5)]
+    assert column(reading, "lr") == [(s, 0.1) for s in range(5)]

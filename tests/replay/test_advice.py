@@ -33,8 +33,8 @@ def test_line_then_sample_then_resume() -> None:
         suggestion="--- train.py\n+++ train.py\n@@ -7 +7 @@\n-    y = x.log()\n+    y = x.clamp(min=1e-06).log()\n",
     )
     assert advice(found, None, "ck_9.pt") == (
-        "train.py:7: `y = x.clamp(min=1e-06).log()` (cures the step)",
-        "inspect sample 3 of the batch of step 12: without it the step does not fail",
+        "train.py:7: `y = x.clamp(min=1e-06).log()` (makes the step finite)",
+        "inspect sample 3 of the batch: without it the step does not fail",
         "then resume from ck_9.pt",
     )
 
@@ -51,7 +51,7 @@ def test_nothing_cured_points_at_the_input() -> None:
     found = culprit(op="std", tensor={"inputs": [{"shape": [1]}]}, fixes=(Fix(name="eps", cured=False),))
     assert (
         advice(found, None, "x.pt")[0]
-        == "check the input of std at train.py:7 (shape [1]): no general fix cures the step"
+        == "check the input of std at train.py:7 (shape [1]): no general fix makes the step finite"
     )
 
 

@@ -37,7 +37,7 @@ DOCUMENT = json.loads(REPORTERS["json"](Report(version="1", runs=(ONE_OF_EACH,),
     ("kind", "written", "schema", "without", "keys"),
     [
         (Report, DOCUMENT, SCHEMA, {"version"}, {"schema_version", "postmortem"}),
-        (RunReport, RUN, OF["run"], {"name", "first_step", "last_step", "run"}, {"run", "steps"}),
+        (RunReport, RUN, OF["run"], {"name", "first_step", "last_step", "run", "drawing"}, {"run", "steps"}),
         (Diagnosis, RUN["diagnosis"], OF["diagnosis"], {"evidence_for", "evidence_against"}, {"for", "against"}),
         (Finding, RUN["findings"][0], OF["finding"], set(), set()),
         (Event, RUN["events"][0], OF["event"], {"source", "wall_time"}, set()),

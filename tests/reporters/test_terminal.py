@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from postmortem.core.model import Event, Finding
 from postmortem.core.report import Report
 from postmortem.reporters import RenderOptions
 from postmortem.reporters.terminal import render
-from tests.reporters.conftest import oom_run, report_of
+from tests.reporters.conftest import healthy_run, nan_run, oom_run, report_of
 
 
 def lines_of(report: Report, width: int = 80, **options: bool) -> list[str]:
@@ -101,6 +102,7 @@ def test_many_runs_are_grouped_by_cause_worst_first(many):
     assert [w for w in order if w.isupper()] == ["FAILED", "FAILED", "SUSPECT", "NOT", "HEALTHY"]
     text = "\n".join(lines)
     assert "out-of-memory (RUN003 crash)  2 runs" in text
+    assert text.count("halve the batch size") == 1
     assert "empty-1" in text
     assert "HEALTHY     2 runs: good-1, good-2" in text
     assert "runs/notes.bin: no reader understands it" in text
@@ -221,12 +223,98 @@ def test_each_run_of_a_group_has_its_own_explanation_and_next_step():
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_large_group_shows_only_what_is_common_to_all(same):
-    """Of six runs, the sentence and the next step that all of them have, or none."""
+def test_what_all_runs_of_a_group_have_stands_once_and_the_rest_at_each(same):
+    """Six runs with one sentence and one next step have them once; with six of them, each has its own."""
     runs = [oom_run(f"run-{k}") for k in range(6)]
     for k, run in enumerate(runs):
         own = 0 if same else k
         run.diagnosis = replace(run.diagnosis, summary=f"Tensor {own} did not fit.", next=(f"shrink tensor {own}",))
     text = render(report_of(*runs), RenderOptions(width=100))
-    assert ("Tensor 0 did not fit." in text) is same
-    assert ("shrink tensor" in text) is same
+    for words in ("Tensor {} did not fit.", "shrink tensor {}"):
+        assert [text.count(words.format(k)) for k in range(6)] == ([1] + [0] * 5 if same else [1] * 6)
+
+
+def sweep(runs: int) -> Report:
+    """Half of the runs are healthy, the others have a NaN, each at a step of its own, after a long name."""
+    bad = []
+    for k in range(runs // 2):
+        run = nan_run()
+        run.name, run.path = f"sweep-{k:03d}-llama-7b-rate{k}e-5", f"runs/sweep-{k:03d}-llama-7b-rate{k}e-5"
+        run.findings = (replace(run.findings[1], id="f1", tag="train/loss", step=1000 + k, because_of=None),)
+        run.diagnosis = replace(run.diagnosis, name=f"cause-{k % 4}", next=(f"replay step {1000 + k}", "clip at 1"))
+        run.problems = ()
+        bad.append(run)
+    return report_of(*bad, *(healthy_run(f"good-{k}") for k in range(runs - len(bad))))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_forty_runs_fit_on_a_screen_with_a_row_for_each_that_is_not_healthy(width):
+    """Each row has its name, its step, the values of its finding and their curve."""
+    lines = lines_of(sweep(40), width)
+    assert len(lines) <= 50
+    for k in range(20):
+        (row,) = [line for line in lines if f"sweep-{k:03d}" in line]
+        assert f"step {1000 + k}  2.31 → nan  " in row
+        assert row.rstrip().endswith("×")
+    assert sum("clip at 1" in line for line in lines) == 4
+
+
+def test_four_hundred_runs_are_groups_with_counts():
+    """Of more runs than rows the names of the first, their number and the next step that all have."""
+    lines = lines_of(sweep(400))
+    assert len(lines) <= 50
+    text = " ".join("\n".join(lines).split())
+    for k in range(4):
+        assert (
+            f"cause-{k} (NAN001 nan-onset in train/loss) 50 runs sweep-{k:03d}-llama-7b-rate{k}e-5@{1000 + k}" in text
+        )
+    assert text.count("clip at 1") == 4
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_curves_shrink_with_the_page(width):
+    """Long names leave a curve of a few columns, on the page of many runs and on that of one."""
+    report = sweep(12)
+    for run in report.runs[:6]:
+        run.name = run.path = f"{run.name}-with-a-name-that-is-longer-than-half-of-the-page"
+    rows = [line for line in lines_of(report, width) if "→ nan" in line]
+    assert len(rows) == 6
+    assert all(re.search("[▁-█]{2,}×", row) for row in rows)
+    run = report.runs[0]
+    run.around = tuple(replace(a, tag="a/tag/of/a/deep/tree/of/modules/" + a.tag) for a in run.around)
+    curves = [line for line in lines_of(report_of(run), width) if "  2.31  " in line and "train/loss " in line]
+    assert len(curves) == 1
+    assert re.search("[▁-█]{2,}×", curves[0])
+
+
+def test_a_row_has_the_values_of_its_own_finding(many):
+    """What made the finding, not the two points around its step; of a restart the steps; of a crash what it said."""
+    spike, restart = many["exp7"], many["slow-1"]
+    spike.findings = (
+        Finding(
+            id="f1",
+            code="LOS001",
+            name="loss-spike",
+            severity="error",
+            tag="train/loss",
+            step=4820,
+            message="jumps",
+            evidence={"before": 0.25, "peak": 99.5},
+        ),
+    )
+    restart.findings = (
+        Finding(
+            id="f1",
+            code="RUN001",
+            name="step-reset",
+            severity="warning",
+            tag="loss",
+            step=120,
+            message="steps go back",
+            evidence={"before": 169, "after": 120},
+        ),
+    )
+    text = "\n".join(lines_of(many, 100))
+    assert "exp7  step 4820  0.25 → 99.5  " in text
+    assert "slow-1  step 120  step 169 → 120" in text
+    assert "oom-1  step 250  torch.OutOfMemoryError: CUDA out of memory" in text

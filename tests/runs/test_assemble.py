@@ -12,8 +12,8 @@ import postmortem
 from postmortem.core.reading import Reading
 from postmortem.readers.csv_table import CsvTable
 from postmortem.readers.text import read_text
-from postmortem.runs.assemble import read_run
-from postmortem.runs.group import Part, RunFiles
+from postmortem.runs.assemble import read_runs
+from postmortem.runs.claimed import Part, RunFiles
 
 TABLE = "step,train_loss,lr\n" + "".join(
     f"{step},{2 - 0.01 * step if step < 57 else 'nan'},0.1\n" for step in range(90)
@@ -42,6 +42,20 @@ def test_a_crash_after_means_of_epochs_has_no_step_of_the_table(tmp_path: Path) 
     (tmp_path / "train.out").write_text(BAR + CRASH)
     run = postmortem.load(tmp_path)
     assert [event.step for event in run.event_list] == [None]
+
+
+def test_means_of_epochs_stand_where_their_epoch_ends(tmp_path: Path) -> None:
+    """Of two outputs, one counts steps and names the epochs: the means of the other are at their last steps."""
+    losses = [(e, i, "nan" if e * 40 + i > 63 else 0.7 - e / 9) for e in range(3) for i in range(1, 41)]
+    bar = "".join(f"ep {e}: {i}/40 [00:01<00:02, 9it/s, bce={loss}]\n" for e, i, loss in losses)
+    (tmp_path / "job.err").write_text(bar)
+    means = "".join(f"epoch {e} finished: mean bce {0.6 if e < 1 else 'nan'}\n" for e in range(3))
+    (tmp_path / "job.out").write_text(means)
+    report = postmortem.scan(tmp_path)
+    frame = report.runs[0].run.frame
+    assert frame.query("tag == 'mean bce'")["step"].tolist() == [40, 80, 120]
+    root = next(f for f in report.runs[0].findings if f.because_of is None)
+    assert (root.tag, root.step) == ("bce", 64)
 
 
 def test_means_of_epochs_alone_are_kept(tmp_path: Path) -> None:
@@ -82,7 +96,7 @@ def test_an_output_that_another_reader_reads_is_one_alike(tmp_path: Path) -> Non
     table.write_text(TABLE)
     printed.write_text("step 0 train_loss 2.0\nstep 50 train_loss 1.5\n" + CRASH)
     parts = [Part(table, CsvTable), Part(printed, Console)]  # type: ignore[arg-type]
-    run = read_run(RunFiles("exp", tmp_path, parts))
+    (run,) = read_runs(RunFiles("exp", tmp_path, parts))
     assert {s.source for s in run.streams} == {"csv", "console"}
     assert [event.step for event in run.event_list] == [89]
 

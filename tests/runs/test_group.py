@@ -75,15 +75,33 @@ def test_latest_run_is_not_a_second_run(tmp_path):
 
 
 def test_a_linked_folder_is_followed_once(tmp_path):
-    """A link to a folder elsewhere is followed; a link to one that was read is not, and loops end."""
-    outside, root = tmp_path / "scratch" / "exp", tmp_path / "runs"
-    root.mkdir()
-    layout(tmp_path / "scratch", "exp/train.out")
-    (root / "exp").symlink_to(outside)
-    (root / "again").symlink_to(outside)
-    (root / "loop").symlink_to(root)
-    found, _ = discover([root])
+    """A link to a folder of the same tree is followed where that was not read, and loops end."""
+    layout(tmp_path, "runs/.cache/exp/train.out")
+    (tmp_path / "runs" / "exp").symlink_to(tmp_path / "runs" / ".cache" / "exp")
+    (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs" / ".cache" / "exp")
+    (tmp_path / "runs" / "loop").symlink_to(tmp_path / "runs")
+    found, _ = discover([tmp_path / "runs"])
     assert len(found) == 1
+
+
+def test_a_link_that_leads_elsewhere_is_not_followed(tmp_path):
+    """It is named if logs lie there; named in the command itself, it is read."""
+    layout(tmp_path, "scratch/exp/train.out", "data/images/1.csv", "runs/a/train.out")
+    (tmp_path / "runs" / "exp").symlink_to(tmp_path / "scratch" / "exp")
+    (tmp_path / "runs" / "data").symlink_to(tmp_path / "data")
+    (tmp_path / "runs" / "all").symlink_to("/")
+    found, problems = discover([tmp_path / "runs"])
+    assert [run.name for run in found] == ["a"]
+    (problem,) = problems
+    assert problem.path.endswith("runs/exp")
+    assert problem.what.startswith("not searched: a link to a folder elsewhere, with train.out")
+    assert [run.name for run in discover([tmp_path / "runs" / "exp"])[0]] == ["exp"]
+
+
+def test_installed_packages_are_no_runs(tmp_path):
+    """The lists of an installed package hold sizes and checksums, not metrics."""
+    (files,) = layout(tmp_path, "foo-1.0.dist-info/RECORD.csv", "foo.egg-info/a.log", "train.out").values()
+    assert files == ["train.out"]
 
 
 def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
@@ -110,9 +128,11 @@ def test_what_cannot_be_read_and_looks_like_a_log_is_told(tmp_path):
 
 def test_a_file_of_size_zero_is_not_opened(tmp_path, monkeypatch):
     """Files of size 0 hold nothing, and those below /proc block once opened: none is opened, whatever its name."""
-    (tmp_path / "train.log").touch()
+    layout(tmp_path / "before", "train.out")  # the first look loads the readers
+    (tmp_path / "after").mkdir()
+    (tmp_path / "after" / "train.log").touch()
     monkeypatch.setattr(Path, "open", lambda self, *_, **__: pytest.fail(f"{self} was opened"))
-    discover([tmp_path])
+    discover([tmp_path / "after"])
 
 
 @pytest.mark.parametrize("kind", ["pipe", "circle", "long"])
@@ -473,3 +493,19 @@ class TestRules:
         """A namesake, or the only text above the only run, belongs to it."""
         assert set(self.after("join_namesakes", "a.log", "a/b/m.csv", "c.log").values()) == {("a", ""), (".", "")}
         assert set(self.after("join_the_only_run", "a.log", "x/m.csv").values()) == {(".", "")}
+
+
+def test_output_of_grid_engine_and_pbs(tmp_path: Path) -> None:
+    """``train.o812`` and ``train.e812`` are one run, ``train.o813`` another."""
+    rows = "".join(f"step {i} loss {2 - i / 10:.2f}\n" for i in range(10))
+    for name, text in {"train.o8121": rows, "train.e8121": "Killed\n", "train.o8122": rows}.items():
+        (tmp_path / name).write_text(text)
+    report = postmortem.scan(tmp_path)
+    assert sorted((len(run.sources[0].files), run.ended) for run in report) == [(1, "unknown"), (2, "killed")]
+
+
+@pytest.mark.parametrize("name", ["train_worker0.INFO", "ddpm.node1.me.log.INFO.20261019-070122.512", "train.o8121.3"])
+def test_logs_that_do_not_end_as_a_log(tmp_path: Path, name: str) -> None:
+    """Of glog, absl, and of an array task."""
+    (tmp_path / name).write_text("".join(f"step {i} loss {2 - i / 10:.2f}\n" for i in range(10)))
+    assert len(postmortem.load(tmp_path).frame) == 10

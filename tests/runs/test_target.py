@@ -74,11 +74,12 @@ def test_nothing_there(runs: Path) -> None:
 def test_a_replay_reads_one_run(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a folder with a hundred runs' logs, the replay of one log reads that run only."""
     from postmortem import api
+    from postmortem.runs import each
 
     pytest.importorskip("torch")
     read = []
-    inner = api.read_run
-    monkeypatch.setattr(api, "read_run", lambda files, **o: read.append(files.name) or inner(files, **o))
+    inner = each.read_runs
+    monkeypatch.setattr(each, "read_runs", lambda files, **o: read.append(files.name) or inner(files, **o))
     for i in range(20):
         (runs / f"{i}.log").write_text("".join(f"step={k} loss={1 / (k + 1):.4f}\n" for k in range(9)))
     with pytest.raises(api.PostmortemError, match=r"no recipe\.py"):

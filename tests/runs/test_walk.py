@@ -55,8 +55,17 @@ def test_holes_in_a_text(tmp_path: Path) -> None:
     assert run.frame["step"].max() == 2000
     (problem,) = run.problems
     assert (problem.offset, problem.line) == (len(TEXT), 2001)
-    assert problem.what.startswith("5300 NUL bytes in the text in 2 places")
+    assert problem.what.startswith(f"5300 NUL bytes in the text in 2 places, the first at byte {len(TEXT)}, ")
+    assert problem.kept == "the text before, between and after them"
     assert problem.lost == "what was written there, if anything"
+
+
+@pytest.mark.parametrize("name", ["train.log", "metrics.csv", "metrics.jsonl"])
+def test_a_hole_at_the_end(tmp_path: Path, name: str) -> None:
+    """Nothing follows it: only what is before it is said to be read."""
+    (tmp_path / name).write_bytes(LOGS[name] + bytes(50))
+    (problem,) = postmortem.load(tmp_path).problems
+    assert problem.kept == f"the text before byte {len(LOGS[name])}"
 
 
 def test_zeros_alone(tmp_path: Path) -> None:
@@ -83,8 +92,11 @@ def test_nuls_inside_a_text(tmp_path: Path, name: str, nuls: int) -> None:
     middle = LOGS[name].index(b"\n", len(LOGS[name]) // 2) + 1
     (tmp_path / name).write_bytes(LOGS[name][:middle] + bytes(nuls) + LOGS[name][middle:])
     (problem,) = postmortem.load(tmp_path).problems
-    number = "1 NUL byte" if nuls == 1 else "100 NUL bytes"
-    assert (problem.offset, problem.what) == (middle, f"{number} in the text, possibly from a system crash")
+    number = f"1 NUL byte in the text, at byte {middle}"
+    if nuls > 1:
+        number = f"100 NUL bytes in the text, from byte {middle} to byte {middle + 99}"
+    assert (problem.offset, problem.what) == (middle, f"{number}, possibly from a system crash")
+    assert problem.kept == f"the text before byte {middle} and from byte {middle + nuls} on"
     (report,) = postmortem.scan(tmp_path).runs
     assert (report.verdict, [finding.name for finding in report.findings]) == ("suspect", ["corrupt-record"])
 
@@ -123,6 +135,8 @@ def test_a_nul_in_utf_16_without_a_mark(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_bytes("step,loss\n1,2\0\n".encode("utf-16-le"))
     (problem,) = postmortem.load(tmp_path).problems
     assert (problem.offset, problem.what[:11]) == (26, "1 NUL byte ")
+    (tmp_path / "metrics.csv").write_bytes("step,loss\n1,2\0\n2,1\n".encode("utf-16-le"))
+    assert postmortem.load(tmp_path).problems[0].kept == "the text before byte 26 and from byte 28 on"
 
 
 @pytest.mark.parametrize("name", ["notes.md", "train.dat"])
@@ -183,6 +197,8 @@ def test_parts_of_a_log_that_were_set_aside_are_its_beginning(names: tuple[str, 
         ("train_loss.npy", b"\x93NUMPY and more"),
         ("history.json", b'{"loss": [2.5, 1.25, 0.5], "accuracy": [0.1, 0.5,'),
         ("log.json", b'[{"epoch": 1, "loss": 0.5}, {"epoch": 2, "lo'),
+        ("history.json", b"[2.3, 2.1, 1.9, 1.8]"),
+        ("loss_curve.json", b"[[0, 2.3], [1, NaN]]"),
         (".attempt2/train.out", TEXT),
     ],
 )
@@ -209,6 +225,8 @@ def test_files_with_numbers_that_are_not_read_are_named(name: str, content: byte
         ("weights.json", b'{"loss_weights": [1.0, 0.5], "layers": [64, 64]}'),
         ("train-00000.parquet", b"PAR1 and more"),
         ("vocab.pkl", b"\x80\x04 and more"),
+        ("classes.json", b"[1, 2, 3]"),
+        ("log_names.json", b'[1, "a"]'),
         ("weights.npz", b"PK\x03\x04 and more"),
         ("model.safetensors.bak", b"weights"),
         (".hydra/config.yaml", b"lr: 0.1\n"),

@@ -96,6 +96,14 @@ def test_no_pattern_has_an_unbounded_dot(signature: Signature) -> None:
         "Found 1000 images in data/train",
         "validation error: 0.31",
         "Loading 10 samples",
+        "Phase 2 | step 10 | loss 0.5",
+        "[Stage 0:>                                             (0 + 8) / 8]",
+        "[INFO] [utils.py:30:see_memory_usage] Stage 3 initialize beginning",
+        "Creating torch.bfloat16 ZeRO stage 3 optimizer",
+        "unfreeze_epoch: 10",
+        "Start training for 300 epochs",
+        "Stage 3: evaluation",
+        "torch.cumprod not supported on MPS, switching to CPU.",
     ],
 )
 def test_harmless_lines_match_nothing(line: str) -> None:

@@ -111,3 +111,14 @@ def test_a_mode_of_a_fix_may_set_itself_up() -> None:
     with mode as entered:
         assert assert_type(entered, Counting).depth == 1
     assert mode.depth == 0
+
+
+def test_a_reason_outside_of_the_list_is_an_error_of_types() -> None:
+    """Counting a skipped value under free words does not pass mypy; a reason of the list and `other` do."""
+    from postmortem.plugins import Reading, Skip
+
+    reading = Reading(source="mine", path="log.mine")
+    reading.skipped[Skip.IMAGES] += 1
+    reading.skipped.other("pictures of the moon")
+    reading.skipped["pictures"] += 1  # type: ignore[index]
+    assert assert_type(reading.skipped.total(), int) == 3

@@ -53,8 +53,18 @@ def of_a_guessing_discriminator(view: View, series: Series, end: float) -> bool:
 
     That is where the training of both is to end; the loss of one that is ahead at first rises to it.
     """
-    both = _DISCRIMINATOR.search(series.tag) and any(_GENERATOR.search(s.tag) for s in view.of("loss"))
-    return bool(both) and end <= _GUESSING
+    both = is_of_discriminator(series) and any(is_of_generator(s) for s in view.of("loss"))
+    return both and end <= _GUESSING
+
+
+def is_of_discriminator(series: Series) -> bool:
+    """Whether the name of a loss says that it is a discriminator's: ``Loss_D``, ``errD``, ``disc/loss``."""
+    return _DISCRIMINATOR.search(series.tag) is not None
+
+
+def is_of_generator(series: Series) -> bool:
+    """Whether the name of a loss says that it is a generator's: ``Loss_G``, ``errG``, ``adv_loss``."""
+    return _GENERATOR.search(series.tag) is not None
 
 
 _POLICY = re.compile(r"(?:^|[/_ .-])(?:policy|actor|pi|pg|entropy)(?=[/_ .-]|$)", re.I)

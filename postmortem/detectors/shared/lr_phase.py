@@ -16,14 +16,23 @@ def new_phase(view: View, step: int, ratio: float = 1.5) -> bool:
 
     Gradient norms of two phases have different levels, by more parameters or another loss. That is no explosion.
     """
-    raw, train = view.main("lr"), view.main("loss")
-    if raw is None or train is None:
+    raw = view.main("lr")
+    if raw is None:
         return False
-    rate, loss = raw.finite, train.finite
+    rate = raw.finite
     at = int(np.searchsorted(rate.step, step))
     x = rate.value[max(0, at - 4) : at + 4]
     if len(x) < 2 or x.min() <= 0 or float(np.abs(np.diff(np.log(x))).max()) < np.log(ratio):
         return False
+    return no_worse(view, step)
+
+
+def no_worse(view: View, step: int) -> bool:
+    """Whether the training loss in the second half of the rows from `step` on is at most what it was just before."""
+    train = view.main("loss")
+    if train is None:
+        return False
+    loss = train.finite
     before, after = loss.value[loss.step < step], loss.value[loss.step >= step]
     return bool(len(before) > 2 and len(after) > 4 and np.median(after[-len(after) // 2 :]) <= np.median(before[-10:]))
 

@@ -24,6 +24,8 @@ _APART = 10
 """Finite points per non-finite one after which a series had recovered."""
 _LONGEST, _OPEN, _WORKS, _FEW = 20, 3, 0.2, 0.05
 """Limits of skipped steps: in a row, in a row at the end of a log, and as a share of all steps; a share that is few."""
+_AGAIN, _RARE = 2, 0.1
+"""Finite evaluations after the last non-finite one, and the share of such ones, that make them an episode."""
 GRADIENTS = ("grad_norm", "layer_grad_norm")
 _BEST = re.compile(r"(?:^|[\W_])best(?:[\W_]|$)", re.IGNORECASE)
 """Best values start as infinities: there is none before the first evaluation."""
@@ -75,7 +77,7 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
     finite = np.isfinite(series.value)
     count = int(bad.sum())
     if not finite.any():
-        grave = series.role in ALWAYS_DEFINED and not _BEST.search(series.tag)
+        grave = series.role in ALWAYS_DEFINED and not _BEST.search(series.tag) and not _unused_part(view, series)
         return Onset(series, int(np.argmax(bad)), None, count, False, "error" if grave else "info")
     first_finite = int(np.argmax(finite))
     if series.role != "loss" or _BEST.search(series.tag):
@@ -95,6 +97,15 @@ def _onset(view: View, series: Series, bad: NDArray[np.bool_]) -> Onset | None:
     return Onset(series, at, int(before[-1]) if len(before) else None, count, recovered, severity, earlier)
 
 
+def _unused_part(view: View, series: Series) -> bool:
+    """Whether a loss that never was finite is a part that the training does not have: of a hybrid model that was
+    configured without a decoder, ``loss_att`` is NaN, and ``loss`` is finite throughout."""
+    if series.role not in ("loss", "val_loss"):
+        return False
+    wholes = (s for s in view.of(series.role) if series.tag.startswith(s.tag + "_") and s.tag != series.tag)
+    return any(len(s) >= len(series) and bool(np.isfinite(s.value).all()) for s in wholes)
+
+
 def undefined_at_times(view: View, series: Series) -> bool:
     """Whether non-finite points of a series say nothing of the training, if finite ones follow them.
 
@@ -103,15 +114,35 @@ def undefined_at_times(view: View, series: Series) -> bool:
     """
     if series.role in ALWAYS_DEFINED or view.main("loss", "val_loss") is None:
         return False
-    return all(bool(np.isfinite(s.value).all()) for s in view.of(*ALWAYS_DEFINED) if not _BEST.search(s.tag))
+    return all(
+        bool(np.isfinite(s.value).all()) or (s.role == "val_loss" and of_single_evaluations(view, s) != "error")
+        for s in view.of(*ALWAYS_DEFINED)
+        if not _BEST.search(s.tag)
+    )
+
+
+def of_single_evaluations(view: View, series: Series) -> Severity:
+    """The severity of a validation loss that is non-finite: "error" unless it is finite again up to the end and the
+    training never was anything else. Then no weight was lost: "info" for few evaluations, else "warning"."""
+    training = [s for s in view.of(*ALWAYS_DEFINED) if s.role != "val_loss" and not _BEST.search(s.tag)]
+    if not any(s.role == "loss" for s in training) or not all(np.isfinite(s.value).all() for s in training):
+        return "error"
+    bad = ~np.isfinite(series.value)
+    after = len(bad) - 1 - int(np.flatnonzero(bad)[-1])
+    if not after:
+        return "error"
+    return "info" if after >= _AGAIN and bad.mean() <= _RARE else "warning"
 
 
 def survived(view: View, series: Series, at: int) -> Severity:
-    """The severity of non-finite gradient norms from point `at` on: "error" unless the training went on well.
+    """The severity of non-finite gradient norms from point `at` on: "error" unless the training went on well. Of a
+    validation loss, see `of_single_evaluations`.
 
     It did if finite ones follow, up to the end or for long before the run breaks, and the loss is finite all that time:
     their updates were skipped, or did no harm. Then they are "info" if they are few, else "warning".
     """
+    if series.role == "val_loss":
+        return of_single_evaluations(view, series)
     loss, bad = view.main("loss"), ~np.isfinite(series.value)
     end = broke(bad, at) if bad[-_OPEN:].any() else len(series)
     if series.role not in GRADIENTS or loss is None or end <= at:

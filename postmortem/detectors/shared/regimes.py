@@ -1,26 +1,31 @@
-"""Schedules that a log announces: which tags are schedules, when they change, and whether a change explains a finding.
+"""Regimes that a log announces, as a schedule or in words: when they change, and whether a change explains a finding.
 
 A schedule is set by the training code and not measured, so its values have no noise: it is constant in stretches (a
 task, a resolution, the number of trained layers) or goes smoothly from one value to another (the weight of a loss term,
 a temperature). Its name does not matter, except that some names show something else with the same shape: a counter, a
 setting of the optimizer (which changes how, not what is learned), hardware, or what a fault leaves behind.
+
+An announcement in words ("Phase 2: fine-tuning") is a change at the step at which it stands. How much of what was
+learned it may cost depends on what it announces.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.stats import centred_median
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from postmortem.core.model import Event
     from postmortem.core.series import Series
     from postmortem.core.view import View
 
@@ -30,6 +35,15 @@ _REPEATS, _ROWS_APART = 3, 20
 """So many jumps, at least so many rows apart, show a period: by chance 1 in 100 such lie at its multiples."""
 _FAR = 3.0
 """How far above its first level a loss may rise with a schedule; beyond that it is not only the task that changed."""
+
+Cost = Literal["nothing", "half", "all"]
+_COSTS: tuple[Cost, ...] = ("nothing", "half", "all")
+_ANNOUNCED: dict[str, Cost] = {"new-phase": "all", "setup-change": "half", "warmup-over": "nothing"}
+"""What an announcement may cost of what was learned. A new task may cost all. Layers that were unfrozen with too high a
+learning rate lose it as well, and that is a failure; so is a loss that rises where the learning rate is highest."""
+_TWICE = 10
+"""Lines within which an announcement that is printed again is the same one, by another logger."""
+_SAID = 80
 
 _WORDS = r"(?:^|[^a-z])(?:{})s?(?:$|[^a-z])"
 _COUNTER = (
@@ -42,14 +56,17 @@ _LEFT_BEHIND = (
     r"best|patience|wait|bad|nan|nans|inf|infs|nonfinite|skip|skipped|overflow\w*|fail\w*|error|retry|retries|restart|"
     r"alive|lost|dropped|grad|gradient|norm"
 )
-_NO_SCHEDULE = re.compile(_WORDS.format("|".join((_COUNTER, _OPTIMIZER, _MACHINE, _LEFT_BEHIND))))
+_SPLIT = "^(?:train|training|val|valid|validation|dev|test|eval)$"
+"""The score of a split, where a row has one: ``Loss: 1.93, Train: 0.15, Val: 0.16``."""
+_NO_SCHEDULE = re.compile(_WORDS.format("|".join((_COUNTER, _OPTIMIZER, _MACHINE, _LEFT_BEHIND))) + f"|{_SPLIT}")
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of a schedule from `before` (its value at step `first`) to `after` (reached at step `last`).
 
-    `jump` is true if it changed from one row to the next, false if it took several rows.
+    `jump` is true if it changed from one row to the next, false if it took several rows. `words` is the announcement
+    of a change that is not logged as a number; `costs` how much of what was learned it may cost.
     """
 
     tag: str
@@ -58,9 +75,19 @@ class Change:
     before: float
     after: float
     jump: bool
+    words: str = ""
+    costs: Cost = "all"
+
+    def allows(self, first: float, before: float, after: float) -> bool:
+        """Whether a loss that began at `first` and was at `before` may lie at `after` for good with this change."""
+        if self.costs == "all":
+            return True
+        return self.costs == "half" and after <= before + 0.5 * max(first - before, 0.0)
 
     def __str__(self) -> str:
         """The change in words: "task changes from 0 to 1 at step 200"."""
+        if self.words:
+            return f"the log announces {self.words}"
         when = f"at step {self.last}" if self.jump else f"from step {self.first} to step {self.last}"
         return f"{self.tag} changes from {number(self.before)} to {number(self.after)} {when}"
 
@@ -79,14 +106,39 @@ def changes(view: View) -> dict[str, list[Change]]:
     return known
 
 
-def change_at(view: View, series: Series, step: int, *, near: int = 3, ends: bool = False) -> Change | None:
+def announced(view: View) -> list[Change]:
+    """The changes that the log announces in words, in the order of the steps; worked out once per view.
+
+    What was printed before announces no change, be it with every epoch or by another start of the same program; and
+    many different announcements count something.
+    """
+    if "announced" not in view.cache:
+        found: list[Change] = []
+        for kind, costs in _ANNOUNCED.items():
+            first: dict[str, Event] = {}
+            for event in view.events:
+                if event.kind == kind:
+                    first.setdefault(str(event.fields.get("said")), event)
+            new = [(e.step, e) for e in first.values() if e.step is not None and not _comes_again(e)]
+            if len(new) <= _MOST:
+                found += [Change(kind, step, step, np.nan, np.nan, True, _said(e), costs) for step, e in new]
+        view.cache["announced"] = sorted(found, key=lambda change: change.first)
+    known: list[Change] = view.cache["announced"]
+    return known
+
+
+def change_at(
+    view: View, series: Series, step: int, *, near: int = 3, ends: bool = False, costs: Cost = "nothing"
+) -> Change | None:
     """The jump of a schedule at `step`, give or take `near` rows of `series`, or None.
 
-    With `ends`, also a slow change that begins or ends there.
+    With `ends`, also a slow change that begins or ends there. Only changes that may cost as much as `costs`.
     """
     at = int(np.searchsorted(series.step, step))
-    for made in changes(view).values():
+    for made in (*changes(view).values(), announced(view)):
         for change in made:
+            if _COSTS.index(change.costs) < _COSTS.index(costs):
+                continue
             first = int(np.searchsorted(series.step, change.first, side="right"))
             last = int(np.searchsorted(series.step, change.last))
             jumps = change.jump and first - near < at <= last + near
@@ -120,11 +172,12 @@ def change_behind(view: View, series: Series, smooth: NDArray[np.float64], best:
     n = len(smooth)
     end, first = float(np.median(smooth[-max(3, n // 12) :])), float(np.median(smooth[: max(3, n // 50)]))
     rise = end - float(smooth[best])
+    levels = tuple(float(np.exp(level)) for level in (first, smooth[best], end))
     if end > first + np.log(_FAR):
         return None
-    for made in changes(view).values():
+    for made in (*changes(view).values(), announced(view)):
         spans = [(*_rows(series, change), change) for change in made]
-        spans = [(a, b, change) for a, b, change in spans if b > best]
+        spans = [(a, b, change) for a, b, change in spans if b > best and change.allows(*levels)]
         begun = [change for a, _, change in spans if a <= at]
         if not begun or at > spans[-1][1] or end - float(smooth[spans[-1][1]]) > 0.3 * rise:
             continue
@@ -138,6 +191,14 @@ def change_behind(view: View, series: Series, smooth: NDArray[np.float64], best:
         if sum(max(gain, 0.0) for gain in gains) >= 0.7 * rise:
             return begun[-1]
     return None
+
+
+def valley(x: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64], int]:
+    """log(loss) `x` without its noise, over short and over wide windows, and its lowest point before the end."""
+    n = len(x)
+    smooth = centred_median(x, 2 * min(max(2, n // 40), 12) + 1)
+    wide = centred_median(x, 2 * max(4, n // 16) + 1)  # the minimum over short windows would be biased low
+    return smooth, wide, int(np.argmin(wide[: n - max(2, n // 20)]))
 
 
 def far_above_start(series: Series, value: float, times: float = 10.0) -> bool:
@@ -162,6 +223,21 @@ def _as_slow(smooth: NDArray[np.float64]) -> bool:
     most = np.flatnonzero(smooth >= low + 0.9 * (high - low))
     least = np.flatnonzero(smooth[: int(most[0]) + 1] <= low + 0.1 * (high - low))
     return bool(len(least) and most[0] - least[-1] >= 0.2 * len(smooth))
+
+
+def _comes_again(event: Event) -> bool:
+    """Whether an announcement is printed again later, by other than the other ranks or another logger."""
+    count, last = int(event.fields.get("count", 1)), event.fields.get("last_line")
+    ranks = len(event.fields.get("ranks", ())) or 1
+    return last is not None and count > ranks and int(last) - (event.line or 0) > _TWICE * ranks
+
+
+def _said(event: Event) -> str:
+    """An announcement without its decoration, short enough for a sentence, and its place."""
+    said = event.message.strip(" \t=-*#~_>|<!").replace('"', "'")
+    said = said if len(said) <= _SAID else said[: _SAID - 1].rstrip() + "…"
+    names_it = event.step in (event.fields.get("step"), event.fields.get("epoch"))
+    return f'"{said}" {"at" if names_it else "after"} step {event.step}'
 
 
 def _plain(tag: str) -> str:

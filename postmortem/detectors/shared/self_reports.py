@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.detectors.shared.frozen import constant_from, digits
 from postmortem.detectors.shared.nonfinite import ALWAYS_DEFINED
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ _HANDLED_WITHIN = 3
 """Lines after a report within which the program says that it skips the step."""
 _OFTEN = 0.1
 """Share of the steps after the first skipped one from which on skipping is no exception: the model hardly learns."""
+_STANDS, _TELLING = 5, 3
+"""Rows and digits from which on a loss that does not change is no coincidence."""
 _ONCE_AN_EPOCH = 3
 """Skipped steps up to which their share says nothing."""
 
@@ -28,7 +31,8 @@ def reported_nonfinite(detector: BaseDetector, view: View, *, gradients: bool) -
     """Findings for reports of NaN or Inf in words; of gradients, or of all else.
 
     None where a loss or a gradient norm is non-finite: that finding knows more. The finding is an error if nothing was
-    trained after the report, info if the program skipped the step; else a warning, as the numbers do not show it.
+    trained after the report, or the printed loss does not change any more; info if the program skipped the step; else
+    a warning, as the numbers do not show it.
     """
     if any(s.role in ALWAYS_DEFINED and not np.isfinite(s.value).all() for s in view.series):
         return
@@ -37,7 +41,7 @@ def reported_nonfinite(detector: BaseDetector, view: View, *, gradients: bool) -
     alone = [e for e in reports if not _handled(e, skipped)]
     if alone:
         first = alone[0]
-        severity: Severity = "error" if _last_word(view, first) else "warning"
+        severity: Severity = "error" if _last_word(view, first) or _stands_since(view, first) else "warning"
         yield _finding(detector, view, first, alone, severity)
     elif skipped and not gradients:
         first = skipped[0]
@@ -63,6 +67,21 @@ def _last_word(view: View, event: Event) -> bool:
     if view.run.ended == "completed":
         return False
     return view.last_step is not None and event.step is not None and event.step >= view.last_step > 0
+
+
+def _stands_since(view: View, event: Event) -> bool:
+    """Whether a loss is the same number in all rows since the report: a mean that takes up no NaN, and nothing else.
+
+    The mean may still change in the first row after the report, by the steps before it.
+    """
+    if event.step is None:
+        return False
+    for series in (s.finite for s in view.of("loss")):
+        at = constant_from(series)
+        telling = len(series) - at >= _STANDS and digits(float(series.value[-1])) >= _TELLING
+        if telling and 0 <= at - int(np.searchsorted(series.step, event.step)) + 1 <= 2:
+            return True
+    return False
 
 
 def _often(view: View, event: Event) -> bool:

@@ -45,6 +45,18 @@ def per_second(series: Series) -> float:
     return 1000.0 if _MILLISECONDS.search(series.tag) else 1.0
 
 
+def first_slow(cost: NDArray[np.float64], split: int, reach: int = 3) -> int:
+    """The first slow point near a split that was found in a smoothed cost, which may be some points off.
+
+    Slow is what lies nearer to the level after the split than to that before, by ratio; so does what follows.
+    """
+    first, end = max(1, split - reach), min(split + reach, len(cost) - 1)
+    middle = np.sqrt(max(median(cost[:first]), 1e-300) * max(median(cost[end:]), 1e-300))
+    slow = cost > middle
+    lasting = (at for at in range(first, end + 1) if slow[at] and slow[at : at + 2 * reach].mean() >= 0.75)
+    return next(lasting, split)
+
+
 def negligible(timing: Timing, slow: NDArray[np.bool_] | slice, usual: slice) -> bool:
     """Whether the slow points take less than NOTHING seconds more per step than the usual ones; False if unknown."""
     cost = timing.seconds()

@@ -7,6 +7,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, Self
 
+from postmortem.core.launched import own_command
 from postmortem.core.model import Diagnosis
 from postmortem.diagnoses.shared.last_good import last_good_checkpoint, last_good_step, logged_between, watched
 
@@ -29,6 +30,8 @@ _FOLLOWS = (
     "chance-level-loss",
     "loss-scale-collapse",
     "score-collapse",
+    "blank-values",
+    "metric-explosion",
 )
 ABOUT_NUMBERS = re.compile(
     r"\bnan\b|\binf(inite|inity)?\b|non-?finite|overflow|cholesky|singular|svd|probability tensor|device-side assert",
@@ -122,8 +125,13 @@ def sentence(text: str) -> str:
 def replay_command(view: View, step: int | None, checkpoint: Checkpoint | None) -> str:
     """The command that reruns `step`, from `checkpoint` if given. Without a step, the replay finds it.
 
-    A row number is no step: it is not named.
+    A row number is no step: it is not named. Without a recipe it is the run's own command, where its files say that;
+    which finds the step by the log.
     """
+    launched = view.run.launched
+    own = own_command(view.run.path, launched, checkpoint.path if checkpoint is not None else None)
+    if own is not None and launched is not None and not launched.recipe:
+        return own
     command = f"postmortem replay {shlex.quote(str(view.run.path))}"
     if step is not None and view.run.step_axis != "row":
         command += f" --step {step}"
@@ -245,19 +253,34 @@ class Story:
 
     def _actions(self, good: int | None, checkpoint: Checkpoint | None) -> Iterator[str]:
         step = self._root.step if self._rerun is None else self._rerun
-        command = None
-        if self._replayed and self._root.step is not None:
-            command = replay_command(self._view, step if self._in_the_log else None, checkpoint)
+        command = captured = None
+        if self._replayed and step is not None and self._root.step is not None:
+            captured = self._captured(step)
+            command = captured or replay_command(self._view, step if self._in_the_log else None, checkpoint)
         # the replay looks into checkpoints of unknown step
-        startable = checkpoint is not None or any(c.step is None and c.finite is None for c in self._view.checkpoints)
+        startable = bool(captured or checkpoint) or any(
+            c.step is None and c.finite is None for c in self._view.checkpoints
+        )
         if command and startable:
             yield command
         yield from self._advice
         if command and not startable:
             weights = f"from step {good} or earlier" if good is not None else "from before the fault"
-            yield f"save checkpoints: with weights {weights}, `{command}` {self._shows()}"
+            if " -- " in command:  # the run's own command, which needs no checkpoint
+                yield f"`{command}` trains again from the start, and {self._shows()}; a checkpoint {weights} saves that"
+            else:
+                yield f"save checkpoints: with weights {weights}, `{command}` {self._shows()}"
         if not command and checkpoint is not None:
             yield f"resume from {checkpoint.path} (step {checkpoint.step}, the newest before the fault)"
+
+    def _captured(self, step: int) -> str | None:
+        """The command that repeats the step at fault from a capture of it, which needs no checkpoint."""
+        first, last = self._root.evidence.get("between") or (step, step)
+        for c in self._view.run.captures:
+            inside = first <= c.step <= last if self._in_the_log else step <= c.step
+            if inside and (c.fault or c.step == last):
+                return own_command(c.path, self._view.run.launched or c.launched, None)
+        return None
 
     def _shows(self) -> str:
         """What a replay can show of the root, and the steps in which its onset lies if the log does not name one."""

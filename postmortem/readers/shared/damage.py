@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from postmortem.core.model import Problem
 from postmortem.readers.shared.decode import TRUNCATED_OR_CRASHED
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MOST_REPORTED = 20
 HOLE = 16
@@ -70,9 +75,9 @@ def _where(damage: Damage, size: int) -> str:
     return "around" if damage.start else "after"
 
 
-def damage_in(data: bytes, start: int, stop: int, cut: bool = False) -> Damage:
+def damage_in(data: bytes | NDArray[np.uint8], start: int, stop: int, cut: bool = False) -> Damage:
     """The stretch ``data[start:stop]`` as damage."""
-    part = data[start:stop]
+    part = bytes(data[start:stop])
     zeros = len(part) - min(len(part.rstrip(b"\0")), len(part.lstrip(b"\0")))
     return Damage(start, stop, cut, zeros=zeros >= HOLE and zeros * 2 > stop - start)
 

@@ -56,16 +56,23 @@ def _next_data(file: int, at: int) -> int:
         return max(at, os.fstat(file).st_size) if error.errno == errno.ENXIO else at
 
 
-def nul_problem(path: str, count: int, offset: int, line: int | None = None, places: int = 1) -> Problem:
-    """The problem of NUL bytes inside a text; the first is at byte `offset`."""
+def nul_problem(
+    path: str, count: int, offset: int, line: int | None = None, *, places: int, at_end: bool, width: int = 1
+) -> Problem:
+    """The problem of `count` NULs of `width` bytes inside a text, or `at_end` of it; the first is at byte `offset`."""
     number = "1 NUL byte" if count == 1 else f"{count} NUL bytes"
-    where = f" in {places} places" if places > 1 else ""
+    after = offset + count * width
+    if places > 1:
+        where, kept = f" in {places} places, the first at byte {offset}", "the text before, between and after them"
+    else:
+        where = f", at byte {offset}" if count == 1 else f", from byte {offset} to byte {after - 1}"
+        kept = f"the text before byte {offset}" + ("" if at_end else f" and from byte {after} on")
     return Problem(
         path=path,
         offset=offset,
         line=line,
         what=f"{number} in the text{where}, possibly from a system crash",
-        kept="the text around them",
+        kept=kept,
         lost=LOST_IN_NULS if count > 3 else "",
     )
 
@@ -123,6 +130,8 @@ def decoded(data: bytes, path: str = "") -> tuple[str, list[Problem]]:
     if nuls := text.count("\0"):
         before = text[: text.index("\0")]
         offset = len(before.encode(wide, "replace")) if wide else data.index(b"\0")
-        problems.append(nul_problem(path, nuls, start + offset, places=len(_HOLES.findall(text))))
+        width = int(wide[4:6]) // 8 if wide else 1  # utf-16-le
+        holes, at_end = len(_HOLES.findall(text)), not text.rpartition("\0")[2].strip()
+        problems.append(nul_problem(path, nuls, start + offset, places=holes, at_end=at_end, width=width))
         text = text.replace("\0", "")
     return text, problems

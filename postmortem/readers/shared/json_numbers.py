@@ -7,6 +7,8 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from postmortem.core.skipped import Skip
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -67,11 +69,11 @@ def is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and value.strip().lower() in BLANK)
 
 
-def why_no_number(value: Any) -> str:
+def why_no_number(value: Any) -> Skip:
     """The reason for which `number` returns None, as skipped values are counted."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return "integers too large for a float (damaged)"
-    return "non-numeric values"
+        return Skip.TOO_LARGE
+    return Skip.NOT_NUMERIC
 
 
 def step_number(value: Any) -> int | None:

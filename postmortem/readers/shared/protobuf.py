@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-__all__ = ["DecodeError", "messages"]
+__all__ = ["DecodeError", "messages", "varint"]
 
 _MESSAGE = re.compile(r"message (\w+) \{(.*?)\}", re.S)
 _FIELD = re.compile(r"(repeated )?(\w+) (\w+) = (\d+);")
@@ -41,3 +41,11 @@ def messages(package: str, schema: str) -> dict[str, Any]:
         m.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{m.name}"))
         for m in proto.message_type
     }
+
+
+def varint(digits: bytes) -> int:
+    """The number in the bytes of a varint."""
+    number = 0
+    for byte in reversed(digits):
+        number = number << 7 | byte & 0x7F
+    return number

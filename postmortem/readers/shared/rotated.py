@@ -1,4 +1,5 @@
-"""The parts of a log that a logger or logrotate set aside: ``train.log.1``, ``train.log.2024-05-01``."""
+"""Names of logs that do not end as a log: the parts that a logger or logrotate set aside (``train.log.1``,
+``train.log.2024-05-01``), the output of jobs."""
 
 from __future__ import annotations
 
@@ -6,11 +7,20 @@ import re
 from typing import NamedTuple
 
 _ROTATED = re.compile(
-    r"(?P<base>.+\.(?:log|out|err|txt))"
+    r"(?P<base>.+\.(?:log|out|err|txt|stdout|stderr))"
     r"(?:\.(?P<number>\d{1,3})|[.-](?P<date>20\d\d-?[01]\d-?[0-3]\d)(?:[T_.-](?P<clock>\d\d[-_.:]?\d\d(?:[-_.:]?\d\d)?))?)"
     r"(?:\.gz)?",
     re.IGNORECASE,
 )
+
+
+GRID_OUTPUT = re.compile(r"\.p?[oe](?=\d{3,12}(?:[-.]\d{1,6})?$)")
+"""The ending of the output and of the error output of a job of Grid Engine or PBS, before its number and that of the
+array task: ``train.o8812034``, ``train.e8812034.7``."""
+NAMED_LOG = re.compile(
+    rf"{GRID_OUTPUT.pattern}|\.log\.(?:INFO|WARNING|ERROR|FATAL)(?:\.\d{{8}}-\d{{6}}(?:\.\d{{1,9}})?)?$"
+)
+"""The same, and a log of glog or absl: ``train.host.me.log.INFO.20261019-070122.512``."""
 
 
 class Rotated(NamedTuple):

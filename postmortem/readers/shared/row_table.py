@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 _TIMES = {"wall_time", "walltime", "timestamp", "time", "datetime", "date", "created_at", "unix_time"}
 _RANKS = {"rank", "global_rank"}
-_TELLING = {*COUNTERS, *UNSURE, *EPOCHS, *_TIMES, *_RANKS}
+TELLING = {*COUNTERS, *UNSURE, *EPOCHS, *_TIMES, *_RANKS}
+"""Columns that tell where, when and by whom a row was written."""
 _DIFFERENT = 3
 """Texts that differ in a column named like a metric, from which on they are no setting."""
 _WITH_UNITS = ("step_time", "data_time", "memory", "throughput")
@@ -69,6 +70,19 @@ class RowTable:
             self._value.append(value)
         self.n += 1
 
+    def add_rows(
+        self, n: int, names: Sequence[str], row: NDArray[np.int64], key: NDArray[np.int64], value: NDArray[np.float64]
+    ) -> None:
+        """Appends `n` rows: cells in the order of their rows, with `row` from 0 on, and `key` an index of `names`."""
+        known, first = np.unique(key, return_index=True)
+        code = np.zeros(len(names), np.int64)
+        for i in known[np.argsort(first)].tolist():
+            code[i] = self._codes.setdefault(names[i], len(self._codes))
+        self._code.frombytes(code[key].tobytes())
+        self._row.frombytes((row + self.n).tobytes())
+        self._value.frombytes(value.tobytes())
+        self.n += n
+
     def add_text(self, name: str, line: int, text: str) -> None:
         """Counts a cell that holds text."""
         texts = self._texts.setdefault(name, _Texts(line=line))
@@ -103,7 +117,7 @@ class RowTable:
         bounds = np.searchsorted(code[order], np.arange(len(self._codes) + 1))
         found = {}
         for name, own in self._codes.items():
-            if plain(name) in _TELLING or name in more:
+            if plain(name) in TELLING or name in more:
                 mine = order[bounds[own] : bounds[own + 1]]
                 column = np.full(self.n, math.nan)
                 column[at[mine]] = value[mine]
@@ -168,6 +182,7 @@ def finish(
         cells, values = ("1 cell", "1 value") if texts.count == 1 else (f"{texts.count} cells", f"{texts.count} values")
         what = f"{cells} of column {name!r} cannot be read as a number; the first is {texts.examples[0][:60]!r}"
         lost = f"{values} of {name}"
+        reading.unreadable[name] = texts.count
         reading.problems.append(
             Problem(path=reading.path, line=texts.line, what=what, kept=f"its {n} numbers", lost=lost)
         )

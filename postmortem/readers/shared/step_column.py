@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from postmortem.core import languages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +21,9 @@ COUNTERS = (
     *("training_iteration", "num_steps", "n_iter", "step_num", "train_step", "tick"),
     *("global_it", "gstep", "it", "itr", "upd", "optimizer_step", "opt_step", "env_step", "env_steps", "timestep"),
     *("timesteps", "num_iter", "num_update"),
+    *languages.GLOBAL_STEPS,
+    *languages.ITERATIONS,
+    *languages.STEPS,
 )
 """Names of counters, the most reliable first; case and groups in front ("trainer/", "train/") do not matter.
 
@@ -28,10 +34,13 @@ SURE = COUNTERS[:6]
 """Names that can only mean the whole run, even if the values go back often."""
 WITHIN_EPOCH = (
     *("iteration", "iter", "iters", "step", "steps", "batch", "batch_idx", "batch_index", "it", "i", "local_step"),
+    *languages.ITERATIONS,
+    *languages.STEPS,
+    *languages.BATCHES,
 )
 UNSURE = (*WITHIN_EPOCH, "round", "episode", "generation", "t", "k", "n")
 """Names that count the steps of a table without epochs if their values never fall, and rise in nearly every row."""
-EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num", "ep", "cur_epoch", "epoch_idx")
+EPOCHS = ("epoch", "epochs", "current_epoch", "epoch_num", "ep", "cur_epoch", "epoch_idx", *languages.EPOCHS)
 FEW = 4
 """A column with the same value in more rows than this is a setting, not a counter."""
 LARGEST = 2**62
@@ -58,9 +67,14 @@ class Axis(NamedTuple):
     wrong: NDArray[np.int64] = _NO_ROWS
 
 
+_FAR = 100
+"""A value that is so many usual steps off its neighbours is damaged."""
+
+
+@lru_cache(maxsize=4096)
 def plain(name: str) -> str:
     """A column's name without groups, in lower case and with underscores: "Trainer/Global Step" is "global_step"."""
-    return re.sub(r"[\s\-]+", "_", _GROUP.sub("", name.strip().lower()))
+    return re.sub(r"[\s\-]+", "_", languages.without_accents(_GROUP.sub("", name.strip().lower())))
 
 
 def counter_names(names: Iterable[str]) -> list[str]:
@@ -92,6 +106,9 @@ def step_axis(
         inner = _filled(columns[name]) if _covers(columns[name], rows) else None
         if epochs is None or inner is None or not (_whole(inner) and _whole(epochs)):
             continue
+        next_epoch = np.diff(epochs) > 0
+        if next_epoch.any() and (np.diff(inner)[next_epoch] > 0).all() and _counts(columns[name], epochs, rank):
+            return Axis(name, inner.astype(np.int64), (name,), f"steps are taken from column {name!r}")
         per_epoch = inner.max() + (inner.min() == 0)
         step = (epochs - (epochs.min() >= 1)) * per_epoch + inner
         fell, new_run = (np.diff(step) < 0).sum(), (np.diff(epochs) < 0).sum()
@@ -99,7 +116,8 @@ def step_axis(
             note = f"steps are taken from {name!r}, with {per_epoch:.0f} per epoch (the highest value logged)"
             return Axis(name, step.astype(np.int64), (name,), note)
     for name in _named(columns, UNSURE) if epochs is None else ():
-        rises = np.diff(columns[name])
+        with np.errstate(invalid="ignore"):  # of two infinities
+            rises = np.diff(columns[name])
         if _whole(columns[name]) and rows > FEW and (rises >= 0).all() and (rises > 0).mean() >= 0.99:
             return Axis(name, columns[name].astype(np.int64), (name,), f"steps are taken from column {name!r}")
     return None
@@ -141,12 +159,26 @@ def _without_wrong(
     for row in torn:
         before, after = column[whole[whole < row][-1:]], column[whole[whole > row][:1]]
         out_of_place[row] = known[row] and bool((before > column[row]).any() or (after < column[row]).any())
-    wrong = np.flatnonzero(known & (_impossible(column) | out_of_place))
+    wrong = np.flatnonzero(known & (_impossible(column) | out_of_place | _stray(column, known)))
     if not len(wrong) or len(wrong) > max(1, _WRONG * np.count_nonzero(known)):
         return column, _NO_ROWS
     column = column.copy()
     column[wrong] = np.nan
     return column, wrong
+
+
+def _stray(column: NDArray[np.float64], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Single values that lie far off while their neighbours count on from one another: damaged digits, no restart."""
+    stray = np.zeros(len(column), bool)
+    at = np.flatnonzero(known)
+    if len(at) > FEW:
+        before, value, after = (column[at[i : len(at) - 2 + i]] for i in range(3))
+        moves = np.diff(column[at])
+        usual = float(np.median(moves[moves > 0])) if (moves > 0).any() else np.inf
+        apart = after - before
+        off = np.maximum(value - after, before - value)
+        stray[at[1:-1]] = (apart > 0) & (apart <= 2 * usual) & (off > _FAR * usual)
+    return stray
 
 
 def _whole(values: NDArray[np.float64]) -> bool:

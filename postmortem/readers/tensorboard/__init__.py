@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,34 +12,59 @@ import numpy as np
 from postmortem.core.model import Problem
 from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
+from postmortem.core.skipped import Skip, Skips
 from postmortem.readers import reader
 from postmortem.readers.shared.damage import Damage, problems_of
 from postmortem.readers.shared.protobuf import DecodeError
 from postmortem.readers.tensorboard.bulk_scalars import ScalarPatterns
-from postmortem.readers.tensorboard.event_proto import EVENT, HISTOGRAM, HPARAMS, number
-from postmortem.readers.tensorboard.tfrecord import HEADER, OVERHEAD, batches
+from postmortem.readers.tensorboard.event_proto import EVENT, HISTOGRAM, HPARAMS, blob_event, number
+from postmortem.readers.tensorboard.framing import HEADER, OVERHEAD
+from postmortem.readers.tensorboard.rows import CREDIT, RowLayouts
+from postmortem.readers.tensorboard.tfrecord import batches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from postmortem.readers import Content
-    from postmortem.readers.tensorboard.bulk_scalars import Scalars
+    from postmortem.readers.tensorboard.rows import RowLayout, Rows
     from postmortem.readers.tensorboard.tfrecord import Batch
 
+    _Point = tuple[int, int, int, float, float]
+    """Where the payload of its record begins in the batch, code of the tag, step, value, wall time."""
+    _Columns = tuple[NDArray[Any], ...]
+    """The same of many points."""
+
+_LAYOUTS = RowLayouts({})
+"""Shared by all files: runs of one project log the same rows."""
 _NAME = re.compile(r"tfevents\.\d+\.(?P<host>.+?)(\.\d+\.\d+)?(\.v2)?(\.profile-empty)?$")
 _GRADIENT = re.compile(
     rb"(?i)(?:^|[/._])(?:grads?|gradients?)(?:[/._].*(?<!bias)$|$)|(?<!bias)[/._](?:grads?|gradients?)$"
 )
-_NO_SUMMARY = {"graph": "graphs", "meta_graph": "graphs", "run_metadata": "run metadata", "log_message": "log messages"}
-_OLD_KINDS = {
-    "histo": "histograms",
-    "histogram": "histograms",
-    "image": "images",
-    "audio": "audio",
-    "tensor": "tensors",
+_NO_SUMMARY = {
+    "graph": Skip.GRAPHS,
+    "meta_graph": Skip.GRAPHS,
+    "run_metadata": Skip.RUN_METADATA,
+    "log_message": Skip.LOG_MESSAGES,
 }
-_PLUGINS = {"text": "text", "scalars": "tensors", "pr_curves": "pr curves"}
+_OLD_KINDS = {
+    "histo": Skip.HISTOGRAMS,
+    "histogram": Skip.HISTOGRAMS,
+    "image": Skip.IMAGES,
+    "audio": Skip.AUDIO,
+    "tensor": Skip.TENSORS,
+}
+_PLUGINS = {
+    "text": Skip.TEXT,
+    "scalars": Skip.TENSORS,
+    "pr_curves": Skip.CURVES,
+    "histograms": Skip.HISTOGRAMS,
+    "images": Skip.IMAGES,
+    "audio": Skip.AUDIO,
+    "hparams": Skip.HPARAMS,
+}
 
 
 @reader
@@ -80,7 +105,7 @@ class _File:
         self.reading = Reading(source=TensorBoard.kind, path=str(path))
         self.codes: dict[bytes, int] = {}
         self.plugins: dict[bytes, str] = {}
-        self.skipped: Counter[str] = Counter()
+        self.skipped = Skips()
         self.damage: list[Damage] = []
         self.records = 0
         self.first_time = math.inf
@@ -88,14 +113,16 @@ class _File:
     def read(self) -> Reading:
         builder = PointsBuilder()
         patterns = ScalarPatterns(self.code_of)
+        _LAYOUTS.credit = CREDIT + self.path.stat().st_size // 1024
         with self.path.open("rb") as stream:
-            for batch in batches(stream, self.damage):
-                columns = self.merged(patterns.read(batch), batch)
-                builder.extend_columns([t.decode("utf-8", "replace") for t in self.codes], *columns)
+            parts = [self.columns(patterns, batch) for batch in batches(stream, self.damage, _LAYOUTS)]
             size = stream.tell()
+        if parts:
+            columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+            builder.extend_columns([t.decode("utf-8", "replace") for t in self.codes], *columns)
         reading = self.reading
         reading.points = builder.build()
-        reading.skipped = dict(self.skipped)
+        reading.skipped = self.skipped
         reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, size)
         if not size:
             reading.problems = [
@@ -114,55 +141,115 @@ class _File:
         """The code of a tag."""
         return self.codes.setdefault(tag, len(self.codes))
 
-    def merged(self, bulk: Scalars, batch: Batch) -> list[Any]:
+    def columns(self, patterns: ScalarPatterns, batch: Batch) -> list[NDArray[Any]]:
         """Code, step, value and wall time of the batch's scalars, in file order."""
-        self.records += int(np.count_nonzero(bulk.known))
-        rest = [row for i in np.flatnonzero(~bulk.known) for row in self.parse(int(i), batch)]
-        columns = [column[bulk.known] for column in bulk[1:]]
-        if not rest:
-            return columns
-        at, *parsed = zip(*rest, strict=True)
-        order = np.argsort(np.concatenate([np.flatnonzero(bulk.known), at]), kind="stable")
-        return [
-            np.concatenate([column, np.array(more, column.dtype)])[order]
-            for column, more in zip(columns, parsed, strict=True)
+        parts: list[_Columns] = [
+            part for layout, rows in _by_layout(batch.rows) for part in self.in_rows(layout, rows, batch)
         ]
+        if len(batch.start):
+            bulk = patterns.read(batch)
+            self.records += int(np.count_nonzero(bulk.known))
+            parts.append((batch.start[bulk.known], *(column[bulk.known] for column in bulk[1:])))
+            others = zip(batch.start[~bulk.known].tolist(), batch.length[~bulk.known].tolist(), strict=True)
+            parts.append(_columns(row for start, length in others for row in self.parse(start, length, batch)))
+        return _in_order([part for part in parts if len(part[0])])
 
-    def parse(self, i: int, batch: Batch) -> Iterator[tuple[int, int, int, float, float]]:
-        """The scalars of the i-th record: `i`, code of the tag, step, value, wall time."""
-        payload = batch.payload(i)
+    def in_rows(self, layout: RowLayout, found: list[Rows], batch: Batch) -> Iterator[_Columns]:
+        """The scalars of all rows of one layout; those of rows with a wrong checksum are parsed one by one."""
+        fields = layout.fields(np.concatenate([rows.difference for rows in found]))
+        begin = np.concatenate([rows.at + np.arange(len(rows.difference)) * layout.size for rows in found])
+        at = begin[:, None] + layout.start
+        for i in np.flatnonzero(~fields.intact):
+            damaged = zip(at[i].tolist(), layout.length.tolist(), strict=True)
+            yield _columns(row for start, length in damaged for row in self.parse(start, length, batch))
+        intact = fields.intact if not fields.intact.all() else slice(None)
+        code = np.array([self.code_of(tag) for tag in layout.tags], np.int32)
+        self.plugins.update(layout.plugins)
+        columns = (at, code[None].repeat(len(at), axis=0), fields.step, fields.value, fields.wall_time)
+        part = tuple(column[intact].ravel() for column in columns)
+        self.records += len(part[0])
+        yield part
+
+    def parse(self, start: int, length: int, batch: Batch) -> Iterator[_Point]:
+        """The scalars of the record whose payload begins at `start`."""
+        payload = batch.payload(start, length)
+        blob = blob_event(payload) if payload is not None else None
+        if blob is not None and not (blob.field == "histo" and _GRADIENT.search(blob.tag)):
+            self.counted(blob.wall_time)
+            self.skip(self.plugin(blob.tag, ""), _OLD_KINDS[blob.field])
+            return
         try:
-            event = EVENT.FromString(payload) if payload is not None else None
+            event = EVENT.FromString(payload.tobytes()) if payload is not None else None
         except DecodeError:
             event = None
         if event is None:
-            start, length = int(batch.start[i]), int(batch.length[i])
             self.damage.append(Damage(batch.offset + start - HEADER, batch.offset + start + length + OVERHEAD - HEADER))
             return
-        self.records += 1
-        if event.wall_time > 0:
-            self.first_time = min(self.first_time, event.wall_time)
+        self.counted(event.wall_time)
         self.skipped.update(name for field, name in _NO_SUMMARY.items() if event.HasField(field))
         for value in event.summary.value:
             scalar = self.scalar(value)
             if scalar is not None:
-                yield i, self.code_of(value.tag), event.step, scalar, event.wall_time
+                yield start, self.code_of(value.tag), event.step, scalar, event.wall_time
             elif (norm := _gradient_norm(value)) is not None:
-                yield i, self.code_of(value.tag + b"/norm"), event.step, norm, event.wall_time
+                yield start, self.code_of(value.tag + b"/norm"), event.step, norm, event.wall_time
+
+    def counted(self, wall_time: float) -> None:
+        """Counts a record of that time."""
+        self.records += 1
+        if wall_time > 0:
+            self.first_time = min(self.first_time, wall_time)
+
+    def plugin(self, tag: bytes, named: str) -> str:
+        """The plugin of a tag: that which this value of it names, else the one that an earlier value named."""
+        self.plugins[tag] = plugin = named or self.plugins.get(tag, "")
+        return plugin
+
+    def skip(self, plugin: str, kind: Skip) -> None:
+        """Counts a value without a number, by its plugin if it has one."""
+        self.skipped[_PLUGINS.get(plugin, Skip.OTHER_PLUGINS) if plugin else kind] += 1
 
     def scalar(self, value: Any) -> float | None:
         """The number in a summary value; a value without one is counted by its kind."""
-        plugin = value.metadata.plugin_data.plugin_name.decode("utf-8", "replace") or self.plugins.get(value.tag, "")
-        self.plugins[value.tag] = plugin
+        plugin = self.plugin(value.tag, value.metadata.plugin_data.plugin_name.decode("utf-8", "replace"))
         if value.HasField("simple_value"):
             return float(value.simple_value)
         scalar = number(value.tensor) if value.HasField("tensor") else None
         if scalar is None:
             if plugin == "hparams":
                 self.reading.config.update(_hparams(value.metadata.plugin_data.content))
-            old = next((name for field, name in _OLD_KINDS.items() if value.HasField(field)), "other values")
-            self.skipped[_PLUGINS.get(plugin, plugin) or old] += 1
+            self.skip(plugin, next((n for field, n in _OLD_KINDS.items() if value.HasField(field)), Skip.OTHER_VALUES))
         return scalar
+
+
+def _by_layout(found: list[Rows]) -> Iterable[tuple[RowLayout, list[Rows]]]:
+    """The rows by their layout."""
+    groups: dict[int, tuple[RowLayout, list[Rows]]] = {}
+    for rows in found:
+        groups.setdefault(id(rows.layout), (rows.layout, []))[1].append(rows)
+    return groups.values()
+
+
+def _columns(points: Iterable[_Point]) -> _Columns:
+    """Points as columns."""
+    at, code, step, value, wall_time = zip(*points, strict=True) if (points := list(points)) else ((),) * 5
+    return (
+        np.array(at, np.int64),
+        np.array(code, np.int32),
+        np.array(step, np.int64),
+        np.array(value, np.float64),
+        np.array(wall_time, np.float64),
+    )
+
+
+def _in_order(parts: list[_Columns]) -> list[NDArray[Any]]:
+    """Code, step, value and wall time of all points of the parts, each of which is in order of the file."""
+    parts.sort(key=lambda part: part[0][0])
+    at, *columns = (np.concatenate(column) for column in zip(*parts, strict=True)) if parts else _columns(())
+    if all(before[0][-1] < after[0][0] for before, after in pairwise(parts)):
+        return columns
+    order = np.argsort(at, kind="stable")
+    return [column[order] for column in columns]
 
 
 def _gradient_norm(value: Any) -> float | None:

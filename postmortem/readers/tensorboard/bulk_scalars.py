@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import google_crc32c
 import numpy as np
 
-from postmortem.readers.shared.protobuf import DecodeError
-from postmortem.readers.tensorboard.crc32c import masked, position_tables, unmask
-from postmortem.readers.tensorboard.event_proto import DTYPES, EVENT, number, widen
+from postmortem.readers.tensorboard.crc32c import position_tables, unmask
+from postmortem.readers.tensorboard.event_proto import DTYPES, widen
+from postmortem.readers.tensorboard.framing import payload_at
+from postmortem.readers.tensorboard.scalar_record import scalar_record
 from postmortem.readers.tensorboard.tfrecord import LONG
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from postmortem.readers.tensorboard.scalar_record import FieldOffsets, ScalarRecord
     from postmortem.readers.tensorboard.tfrecord import Batch
 
 FEW = 16
@@ -35,13 +37,6 @@ _MIX = np.arange(1, LONG // 8 + 3, dtype=np.uint64) ** np.uint64(3) * np.uint64(
 """Factors of a hash; what it finds is compared word by word."""
 
 
-# Keys of protobuf fields: the number and, in the low three bits, the wire type.
-_WALL_TIME, _STEP, _SUMMARY = 1 << 3 | 1, 2 << 3, 5 << 3 | 2
-_VALUE = 1 << 3 | 2
-_TAG, _SIMPLE_VALUE, _TENSOR, _METADATA = 1 << 3 | 2, 2 << 3 | 5, 8 << 3 | 2, 9 << 3 | 2
-_CONTENT, _PACKED = 4 << 3 | 2, {"float_val": 5 << 3 | 2, "double_val": 6 << 3 | 2}
-
-
 class Scalars(NamedTuple):
     """Fields of the n records of a batch, valid where `known`. `code` is the caller's code of the tag."""
 
@@ -50,16 +45,6 @@ class Scalars(NamedTuple):
     step: NDArray[np.int64]
     value: NDArray[np.float64]
     wall_time: NDArray[np.float64]
-
-
-class FieldOffsets(NamedTuple):
-    """Where the fields of one scalar event are in its bytes. `dtype` is the tensor's, 1 (float) without one."""
-
-    wall_time: int
-    step: int
-    step_bytes: int
-    value: int
-    dtype: int
 
 
 @dataclass(slots=True, eq=False)
@@ -161,12 +146,11 @@ class ScalarPatterns:
         lengths = np.minimum(batch.length, LONG).astype(np.uint16)
         order = np.argsort(lengths, kind="stable")
         borders = np.flatnonzero(np.diff(lengths[order])) + 1
-        padded = np.frombuffer(batch.data + bytes(16), np.uint8)
         for group in np.split(order, borders):
             length = int(lengths[group[0]])
             if len(group) >= FEW and length < LONG:
                 width = (length + 4 + 7) // 8 * 8
-                rows = np.lib.stride_tricks.sliding_window_view(padded, width)[batch.start[group]]
+                rows = np.lib.stride_tricks.sliding_window_view(batch.padded, width)[batch.start[group]]
                 self._read_group(found, group, rows, length)
         return found
 
@@ -177,10 +161,11 @@ class ScalarPatterns:
         for _ in range(TRIES):
             if not len(group):
                 return
-            offsets = _offsets(rows[0], length)
-            if offsets is None:  # left to the caller
+            record = _record(rows[0], length)
+            if record is None:  # left to the caller
                 group, rows = group[1:], rows[1:]
                 continue
+            offsets = record.offsets
             pattern = next((known for known in patterns if known.offsets == offsets), None) or RecordPattern.of(
                 offsets, length, rows.shape[1]
             )
@@ -188,8 +173,8 @@ class ScalarPatterns:
                 patterns.append(pattern)
             _, first, count = np.unique(pattern.fixed(rows)[1], return_index=True, return_counts=True)
             first = first[(count > 1) | (first == 0)][:MOST_NEW]  # what occurs once may well be of another pattern
-            new = rows[[i for i in first if _offsets(rows[i], length) == offsets]]
-            pattern.learn(new, [self._code_of(_tag(row[:length].tobytes())) for row in new])
+            new = [(i, record) for i in first if (record := _record(rows[i], length)) and record.offsets == offsets]
+            pattern.learn(rows[[i for i, _ in new]], [self._code_of(record.tag) for _, record in new])
             group, rows = _take(pattern, found, group, rows)
 
 
@@ -209,75 +194,7 @@ def _take(
     return group[~fits], rows[~fits]
 
 
-def _tag(record: bytes) -> bytes:
-    return bytes(EVENT.FromString(record).summary.value[0].tag)
-
-
-def _offsets(row: NDArray[np.uint8], length: int) -> FieldOffsets | None:
-    """Where the fields of an intact scalar event are; None if it is damaged, or not an event of exactly one scalar."""
-    record = row[:length].tobytes()
-    if masked(record) != int.from_bytes(row[length : length + 4].tobytes(), "little"):
-        return None
-    try:
-        return _located(record)
-    except (ValueError, IndexError, DecodeError):  # not protobuf, or a kind that is not read
-        return None
-
-
-def _located(record: bytes) -> FieldOffsets | None:
-    event = _fields(record, 0, len(record))
-    if not {_WALL_TIME, _SUMMARY} <= event.keys() <= {_WALL_TIME, _STEP, _SUMMARY}:
-        return None
-    summary = _fields(record, *event[_SUMMARY])
-    value = _fields(record, *summary[_VALUE]) if summary.keys() == {_VALUE} else {}
-    wall_time, (step, step_end) = event[_WALL_TIME][0], event.get(_STEP, (0, 0))
-    if _SIMPLE_VALUE in value and value.keys() <= {_TAG, _SIMPLE_VALUE, _METADATA}:
-        return FieldOffsets(wall_time, step, step_end - step, value[_SIMPLE_VALUE][0], 1)
-    if _TENSOR not in value or not value.keys() <= {_TAG, _TENSOR, _METADATA}:
-        return None
-    tensor = EVENT.FromString(record).summary.value[0].tensor
-    if number(tensor) is None:
-        return None
-    kind, field = DTYPES[tensor.dtype]
-    key = _CONTENT if tensor.content else _PACKED.get(field, 0)
-    at, stop = _fields(record, *value[_TENSOR]).get(key, (0, 0))
-    return (
-        FieldOffsets(wall_time, step, step_end - step, at, tensor.dtype)
-        if stop - at == np.dtype(kind).itemsize
-        else None
-    )
-
-
-def _fields(record: bytes, start: int, stop: int) -> dict[int, tuple[int, int]]:
-    """Spans of the fields of the protobuf message in record[start:stop], by key (number and wire type).
-
-    Raises ValueError if a field occurs twice or its wire type is unknown.
-    """
-    found: dict[int, tuple[int, int]] = {}
-    while start < stop:
-        key, start = _varint(record, start)
-        wire = key & 7
-        if wire == 0:
-            end = _varint(record, start)[1]
-        elif wire == 2:
-            size, start = _varint(record, start)
-            end = start + size
-        elif wire in (1, 5):
-            end = start + (8 if wire == 1 else 4)
-        else:
-            raise ValueError(f"wire type {wire}")
-        if key in found or end > stop:
-            raise ValueError(f"field {key >> 3}")
-        found[key] = start, end
-        start = end
-    return found
-
-
-def _varint(record: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = record[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
+def _record(row: NDArray[np.uint8], length: int) -> ScalarRecord | None:
+    """The record of `length` bytes and its checksum at the start of `row`, where it is an intact scalar."""
+    payload = payload_at(row, 0, length)
+    return scalar_record(payload.tobytes()) if payload is not None else None

@@ -20,7 +20,7 @@ _POLYNOMIAL = 0x82F63B78  # reflected
 _MASK_DELTA = 0xA282EAD8
 
 
-def masked(data: bytes) -> int:
+def masked(data: bytes | NDArray[np.uint8]) -> int:
     """The masked CRC32C of `data`, as stored in the file."""
     crc = int(google_crc32c.value(data))
     return (((crc >> 15) | (crc << 17)) + _MASK_DELTA) & 0xFFFFFFFF

@@ -7,11 +7,16 @@ only the number and the squares of its values are read, where they are gradients
 
 from __future__ import annotations
 
-from typing import Any
+import re
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from postmortem.readers.shared.protobuf import messages
+from postmortem.readers.shared.protobuf import messages, varint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _CLASSES = messages(
     "postmortem.tensorboard",
@@ -46,6 +51,41 @@ HPARAMS = messages(
     message Value { double number = 2; string text = 3; bool truth = 4; }
     """,
 )["HParams"]
+
+_VARINT = rb"([\x80-\xff]{0,9}[\x00-\x7f])"
+_BLOB_EVENT = re.compile(
+    rb"\x09(.{8})(?:\x10" + _VARINT + rb")?\x2a" + _VARINT + rb"\x0a" + _VARINT + rb"\x0a" + _VARINT, re.S
+)
+_BLOB = re.compile(rb"([\x1a\x22\x2a\x32])" + _VARINT)
+_BLOB_FIELDS = {b"\x1a": "histogram", b"\x22": "image", b"\x2a": "histo", b"\x32": "audio"}
+_PREFIX = 512
+
+
+class Blob(NamedTuple):
+    """An event of one histogram, image or audio: its wall time and tag, and the name of the field of Value."""
+
+    wall_time: float
+    tag: bytes
+    field: str
+
+
+def blob_event(payload: NDArray[np.uint8]) -> Blob | None:
+    """The blob in a payload that holds a wall time, a step and one value of a tag and a blob, without looking into it.
+
+    None for all other events.
+    """
+    prefix = payload[:_PREFIX].tobytes()
+    if (event := _BLOB_EVENT.match(prefix)) is None:
+        return None
+    tag_stop = event.end() + varint(event[5])
+    if (blob := _BLOB.match(prefix, tag_stop)) is None:
+        return None
+    ends = (event.end(3) + varint(event[3]), event.end(4) + varint(event[4]), blob.end() + varint(blob[2]))
+    if any(end != len(payload) for end in ends):
+        return None
+    (wall_time,) = struct.unpack("<d", event[1])
+    return Blob(wall_time, prefix[event.end() : tag_stop], _BLOB_FIELDS[blob[1]])
+
 
 BFLOAT16 = 14
 DTYPES: dict[int, tuple[str, str]] = {

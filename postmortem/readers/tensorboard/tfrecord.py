@@ -1,130 +1,194 @@
 """Finds the records of a TFRecord file, many at a time, and resynchronises after damage.
 
-A record is a little-endian uint64 length, the masked CRC32C of these 8 bytes, the payload, and the payload's masked
-CRC32C (tensorflow/core/lib/io/record_writer.h). The header's own checksum makes it possible to find the next record in
-the middle of anything.
+The header's own checksum makes it possible to find the next record in the middle of anything.
 """
 
 from __future__ import annotations
 
-import struct
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, BinaryIO
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from postmortem.readers.shared.damage import Damage, damage_in
-from postmortem.readers.tensorboard.crc32c import masked, position_tables, unmask
+from postmortem.readers.tensorboard.crc32c import position_tables, unmask
+from postmortem.readers.tensorboard.framing import HEADER, OVERHEAD, length_at, payload_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import BufferedReader
 
     from numpy.typing import NDArray
 
-    Run = tuple[NDArray[np.int64], NDArray[np.int64]]
+    from postmortem.readers.tensorboard.rows import RowLayouts, Rows
 
-HEADER = 12
-OVERHEAD = 16
 PIECE = 1 << 20
 REGION = 1 << 16
 """Bytes searched for headers at once: they fit in a core's cache."""
 LONG = 4096
 """Payloads of at least this length are skipped one at a time, which is cheaper than to search them."""
+SINGLE = 24
+"""So many short records after one another that are in no row are followed by a search for headers."""
+PADDING = 16
+"""Bytes after the data, so that a few bytes may be read from any place in it."""
 
+_SPARE: list[NDArray[np.uint8]] = []
+"""The buffer of the file read last: a new one for each of many small files takes longer than to read them."""
 _LENGTH_TABLES = position_tables(8)
 _CRC_OF_ZEROS = np.uint32(0x8C28B28A)  # of 8 bytes
 
 
 @dataclass(slots=True)
 class Batch:
-    """n records within `data`, which begins at byte `offset` of the file.
+    """Records within a piece of the file, which begins at byte `offset` of it.
 
-    `start` int64[n] is the offset of each payload in `data`, `length` int64[n] its number of bytes; the checksum after
-    it is not verified yet.
+    `padded` uint8[:] is the piece and `PADDING` more bytes; the next piece overwrites it. `rows` are the records that
+    stand in rows of scalars. Of the n others, `start` int64[n] is the offset of each payload in the piece, `length`
+    int64[n] its number of bytes. No payload's checksum is verified yet.
     """
 
-    data: bytes
+    padded: NDArray[np.uint8]
     offset: int
     start: NDArray[np.int64]
     length: NDArray[np.int64]
+    rows: list[Rows]
 
-    def payload(self, i: int) -> bytes | None:
-        """The i-th payload, or None if its checksum is wrong."""
-        return _payload(self.data, int(self.start[i]), int(self.length[i]))
+    def payload(self, start: int, length: int) -> NDArray[np.uint8] | None:
+        """The payload from `start` on, or None if its checksum is wrong."""
+        return payload_at(self.padded[:-PADDING], start, length)
 
 
-def batches(stream: BinaryIO, damage: list[Damage]) -> Iterator[Batch]:
+@dataclass(slots=True)
+class Chain:
+    """Adjacent records: those in `rows`, and the `heads` and `lengths` of the others. `stop` is where they end.
+
+    `open`: the piece may end inside a row that begins at `stop`.
+    """
+
+    rows: list[Rows] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    stop: int = 0
+    open: bool = False
+
+    def batch(self, padded: NDArray[np.uint8], offset: int) -> Batch:
+        start, length = np.array(self.heads, np.int64) + HEADER, np.array(self.lengths, np.int64)
+        return Batch(padded, offset, start, length, self.rows)
+
+    def drop_last(self) -> int:
+        """Takes out the last record, or the last row; returns where it, or the whole chain, begins."""
+        if self.rows and self.rows[-1].stop == self.stop:
+            last = self.rows.pop()
+            if len(last.difference) > 1:
+                self.rows.append(last._replace(difference=last.difference[:-1]))
+            self.stop -= last.layout.size
+        elif self.heads:
+            self.stop = self.heads.pop()
+            self.lengths.pop()
+        return self.stop
+
+    def split_last_row(self) -> None:
+        """Counts the records of the last row, where the chain ends with one, to the others."""
+        if self.rows and self.rows[-1].stop == self.stop:
+            layout, begin = self.rows[-1].layout, self.drop_last()
+            self.heads += (layout.start - HEADER + begin).tolist()
+            self.lengths += layout.length.tolist()
+            self.stop = begin + layout.size
+
+
+def batches(stream: BufferedReader, damage: list[Damage], layouts: RowLayouts) -> Iterator[Batch]:
     """Yields all records of the file in order; what lies between them is appended to `damage`.
 
     A record with a wrong payload checksum is still yielded if the next one begins right at its end: its length was
     right, and the caller reports its content.
     """
-    data, offset, want = b"", 0, PIECE
+    buffer = _SPARE.pop() if _SPARE else np.empty(PIECE + PADDING, np.uint8)
+    kept, offset, want = 0, 0, PIECE
     while True:
-        piece = stream.read(want)
-        final = len(piece) < want
-        data += piece
-        runs, gaps, resume = _scan(data, final)
+        if kept + want > len(buffer) - PADDING:
+            buffer = np.concatenate([buffer[:kept], np.empty(want + PADDING, np.uint8)])
+        got = stream.readinto(buffer[kept : kept + want].data)
+        final = got < want
+        size = kept + got
+        chains, gaps, resume = _scan(buffer[:size], final, layouts)
         damage.extend(replace(gap, start=offset + gap.start, stop=offset + gap.stop) for gap in gaps)
-        for start, length in runs:
-            yield Batch(data, offset, start, length)
+        for chain in chains:
+            yield chain.batch(buffer[: size + PADDING], offset)
         if final:
+            if len(buffer) <= PIECE + PADDING:
+                _SPARE[:] = [buffer]
             return
-        want = PIECE if resume else len(data)  # no progress: a record, or damage, larger than what was read
-        data, offset = data[resume:], offset + resume
+        want = PIECE if resume else size  # no progress: a record, or damage, larger than what was read
+        kept, offset = size - resume, offset + resume
+        buffer[:kept] = buffer[resume:size]
 
 
-def _scan(data: bytes, final: bool) -> tuple[list[Run], list[Damage], int]:
-    """Runs of adjacent records in `data`, the damage between them, and where to resume with more data.
+def _scan(data: NDArray[np.uint8], final: bool, layouts: RowLayouts) -> tuple[list[Chain], list[Damage], int]:
+    """Chains of adjacent records in `data`, the damage between them, and where to resume with more data.
 
     Unless `final`, the last record is left for the next call: only what follows it shows whether its length was right.
     """
-    runs: list[Run] = []
+    chains: list[Chain] = []
     gaps: list[Damage] = []
     pos = 0
     while True:
-        start, length, stop = _chain(data, pos)
-        ends_here = stop > len(data) - HEADER
+        chain = _chain(data, pos, final, layouts)
+        chains.append(chain)
+        if chain.open:
+            return chains, gaps, chain.stop
+        ends_here = chain.stop > len(data) - HEADER
         if ends_here and not final:
-            resume = int(start[-1]) - HEADER if len(start) else pos
-            runs.append((start[:-1], length[:-1]))
-            return runs, gaps, resume
-        if stop == len(data):
-            runs.append((start, length))
-            return runs, gaps, stop
-        lost, search, cut = stop, stop + 1, ends_here
-        if len(start) and (stop > len(data) or _payload(data, int(start[-1]), int(length[-1])) is None):
-            lost, search = int(start[-1]) - HEADER, int(start[-1])
-            start, length = start[:-1], length[:-1]
-        runs.append((start, length))
+            return chains, gaps, chain.drop_last()
+        if chain.stop == len(data):
+            return chains, gaps, chain.stop
+        lost, cut = chain.stop, ends_here
+        search = lost + 1
+        chain.split_last_row()
+        if chain.heads and (lost > len(data) or _wrong(data, chain)):
+            lost = chain.drop_last()
+            search = lost + HEADER
         found = _next_header(data, search)
         if found is None:
             if final:
                 gaps.append(damage_in(data, lost, len(data), cut))
-            return runs, gaps, lost
+            return chains, gaps, lost
         gaps.append(damage_in(data, lost, found))
         pos = found
 
 
-def _chain(data: bytes, pos: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Records from `pos` on, each beginning where the one before it ends -> (start, length, end of the last).
+def _wrong(data: NDArray[np.uint8], chain: Chain) -> bool:
+    """Whether the checksum of the last record's payload is wrong."""
+    return payload_at(data, chain.heads[-1] + HEADER, chain.lengths[-1]) is None
 
-    The last one may reach beyond `data`.
-    """
-    starts: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    lengths: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
-    while (first := _length_at(data, pos)) is not None:
-        if 0 < first < LONG:
+
+def _chain(data: NDArray[np.uint8], pos: int, final: bool, layouts: RowLayouts) -> Chain:
+    """Records from `pos` on, each beginning where the one before it ends. The last one may reach beyond `data`."""
+    chain = Chain(stop=pos)
+    alone = 0
+    while True:
+        rows = layouts.find(data, pos, final)
+        if rows == "cut":
+            chain.open = True
+            return chain
+        if rows is not None:
+            chain.rows.append(rows)
+            chain.stop = pos = rows.stop
+            alone = 0
+            continue
+        first = length_at(data, pos)
+        if first is None:
+            return chain
+        if alone >= SINGLE and 0 < first < LONG:
             heads = _headers(data, pos, pos + REGION)
             length = _lengths(data, heads)
             kept = _linked(heads, heads + length + OVERHEAD)
-            heads, length = heads[kept], length[kept]
+            chain.heads += heads[kept].tolist()
+            chain.lengths += length[kept].tolist()
         else:
-            heads, length = np.array([pos]), np.array([min(first, 1 << 62)])
-        starts.append(heads + HEADER)
-        lengths.append(length)
-        pos = int(heads[-1] + length[-1]) + OVERHEAD
-    return np.concatenate(starts), np.concatenate(lengths), pos
+            chain.heads.append(pos)
+            chain.lengths.append(min(first, 1 << 62))
+            alone += 0 < first < LONG
+        chain.stop = pos = chain.heads[-1] + chain.lengths[-1] + OVERHEAD
 
 
 def _linked(heads: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -138,20 +202,7 @@ def _linked(heads: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int
     return np.array(reached)
 
 
-def _length_at(data: bytes, pos: int) -> int | None:
-    """The length in the header at `pos`, or None if there is no valid header."""
-    if len(data) - pos < HEADER:
-        return None
-    length, crc = struct.unpack_from("<QI", data, pos)
-    return int(length) if masked(data[pos : pos + 8]) == crc else None
-
-
-def _payload(data: bytes, start: int, length: int) -> bytes | None:
-    payload = data[start : start + length]
-    return payload if masked(payload) == int.from_bytes(data[start + length : start + length + 4], "little") else None
-
-
-def _next_header(data: bytes, pos: int) -> int | None:
+def _next_header(data: NDArray[np.uint8], pos: int) -> int | None:
     """Position of the first valid header at or after `pos`."""
     for lo in range(pos, len(data), REGION):
         heads = _headers(data, lo, lo + REGION)
@@ -160,12 +211,12 @@ def _next_header(data: bytes, pos: int) -> int | None:
     return None
 
 
-def _headers(data: bytes, start: int, stop: int) -> NDArray[np.int64]:
+def _headers(data: NDArray[np.uint8], start: int, stop: int) -> NDArray[np.int64]:
     """Positions in ``range(start, stop)`` of valid headers, of payloads with 1 to 2**24 - 1 bytes."""
     count = min(stop + HEADER - 1, len(data)) - start
     if count < HEADER:
         return np.empty(0, np.int64)
-    b = np.frombuffer(data, np.uint8, count, start)
+    b = data[start : start + count]
     zero = b == 0  # the five high bytes of the length
     pair = zero[3:-6] & zero[4:-5]
     at: NDArray[np.int64] = np.flatnonzero(pair[:-2] & pair[2:] & zero[7:-4])
@@ -178,6 +229,6 @@ def _headers(data: bytes, start: int, stop: int) -> NDArray[np.int64]:
     return found
 
 
-def _lengths(data: bytes, heads: NDArray[np.int64]) -> NDArray[np.int64]:
-    b = np.frombuffer(data, np.uint8)
-    return b[heads].astype(np.int64) | b[heads + 1].astype(np.int64) << 8 | b[heads + 2].astype(np.int64) << 16
+def _lengths(data: NDArray[np.uint8], heads: NDArray[np.int64]) -> NDArray[np.int64]:
+    low, middle, high = (data[heads + k].astype(np.int64) for k in range(3))
+    return low | middle << 8 | high << 16

@@ -18,8 +18,11 @@ import numpy as np
 
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
+from postmortem.core.skipped import Skip
 from postmortem.readers import reader
-from postmortem.readers.shared.rotated import rotated
+from postmortem.readers.shared.decode import decoded
+from postmortem.readers.shared.json_numbers import written_number
+from postmortem.readers.shared.rotated import NAMED_LOG, rotated
 from postmortem.readers.text.bulk import Bulk
 from postmortem.readers.text.bulk.collect import Ordered
 from postmortem.readers.text.bulk.rows import Rows
@@ -46,7 +49,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DIALECTS", "read_text"]
 
-_ENDINGS = {".out", ".log", ".err", ".txt", ""}
+_ENDINGS = {".out", ".log", ".err", ".txt", ".stdout", ".stderr", ".info", ".warning", ".error", ""}
+_NAME = re.compile(r"[A-Za-z_][\w./ -]*")
 _JOB = re.compile(r"(?:SLURM_JOB_?ID|slurm job id|Job ID|job_id)\s*[=:]\s*(\d{3,12})", re.IGNORECASE)
 _JOB_IN_NAME = re.compile(
     r"(?<![\d.])(\d{4,12})(?:_\d+)?(?=\.(?:out|err|log|txt)$)|(?:slurm|job)[-_.]?(\d{3,12})", re.IGNORECASE
@@ -67,8 +71,10 @@ NEAR = 32_768
 
 @reader
 class TextReader:
-    """Any readable text that ends in .out, .log, .err or .txt, or has no ending; parts of such a log that a logger or
-    logrotate set aside (``train.log.1``, ``train.log.2024-05-01``)."""
+    """Any readable text that ends in .out, .log, .err, .txt, .stdout or .stderr, in the level of a log of glog or absl
+    (``train_worker0.INFO``, ``train.host.me.log.INFO.20261019-070122.512``), or has no ending; the output of a job of
+    Grid Engine or PBS (``train.o8812034``, ``train.e8812034``); parts of such a log that a logger or logrotate set
+    aside (``train.log.1``, ``train.log.2024-05-01``); a .tsv or .csv without a header whose rows name their values."""
 
     kind: ClassVar[str] = "text"
     priority: ClassVar[int] = 900
@@ -76,12 +82,28 @@ class TextReader:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        is_log = path.suffix.lower() in _ENDINGS or rotated(path.name) is not None
-        return is_log and looks_like_text(head) and not _is_source(path, head)
+        is_log = path.suffix.lower() in _ENDINGS or NAMED_LOG.search(path.name) or rotated(path.name)
+        return bool(is_log or _pairs(path, head)) and looks_like_text(head) and not _is_source(path, head)
 
     @staticmethod
     def read(path: Path) -> Reading:
         return read_text(path)
+
+
+def _pairs(path: Path, head: bytes) -> bool:
+    """Whether a file that is called a table has no header, and each row names its values: ``step 3 loss 0.5``, with
+    tabs."""
+    if path.suffix.lower() not in (".tsv", ".csv"):
+        return False
+    first = decoded(head)[0].split("\n", 1)[0].rstrip("\r")
+    cells = first.split("\t")
+    named = all(_NAME.fullmatch(cell.strip()) for cell in cells[::2])
+    return (
+        len(cells) >= 4
+        and len(cells) % 2 == 0
+        and named
+        and all(written_number(cell) is not None for cell in cells[1::2])
+    )
 
 
 def read_text(path: Path, dialects: Iterable[type[Dialect]] | None = None, *, fast: bool = True) -> Reading:
@@ -136,7 +158,9 @@ class LogFile:
             started=None if np.isnan(self.first_time) else float(self.first_time),
             stopped=None if np.isnan(self.last_time) else float(self.last_time),
             step_axis=resolved.axis,
-            facts=found.facts | ({"plan": resolved.plan} if resolved.plan else {}),
+            facts=found.facts
+            | ({"plan": resolved.plan} if resolved.plan else {})
+            | ({"epoch_ends": resolved.ends} if resolved.ends else {}),
         )
         if self.parser.cut_rows:
             reading.problems.append(
@@ -153,7 +177,7 @@ class LogFile:
             for what, line in self.parser.faults
         ]
         if self.parser.unexplained:
-            reading.skipped["lines with numbers that no parser recognised"] = self.parser.unexplained
+            reading.skipped[Skip.UNEXPLAINED] = self.parser.unexplained
         job = self.job or next((g for m in [_JOB_IN_NAME.search(self.path.name)] if m for g in m.groups() if g), None)
         if job:
             reading.facts.setdefault("job_id", job)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
+from postmortem.core.skipped import Skip
 from postmortem.readers import reader
 from postmortem.readers.shared.damage import Damage, problems_of
 from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
-from postmortem.readers.shared.protobuf import DecodeError, messages
+from postmortem.readers.shared.protobuf import DecodeError, messages, varint
 from postmortem.readers.shared.row_table import RowTable, finish
 from postmortem.readers.shared.step_column import EPOCHS, Axis, plain, step_axis
 from postmortem.readers.wandb import summary as summary  # registers its reader
 from postmortem.readers.wandb.leveldb_log import MAGIC, records
+from postmortem.readers.wandb.plain_rows import plain_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-RECORD = messages(
+    from numpy.typing import NDArray
+
+    from postmortem.readers.wandb.plain_rows import PlainRows
+
+_CLASSES = messages(
     "postmortem.wandb",
     """
     message Record { History history = 2; Items summary = 3; Output output = 4; Items config = 5; bytes stats = 7;
@@ -44,10 +51,22 @@ RECORD = messages(
     message Environment { bytes program = 6; bytes host = 12; repeated Entry slurm = 27; }
     message Entry { bytes key = 1; bytes value = 2; }
     """,
-)["Record"]
+)
+RECORD, HISTORY, ITEMS = _CLASSES["Record"], _CLASSES["History"], _CLASSES["Items"]
+_ALONE = re.compile(rb"(?:\x08[\x80-\xff]{0,9}[\x00-\x7f])?([\x12\x1a])([\x80-\xff]{0,4}[\x00-\x7f])")
+"""The beginning of a record that holds a row of the history or an update of the summary, and its length."""
+_BLOCK = 4096
+"""Rows that are read at once."""
 
 _OWN_KEYS = {"_step", "_runtime", "_timestamp", "_wandb"}
-_SEEN = {"stats": "system metrics", "artifact": "artifacts", "alert": "alerts"}
+_OWN_ITEM = re.compile(rb"\n([\x00-\x7f])[\n\x12](?:\x05_step|\x08_runtime|\x0a_timestamp|\x06_wandb)")
+_SEEN = {"stats": Skip.SYSTEM_METRICS, "artifact": Skip.ARTIFACTS, "alert": Skip.ALERTS}
+_MEDIA = {
+    "histogram": Skip.HISTOGRAMS,
+    "image-file": Skip.IMAGES,
+    "images/separated": Skip.IMAGES,
+    "audio-file": Skip.AUDIO,
+}
 _STREAMS = ("stderr", "stdout")
 _SEPARATOR = "."  # as W&B itself joins nested keys
 
@@ -89,10 +108,12 @@ class _Log:
         self.table = RowTable()
         self.steps: list[int] = []
         self.times: list[float] = []
-        self.skipped: Counter[str] = Counter()
+        self.skipped = self.reading.skipped
         self.console: list[tuple[str, str]] = []
         self.unfinished: dict[str, list[bytes]] = {stream: [] for stream in _STREAMS}  # a line arrives in pieces
         self.exit_code: int | None = None
+        self.rows: list[bytes] = []
+        self.updates: list[bytes] = []
         self.declared_steps: dict[str, str] = {}
         """The column that `define_metric` declared as the step of the tags that match a pattern."""
 
@@ -101,19 +122,17 @@ class _Log:
         damage: list[Damage] = []
         count = 0
         for payload in records(data, damage):
-            try:
-                record = RECORD.FromString(payload)
-            except DecodeError:
-                self.skipped["records of unknown format"] += 1
-                continue
-            count += 1
-            self.take(record)
+            count += self.record(payload)
+            if len(self.rows) == _BLOCK:
+                count -= self.take_rows()
+            if len(self.updates) == _BLOCK:
+                count -= self.take_updates()
+        count -= self.take_rows() + self.take_updates()
         reading = self.reading
         self.console += [(stream, _text(b"".join(pieces))) for stream, pieces in self.unfinished.items() if any(pieces)]
         reading.facts |= {"exit_code": self.exit_code, "console": self.console}
         if self.exit_code is not None:
             reading.ended = "completed" if self.exit_code == 0 else "crashed"
-        reading.skipped = dict(self.skipped)
         reading.problems = problems_of(reading.path, "a W&B log", damage, count, len(data))
         if not count and not reading.problems:
             what = (
@@ -125,16 +144,91 @@ class _Log:
         self.points()
         return reading
 
+    def record(self, payload: bytes) -> bool:
+        """Takes in one record; rows of the history and updates of the summary wait. Whether it could be parsed."""
+        alone = _ALONE.match(payload)
+        if alone is not None and alone.end() + varint(alone[2]) == len(payload):
+            body = payload[alone.end() :]
+            if alone[1] == b"\x12":
+                self.rows.append(body)
+            elif not _holds_own_keys_only(body):
+                self.updates.append(body)
+            return True
+        try:
+            record = RECORD.FromString(payload)
+        except DecodeError:
+            self.skipped[Skip.UNKNOWN_RECORDS] += 1
+            return False
+        self.take(record)
+        return True
+
+    def take_rows(self) -> int:
+        """Takes in the rows that wait; returns how many of them could not be parsed."""
+        rows, self.rows = self.rows, []
+        if not rows:
+            return 0
+        found = plain_rows(rows)
+        values = found.numbers()
+        plain, wrong = found.plain & (found.step >= 0), 0
+        borders = [0, *(np.flatnonzero(plain[1:] != plain[:-1]) + 1).tolist(), len(rows)]
+        for start, stop in pairwise(borders):
+            if plain[start]:
+                self.take_plain_rows(found, values, start, stop)
+                continue
+            for row in rows[start:stop]:
+                try:
+                    self.history(HISTORY.FromString(row))
+                except DecodeError:
+                    self.skipped[Skip.UNKNOWN_RECORDS] += 1
+                    wrong += 1
+        return wrong
+
+    def take_plain_rows(self, found: PlainRows, values: NDArray[np.float64], start: int, stop: int) -> None:
+        """Takes in adjacent plain rows."""
+        cells = found.within(start, stop)
+        row, key, value = found.row[cells] - start, found.key[cells], values[cells]
+        times = np.full(stop - start, math.nan)
+        if "_timestamp" in found.keys:
+            timed = key == found.keys.index("_timestamp")
+            times[row[timed]] = value[timed]
+        self.steps += found.step[start:stop].tolist()
+        self.times += times.tolist()
+        self.table.add_rows(stop - start, found.keys, row, key, value)
+
+    def take_updates(self) -> int:
+        """Applies the updates of the summary that wait; returns how many of them could not be parsed."""
+        updates, self.updates = self.updates, []
+        if not updates:
+            return 0
+        found = plain_rows(updates)
+        plain, wrong = found.plain & (found.step < 0), 0
+        borders = [0, *(np.flatnonzero(plain[1:] != plain[:-1]) + 1).tolist(), len(updates)]
+        for start, stop in pairwise(borders):
+            if plain[start]:
+                texts = found.last(start, stop).items()
+                numbers = {name: _loads(text, json.loads) for name, text in texts if name not in _OWN_KEYS}
+                self.reading.summary.update(numbers)
+                continue
+            for update in updates[start:stop]:
+                try:
+                    self.set(self.reading.summary, ITEMS.FromString(update))
+                except DecodeError:
+                    self.skipped[Skip.UNKNOWN_RECORDS] += 1
+                    wrong += 1
+        return wrong
+
     def take(self, record: Any) -> None:
         """Takes in one record."""
         for field, content in record.ListFields():
             name = field.name
             if name == "history":
-                self.history(content)
+                self.rows.append(content.SerializeToString())
+            elif name == "summary":
+                self.updates.append(content.SerializeToString())
             elif name in ("output", "output_raw"):
                 self.print(_STREAMS[content.output_type == 1], content.line)
-            elif name in ("config", "summary"):
-                self.set(getattr(self.reading, name), content)
+            elif name == "config":
+                self.set(self.reading.config, content)
             elif name == "run":
                 self.run(content)
             elif name == "exit":
@@ -150,7 +244,7 @@ class _Log:
     def run(self, run: Any) -> None:
         """The identity of the run, its start, and its first settings."""
         self.set(self.reading.config, run.config)
-        self.set(self.reading.summary, run.summary)
+        self.updates.append(run.summary.SerializeToString())
         names = {"run_id": run.run_id, "project": run.project, "display_name": run.display_name, "host": run.host}
         self.reading.facts |= {key: _text(value) for key, value in names.items() if value}
         if run.start_time.seconds > 0:
@@ -200,7 +294,7 @@ class _Log:
             numeric = number(value)
             if media and name.startswith(media):
                 if name.endswith("._type"):
-                    self.skipped[f"{value} values"] += 1
+                    self.skipped[_MEDIA.get(str(value), Skip.MEDIA)] += 1
             elif numeric is not None and not name.startswith("_wandb."):
                 row[name] = numeric
             elif value is not None:
@@ -221,6 +315,14 @@ class _Log:
         started = self.reading.started
         finish(self.reading, self.table, self.times, axis._replace(columns=tuple(_OWN_KEYS)))
         self.reading.started = started or self.reading.started
+
+
+def _holds_own_keys_only(update: bytes) -> bool:
+    """Whether an update of the summary holds nothing but W&B's own keys, as every second one does."""
+    at = 0
+    while item := _OWN_ITEM.match(update, at):
+        at += 2 + item[1][0]
+    return at == len(update)
 
 
 _INFINITE = (math.inf, -math.inf)

@@ -64,11 +64,13 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
         unreported = False
     found_any = False
     while pos < len(data):
-        at = _after_padding(data, pos)
-        if at == len(data):
-            return
+        at, stop = pos, _stop(data, pos)
+        if stop is None:
+            at = _after_padding(data, pos)
+            if at == len(data):
+                return
+            stop = _stop(data, at)
         kind = data[at + 6] if at + HEADER <= len(data) else 0
-        stop = _stop(data, at)
         if stop is None:
             limit = len(data) if found_any or is_log else zeros + _SEARCHED
             found = _search(data, pos + 1, limit)
@@ -92,13 +94,12 @@ def _chunks(data: bytes, damage: list[Damage]) -> Iterator[tuple[int, int, int]]
 
 
 def _after_padding(data: bytes, pos: int) -> int:
-    """`pos`, or the chunk or end of file after the up to 6 zeros that fill a block."""
-    if _stop(data, pos) is None:
-        for at in range(pos + 1, min(pos + HEADER, len(data) + 1)):
-            if data[at - 1]:
-                break
-            if at == len(data) or _stop(data, at) is not None:
-                return at
+    """`pos`, where no chunk begins, or the chunk or end of file after the up to 6 zeros that fill a block."""
+    for at in range(pos + 1, min(pos + HEADER, len(data) + 1)):
+        if data[at - 1]:
+            break
+        if at == len(data) or _stop(data, at) is not None:
+            return at
     return pos
 
 

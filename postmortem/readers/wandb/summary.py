@@ -10,6 +10,7 @@ import numpy as np
 
 from postmortem.core.model import Problem
 from postmortem.core.reading import Reading
+from postmortem.core.skipped import Skips
 from postmortem.readers import reader
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.json_numbers import leaves, number, step_number, why_no_number
@@ -56,7 +57,7 @@ class WandbSummary:
         values = {key: value for key, raw in leaves(summary, ".") if (value := number(raw)) is not None}
         own = {key: values.pop(key) for key in list(values) if key.startswith("_")}
         reading.summary = {key: value for key, value in summary.items() if not key.startswith("_")}
-        reading.skipped = dict(Counter(why_no_number(v) for _, v in leaves(reading.summary) if number(v) is None))
+        reading.skipped = Skips(Counter(why_no_number(v) for _, v in leaves(reading.summary) if number(v) is None))
         table = RowTable()
         table.add(values.items())
         axis = step_axis(table.columns())

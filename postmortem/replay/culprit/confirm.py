@@ -13,11 +13,11 @@ from postmortem.replay.trace.tensors import NAN
 from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from postmortem.core.culprit import Established
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.rerun.reruns import Traced
+    from postmortem.replay.rerun.session import Traced
 
 _ROUNDS, _AT_MOST = 4, 8
 
@@ -36,11 +36,13 @@ class Confirm:
         traced again with the first one masked."""
         assert traced.stage is not None
         self.stage = traced.stage
+        if self.reruns.once:
+            return self._first(candidates(traced)), "observed"
         first = traced
         pool: dict[Any, Candidate] = {}
         at_once: set[Any] = set()
         for _ in range(_ROUNDS):
-            met = candidates(traced, self.case.names)
+            met = candidates(traced)
             for c in met:
                 pool.setdefault(c.key, c).merge(c)
             every = sorted(pool.values(), key=lambda c: c.index)
@@ -51,13 +53,17 @@ class Confirm:
                 return chosen, "cured"
             if not wanted or not met:
                 break
-            traced = self.case.trace(self._mends(wanted), self._preparation(wanted))
+            traced = self.case.trace(self._mends(wanted), _outside(wanted))
             if traced.stage is None or traced.stage != first.stage:
                 break
-        earliest = sorted((c for c in pool.values() if not c.meant), key=lambda c: c.index) or list(pool.values())
+        return self._first(pool.values(), "; masking it alone does not cure the step"), "observed"
+
+    def _first(self, found: Iterable[Candidate], tried: str = "") -> list[Candidate]:
+        """The earliest candidate that is not meant, or else the earliest."""
+        earliest = sorted((c for c in found if not c.meant), key=lambda c: c.index) or list(found)
         if earliest:
-            self._note("the first place where non-finite values appear; masking it alone does not cure the step")
-        return earliest[:1], "observed"
+            self._note(f"the first place where non-finite values appear{tried}")
+        return earliest[:1]
 
     def _curing(self, wanted: list[Candidate], at_once: set[Any]) -> list[Candidate] | None:
         """The candidates that cure the step when they are masked, alone or together; None if there are none."""
@@ -100,7 +106,8 @@ class Confirm:
             return best
 
         def place(c: Candidate) -> tuple[Any, ...]:
-            return c.op, c.hits[0].where.code, c.hits[0].where.line
+            at = c.hits[0].where
+            return c.op, at.file, at.function, at.line
 
         return next((c for c in every if c.hits[0].backward and place(c) == place(best)), best)
 
@@ -140,32 +147,20 @@ class Confirm:
             for hit in c.hits
         }
 
-    def _preparation(self, chosen: list[Candidate]) -> Callable[[], None]:
-        """A function that masks the tensors from outside the step, called before a rerun."""
-        outside = {c.outside for c in chosen if c.outside is not None}
-
-        def prepare() -> None:
-            if not outside:
-                return
-            parameters = list(self.reruns.state_tensors().items())
-            states = [(name, t) for name, t in self.reruns.optimizer_tensors() if t.is_floating_point()]
-            with torch.no_grad():
-                for kind, tensors in (("parameter", parameters), ("optimizer", states)):
-                    for name, t in tensors:
-                        if (kind, name) in outside:
-                            _zero(t)
-
-        return prepare
-
     def _cures(self, chosen: list[Candidate]) -> bool:
         clean = sanitized if any(c.outside is not None and c.outside[0] == "batch" for c in chosen) else None
         overrides = Overrides(batch=clean)
         # a check in the user's code may require more than finite values: a sign, a sum
         for mend in (_spread, _alike) if self.reruns.raised is not None else (_spread,):
             tracer = Tracer(repair=self._mends(chosen, mend), look=False)
-            if self.reruns.fails(overrides, at=self.stage, modes=(tracer,), prepare=self._preparation(chosen)) is False:
+            if self.reruns.fails(overrides, at=self.stage, modes=(tracer,), mask=_outside(chosen)) is False:
                 return True
         return False
+
+
+def _outside(chosen: list[Candidate]) -> frozenset[tuple[str, str]]:
+    """The tensors from outside the step that are masked before a rerun."""
+    return frozenset(c.outside for c in chosen if c.outside is not None)
 
 
 def _places(wanted: list[Candidate]) -> str:

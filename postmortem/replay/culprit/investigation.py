@@ -10,48 +10,38 @@ from typing import TYPE_CHECKING, Any
 from postmortem.core.culprit import Culprit
 from postmortem.replay.fixes import Case, conclude, try_fixes
 from postmortem.replay.fixes.precision import measure_precision
-from postmortem.replay.rerun.reruns import TRIES, Reruns, Stage, Traced, error_site
-from postmortem.replay.rerun.samples import Samples
-from postmortem.replay.step.names import plain_name
+from postmortem.replay.rerun.session import TRIES, Failure, Outside, Session, Stage, Traced
 from postmortem.replay.trace.tracer import Tracer, Within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     import torch
 
     from postmortem.replay.rerun.candidates import Candidate
-    from postmortem.replay.rerun.determinism import Again, Fault
-    from postmortem.replay.step.runner import StepRunner
+    from postmortem.replay.rerun.determinism import Again
 
 
 class Investigation:
     """A step, its reruns, and what the stages of the diagnosis have found.
 
-    step: the step at fault, None if every step is finite; `last` is then the last step, else the same. roll: the steps
-    up to it. again: the result of running it again, None if that was not done. reported: the log reports a failed
-    run. fixes: whether fixes are tried. names: id of a module -> its qualified name. trail: notes on what
-    established the culprit, in the order in which they were found. times: how many reruns in a row must be finite to
-    count as a cure. traced: the traced step, once a stage has traced it.
+    reruns: the session that runs the step again. failure: what was known before. step: the step at fault, None if
+    every step is finite; `last` is then the last step, else the same. reported: the log reports a failed run. fixes:
+    whether fixes are tried. trail: notes on what established the culprit, in the order in which they were found.
+    times: how many reruns in a row must be finite to count as a cure. traced: the traced step, once a stage has traced
+    it.
     """
 
     traced: Traced
 
-    def __init__(self, runner: StepRunner, fault: Fault, *, fixes: bool, reported: bool, times: int = 1) -> None:
-        self.runner, self.roll, self.again = runner, fault.roll, fault.again
+    def __init__(
+        self, reruns: Session, failure: Failure, *, fixes: bool, reported: bool = False, times: int = 1
+    ) -> None:
+        self.reruns, self.failure, self.samples = reruns, failure, reruns.samples
         self.fixes, self.reported, self.times = fixes, reported, times
-        self.step = self.roll.fault if self.roll.fault is not None else self.roll.overflow
-        self.last = self.roll.last if self.step is None else self.step
-        runner.restore(self.roll.before)
-        self.reruns = Reruns(runner, self.roll.before, runner.again(self.last), self.last)
-        if self.roll.raised is not None:
-            self.reruns.raised = error_site(self.roll.raised)
-        self.samples = Samples(runner.train_step, self.reruns.batch)
-        self.names: Mapping[int, str] = {
-            id(m): plain_name(key, name)
-            for key, model in [*runner.outside.modules.items(), *runner.models.items()]
-            for name, m in model.named_modules()
-        }
+        self.step, self.last = failure.step, failure.last
+        if failure.raised is not None:
+            reruns.raised = failure.raised.site
         self.trail: list[str] = []
         self._determinism_unknown = False
         self._within: Within = "others"
@@ -70,7 +60,7 @@ class Investigation:
             needed = TRIES if again.comes_and_goes else 2
         luck = self.reruns.luck
         luck.times = self.times = max(self.times, needed)
-        first = self.last == self.roll.first and not math.isfinite(self.roll.result(self.last).loss)
+        first = self.last == self.failure.first and not math.isfinite(self.failure.loss)
         luck.determinism_unknown = self._determinism_unknown = self.times == 1 and first
 
     # ---- tracing
@@ -78,36 +68,38 @@ class Investigation:
     def trace(
         self,
         repair: Mapping[int, Callable[[torch.Tensor], Any]] | None = None,
-        prepare: Callable[[], None] | None = None,
+        mask: Collection[Outside] = (),
     ) -> Traced:
         """A traced rerun. If a parameter fails, the step is traced again inside the optimizer, and together with the
         rest only if non-finite values were seen there.
 
-        repair: operator -> function that repairs its output. prepare: called after the state is restored.
+        repair: operator -> function that repairs its output. mask: tensors from outside whose non-finite values are
+        set to zero.
         """
-        traced = self.trace_once(repair, prepare)
+        traced = self.trace_once(repair, mask)
         if traced.stage == "param" and self._within == "others":
             self._within = "all" if traced.log.hits else "optimizers"
             self.reruns.unfused = True
-            apart = self.trace_once(repair, prepare)
+            apart = self.trace_once(repair, mask)
             self.reruns.unfused = apart.stage == "param"
-            traced = apart if self.reruns.unfused else self.trace_once(repair, prepare)
+            traced = apart if self.reruns.unfused else self.trace_once(repair, mask)
         return traced
 
     def trace_once(
         self,
         repair: Mapping[int, Callable[[torch.Tensor], Any]] | None = None,
-        prepare: Callable[[], None] | None = None,
+        mask: Collection[Outside] = (),
         change: Callable[[Any], Any] | None = None,
         samples: int = 0,
+        after: Callable[[Any], Any] | None = None,
     ) -> Traced:
-        """A traced rerun, on a GPU in two passes. change: applied to the batch. samples: as in `Tracer`."""
+        """A traced rerun, on a GPU in two passes. samples: as in `Tracer`. The rest is as in `Session.trace`."""
         suspects = None
-        if self.runner.device.type != "cpu":
+        if self.reruns.device != "cpu":
             flags = Tracer(deferred=True, repair=repair, within=self._within)
-            suspects = set(self.reruns.trace(flags, prepare, change).tracer.suspects)
+            suspects = set(self.reruns.trace(flags, mask=mask, change=change).suspects)
         tracer = Tracer(detail=suspects, repair=repair, within=self._within, samples=samples)
-        return self.reruns.trace(tracer, prepare, change)
+        return self.reruns.trace(tracer, mask=mask, change=change, after=after)
 
     # ---- the answer
 
@@ -120,8 +112,9 @@ class Investigation:
         tried = Case(self.culprit(**facts), self.reruns, self.samples, self.stage, self.trail)
         if candidate is not None:
             tried.op, tried.where = candidate.op, candidate.hits[0].where
-        measure_precision(tried)
-        if self.fixes:
+        if not self.reruns.once:
+            measure_precision(tried)
+        if self.fixes and not self.reruns.once:
             try_fixes(tried)
         if self.times > 1:
             luck = f"a fix cures it if {self.times} reruns in a row are finite"

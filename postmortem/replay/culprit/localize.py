@@ -16,10 +16,12 @@ from postmortem.replay.culprit.investigation import Investigation
 from postmortem.replay.culprit.stages import STAGES, diagnose
 from postmortem.replay.fixes import FIXES
 from postmortem.replay.recipe.check import check
-from postmortem.replay.recipe.user_errors import call_user
+from postmortem.replay.recipe.user_errors import call_user, describe
 from postmortem.replay.rerun.determinism import Fault, run_again
-from postmortem.replay.rerun.reruns import TRIES
+from postmortem.replay.rerun.reruns import Reruns
+from postmortem.replay.rerun.session import TRIES, Failure
 from postmortem.replay.roll import roll as rolling
+from postmortem.replay.step.errors import Raised, error_site
 from postmortem.replay.step.process_state import preserved
 from postmortem.replay.step.runner import StepRunner
 
@@ -62,16 +64,39 @@ def localize(
         warnings.simplefilter("ignore")
         try:
             fault = rolled or _fault(runner, train_step, step)
-            case = Investigation(runner, fault, fixes=fixes, reported=reported)
+            case = _investigation(runner, fault, fixes=fixes, reported=reported)
             found = diagnose(case)
             if case.reruns.luck.times > case.times:  # the reruns turned out to be nondeterministic: cures may be luck
-                found = diagnose(Investigation(runner, fault, fixes=fixes, reported=reported, times=TRIES))
+                found = diagnose(_investigation(runner, fault, fixes=fixes, reported=reported, times=TRIES))
         finally:
             runner.restore(before)
     if compiled:
         note = "torch.compile was disabled for the reruns: operators inside compiled code cannot be traced"
         found = replace(found, how=(*found.how, note))
     return found
+
+
+def _investigation(runner: StepRunner, fault: Fault, **options: Any) -> Investigation:
+    failure = _failure(fault)
+    return Investigation(Reruns(runner, fault.roll, failure.last), failure, **options)
+
+
+def _failure(fault: Fault) -> Failure:
+    done = fault.roll
+    step = done.fault if done.fault is not None else done.overflow
+    last = done.last if step is None else step
+    result = done.result(last)
+    return Failure(
+        step=step,
+        last=last,
+        first=done.first,
+        overflow=done.overflow is not None,
+        scale=done.results[-1].scale,
+        lr=result.lr if step is not None else 0.0,
+        loss=result.loss,
+        raised=None if done.raised is None else Raised(describe("", done.raised), error_site(done.raised)),
+        again=fault.again,
+    )
 
 
 def _fault(runner: StepRunner, train_step: TrainStep, step: int | None) -> Fault:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from postmortem.replay.culprit.group_testing import Make
     from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.rerun.candidates import Candidate
-    from postmortem.replay.rerun.reruns import Traced
+    from postmortem.replay.rerun.session import Traced
     from postmortem.replay.trace.records import Hit
 
 _READINGS = 3  # ways to read one shape: dimensions of the batch's size, consecutive rows of samples, samples in turn
@@ -38,6 +38,10 @@ class SampleHints:
         def fails(make: Make) -> bool | None:
             return self.reruns.fails(Overrides(batch=make(s)), at=stage, alike=True)
 
+        if self.reruns.once:
+            bad = s.bad_rows(batch, lambda t: ~torch.isfinite(t)) if phase == "data" else []
+            guess: list[int] | None = bad or next(iter(self.at(chosen, traced)), None)  # the likeliest reading
+            return guess, "read from the non-finite rows, not confirmed by a rerun" if guess else ""
         if phase == "data":
             bad = s.bad_rows(batch, lambda t: ~torch.isfinite(t))
             if not bad:
@@ -72,14 +76,16 @@ class SampleHints:
         guesses: list[list[int]] = []
         if other.stage is not None:
             keys = {c.key for c in chosen}
-            same = [c for c in candidates(other, self.case.names) if c.key in keys]
+            same = [c for c in candidates(other) if c.key in keys]
             guesses = self.at(same, other, to_the_end=True)
-        return [self._odd_gradients(other.batch), *guesses] if backward else guesses
+        return [other.seen or [], *guesses] if backward else guesses
 
     def _again(self, known: list[int], *, gradients: bool) -> Traced:
         raised = self.reruns.raised
         other = self.case.trace_once(
-            change=lambda batch: self._prepared(batch, known, gradients=gradients), samples=self.samples.rows
+            change=lambda batch: self._prepared(batch, known, gradients=gradients),
+            samples=self.samples.rows,
+            after=self._odd_gradients if gradients else None,
         )
         self.reruns.raised = raised
         return other
@@ -146,6 +152,8 @@ def are_outliers(named: list[int] | None, case: Investigation) -> bool:
     """True if the named samples hold values beyond 1e4 and far beyond the others', and clamping these cures the
     step."""
     if not named:
+        return False
+    if case.reruns.once:
         return False
     large = case.samples.bad_rows(case.reruns.batch, lambda t: t.abs() > LARGEST_INPUT)
     if not large or not set(large) <= set(named):

@@ -10,13 +10,26 @@ from typing import TYPE_CHECKING, TypeVar
 
 from postmortem.core.culprit import Culprit, Fix
 from postmortem.core.errors import PostmortemError
+from postmortem.core.printable import number
 from postmortem.core.registry import Registry
 from postmortem.replay.fixes.base import Advice, BaseFix, Case, Change, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["FIXES", "Advice", "BaseFix", "Case", "Change", "Scope", "conclude", "fix", "limit_updates", "try_fixes"]
+__all__ = [
+    "FIXES",
+    "Advice",
+    "BaseFix",
+    "Case",
+    "Change",
+    "Scope",
+    "conclude",
+    "finite",
+    "fix",
+    "limit_updates",
+    "try_fixes",
+]
 
 T = TypeVar("T")
 FIXES: Registry[type[BaseFix]] = Registry(
@@ -44,6 +57,11 @@ def conclude(case: Case) -> None:
         case.found = _guarded(
             kind, "conclude", case, lambda each: _culprit(each.conclude(case)), case.found, "it revised nothing"
         )
+
+
+def finite(cure: Fix) -> str:
+    """What a cure is known to do, in words, with the loss that comes of it."""
+    return "makes the step finite" + (f"; its loss is then {number(cure.loss)}" if cure.loss is not None else "")
 
 
 def limit_updates(case: Case, survives: Callable[[Change], bool], since: str) -> list[Fix]:

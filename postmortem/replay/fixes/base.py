@@ -7,7 +7,7 @@ from enum import IntEnum, auto
 from typing import TYPE_CHECKING
 
 from postmortem.core.culprit import Culprit, Fix, Phase
-from postmortem.replay.rerun.reruns import TRIES
+from postmortem.replay.rerun.session import TRIES
 from postmortem.replay.step.function_mode import StepMode
 from postmortem.replay.step.overrides import NOTHING, Overrides
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from postmortem.core.view import View
-    from postmortem.replay.rerun.reruns import Reruns, Stage
     from postmortem.replay.rerun.samples import Samples
+    from postmortem.replay.rerun.session import Session, Stage
     from postmortem.replay.step.precision import Precision
     from postmortem.replay.trace.places import Where
 
@@ -59,7 +59,7 @@ class Case:
     """
 
     found: Culprit
-    reruns: Reruns
+    reruns: Session
     samples: Samples
     stage: Stage | None
     how: list[str]
@@ -83,9 +83,9 @@ class Case:
             self._precisions[dtype] = self.reruns.in_precision(dtype)
         return self._precisions[dtype]
 
-    def with_fix(self, name: str, *, cured: bool, how: str) -> Culprit:
+    def with_fix(self, name: str, *, cured: bool, how: str, loss: float | None = None) -> Culprit:
         """The culprit with one more fix that was tried."""
-        return replace(self.found, fixes=(*self.found.fixes, Fix(name=name, cured=cured, how=how)))
+        return replace(self.found, fixes=(*self.found.fixes, Fix(name=name, cured=cured, how=how, loss=loss)))
 
 
 class BaseFix:
@@ -128,7 +128,8 @@ class BaseFix:
         cured, reruns = fails is False, case.reruns
         if cured and self.limits_update and reruns.whole and case.stage != "param":
             reruns.luck.times = max(reruns.luck.times, TRIES)  # the fix acts after the failure, so the cure was chance
-        return case.with_fix(self.name, cured=cured, how=what + remark)
+        known = cured and (isinstance(change, StepMode) or change.dtype is None)  # else it may be of an earlier rerun
+        return case.with_fix(self.name, cured=cured, how=what + remark, loss=reruns.loss if known else None)
 
     def conclude(self, case: Case) -> Culprit:
         """`case.found`, revised once all fixes were tried."""

@@ -41,8 +41,7 @@ class Contiguous(BaseFix):
         """Traces the step with contiguous tensors and compares the strides again."""
         found = case.found
         file, line = found.file or "", found.line or 0
-        with ContiguousAtLine(file, line):
-            again = case.reruns.trace(Tracer(look=False))
+        again = case.reruns.trace(Tracer(look=False), modes=(ContiguousAtLine(file, line),))
         cured = again.stage is None and found.param not in [name for name, *_ in again.strides]
         agree = "agree" if cured else "still differ"
         case.how.append(f"with the tensors read at line {line} made contiguous, the strides {agree}")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
 from postmortem.replay.step.overrides import Overrides
-from postmortem.replay.step.rng import Rng
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix
@@ -58,17 +57,12 @@ class DropSample(BaseFix):
             return None
         shown = ", ".join(map(str, culprit.samples[:_SHOWN])) + (", …" if len(culprit.samples) > _SHOWN else "")
         what, them = ("sample", "it") if len(culprit.samples) == 1 else ("samples", "them")
-        text = f"inspect {what} {shown} of the batch of step {culprit.step}: without {them} the step does not fail"
+        text = f"inspect {what} {shown} of the batch: without {them} the step does not fail"
         return Advice(Scope.DATA, text)
 
 
 def _fails_without(case: Case) -> bool:
     """Whether the step fails at the same stage without the samples, and not over other random numbers for the rest."""
-    reruns, stage = case.reruns, case.stage or "param"
-    if not reruns.fails(Overrides(batch=case.samples.drop(case.found.samples or ())), at=stage):
-        return False
-    generators = reruns.runner.outside.generators
-    reruns.runner.restore(reruns.before)
-    before = Rng.capture(generators)
-    reruns.fails(at=stage)
-    return Rng.capture(generators).same(before)
+    without = Overrides(batch=case.samples.drop(case.found.samples or ()))
+    stage = case.stage or "param"
+    return bool(case.reruns.fails(without, at=stage)) and case.reruns.draws_nothing(at=stage)

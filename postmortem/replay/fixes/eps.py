@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, finite, fix
 from postmortem.replay.fixes.source_edit import suggested_line
 from postmortem.replay.step.function_mode import StepMode, calling_frame
 from postmortem.replay.step.overrides import Overrides
-from postmortem.replay.trace.places import Where
+from postmortem.replay.trace.places import span_of
 from postmortem.replay.trace.singular import DIVISION, DOMAINS, EPS_KEYWORD, NORMS, RECIPROCAL, singular
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
 
     from postmortem.core.culprit import Culprit, Fix
     from postmortem.core.view import View
-    from postmortem.replay.fixes.source_edit import Span
+    from postmortem.replay.trace.places import Span
 
     _ArgumentsChange = Callable[[list[Any], dict[str, Any]], tuple[list[Any], dict[str, Any]]]
 
@@ -62,19 +61,21 @@ class Epsilon(BaseFix):
         for eps in _SIZES:
             at = AtLine(found.file, found.line, op, eps)
             fails, _ = case.fails(at)
-            if at.used == 0:
+            met = at.met
+            if met.used == 0:
                 return found
             if fails is False:
                 how = _description(op, found.line, f"{eps:g}")
-                spans: list[Span | None] = [*at.spans] or [case.where.span if case.where else None]
-                line = suggested_line(found.file, spans, found.line, op, 1 if at.whole else eps, at.signed)
-                return replace(case.with_fix(self.name, cured=True, how=how), suggestion=line)
+                spans: list[Span | None] = [*met.spans] or [case.where.span if case.where else None]
+                line = suggested_line(found.file, spans, found.line, op, 1 if met.whole else eps, met.signed)
+                fixed = case.with_fix(self.name, cured=True, how=how, loss=case.reruns.loss)
+                return replace(fixed, suggestion=line)
         how = _description(op, found.line, " and ".join(f"{eps:g}" for eps in _SIZES))
         return case.with_fix(self.name, cured=False, how=how)
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
         """The change, if it could not be written as a line of code."""
-        return None if culprit.suggestion else Advice(Scope.LINE, f"{cure.how} (cures the step)")
+        return None if culprit.suggestion else Advice(Scope.LINE, f"{cure.how} ({finite(cure)})")
 
 
 def _description(op: str, line: int, eps: str) -> str:
@@ -96,20 +97,32 @@ def _operator(op: str | None) -> str:
     return _SAME.get(name, name.removeprefix("native_"))
 
 
+@dataclass(slots=True)
+class Calls:
+    """The calls of an operator at one line.
+
+    used: their number. signed: a clamp will not do, as an argument takes both signs or is a plain number. whole: an
+    argument is an integer tensor. spans: the expressions whose arguments were changed, as a line may call the operator
+    several times.
+    """
+
+    used: int = 0
+    signed: bool = False
+    whole: bool = False
+    spans: list[Span] = field(default_factory=list)
+
+
 class AtLine(StepMode):
     """While active, the calls of operator `op` at this file and line get arguments kept `eps` away from its poles.
 
     That is what changing the line would do; autograd sees the changed call.
-
-    used: the number of such calls. signed: a clamp will not do, as an argument takes both signs or is a plain number.
-    whole: an argument is an integer tensor.
     """
+
+    met: Calls
 
     def __init__(self, file: str, line: int, op: str, eps: float) -> None:
         super().__init__()
-        self.file, self.line, self.eps, self.used = file, line, eps, 0
-        self.signed = self.whole = False
-        self._moved: dict[tuple[CodeType, int], None] = {}
+        self.file, self.line, self.eps, self.met = file, line, eps, Calls()
         self._changes: dict[str, _ArgumentsChange] = {}
         """Name of a torch function -> the change of its arguments."""
         if op in ("div", "norm") or op in NORMS:
@@ -130,28 +143,24 @@ class AtLine(StepMode):
         frame = calling_frame(self.file, self.line) if change is not None else None
         if change is None or frame is None:
             return func, args, kwargs
-        self.used += 1
+        self.met.used += 1
         others, named = change(list(args), dict(kwargs))
         if not all(_unchanged(a, b) for a, b in zip(args, others, strict=True)):
-            self._moved[frame.f_code, frame.f_lasti] = None
+            span = span_of(frame.f_code, frame.f_lasti)
+            if span is not None and span not in self.met.spans:
+                self.met.spans.append(span)
         return func, others, named
-
-    @property
-    def spans(self) -> list[Span]:
-        """The expressions whose arguments were changed; a line may call the operator several times."""
-        places = (Where(code, self.line, lasti, None) for code, lasti in self._moved)
-        return [place.span for place in places if place.span is not None]
 
     def _away_from_zero(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
-            self.signed = True  # a plain number has no clamp
+            self.met.signed = True  # a plain number has no clamp
             return x if x else self.eps
         if x.is_complex():
             return x + self.eps
         if not x.is_floating_point():
-            self.whole = True
+            self.met.whole = True
             return torch.where(x == 0, 1, x)
-        self.signed = self.signed or bool((x < 0).any())
+        self.met.signed = self.met.signed or bool((x < 0).any())
         return torch.where(x.abs() < self.eps, torch.where(x < 0, -self.eps, self.eps).to(x.dtype), x)
 
     def _keyword(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:

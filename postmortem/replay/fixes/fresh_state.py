@@ -32,8 +32,7 @@ class FreshState(BaseFix):
 
     def applies(self, case: Case) -> bool:
         """Where the optimizer has a state before the step."""
-        case.reruns.runner.restore(case.reruns.before)
-        return bool(case.reruns.optimizer_tensors())
+        return case.reruns.has_state()
 
     def attempt(self, case: Case) -> Culprit:
         """Sets `fresh_state`. Loss and gradients do not depend on the state: a fault in them needs no rerun."""
@@ -48,4 +47,4 @@ class FreshState(BaseFix):
         """A fresh state; after a divergence it comes last."""
         if culprit.cause == "divergence":
             return Advice(Scope.TRAINING, "reset the optimizer state (the loss then stays stable)")
-        return Advice(Scope.STATE, "reset the optimizer state (cures the step)")
+        return Advice(Scope.STATE, "reset the optimizer state (makes the step finite)")

@@ -31,11 +31,11 @@ class LossScale(BaseFix):
 
     def applies(self, case: Case) -> bool:
         """Where the step uses a GradScaler."""
-        return case.reruns.runner.scaler is not None
+        return case.reruns.scaled
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice:
         """A scale below the one in the log."""
         at = value_at(view.main("loss_scale"), culprit.step) if view is not None else None
         below = f"{at:g}, the one at that step" if at is not None else "the one at that step"
-        text = f"use a loss scale below {below}, halved at each overflow (a loss scale of 1 cures the step)"
+        text = f"use a loss scale below {below}, halved at each overflow (with a loss scale of 1 the step is finite)"
         return Advice(Scope.PRECISION, text)

@@ -5,16 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
 from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fix
     from postmortem.core.view import View
-
-_HALF = (torch.float16, torch.bfloat16)
 
 
 class _Precision(BaseFix):
@@ -51,10 +47,7 @@ class SinglePrecision(_Precision):
 
     def applies(self, case: Case) -> bool:
         """Where the step computes in half precision."""
-        runner = case.reruns.runner
-        runner.restore(case.reruns.before)  # a rerun in another precision leaves its dtypes
-        half = any(p.dtype in _HALF for p in runner.named_parameters().values())
-        return half or runner.train_step.autocast is not None
+        return case.reruns.autocast is not None or case.reruns.half()
 
 
 @fix
@@ -76,7 +69,7 @@ class BFloat16(_Precision):
 
     def applies(self, case: Case) -> bool:
         """Where autocast casts to float16."""
-        return case.reruns.runner.train_step.autocast == "fp16"
+        return case.reruns.autocast == "fp16"
 
 
 @fix

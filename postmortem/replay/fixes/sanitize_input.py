@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, fix
+from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, finite, fix
 from postmortem.replay.step.batches import tensor_map, tensors_in
 from postmortem.replay.step.overrides import Overrides
 
@@ -43,7 +43,7 @@ class SanitizeInput(BaseFix):
         """Clean the inputs, if they were found to be the cause."""
         if culprit.phase != "data":
             return None
-        return Advice(Scope.DATA, f"clean the inputs before the step: {cure.how} (cures the step)")
+        return Advice(Scope.DATA, f"clean the inputs before the step: {cure.how} ({finite(cure)})")
 
 
 def _unclean(t: torch.Tensor) -> bool:

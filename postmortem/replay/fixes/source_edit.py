@@ -12,8 +12,7 @@ from postmortem.replay.trace.singular import DIVISION, DOMAINS, RECIPROCAL
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-Span = tuple[int, int, int, int]
-"""First and last line, first and last column (in UTF-8 bytes) of an expression."""
+    from postmortem.replay.trace.places import Span
 
 
 def suggested_line(file: str, spans: Sequence[Span | None], line: int, op: str, eps: float, signed: bool) -> str | None:

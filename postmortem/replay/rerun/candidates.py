@@ -13,9 +13,7 @@ from postmortem.replay.trace.singular import singular
 from postmortem.replay.trace.tensors import INF, NAN, NEG
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from postmortem.replay.rerun.reruns import Traced
+    from postmortem.replay.rerun.session import Traced
 
 
 @dataclass(slots=True)
@@ -52,14 +50,11 @@ class Candidate:
         return self.hits[0].index
 
 
-def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
-    """Candidates in the order of the step; origins of the same operator at the same line are merged.
-
-    names: id of a module -> its qualified name.
-    """
+def candidates(traced: Traced) -> list[Candidate]:
+    """Candidates in the order of the step; origins of the same operator at the same line are merged."""
     found: dict[tuple[Any, ...], Candidate] = {}
     for origin in traced.origins():
-        made = _candidate(origin, traced, names)
+        made = _candidate(origin, traced)
         found.setdefault(made.key, made).merge(made)
     for source in traced.sources:
         if source < 0 and source in {-k for k in traced.known}:
@@ -69,11 +64,11 @@ def candidates(traced: Traced, names: Mapping[int, str]) -> list[Candidate]:
     return sorted(found.values(), key=lambda c: c.index)
 
 
-def _candidate(origin: Origin, traced: Traced, names: Mapping[int, str]) -> Candidate:
+def _candidate(origin: Origin, traced: Traced) -> Candidate:
     hit = origin.hit
     if traced.stage == "param" and hit.index >= traced.backward_ended:
         hit.stage = "optimizer"  # of an optimizer that is not torch's, too, which has no hooks
-    module = "" if hit.where.module is None else names.get(id(hit.where.module), "")
+    module = hit.where.module
     if origin.outside is not None:
         outside = traced.known.get(-origin.outside)
         if outside is not None:
@@ -82,18 +77,14 @@ def _candidate(origin: Origin, traced: Traced, names: Mapping[int, str]) -> Cand
     op = hit.forward_name or hit.name
     if op == "_to_copy" and not hit.backward and origin.outside is None:
         op = _consumer(hit, traced) or op
-    if (
-        not hit.backward
-        and singular(called := hit.where.called)
-        and traced.tracer.first_at(hit.index).strip("_") == called
-    ):
+    if not hit.backward and singular(called := hit.where.called) and hit.first.strip("_") == called:
         op = called or op  # later operators of the call are its derivative in forward mode
     if hit.name in FRESH:
         op = hit.where.called or "tensor"
     elif hit.name in MAKERS and origin.bits & NAN:
         op = hit.where.called or op  # a NaN that torch's own code writes for an undefined result
     phase = hit.stage if hit.stage == "optimizer" else hit.backward
-    key = (phase, hit.where.file, hit.where.line, id(hit.where.module), op)
+    key = (phase, hit.where.file, hit.where.line, hit.where.module or hit.where.owner, op)
     meant = origin.constant or (origin.outside is not None and not origin.bits & NAN)
     pole = not origin.bits & NAN and singular(op.strip("_")) and bool(origin.bits & INF)
     return Candidate(key, [hit], module, op, origin.bits, meant=meant, from_inf=origin.from_inf, pole=pole)

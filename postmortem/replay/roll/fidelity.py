@@ -104,10 +104,10 @@ class LoggedLoss:
         return [
             (step, logged, got)
             for step, logged, got in self._pairs(results, name)
-            if not self._replaced(step, logged, got)
+            if not self.replaced(step, logged, got)
         ]
 
-    def _replaced(self, step: int, logged: float, replayed: float) -> bool:
+    def replaced(self, step: int, logged: float, replayed: float) -> bool:
         """True if the logged number may stand in place of a non-finite value."""
         return self.masked is not None and step >= self.masked and math.isfinite(logged) and not math.isfinite(replayed)
 
@@ -148,18 +148,18 @@ def _by_loss(
 ) -> dict[str | None, list[LoggedLoss]]:
     single = list(names) == ["loss"]
     if isinstance(logged, str):
-        return {(names[0] if len(names) == 1 else None): _candidates(_tagged(view, logged))}
+        return {(names[0] if len(names) == 1 else None): candidates(_tagged(view, logged))}
     if logged:
-        return {(name if name in names else None): _candidates(_tagged(view, tag)) for name, tag in logged.items()}
+        return {(name if name in names else None): candidates(_tagged(view, tag)) for name, tag in logged.items()}
     if single:
         series = view.of("loss") or [s for s in view.series if _last(s.tag) in ("loss", "nll", "objective")]
-        return {"loss": _candidates(series)}
+        return {"loss": candidates(series)}
     exact = {s.tag: [s] for s in view.series}
     by_name: dict[str | None, list[LoggedLoss]] = {
-        n: _candidates(exact.get(n) or [s for s in view.series if _is_name(s.tag, n)]) for n in names
+        n: candidates(exact.get(n) or [s for s in view.series if _is_name(s.tag, n)]) for n in names
     }
     if not any(by_name.values()):
-        by_name = {None: _candidates(view.of("loss"))}
+        by_name = {None: candidates(view.of("loss"))}
     return {n: found for n, found in by_name.items() if found}
 
 
@@ -187,7 +187,8 @@ def _is_name(tag: str, name: str) -> bool:
     )
 
 
-def _candidates(series: Sequence[Series]) -> list[LoggedLoss]:
+def candidates(series: Sequence[Series]) -> list[LoggedLoss]:
+    """What the values of each tag may stand for: of a step, of its last micro-batch, the mean of several steps."""
     found = []
     for s in series:
         values = {int(k): float(v) for k, v in zip(s.step, s.value, strict=True)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +22,26 @@ class StopAt(BaseException):
     def __init__(self, stage: NonFinite | None) -> None:
         super().__init__(stage)
         self.stage = stage
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What a step raised, as plain data: described without its subject, and where, which is equal if a rerun fails
+    alike."""
+
+    said: str
+    site: Site
+
+
+Site = tuple[str, str, int]
+"""Class, file and line of an exception."""
+
+
+def error_site(error: BaseException) -> Site:
+    """Class, file and line of an exception: equal if a rerun fails as the step did."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}", *(places[-1] if places else ("", 0))
 
 
 class Exited(Exception):

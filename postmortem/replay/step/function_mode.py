@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Self
 
-_BACKWARD = (torch.Tensor.backward, torch.autograd.backward)
+_METHOD, _FUNCTION = torch.Tensor.backward, torch.autograd.backward
 
 
 class StepMode(TorchFunctionMode):
@@ -25,6 +25,9 @@ class StepMode(TorchFunctionMode):
     and recomputed blocks are seen, too. For that the mode is entered again during each backward pass of the step that
     it was entered for: state that `__enter__` sets up must not be lost then. A mode is also used for several reruns.
     """
+
+    met: Any = None
+    """What the mode met in the step, as plain data: of a rerun in another process it is handed back."""
 
     if TYPE_CHECKING:  # torch does not annotate them
 
@@ -40,7 +43,10 @@ class StepMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _BACKWARD and not any(kwargs.values()):
+        if func is _METHOD and not any(kwargs.values()):
+            with self:
+                return torch.autograd.backward(*args)  # looked up here: who watches backward passes replaces it
+        if func in (_FUNCTION, torch.autograd.backward) and not any(kwargs.values()):
             with self:
                 return _backward(*args)
         func, args, kwargs = self.change(func, args, kwargs)

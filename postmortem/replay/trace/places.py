@@ -1,17 +1,19 @@
 """Places in the user's code: which frames are the user's, and what expression runs there.
 
 Installed packages count as the user's here, except torch: a fault in a layer of a library is at a line of that library.
+What drives a training (transformers' Trainer, Lightning, accelerate) has no layers and counts like torch.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from postmortem.replay.trace.user_code import TORCH, owner_of
+from postmortem.replay.trace.user_code import TORCH, owner_of, watches
 
 if TYPE_CHECKING:
     from types import CodeType, FrameType
@@ -22,27 +24,24 @@ USER, LIBRARY, MODULE_CALL, CHECKPOINT, STOP = range(5)
 kinds: dict[CodeType, int] = {}
 
 
+Span = tuple[int, int, int, int]
+"""First and last line, first and last column (in UTF-8 bytes) of an expression."""
+
+
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A place in the user's code, and the module that runs there (None outside of any)."""
+    """A place in the user's code, as plain data that may leave the process.
 
-    code: CodeType | None
-    line: int
-    lasti: int
-    module: torch.nn.Module | None
+    file: None if no code of the user runs. span: of the expression that runs there. owner: id of the module that runs
+    there, 0 outside of any; `module` is its name, once the tracer was told the names.
+    """
 
-    @property
-    def file(self) -> str | None:
-        """File name; None if no code of the user runs."""
-        return None if self.code is None else self.code.co_filename
-
-    @property
-    def span(self) -> tuple[int, int, int, int] | None:
-        """(first line, last line, first column, end column) of the expression that runs, columns in UTF-8 bytes."""
-        if self.code is None:
-            return None
-        found = list(self.code.co_positions())[self.lasti // 2]
-        return None if None in found else (found[0], found[1], found[2], found[3])  # type: ignore[return-value]
+    file: str | None = None
+    line: int = 0
+    function: str = ""
+    span: Span | None = None
+    owner: int = 0
+    module: str = ""
 
     @property
     def called(self) -> str | None:
@@ -61,7 +60,26 @@ class Where:
         return function.id if isinstance(function, ast.Name) else None
 
 
-NOWHERE = Where(None, 0, 0, None)
+NOWHERE = Where()
+
+
+def where(code: CodeType | None, line: int, lasti: int, module: torch.nn.Module | None) -> Where:
+    """The place of the instruction `lasti` of `code`, on whose behalf `module` runs."""
+    owner = 0 if module is None else id(module)
+    if code is None:
+        return Where(owner=owner)
+    return Where(code.co_filename, line, code.co_qualname, span_of(code, lasti), owner)
+
+
+def span_of(code: CodeType, lasti: int) -> Span | None:
+    """The expression that the instruction `lasti` belongs to."""
+    found = _positions(code)[lasti // 2]
+    return None if None in found else (found[0], found[1], found[2], found[3])  # type: ignore[return-value]
+
+
+@functools.lru_cache(maxsize=256)
+def _positions(code: CodeType) -> list[tuple[int | None, int | None, int | None, int | None]]:
+    return list(code.co_positions())
 
 
 def _classify(code: CodeType) -> int:
@@ -74,7 +92,7 @@ def _classify(code: CodeType) -> int:
             return STOP
         return CHECKPOINT if file == "utils/checkpoint.py" else LIBRARY
     if owner == "postmortem":
-        return STOP
+        return LIBRARY if watches(code.co_filename) else STOP
     return USER if owner in ("user", "package") else LIBRARY
 
 

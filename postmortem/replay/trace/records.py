@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from postmortem.replay.trace.places import Where
 
 
@@ -31,7 +33,8 @@ class Hit:
 
     constants: non-finite Python numbers among the arguments. rows: per dimension of the output, the indices of newly
     non-finite values; `shape` is that output's. forward_name: in the backward pass, the forward operator whose
-    derivative this is part of. passes: forward passes (of micro-batches or sub-steps) finished before it.
+    derivative this is part of. passes: forward passes (of micro-batches or sub-steps) finished before it. first: the
+    first operator that the same expression ran; only where non-finite values begin.
     """
 
     index: int
@@ -47,6 +50,7 @@ class Hit:
     forward_name: str | None = None
     half: bool = False
     passes: int = 0
+    first: str = ""
 
     @property
     def out_bits(self) -> int:
@@ -85,3 +89,9 @@ class TraceLog:
     rewrites: dict[int, int] = field(default_factory=dict)
     items: list[tuple[int, float, int]] = field(default_factory=list)
     disowned: set[int] = field(default_factory=set)
+
+    def name(self, modules: Mapping[int, str]) -> None:
+        """Writes the names of the modules, by their id, into the places of the hits."""
+        for hit in self.hits.values():
+            if name := modules.get(hit.where.owner):
+                hit.where = replace(hit.where, module=name)

@@ -112,6 +112,7 @@ def _norms(tensors: Mapping[str, torch.Tensor], order: float) -> torch.Tensor:
     by_device: dict[tuple[Any, Any], list[tuple[int, torch.Tensor]]] = {}
     for i, t in enumerate(tensors.values()):
         values = values_of(t.detach(), coalesced=True)
+        values = getattr(values, "_local_tensor", values)  # of a sharded tensor, this rank's part, which may be empty
         if values.is_floating_point() and values.numel():
             by_device.setdefault((values.device, values.dtype), []).append((i, values))
     out = torch.zeros(len(tensors), dtype=torch.float64)

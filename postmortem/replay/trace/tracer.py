@@ -20,9 +20,11 @@ stay there and are read once at the end; a second pass then examines the operato
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -33,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from postmortem.replay.trace.calls import Call
 from postmortem.replay.trace.operators import WRITES_OVER, OpInfo, flat, info_of, infos, written
-from postmortem.replay.trace.places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of, kinds
+from postmortem.replay.trace.places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of, kinds, where
 from postmortem.replay.trace.records import Hit, TraceLog
 from postmortem.replay.trace.tensors import NO_MEMORY, exact_bits, storage_key, sum_of, values_of
 
@@ -144,9 +146,27 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         while self._stack and self._stack.pop() is not module:
             pass
 
-    def _optimizer_starts(self, *_: Any) -> None:
+    def _optimizer_starts(self, _: Any, args: Any, kwargs: Any) -> Any:
         self._optimizing += 1  # an optimizer's step may call that of its base class
         self.stage = "optimizer"
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._lifted(kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._lifted(args[1]), *args[2:]), kwargs
+        return None
+
+    def _lifted(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        """The closure of an optimizer's step: what it runs is the step's forward and backward pass."""
+
+        @functools.wraps(closure)
+        def lifted(*args: Any, **kwargs: Any) -> Any:
+            depth, self._optimizing, self.stage = self._optimizing, 0, "step"
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                self._optimizing, self.stage = depth, "optimizer"
+
+        return lifted
 
     def _optimizer_ends(self, *_: Any) -> None:
         self._optimizing -= 1
@@ -217,7 +237,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_origin(self, index: int, info: OpInfo, task: int) -> None:
         self.origin = self._forward_of(task)
         if self.origin[0] is None:  # no derivative: what a hook did to the gradient
-            self.origin = info.name, Where(*self._places[index])
+            self.origin = info.name, where(*self._places[index])
 
     def _mend(self, index: int, outputs: list[torch.Tensor]) -> None:
         with torch.no_grad():
@@ -302,7 +322,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record(self, call: Call, task: int) -> None:
         """Examines exactly what an operator with an odd output read and wrote."""
-        hit = call.hit(Where(*self._places[call.index]), backward=task != -1, stage=self.stage, passes=self.passes)
+        hit = call.hit(where(*self._places[call.index]), backward=task != -1, stage=self.stage, passes=self.passes)
         if hit is None:
             self.suspects.pop()  # the sum overflowed, the values did not
             return
@@ -319,7 +339,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         name, there = self._forward_of(task)
         if hit.where.file is not None:
-            hit.where = Where(hit.where.code, hit.where.line, hit.where.lasti, there.module or hit.where.module)
+            hit.where = replace(hit.where, owner=there.owner or hit.where.owner)
         elif name is not None:
             hit.forward_name, hit.where = name, there
 
@@ -332,7 +352,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         forward = self._by_seq.get((thread, node._sequence_nr()))
         if forward is None:
             return None, NOWHERE
-        return self._of_backward.get(forward) or (self._names[forward], Where(*self._places[forward]))
+        return self._of_backward.get(forward) or (self._names[forward], where(*self._places[forward]))
 
     def _recomputing(self) -> bool:
         frame: FrameType | None = sys._getframe(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import SEVERITIES, VERDICTS
@@ -27,7 +28,7 @@ ENDED = {
     "killed": "killed",
     "time-limit": "reached its time limit",
     "preempted": "preempted",
-    "interrupted": "interrupted by the user",
+    "interrupted": "interrupted or cancelled from outside",
     "hung": "hung",
     "cut": "log ends in the middle",
     "running": "may still be running",
@@ -200,6 +201,13 @@ def cause(run: RunReport) -> str:
     return name if event.kind in name else f"{name}: {clean(event.kind)}"
 
 
+def name_among_others(run: RunReport, limit: int = 0) -> str:
+    """The name of a run, with its folder or file where the name is that of W&B or MLflow and does not tell it."""
+    where = PurePath(run.path).name
+    name = clean(run.name, limit)
+    return name if run.name in run.path or where in run.name else f"{name} ({clean(where)})"
+
+
 def onset(run: RunReport) -> int | None:
     """The step of the root finding."""
     folds = folded(run)
@@ -327,9 +335,15 @@ def unchecked(run: RunReport) -> list[str]:
 def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
     """The file, and the line if known, that a finding points at.
 
-    Its own evidence, the crash's log line, else the first file of the source with the most numbers.
+    The line of code that a replay found for the root cause; its own evidence (a log, a checkpoint), the crash's log
+    line, else the first file of the source with the most numbers.
     """
-    file, line = finding.evidence.get("file"), finding.evidence.get("line")
+    culprit = run.culprit
+    if culprit and culprit.file and run.diagnosis and run.diagnosis.findings[:1] == (finding.id,):
+        return culprit.file, culprit.line
+    found = finding.evidence
+    saved = [c["path"] for c in found.get("checkpoints") or () if isinstance(c, dict) and c.get("path")]
+    file, line = found.get("file") or found.get("path") or next(iter(saved), None), found.get("line")
     if isinstance(file, str) and file:
         return file, line if isinstance(line, int) and line > 0 else None
     if finding.tag is None:
@@ -340,7 +354,7 @@ def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
     return (files[0] if files else run.path), None
 
 
-_TOOLS = "(?:postmortem|python|pip|export) "
+_TOOLS = "(?:(?:cd [^`]+ && )?postmortem|python|pip|export) "
 _QUOTED = re.compile(rf":? ?`((?:\$ )?{_TOOLS}[^`]*)`")
 _BARE = re.compile(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTALL)
 

@@ -41,7 +41,7 @@ def patterns_of(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any], bool
 def every_pattern() -> Iterator[tuple[str, re.Pattern[Any], bool]]:
     for signature in CATALOGUE.values():
         for pattern in (*signature.patterns, *signature.details, *filter(None, [signature.unless])):
-            yield signature.id, pattern, True
+            yield signature.id, pattern.compiled, True
     for package in (postmortem.readers, postmortem.checkpoints, postmortem.runs):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not info.name.endswith((".protobuf", ".file_names")):  # a text of our own; at most 255 characters

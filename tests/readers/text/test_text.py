@@ -216,6 +216,7 @@ def test_lines_that_are_all_different(tmp_path: Path) -> None:
 def test_what_it_claims(tmp_path: Path) -> None:
     """Text by its ending and its first bytes; binary files and other endings are left to others."""
     assert TextReader.claims(Path("slurm-1.out"), b"step 1 loss 2\n")
+    assert TextReader.claims(Path("train.stdout"), b"step 1 loss 2\n")
     assert TextReader.claims(Path("log"), b"step 1 loss 2\n")
     assert TextReader.claims(Path("a.LOG"), "größe\n".encode("latin-1"))
     assert TextReader.claims(Path("a.log"), "step 1\n".encode("utf-16"))
@@ -436,3 +437,12 @@ def test_phases_with_names_are_read(tmp_path: Path) -> None:
         "".join(f"Pre-training layer final, epoch {i}, cost  {9 - i / 10:.4f}\n" for i in range(20))
     )
     assert postmortem.load(tmp_path / "a.log").frame["tag"].tolist() == ["cost"] * 20
+
+
+def test_a_table_whose_rows_name_their_values(tmp_path: Path) -> None:
+    """A .tsv without a header: ``print("step", step, "loss", loss, sep="\\t")``."""
+    path = tmp_path / "loss.tsv"
+    path.write_text("".join(f"step\t{k}\tloss\t{5 - k / 8}\n" for k in range(6)))
+    scalars = postmortem.load(path).frame
+    assert set(scalars.tag) == {"loss"}
+    assert (scalars.step.tolist(), scalars.value.tolist()) == ([*range(6)], [5 - k / 8 for k in range(6)])

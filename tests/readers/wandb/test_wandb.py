@@ -141,7 +141,7 @@ def test_nested_values_and_media(tmp_path: Path) -> None:
     )
     assert column(reading, "a.b") == [(0, 1.0), (1, 2.0)]
     assert sorted(reading.points.tags) == ["a.b", "a.c.d"]
-    assert reading.skipped == {"histogram values": 1, "image-file values": 1, "non-numeric values": 2}
+    assert reading.skipped == {"histograms": 1, "images": 1, "non-numeric values": 2}
 
 
 def test_typed_values(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ run.finish(exit_code=3)
         f"training {i}\n" for i in range(5)
     ]
     assert (reading.ended, reading.facts["exit_code"]) == ("crashed", 3)
-    assert reading.skipped["histogram values"] == 5
+    assert reading.skipped["histograms"] == 5
 
 
 def test_digits_beyond_any_float(tmp_path: Path) -> None:

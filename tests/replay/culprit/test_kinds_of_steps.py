@@ -20,7 +20,7 @@ from postmortem.replay.culprit.localize import localize  # noqa: E402
 from postmortem.replay.fixes.source_edit import suggested_line  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.rerun.samples import Samples  # noqa: E402
-from postmortem.replay.trace.places import Where  # noqa: E402
+from postmortem.replay.trace.places import span_of  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -306,7 +306,7 @@ def test_the_suggestion_is_for_the_expression_that_ran(
         c for c in compile(file.read_text(encoding="utf-8"), str(file), "exec").co_consts if hasattr(c, "co_code")
     )
     ran = [i.offset for i in dis.get_instructions(code) if i.opname == "CALL" or i.argrepr in ("/", "/=")]
-    span = Where(code, 0, ran[at], None).span
+    span = span_of(code, ran[at])
     assert span is not None
     diff = suggested_line(str(file), [span], span[0], op, 1e-6, False)
     assert diff is not None

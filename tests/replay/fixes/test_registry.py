@@ -105,7 +105,7 @@ def test_advice_of_the_line_takes_the_place_of_a_fresh_state() -> None:
     said = advice(Culprit(**fields, fixes=tried), None, "x.pt")
     assert said == ("rewrite it", "clip the gradient norm (clipped: cures it)", "then resume from x.pt")
     said = advice(Culprit(**fields, fixes=tried[:1]), None, "x.pt")
-    assert said[0] == "reset the optimizer state (cures the step)"
+    assert said[0] == "reset the optimizer state (makes the step finite)"
 
 
 def test_fixes_are_tried_in_this_order() -> None:

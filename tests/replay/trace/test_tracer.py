@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import pickle
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ def test_a_loop_without_a_train_step_can_be_traced() -> None:
     hit = _only_origin(trace, loss)
     assert hit.name == "log"
     assert hit.where.file == __file__
-    assert hit.where.module is None
+    assert hit.where.owner == 0
 
 
 def test_a_backward_operator_is_given_its_forward_place() -> None:
@@ -42,6 +43,36 @@ def test_a_backward_operator_is_given_its_forward_place() -> None:
     hit = _only_origin(trace, x.grad)
     assert (hit.backward, hit.forward_name) == (True, "sqrt")
     assert "y.sqrt()" in linecache.getline(hit.where.file, hit.where.line)
+
+
+def test_a_closure_of_an_optimizer_is_no_part_of_its_step() -> None:
+    """LBFGS and Lightning run forward and backward inside `optimizer.step(closure)`: a fault there is the model's."""
+    x = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.SGD([x], lr=0.1)
+
+    def closure() -> Any:
+        loss = (x.sqrt() * 0).sum()
+        loss.backward()
+        return loss
+
+    with Tracer(within="others") as trace:
+        optimizer.step(closure)
+    hit = _only_origin(trace, x.grad)
+    assert (hit.backward, hit.forward_name, hit.stage) == (True, "sqrt", "step")
+    with Tracer(within="optimizers") as inside:
+        optimizer.step(closure)
+    assert {h.stage for h in inside.log.hits.values()} == {"optimizer"}
+
+
+def test_what_was_recorded_can_leave_the_process() -> None:
+    """The log and the places in it are plain data: they come through a pickle as they are."""
+    with Tracer() as trace:
+        bad = torch.nn.Softplus()(torch.zeros(2) / 0)
+    log = pickle.loads(pickle.dumps(trace.log))
+    assert log == trace.log
+    assert [b.hit.where.function for b in origins(log, [trace.source(bad)])] == [
+        "test_what_was_recorded_can_leave_the_process"
+    ]
 
 
 def test_what_does_not_lead_to_the_tensor_is_harmless() -> None:

@@ -13,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 np = pytest.importorskip("numpy")
 
+from postmortem.replay.trace import places as places  # noqa: E402
 from postmortem.replay.trace.places import CHECKPOINT, LIBRARY, STOP, USER, kind_of  # noqa: E402
 from postmortem.replay.trace.user_code import installed, is_users, owner_of  # noqa: E402
 
@@ -30,7 +31,9 @@ SITE = sysconfig.get_path("purelib")
         ("<eval_with_key>.3", "generated"),
         (torch.nn.Linear.forward.__code__.co_filename, "torch"),
         (np.lib.__file__, "package"),
-        (os.path.join(SITE, "transformers", "trainer.py"), "package"),
+        (os.path.join(SITE, "transformers", "trainer.py"), "driver"),
+        (os.path.join(SITE, "transformers", "models", "bert", "modeling_bert.py"), "package"),
+        (os.path.join(SITE, "lightning", "pytorch", "loops", "fit_loop.py"), "driver"),
         ("/home/me/.local/lib/python3.12/site-packages/timm/layers.py", "package"),
         (json.__file__, "standard"),
         (functools.__file__, "standard"),
@@ -55,6 +58,10 @@ def test_the_tracer_names_lines_of_packages() -> None:
     assert kind_of(compile("layer = 1", os.path.join(SITE, "timm", "layers.py"), "exec")) == USER
     assert kind_of(compile("made = 1", "<string>", "exec")) == LIBRARY
     assert kind_of(json.dumps.__code__) == LIBRARY
+    trainer = os.path.join(SITE, "accelerate", "accelerator.py")
+    assert kind_of(compile("driven = 1", trainer, "exec")) == LIBRARY  # the user's own line is further out
+    watching = str(Path(places.__file__).parents[2] / "attach" / "boundaries.py")
+    assert kind_of(compile("between = 1", watching, "exec")) == LIBRARY
     assert kind_of(torch.utils.checkpoint.checkpoint.__wrapped__.__code__) in (LIBRARY, CHECKPOINT)
     assert kind_of(owner_of.__code__) == STOP
 

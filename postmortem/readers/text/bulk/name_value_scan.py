@@ -101,7 +101,8 @@ class NameValueScan:
         found = np.zeros(len(is_filled), ROW)
         found["rank"], found["wall_time"] = -1, np.nan
         found["step"] = steps[is_filled]
-        found["total"] = found["epochs"] = found["base"] = -1
+        found["total"] = found["other_total"] = found["epochs"] = found["base"] = -1
+        found["other"] = NO_STEP
         found["epoch"], found["level"], found["dialect"], found["count"] = (
             np.nan,
             Trust.ITERATION,

@@ -17,7 +17,6 @@ import numpy as np
 
 from postmortem.readers.text.bulk.digit_columns import DigitColumns, NumberSpan
 from postmortem.readers.text.lines.prefixes import is_a_date
-from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.tokens import number
 from postmortem.readers.text.steps.row_store import FIELDS, ROW, held, same
 
@@ -72,12 +71,18 @@ class Template:
     """Values without digits (nan, inf), by their index among the values."""
     step: NumberSpan | None = None
     total: NumberSpan | None = None
+    other: NumberSpan | None = None
+    other_total: NumberSpan | None = None
     epoch: NumberSpan | None = None
     epochs: NumberSpan | None = None
     rank: NumberSpan | None = None
     clock: dict[str, int] | None = None
     """Run of each part of the date: Y, M, D (or MD), h, m, s, f."""
     year: int = 1970
+
+    def totals(self) -> tuple[tuple[str, NumberSpan | None], ...]:
+        """The fields of totals, and where they are."""
+        return ("total", self.total), ("other_total", self.other_total), ("epochs", self.epochs)
 
 
 class Parsed(NamedTuple):
@@ -172,12 +177,12 @@ def _fill(
         template.fixed[i] = float("nan")
         template.values.append(NumberSpan(0, 0, 0, 0))
     template.codes = np.array(parsed.codes, np.int32)
-    by_step = record.step is not None and (record.level > Trust.LOCAL or record.n is None)
-    counters = {"epoch": record.epoch, "epochs": record.epochs, "total": record.total, "rank": record.rank}
-    for name, wanted in (("step", record.step if by_step else record.n), *counters.items()):
+    counter = ("step", record.step) if record.by_step else ("n", record.n)
+    counters = {"step": (counter[1], record.at.get(counter[0])), **record.beside()}
+    counters |= {name: (getattr(record, name), record.at.get(name)) for name in ("epoch", "epochs", "total", "rank")}
+    for name, (wanted, span) in counters.items():
         if wanted is None:
             continue
-        span = record.at.get("n" if name == "step" and not by_step else name)
         found = place(span) if span is not None else None
         if found is None:
             return False
@@ -259,9 +264,10 @@ def read_one(template: Template, row: bytes) -> tuple[Any, list[float]] | None:
         for i, place in enumerate(template.values)
     ]
     out = template.row.copy()
-    if template.step is not None:
-        out["step"] = held(number(row[slice(*template.step.span(runs))].decode()))
-    for name, counted in (("total", template.total), ("epochs", template.epochs)):
+    for name, counter in (("step", template.step), ("other", template.other)):
+        if counter is not None:
+            out[name] = held(number(row[slice(*counter.span(runs))].decode()))
+    for name, counted in template.totals():
         if counted is not None:
             count = number(row[slice(*counted.span(runs))].decode())
             out[name] = int(count) if 0 < count < 2**31 else -1
@@ -337,9 +343,10 @@ class RowLayout:
         t = self.template
         columns = DigitColumns(words, self.row, self.runs)
         rows: dict[str, Any] = dict(zip(FIELDS, t.row.tolist(), strict=True))
-        if t.step is not None:
-            rows["step"] = columns.step(t.step)
-        for name, counted in (("total", t.total), ("epochs", t.epochs)):
+        for name, counter in (("step", t.step), ("other", t.other)):
+            if counter is not None:
+                rows[name] = columns.step(counter)
+        for name, counted in t.totals():
             if counted is not None:
                 count = columns.number(counted)
                 rows[name] = np.where((count > 0) & (count < 2**31), count, -1).astype(np.int32)

@@ -122,12 +122,12 @@ class Rllib(Dialect):
 class WrappedDict(Dialect):
     """A Python dict or JSON object over several lines (pprint, json.dumps with indent).
 
-    It is read when it closes, because the step may be the last member.
+    It is read when it closes, because the step may be the last member. Members may be dicts on one line each.
     """
 
     name = "wrapped dict"
     priority = 26
-    _key = r"['\"][\w ./@\-]{1,80}['\"]: [^{}]*+"
+    _key = r"['\"][\w ./@\-]{1,80}['\"]: (?:[^{}]|\{[^{}]*+\})*+"
     content: ClassVar[re.Pattern[str] | None] = re.compile(rf"\s*+(?:[{{}}]\s*+$|\{{{_key}$)|\s++{_key}\}}?,?\s*+$")
     _opens = re.compile(rf"\s*+\{{(?:\s*+|{_key}(?<=[, ]))$")
     _goes_on = re.compile(rf"\s++{_key}(?P<closed>\}})?,?\s*+$")

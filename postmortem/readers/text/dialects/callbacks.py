@@ -1,4 +1,4 @@
-"""Sentences in which callbacks tell a monitored metric: early stopping, checkpoints, the loss at a step."""
+"""Sentences in which callbacks tell a metric: early stopping, checkpoints, the loss at a step, a new learning rate."""
 
 from __future__ import annotations
 
@@ -89,3 +89,30 @@ class AtStep(Dialect):
         record.values += rest.values if rest is not None else []
         place(record, where, match[n], match.span(n), match[word])
         return record
+
+
+@dialect
+class NewRate(Dialect):
+    """``Epoch 00012: reducing learning rate of group 0 to 1.0000e-04.``: the learning rate from here on.
+
+    Schedulers of PyTorch (also ``Adjusting learning rate of group 0 to …``) and of Keras (``ReduceLROnPlateau reducing
+    learning rate to 0.0001.``). The epoch in front is not used: it counts calls of the scheduler from one, whatever the
+    program counts, so the point belongs to the last position that the program itself printed.
+    """
+
+    name = "new learning rate"
+    priority = 28
+    needles: ClassVar[tuple[str, ...]] = ("earning rate",)
+    _sentence = re.compile(
+        r"(?:^|[ :])(?:reduc|adjust|sett|decreas|lower|chang)ing (?:the )?learning rate"
+        rf"(?: of group (?P<group>\d{{1,4}}))?(?: from {_OLD})? to {_VALUE}\.?\s*$",
+        re.IGNORECASE,
+    )
+
+    def parse(self, row: Row) -> Record | None:
+        match = self._sentence.search(row.text)
+        if match is None:
+            return None
+        group = int(match["group"] or 0)
+        tag = f"learning rate (group {group})" if group else "learning rate"
+        return Record([Value(tag, number(match["value"]), *match.span("value"))], once=True)  # the tag has a number

@@ -19,21 +19,22 @@ _CELL = re.compile(rf"(?P<value>{NUMBER}|{NONFINITE})(?P<unit>%| ?[a-zA-Zµ]{{1,
 class ColumnTable(Dialect):
     """Rows under a header with column names: fastai, nerfstudio, PrettyTable, CSV on the terminal, hand-made tables.
 
-    Columns are separated by two or more blanks, tabs, bars, or commas, or by single blanks if every name is one word. A
-    column named like a step or an epoch is the position; a time or other text in a cell is passed over, and the word of
-    a split (``| val | 100 | 2.31 |``) names the metrics. A header of split words (``Training | Validation``) names the
-    columns of rows that begin with the metric.
+    Columns are separated by two or more blanks, tabs, bars, commas or semicolons, or by single blanks if every name is
+    one word; names may be in quotes. The first column is the index of a data frame where it has no name. A column named
+    like a step or an epoch is the position; a time or other text in a cell is passed over, and the word of a split
+    (``| val | 100 | 2.31 |``) names the metrics. A header of split words (``Training | Validation``) names the columns
+    of rows that begin with the metric.
     """
 
     name = "table"
     priority = 60
     content: ClassVar[re.Pattern[str] | None] = re.compile(
         rf"\s*+[|│┃]?\s*+(?:{NUMBER}|{NONFINITE}|\d++/\d++)(?: ?[%a-zA-Z]{{1,4}})?(?: \([\d.]+ ?%\))?"  # a cell
-        r"(?:\s\s|\t|,|\s*+[|│┃])"  # and its end
+        r"(?:\s\s|\t|,|;|\s*+[|│┃])"  # and its end
         rf"|\s*+(?:{NUMBER}\s++){{3}}"  # cells between single blanks
         r"|\s*+[|│┃][^|│┃]{1,40}+[|│┃]"  # a first cell of text between bars: a time, a phase
         r"|\s*+\d++(?:[:hms]\d++)++s?(?:\s\s|\t|,|\s*+[|│┃])"  # a time that has passed
-        r"|(?=[^\d]*+$)(?=(?:[^,|\t│┃]*+[,|\t│┃])|(?:.{0,400}?\S\s\s++){2})"  # names between separators
+        r"|(?=[^\d]*+$)(?=(?:[^,;|\t│┃]*+[,;|\t│┃])|(?:.{0,400}?\S\s\s++){2})"  # names between separators
         r"(?i:.*(?:epoch|step|iter|loss|acc|lr\b))"
         r"|\s*+(?i:train|val|test|dev|eval)\w*+\s*+\|\s*+[A-Za-z]++\s*+$"  # splits between bars, and metrics below
         rf"|[A-Za-z_][\w./@\-]*+\s++\|\s*+(?:{NUMBER}|{NONFINITE}|N/A)\s*+\|"
@@ -55,6 +56,8 @@ class ColumnTable(Dialect):
         if header is not None and (text[:1].isdigit() or text[:1] in "|│┃-.n"):
             sign, names, line = header
             cells = _cells(text, sign)
+            if names[0] == "#" and len(cells) == len(names) - 1:
+                names = names[1:]  # it marks the header as a comment
             if len(cells) != len(names) and sign == "  ":  # wide columns that touch
                 names, cells = " ".join(names).split(), text.split()
             if len(cells) == len(names) - 1 and names[0].lower() in _TIMES:
@@ -67,16 +70,18 @@ class ColumnTable(Dialect):
                 record = self._row(names, cells)
                 if record is not None:
                     return record
-        for sign in ("|", ",", "  ", " "):
+        for sign in ("|", ",", ";", "  ", " "):
             if sign == " " and ("  " not in text or len(text.split()) < 5):
                 continue
             if sign in text or (sign == "  " and "\t" in text) or (sign == "|" and ("│" in text or "┃" in text)):
-                names = _cells(text, sign)
+                names = [name.strip("'\"") for name in _cells(text, sign)]
+                if sign in ",;" and not names[0] and not any(map(position, names)):
+                    names[0] = "step"  # the index of a data frame, as in the CSV that pandas writes
                 if (
                     len(names) >= (2 if sign == "|" or position(names[0]) else 3)
                     and len(set(names)) == len(names)
                     and all(self._name.match(n) and len(n.split()) <= 5 for n in names)
-                    and self._metrics(names)
+                    and (self._metrics(names) or (sign == "|" and _counts(names[0])))
                 ):
                     self.header[row.rank] = (sign, names, row.text)
                     return Record()
@@ -132,6 +137,11 @@ class ColumnTable(Dialect):
             name = f"{split} {name}" if split and role_of(name) not in ("lr", "epoch") else name
             record.values.append(Value(name, value * _SCALE.get(unit, 1.0) if role_of(name) != "memory" else value))
         return record if numbers >= max(2, len(cells) // 2) and record.values else None
+
+
+def _counts(name: str) -> bool:
+    """Whether a first column between bars is the step or the epoch: the others are values there, of any name."""
+    return (position(_clean(name)) or ("", 0))[0] in ("step", "epoch")
 
 
 def _cells(text: str, sign: str) -> list[str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
+from postmortem.core.roles import role_of
 from postmortem.readers.text.dialects import Dialect, dialect
 from postmortem.readers.text.records.miner import mine
 from postmortem.readers.text.records.record import Record, Row, Trust, Value
-from postmortem.readers.text.records.tokens import NUMBER, number
+from postmortem.readers.text.records.tokens import NONFINITE, NUMBER, number
+
+_SCORES = ("loss", "val_loss", "accuracy", "val_accuracy")
 
 
 def _position(record: Record, match: re.Match[str], base: int) -> Record:
@@ -99,19 +102,34 @@ class Timm(Dialect):
 class MetricLogger(Dialect):
     """torchvision references, DETR, DeiT, MAE, DINO, PaddleDetection, the imagenet example.
 
-    ``Epoch: [2]  [  10/1000]  eta: …  loss: 1.50 (1.49)``.
+    ``Epoch: [2]  [  10/1000]  eta: …  loss: 1.50 (1.49)``, and `` * Acc@1 71.2 Acc@5 90.1`` after the rows of a test.
 
     Format: references/detection/utils.py (median of the last 20, mean of the epoch in parentheses);
-    examples/imagenet/main.py (value, mean); ppdet/engine/callbacks.py. Epochs and batches count from 0.
+    examples/imagenet/main.py (value, mean); ppdet/engine/callbacks.py. Epochs and batches count from 0. The rows of a
+    test are intermediate ones of one pass: the last one counts, with the means in parentheses. Where only every tenth
+    batch is printed, it is the one after which no tenth is left.
     """
 
     name = "metric logger"
     priority = 16
-    needles: ClassVar[tuple[str, ...]] = ("Epoch: [", "Test: ", "Test:  ")
+    needles: ClassVar[tuple[str, ...]] = ("Epoch: [", "Test: ", "Val: ", "Validation: ", "* ")
     _train = re.compile(r"Epoch: \[(?P<epoch>\d{1,9})\] *\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\]")
     _test = re.compile(r"(?P<split>Test|Val|Validation): *\[ *(?P<n>\d{1,12})/(?P<total>\d{1,12})\]")
+    _whole = re.compile(r" ?\* +(?=[A-Za-z])")
+    _mean = re.compile(rf" {{0,3}}\( {{0,8}}({NUMBER}|{NONFINITE})\)")
+    content: ClassVar[re.Pattern[str] | None] = _test
+
+    def __init__(self) -> None:
+        self.last: dict[int, int] = {}
+        """The batch of the last row of a test, of each rank."""
 
     def parse(self, row: Row) -> Record | None:
+        if whole := self._whole.match(row.text):
+            record = mine(row.text, whole.end())
+            if record is None or not record.values or role_of(record.values[0].tag) not in _SCORES:
+                return None
+            record.evaluation, record.split = True, "eval"
+            return record
         match = self._train.match(row.text) or self._test.match(row.text)
         if match is None:
             return None
@@ -120,6 +138,10 @@ class MetricLogger(Dialect):
             return _position(record, match, 0)
         record.evaluation, record.split, record.once = True, match["split"], True
         record.n = record.total = record.step = None
-        if int(match["n"]) < int(match["total"]) - 1:
+        n, before = int(match["n"]), self.last.get(row.rank, 0)
+        self.last[row.rank] = n
+        if n + max(1, n - before) < int(match["total"]):
             record.values = []
+        means = ((v, self._mean.match(row.text, v.end)) for v in record.values if v.end >= 0)
+        record.values = [Value(v.tag, number(m[1]), *m.span(1)) if m else v for v, m in means]
         return record

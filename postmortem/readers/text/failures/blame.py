@@ -236,6 +236,7 @@ def _by_hand(root: Failure) -> bool:
     return (
         root.first.exception.endswith("KeyboardInterrupt")
         or root.fields.get("number") == 2
-        or root.fields.get("signal") == "SIGINT"
+        or str(root.fields.get("signal")).upper() == "SIGINT"
+        or "by_hand" in root.fields
         or root.fields.get("exception") == "KeyboardInterrupt"
     )

@@ -49,6 +49,10 @@ _ENDS_MESSAGE = (
 )
 """A line that begins so is never part of the message of an exception."""
 _VARIES = re.compile(r"\d+")
+_OF_A_JOB = re.compile(r"(?i)(?<![a-z])(?:job|restart|attempt|requeue|node|host|slurm|launch|try)")
+"""Words of a line that a launcher or a job script prints at each start."""
+_NAMES = re.compile(r"([\w.\-]++)")
+"""Words of it; those with a digit may differ: a number, the name of a node."""
 _SPAWNED = re.compile(
     r"-- Process (\d{1,6}) terminated with the following error:|-{2,40}Begin (?:global )?rank (\d{1,6}) STDERR-{2,40}"
 )
@@ -86,12 +90,13 @@ class Attempts:
     """Counts the starts of a job that are appended in one file.
 
     The first line of the file, printed again after a failure, starts another attempt; of a line with settings, as
-    ``args: Namespace(lr=0.1)``, only what precedes them counts, as they may differ. `number` is the current attempt,
-    from 0; `failed` whether an error was seen in it.
+    ``args: Namespace(lr=0.1)``, only what precedes them counts, as they may differ. So may the numbers and nodes of a
+    line about the job: ``==== job 4410 restart_count=1 node=a-052 ====``. `number` is the current attempt, from 0;
+    `failed` whether an error was seen in it.
     """
 
-    first_line: str = ""
-    has_settings: bool = False
+    first_line: re.Pattern[str] | None = None
+    anchor: str = ""
     number: int = 0
     failed: bool = False
 
@@ -99,16 +104,22 @@ class Attempts:
         """Takes the first line that is not blank, without its time, unless it is too short to be recognised."""
         first = next((_without_time(text) for text in texts if text.strip()), "")
         settings = _SETTINGS.match(first)
-        self.has_settings = settings is not None
         first = settings[1] if settings is not None else first
-        self.first_line = "" if HEADER in first or len(first) < 8 else first
+        if HEADER in first or len(first) < 8:
+            return
+        pattern, self.anchor = re.escape(first), first
+        if _OF_A_JOB.search(first):
+            words = _NAMES.split(first)
+            varies = [any(map(str.isdigit, word)) for word in words]
+            pattern = "".join(r"[\w.\-]++" if v else re.escape(w) for w, v in zip(words, varies, strict=True))
+            self.anchor = max((w for w, v in zip(words, varies, strict=True) if not v), key=len)
+        self.first_line = re.compile(pattern + ("" if settings is not None else "$"))
 
     def starts(self, text: str) -> bool:
         """Whether a line is the first line of the file once more."""
-        if not self.first_line or self.first_line not in text:
+        if self.first_line is None or self.anchor not in text:
             return False
-        line = _without_time(text)
-        return line.startswith(self.first_line) if self.has_settings else line == self.first_line
+        return self.first_line.match(_without_time(text)) is not None
 
     def next(self) -> None:
         """Starts another attempt; one without a failure is continued."""
@@ -171,7 +182,7 @@ class Scanner:
         """Reads a log of (1-based line number, text)."""
         stream = iter(lines)
         sample = list(islice(stream, _SAMPLE))
-        self._labels = labelled(text[:200] for _, text in sample)
+        self._labels = labelled([text[:200] for _, text in sample])
         for _, text in sample:
             self._add_rank(peel(text[:200], labels=self._labels)[1])
         self.attempts.learn(text for _, text in sample)
@@ -214,7 +225,7 @@ class Scanner:
                 self.progress.skip((text,))
 
     def _starts_in(self, texts: list[str]) -> bool:
-        return self.attempts.first_line != "" and any(self.attempts.first_line in text for text in texts)
+        return any(map(self.attempts.starts, texts))
 
     def _states(self, number: int, text: str) -> None:
         """Reads each state of a line that was redrawn after a carriage return as a separate line."""

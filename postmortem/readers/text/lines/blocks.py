@@ -198,7 +198,9 @@ class Lines:
             nuls = data.count(b"\0")
             data, places = _HOLES.subn(b"\0", data)  # one is left of each: it ends a row, and is itself news
             line = self.line + data.count(b"\n", 0, start)
-            self.problems.append(nul_problem(str(self.path), nuls, self.size + start, line, places))
+            at_end = not data.rpartition(b"\0")[2].strip()
+            offset = self.size + start
+            self.problems.append(nul_problem(str(self.path), nuls, offset, line, places=places, at_end=at_end))
         if b"\x1b" in data:
             data = _ESCAPES.sub(b"", _MOVES.sub(b"\r", data))
         if b"\x08" in data:

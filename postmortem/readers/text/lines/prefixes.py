@@ -11,10 +11,12 @@ import re
 from calendar import timegm
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
+from operator import eq
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 _LONGEST = 400
 """Characters examined: no prefix is longer, but a redrawn progress bar may be megabytes."""
@@ -141,15 +143,28 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         "0123456789",
         _DATE + r"\t(?P<host>[\w.\-]{1,60}):(?P<local_rank>\d+)\t(?P<logger>[\w.\-:]{1,80})\t" + _LEVEL + r"\t",
     ),  # OLMo
+    # level, perhaps a logger, then the date, with the source after a bar or a dash (Flower)
+    (
+        "DIWECFST",
+        _LEVEL
+        + r"(?: {1,8}[A-Za-z_][\w.\-]{0,40})? {0,8}[|\-:]? {0,8}\[?"
+        + _DATE
+        + r"\]?(?: ?[|\-:] ?"
+        + _SOURCE
+        + r")?(?: ?[|\-:] ?| |$)",
+    ),
     # date, then level, logger and source in any usual order, between - | : or blanks
     (
         "0123456789",
         _DATE
         + r"(?: ?[|\-:] ?| )(?:"
-        + rf"{_LEVEL} *(?:[|\-:] ?| )(?:{_NAME} ?[|\-] ?|\[(?P<logger2>[\w.\-:/]{{1,80}})\] ?)?"
+        + rf"{_LEVEL} *(?:[|\-:] ?| )(?:{_NAME} ?[|\-] ?|\[(?P<logger2>(?!\d+\])[\w.\-:/]{{1,80}})\] ?)?"
         + r"|(?P<logger3>[A-Za-z_][\w.\-/]{0,80}) ?[|\-:] ?(?P<level3>[A-Z]{4,8}) ?[|\-:] ?"
         + r"|\((?P<logger4>[\w.\-:]{1,80})\) (?P<level4>[A-Z]{4,8}): ?"
-        + r"|\[(?P<level5>[A-Z]{4,8})\] ?(?:\[[\w.\-:/]{1,80}\] ?)?"
+        + r"|\[(?P<level5>[A-Z]{4,8})\] ?(?:\[(?!\d+\])[\w.\-:/]{1,80}\] ?)?"
+        + r"|(?P<logger5>[A-Za-z_][\w.\-/]{0,80}) {1,8}"
+        + _LEVEL.replace("level", "level6")
+        + r" {1,8}"
         + r"|)-? ?",
     ),
     ("0123456789", _DATE + r" ?"),
@@ -166,6 +181,10 @@ _LAYERS: tuple[tuple[str, str], ...] = (
         r"(?P<host>[\w.\-]{1,60}) (?P<logger>[\w.\-/]{1,80})(?:\[(?P<pid>\d+)\])?: ",
     ),  # syslog, journalctl
     (
+        "JFMASOND",
+        rf"(?P<name_of_month>{_MONTH}) {{1,2}}(?P<day>\d{{1,2}}) (?P<clock>\d\d:\d\d:\d\d)(?: *[|:] | +- | +)",
+    ),
+    (
         "[0123456789",
         rf"\[?(?P<day>\d{{1,2}})[ -](?P<name_of_month>{_MONTH})(?:[ -](?P<year>\d{{4}}))?,? (?P<clock>\d\d:\d\d:\d\d)"
         r"(?P<fraction>[.,]\d{1,9})?\]?(?: *[|\-:] | +|$)(?:" + _LEVEL + r"\b ?[|\-:]? ?)?",
@@ -176,11 +195,17 @@ _LAYERS: tuple[tuple[str, str], ...] = (
     ("[0123456789", r"\[?(?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d{1,9})?\]? (?:[|\-] )?(?:" + _LEVEL + r" ?[|\-:]? ?)?"),
     # logback and log4j, after their clock: [thread] LEVEL logger - text
     ("[", r"\[[A-Za-z][\w.\-#/ ]{0,60}\] " + _LEVEL + r" {1,5}(?P<logger>[A-Za-z_$][\w.$]{0,120})(?::\d+)? - "),
+    # the same with the logger in front, as Python programs write it: [thread] logger LEVEL text
+    ("[", r"\[[A-Za-z][\w.\-#/ ]{0,60}\] " + _NAME + " {1,8}" + _LEVEL + r"(?: ?[|\-:] ?| {1,8})"),
     ("IWEDC", _LEVEL + r":(?P<logger>[A-Za-z_][\w.\-]{0,80}):"),  # logging.basicConfig
     ("[", r"\[" + _LEVEL + r"\] ?(?:\[" + _SOURCE + r"\] ?)?"),
     ("[", r"\[rank: (?P<rank>\d+)\] ?"),  # Lightning
 )
 _LABEL = re.compile(r" *(?P<task>\d{1,5}): ")
+_IN_BRACKETS = re.compile(r"\[(?P<task>\d{1,5})\]:? (?=\D|\d+[h:])")
+"""A process in front of the lines of all: ``[2] step 15 loss 0.4``. An epoch, a step or a sample may look like that."""
+_SAME_ORDER = 0.95
+"""Share of the numbers that repeat after a fixed distance, from which on they come in the same order."""
 _HOST_LABEL = re.compile(
     r"(?!slurmstepd|srun\b)(?P<host>[A-Za-z][\w.\-]{0,60}\d[\w.\-]{0,30}): |(?P<replica>[A-Za-z][\w.\-]{0,80}/\d{1,5}) "
 )
@@ -203,7 +228,7 @@ def peel(text: str, *, labels: bool = False, year: int | None = None) -> tuple[s
     head = text[:_LONGEST]
     at = 0
     found: dict[str, str] = {}
-    if labels and (match := _LABEL.match(head) or _HOST_LABEL.match(head)):
+    if labels and (match := _LABEL.match(head) or _HOST_LABEL.match(head) or _IN_BRACKETS.match(head)):
         found.update(match.groupdict())
         at = match.end()
     while at < len(head):
@@ -218,7 +243,7 @@ def peel(text: str, *, labels: bool = False, year: int | None = None) -> tuple[s
     return (text[at:], _prefix(found, year)) if at else (text, NOTHING)
 
 
-def labelled(lines: Iterable[str]) -> bool:
+def labelled(lines: Sequence[str]) -> bool:
     """Whether most of these lines begin with a task number or a node's name, as `srun -l` and pdsh write.
 
     More than one label must occur, or every line must have it, so that numbered text is not taken for one.
@@ -237,13 +262,33 @@ def labelled(lines: Iterable[str]) -> bool:
             seen.add(label)
             order.append(label)
     if total < 4 or hits < 0.7 * total:
-        return False
+        return _numbered_processes(lines)
     return len(seen) <= hits / 2  # a numbered list never repeats a number
+
+
+def _numbered_processes(lines: Sequence[str]) -> bool:
+    """Whether most of these lines begin with the number of a process in brackets.
+
+    Processes come again and again, in varying order. Epochs rise; batches and samples come again in the same order.
+    """
+    written = [line for line in lines if line.strip()]
+    found = [int(match["task"]) for line in written if (match := _IN_BRACKETS.match(line))]
+    n = len(set(found))
+    if len(found) < max(8, 4 * n, 0.7 * len(written)) or n < 2 or set(found) != set(range(n)):
+        return False
+    falls = sum(b < a for a, b in pairwise(found))
+    if falls < len(found) / (4 * n):
+        return False
+    repeats = (
+        sum(map(bool, map(eq, found, found[k:]))) / (len(found) - k) for k in range(1, min(4 * n, len(found) // 2) + 1)
+    )
+    return all(share < _SAME_ORDER for share in repeats)
 
 
 def _prefix(found: dict[str, str], year: int | None) -> Prefix:
     level = next(
-        (found[k] for k in ("level", "level2", "level3", "level4", "level5", "glog", "kaldi") if k in found), None
+        (found[k] for k in ("level", "level2", "level3", "level4", "level5", "level6", "glog", "kaldi") if k in found),
+        None,
     )
     return Prefix(
         rank=_int(found.get("rank")),
@@ -251,7 +296,7 @@ def _prefix(found: dict[str, str], year: int | None) -> Prefix:
         task=_int(found.get("task")),
         level=_LEVELS.get(level, level) if level else None,
         wall_time=_wall_time(found, year),
-        logger=next((found[k] for k in ("logger", "logger2", "logger3", "logger4") if k in found), None),
+        logger=next((found[k] for k in ("logger", "logger2", "logger3", "logger4", "logger5") if k in found), None),
         host=found.get("host") or found.get("replica"),
         pid=_int(found.get("pid")),
     )

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.names import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _BEFORE, _AFTER = r"(?<![\w.,:/(\[\-])[-+]?", r"(?!\d|,\d|\.\d)"
 _SURE = re.compile(rf"{_BEFORE}(?:0(?P<a>[.,])(?P<zero>\d++)|\d{{1,9}}(?P<b>[.,])(?:\d\d?|\d{{4,}}+)){_AFTER}")
@@ -27,10 +31,16 @@ def decimal_commas(text: str) -> bool:
     Numbers of known quantities (loss, lr, accuracy) count; others only with two or more decimals after a zero, because
     ``devices=0,1`` is a list.
     """
+    lines = text.split("\n")
+    with_comma = [line for line in lines if _BETWEEN.search(line)]
+    commas = _marks(with_comma)[","] if with_comma else 0
+    return commas > 0 and 2 * commas > _marks(lines)["."]  # few logs get as far as to all lines
+
+
+def _marks(lines: Iterable[str]) -> Counter[str]:
+    """How many decimal numbers of the lines have each of the two marks."""
     marks: Counter[str] = Counter()
-    if _BETWEEN.search(text) is None:
-        return False
-    for line in text.split("\n"):
+    for line in lines:
         end = 0
         for found in _SURE.finditer(line):
             gap = _NO_DIGIT.search(line, max(end, found.start() - 100), found.start())
@@ -40,7 +50,7 @@ def decimal_commas(text: str) -> bool:
             ):
                 marks[found["a"] or found["b"]] += 1
             end = found.end()
-    return 2 * marks[","] > marks["."]
+    return marks
 
 
 def with_dots(text: str) -> str:

@@ -20,9 +20,10 @@ from postmortem.readers.text.records.placing import (
     place_fraction,
     place_in_epoch,
     place_unnamed,
+    position_of_split,
 )
 from postmortem.readers.text.records.record import Record, Trust, Value
-from postmortem.readers.text.records.split_words import give_splits, inherit_split
+from postmortem.readers.text.records.split_words import give_splits, inherit_split, split_of_row
 from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, is_of_held_out, position
 from postmortem.readers.text.records.tokens import (
     LONGEST_ROW,
@@ -32,13 +33,14 @@ from postmortem.readers.text.records.tokens import (
     TIME_UNITS,
     TOKEN,
     TOKEN_CJK,
+    after_label,
     number,
 )
 
 _CJK = re.compile(r"[\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af\uff00-\uff60]")
 _NARROW = {0xFF1A: ":", 0xFF0C: ",", 0xFF1D: "=", 0xFF08: "(", 0xFF09: ")", 0xFF05: "%", 0x3000: " "}
 """Full-width punctuation of East Asian texts and its ASCII equivalent."""
-_ORDINAL = re.compile(r"\s*+(?:个)?(?:(?P<epoch>轮|[Ee]poch)|(?P<step>步|次迭代|[Ss]tep))")
+_ORDINAL = re.compile(r"\s*+(?:个|個)?(?:(?P<epoch>轮|輪|エポック|[Ee]poch)|(?P<step>步|次迭代|ステップ|[Ss]tep))")
 _PERCENT = re.compile(r"\s*+\(\s*+([\d.]++) ?%\)")
 _GROUP = re.compile(r"(\w{1,60})\[\s*+[\w./@\-]{1,80}\s*+[=:]\s*+$")
 _NEXT = re.compile(r"\s*+,|\s++[-+\d.]")
@@ -53,6 +55,7 @@ _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward
 _INERT = re.compile(
     r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
     r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning"
+    r"|[A-Za-z_]\w{0,60}=[^\s,=]{1,80},\s*+$|(?i:config(?:uration)?|arg(?:ument)?s|hyper-?param(?:eter)?s|hparams|settings|options|flags)\s*+:\s"
     r"|(?:\w{1,40}(?: ?[:=] ?|\s))?\w{0,60}(?:Namespace|Args|Arguments|Config|Options|Settings)\(\w+=)"
     r"|\s{2,}+(?:(?:return|raise|assert|yield|await|elif|del) \S"  # code, as tracebacks quote it
     r"|(?:if|for|while|with) .*(?:: (?:return|raise|break|continue|pass)\b|:\s*+$)"
@@ -64,6 +67,10 @@ _REMARK = re.compile(r"\([-+]?[\d.]++[A-Za-zσ]{1,3}\)")
 _COUNTED = re.compile(r"(?i)(?:tokens|samples|sequences|seqs|images|imgs|examples|frames|sentences|words)(?: seen)?")
 """What a training may count in place of steps, as the first name of a row."""
 _MILLISECONDS = re.compile(r"(?i)(?:^|[\W_])ms(?:$|[\W_])")
+_NEW_RATE = re.compile(
+    r"(?i)[.!;] (?:(?:the )?(?:current|new|now) )?(?:lr|learning[ _-]rate)(?: is(?: now)?)? ?[=:]? ?$"
+)
+"""A clause with the learning rate, after a sentence that tells a change: ``Rate changed. Current lr = 0.0005``."""
 _RATE = re.compile(r"[A-Za-z]++/(?:s|sec)$")
 _NO_VALUE = re.compile(r"(?i)\bnon-?finite\b|\b(?:skipp?(?:ed|ing)|detected|encountered|found|invalid)\b")
 """Words of a message about a value that is not finite; the message is an event, no point of a metric."""
@@ -227,11 +234,15 @@ class RowMiner:
             self.end = stop  # "loss 1.23 (avg 1.30)"
             return
         raw = self.text[span[0] : span[1]]
+        if raw.isdigit() and role_of(named.name) in _SCORES and (labelled := after_label(self.text, stop, raw)):
+            named = replace(named, name=f"{named.name} {raw}")
+            raw, span, stop = labelled[1], labelled.span(1), labelled.end(1)
+            record.once = True  # the digits of the label tell one tag from another
         unit = match["unit"].strip() if match.lastgroup == "unit" else ""
-        if _RATE.match(unit) and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
+        if unit and _RATE.match(unit) and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
             # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
             named = replace(named, name=unit, strong=True, leftover=0)
-        where = position(named.name)
+        where = position(named.name) or position_of_split(record, named, raw, self.text, stop)
         if where is None:
             if role_of(named.name) is None and (several := _end_of_several(gap, raw, self.text, stop)):
                 self.covered += len(named.name)
@@ -308,6 +319,7 @@ class RowMiner:
         if not record.values and not placed:
             return _reversed(text, self.start) if demand else None
         inherit_split(record, text)
+        split_of_row(record, text, self.start)
         return record
 
     def _drop_weak(self, placed: bool) -> None:
@@ -323,16 +335,20 @@ class RowMiner:
         if placed and "=" in self.text:
             words = _WORDS.finditer(self.text, self.start)
             self.leftover -= sum(sum(map(str.isalpha, m[0])) for m in words)
-        known = placed or any(role_of(v.tag) is not None for v in self.record.values)
         if placed:
+            if 2 * self.covered >= self.leftover:
+                return False
             losses = any(role_of(v.tag) in ("loss", "val_loss") for v in self.record.values)
             return (3 if losses else 2) * self.covered < self.leftover
-        if not known:
+        if not any(role_of(v.tag) is not None for v in self.record.values):
             return 0.3 * self.covered < self.leftover
         first = self.record.values[0]
         leads = role_of(first.tag) is not None and 0 <= first.start - self.start <= len(first.tag) + 3
         if leads and self.text[first.end : first.end + 2].strip()[:1] in ("=", ",", ";", "|"):
             return False  # "loss 6.821 = 6.5 + 0.321 avg prob of [ bishop] 0.05"
+        alone = len(self.record.values) == 1 and not self.text[first.end :].strip(" .")
+        if alone and _NEW_RATE.search(self.text, 0, first.start):
+            return False
         return 2 * self.covered < self.leftover
 
 

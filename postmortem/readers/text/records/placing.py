@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.record import Trust
-from postmortem.readers.text.records.step_words import HELD_OUT, position
+from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
 from postmortem.readers.text.records.tokens import number
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _ABBREVIATED = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
 _SCORED = re.compile(r"\s++(?P<name>[A-Za-z][\w/]{0,60}) ?[=:]\s?[-+\d.nNiI]")
+_PRINTED = re.compile(r"\s*+[|:,\-]?\s*+(?P<name>[A-Za-z][\w/]{0,60})(?: ?[=:]\s?| )(?:[-+]?\.?\d|nan\b|-?inf\b)")
+_CLOSING = {"<": ">", "(": ")", "": ">"}
+"""How a number in brackets at the start of a row ends, by how it begins."""
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
 
@@ -39,8 +42,24 @@ def place_fraction(record: Record, where: tuple[str, Trust], match: re.Match[str
         record.epoch, record.epochs = n, total
         record.at["epoch"], record.at["epochs"] = match.span("a"), match.span("b")
     elif kind == "step" and level >= record.level:
+        if record.n is not None:
+            record.set_aside(record.n, record.at["n"])
         record.n, record.total, record.level = n, total, level
         record.at["n"], record.at["total"] = match.span("a"), match.span("b")
+    elif kind == "step" and record.other is None:
+        record.set_aside(n, match.span("a"))
+        if total is not None:
+            record.other_total, record.at["other_total"] = total, match.span("b")
+
+
+def position_of_split(record: Record, named: Named, raw: str, text: str, stop: int) -> tuple[str, Trust] | None:
+    """The step behind the first word of a row, one for its data: ``EVAL @ 250 | loss=1.2``, ``VALID 250 loss 1.2``."""
+    split, _, between = named.name.partition(" ")
+    if record.values or record.step is not None or record.n is not None or not raw.isdigit():
+        return None
+    if split.lower() not in SPLITS or between not in ("", "@", "at", "after", "#") or named.strong:
+        return None
+    return POSITIONS["step"] if between or _is_scored(text, stop, _PRINTED) else None
 
 
 def place_in_epoch(record: Record, match: re.Match[str]) -> bool:
@@ -59,8 +78,8 @@ def place_in_epoch(record: Record, match: re.Match[str]) -> bool:
 
 
 def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> None:
-    """Numbers without a name at the start of a row: ``12) loss``, ``[3, 100] loss``, ``[3][100]``, ``0007: loss``; and
-    ``12 loss=0.5``, where a metric with a sign follows."""
+    """Numbers without a name at the start of a row: ``12) loss``, ``[3, 100] loss``, ``[3][100]``, ``0007: loss``;
+    where a metric follows, also ``12 loss=0.5``, ``<12> loss 0.5``, ``(12) loss 0.5``."""
     if record.values or match["nonfinite"] or not match["number"].isdigit():
         return
     before, after = _BRACKETED.sub("", gap.strip()), text[match.end() : match.end() + 2]
@@ -74,6 +93,7 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
         (before == "" and after[:1] in (")", ":"))
         or (before in ("", "[") and after == " |")  # "[100 | 123.45] loss"
         or (before == "" and record.step is None and _is_scored(text, match.end()))
+        or (_CLOSING.get(before) == after[:1] and record.step is None and _is_scored(text, match.end() + 1, _PRINTED))
     ):
         record.step, record.level = value, Trust.LOCAL
         record.at["step"] = span
@@ -91,9 +111,9 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
         record.at["epoch"], record.at["n"] = record.at.pop("step"), span
 
 
-def _is_scored(text: str, at: int) -> bool:
-    """Whether a metric with a known role, a sign and a number follow text[:at]."""
-    following = _SCORED.match(text, at)
+def _is_scored(text: str, at: int, pattern: re.Pattern[str] = _SCORED) -> bool:
+    """Whether a metric with a known role and its number follow text[:at]."""
+    following = pattern.match(text, at)
     return following is not None and role_of(following["name"]) is not None
 
 
@@ -112,9 +132,14 @@ def place(record: Record, where: tuple[str, Trust], raw: str, span: tuple[int, i
         record.at["rank"] = span
     elif kind == "time":
         record.wall_time = value if value > 1e8 else None
-    elif kind == "step" and level > record.level and "e" not in raw.lower() and value == int(value):
-        record.step, record.level = value, level
-        record.at["step"] = span
+    elif kind == "step" and "e" not in raw.lower() and value == int(value):
+        if level > record.level:
+            if record.step is not None:
+                record.set_aside(record.step, record.at["step"])
+            record.step, record.level = value, level
+            record.at["step"] = span
+        else:
+            record.set_aside(value, span)
     first = name.split(" ")[0]
     if kind in ("step", "epoch") and first.lower() in HELD_OUT:
         record.split = first

@@ -40,6 +40,9 @@ class Record:
     number of the first epoch if the dialect knows it. `at` maps the names of these fields to (start, end), the
     position of their numbers in the text. `evaluation`: measured on held-out data, so the values belong to the last
     training step and `n` is not a position of the training; `split` is the word for the data.
+
+    `other` (of `other_total`) is a second counter, printed beside one that is trusted more: the whole file shows which
+    of them counts the steps.
     """
 
     values: list[Value] = field(default_factory=list)
@@ -47,6 +50,8 @@ class Record:
     level: Trust = Trust.NONE
     n: float | None = None
     total: float | None = None
+    other: float | None = None
+    other_total: float | None = None
     epoch: float | None = None
     epochs: float | None = None
     base: int | None = None
@@ -67,6 +72,25 @@ class Record:
     absent: tuple[str, ...] = ()
     """Tags whose absence from this row means NaN if earlier rows of the same dialect printed them."""
     at: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def by_step(self) -> bool:
+        """Whether `step`, not `n`, is the counter of the row."""
+        return self.step is not None and (self.level > Trust.LOCAL or self.n is None)
+
+    def set_aside(self, value: float, span: tuple[int, int]) -> None:
+        """Keep a counter that is not taken as the step as the other one, if it is the first such."""
+        if self.other is None:
+            self.other, self.at["other"] = value, span
+
+    def beside(self) -> dict[str, tuple[float | None, tuple[int, int] | None]]:
+        """The second counter and its total, as fields of a row: (number, its position in the text)."""
+        if self.other is None and self.by_step:
+            return {"other": (self.n, self.at.get("n")), "other_total": (self.total, self.at.get("total"))}
+        return {
+            "other": (self.other, self.at.get("other")),
+            "other_total": (self.other_total, self.at.get("other_total")),
+        }
 
 
 @dataclass(slots=True)

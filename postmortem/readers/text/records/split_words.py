@@ -17,6 +17,29 @@ _ROLES = ("loss", "accuracy", "perplexity", "reward", None)
 """Roles that differ between splits of the data."""
 
 
+_HEAD = re.compile(r"[\s\[({<*#=>\-|]{0,40}(?P<word>[^\W\d_]+(?:-out)?)(?![^\W_]|[_/.\-]\w)")
+_KEY = re.compile(
+    r"(?:^|[\s,{|;(\[])[\"']?(?:mode|split|phase|kind|set|stage|subset|partition)[\"']?\s?[=:]\s?[\"']?"
+    r"(?P<word>[^\W\d_]+(?:-out)?)(?![\w/.\-])",
+    re.IGNORECASE,
+)
+"""A key that tells the data of its row: ``kind=valid``, ``phase: dev``, ``"split": "test"``."""
+
+
+def split_of_row(record: Record, text: str, start: int) -> None:
+    """Take the word for held-out data at the head of a row, or behind a key, if no name of the row tells the data."""
+    if record.split or not record.values or any(SPLITS.intersection(_words(value.tag)) for value in record.values):
+        return
+    for found in (_HEAD.match(text, start), _KEY.search(text, start)):
+        if found is not None and found["word"].lower() in HELD_OUT:
+            record.split = found["word"]
+            return
+
+
+def _words(tag: str) -> list[str]:
+    return re.split(r"[\W_]+", tag.lower())
+
+
 def give_splits(record: Record, splits: Sequence[tuple[int, str]]) -> None:
     """Give the row its split word, or each value its own: ``Train, Loss: 0.8, Val, Loss: 0.9`` has two.
 
@@ -28,7 +51,7 @@ def give_splits(record: Record, splits: Sequence[tuple[int, str]]) -> None:
         return
     for i, value in enumerate(values):
         split = next((word for first, word in reversed(splits) if first <= i), "")
-        own = SPLITS.intersection(re.split(r"[\W_]+", value.tag.lower()))
+        own = SPLITS.intersection(_words(value.tag))
         if split and not own and role_of(value.tag) in _ROLES:
             values[i] = value._replace(tag=f"{split} {value.tag}")
 

@@ -5,40 +5,41 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from postmortem.core import languages
+from postmortem.core.languages import without_accents
+from postmortem.core.roles import is_held_out
 from postmortem.readers.text.records.record import Trust
 
-SPLITS = {
-    "train", "training", "trn", "val", "valid", "validation", "validate", "validating", "eval", "evaluation",
-    "evaluating", "test", "testing", "dev", "heldout",
+HELD_OUT = {
+    "val", "valid", "validation", "validate", "validating", "eval", "evaluation", "evaluating", "test", "testing",
+    "dev", "held", "heldout", "held-out", "holdout", *languages.HELD_OUT,
 }  # fmt: skip
-HELD_OUT = SPLITS - {"train", "training", "trn"}
+SPLITS = {"train", "training", "trn", *languages.TRAINED, *HELD_OUT}
 
 POSITIONS: dict[str, tuple[str, Trust]] = {}
 """What a word counts, and how far it can be trusted."""
-for _field, _level, _names in (
+for _field, _level, _names, _of_languages in (
     ("step", Trust.GLOBAL,
      "global_step globalstep global_steps num_updates current_steps total_timesteps optimizer_step optimizer_steps "
      "global_iter global_iteration nupdates opt_step gstep glob_step update_step trainer_global_step training_step "
-     "env_step env_steps total_train_updates 全局步数"),
+     "env_step env_steps total_train_updates", languages.GLOBAL_STEPS),
     ("step", Trust.ITERATION,
-     "iteration iterations iter iters itr training_iteration update updates num_iter timestep timesteps "
-     "itération itérations iteración iterazione 迭代 迭代次数 イテレーション"),
+     "iteration iterations iter iters itr training_iteration update updates num_iter timestep timesteps",
+     languages.ITERATIONS),
     ("step", Trust.STEP,
      "step steps stp train_step training_steps cur_step current_step step_num episode episodes round rounds "
-     "generation game étape étapes etape pas schritt paso passo шаг 步 步骤 步数 步數 ステップ 스텝"),
-    ("step", Trust.LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index"),
+     "generation game", languages.STEPS),
+    ("step", Trust.LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index", languages.BATCHES),
     ("epoch", Trust.NONE,
-     "epoch epochs ep sweep sweeps current_epoch cur_epoch epoch_num epoch_idx "
-     "époque époques epoque época epoche эпоха "
-     "轮 轮次 轮数 训练轮次 训练轮数 周期 エポック 에폭"),
-    ("rank", Trust.NONE, "rank local_rank global_rank worker_rank proc"),
-    ("time", Trust.NONE, "timestamp _timestamp ts created asctime unix_time"),
+     "epoch epochs ep sweep sweeps current_epoch cur_epoch epoch_num epoch_idx", languages.EPOCHS),
+    ("rank", Trust.NONE, "rank local_rank global_rank worker_rank proc", ()),
+    ("time", Trust.NONE, "timestamp _timestamp ts created asctime unix_time", ()),
     ("", Trust.NONE,
      "eta remaining remaining_time elapsed_time percentage progress total_steps max_steps max_epochs num_epochs "
      "total_epochs v_num version pid port seed world_size micro_step line lineno id job_id gpu_id device num_workers "
-     "node total_iters eta_seconds percent pct date"),
+     "node total_iters eta_seconds percent pct date", ()),
 ):  # fmt: skip
-    for _name in _names.split():
+    for _name in (*_names.split(), *_of_languages):
         POSITIONS[_name] = (_field, _level)
 _NOT_A_POSITION = {
     "max", "total", "num", "number", "warmup", "save", "eval", "log", "logging", "per", "every", "each", "of", "n",
@@ -47,6 +48,11 @@ _NOT_A_POSITION = {
 }  # fmt: skip
 # Marian's abbreviations are positions only with the full stop
 POSITIONS |= {"up.": ("step", Trust.GLOBAL), "upd.": ("step", Trust.GLOBAL)}
+_LAST_WORDS = {
+    *("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode"),
+    *(*languages.STEPS, *languages.ITERATIONS, *languages.BATCHES, *languages.EPOCHS),
+}
+"""Words that mean a position also after words of `_WITH_A_POSITION`."""
 _WITH_A_POSITION = SPLITS | {
     "learning",
     "current",
@@ -75,18 +81,15 @@ def position(name: str) -> tuple[str, Trust] | None:
     """
     if name[-1:] == "." and (found := POSITIONS.get(name.lower())) is not None:
         return found
-    key = re.sub(r"[^\w]+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()).strip("_")
+    words = without_accents(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+    key = re.sub(r"[^\w]+", "_", words).strip("_")
     found = POSITIONS.get(key)
     if found is None and "_" in key:
         first, _, last = key.rpartition("_")
-        words = set(first.split("_"))
-        if (
-            last in ("epoch", "step", "iter", "iteration", "batch", "num_updates", "episode")
-            and not words & _NOT_A_POSITION
-            and "/" not in name
-        ):
-            known = words <= _WITH_A_POSITION
-            found = POSITIONS[last] if known or (" " in name and last == "epoch") else None
+        others = set(first.split("_"))
+        if last in _LAST_WORDS and not others & _NOT_A_POSITION and "/" not in name:
+            known = others <= _WITH_A_POSITION
+            found = POSITIONS[last] if known or (" " in name and POSITIONS[last][0] == "epoch") else None
         elif key.endswith("num_updates"):
             found = POSITIONS["num_updates"]
         elif key.endswith("_global_step") or key == "trainer_global_step":
@@ -96,4 +99,4 @@ def position(name: str) -> tuple[str, Trust] | None:
 
 def is_of_held_out(name: str) -> bool:
     """Whether one of the words of a name is one for held-out data ("Evaluating iter", "val_batch")."""
-    return not HELD_OUT.isdisjoint(re.split(r"[\W_]+", name.lower()))
+    return not HELD_OUT.isdisjoint(re.split(r"[\W_]+", name.lower())) or is_held_out(name)

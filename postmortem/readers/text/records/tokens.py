@@ -19,6 +19,7 @@ NUMBER = r"[-+]?(?:\d{1,3}(?:,\d{3}){1,6}+(?!\d)(?:\.\d++)?|\d++(?:\.\d*+)?|\.\d
 NONFINITE = r"[-+]?(?:[nN][aA][nN](?:\(ind\))?|[iI][nN][fF](?:inity|INITY)?|1\.#(?:INF|IND|QNAN))"
 _JUNK = (
     r"\d{4}[-/]\d\d?[-/]\d\d?(?:[T _]\d\d?:\d\d(?::\d\d)?(?:[.,]\d++)?Z?)?+|\d\d?/\d\d?/\d{2,4}(?!\d)"  # dates
+    r"|\d\d?h\d\d(?:[:m]\d\ds?)?"  # French clocks
     r"|\d++(?::\d\d)++(?:\.\d++)?|\d++\.\d++(?:\.\w++)++|0x[0-9a-fA-F]++"  # clocks, versions, addresses, hexadecimals
     r"|\d++(?:-\d++)++(?![\w.])"
 )
@@ -44,6 +45,18 @@ def _tokens(word: str) -> re.Pattern[str]:
 
 TOKEN, TOKEN_CJK = _tokens(r"\w"), _tokens("A-Za-z0-9_")
 """Numbers of a row. The second is for East Asian texts, whose words touch their numbers."""
+
+_AFTER_LABEL = re.compile(rf"[ \t]{{1,8}}+(\d++\.\d++)(?![\w.])([ \t]{{1,8}}+\([ \t]{{0,8}}+{NUMBER}\))?")
+
+
+def after_label(text: str, stop: int, label: str) -> re.Match[str] | None:
+    """The value after a whole number, which ends at `stop`, if that belongs to the name: ``Prec@1  05 50.742 (49.1)``.
+
+    It does if it begins with a zero, or if a value with its mean in parentheses follows. Group 1 is the value, group 2
+    its mean.
+    """
+    found = _AFTER_LABEL.match(text, stop)
+    return found if found and (found[2] or label[0] == "0") else None
 
 
 def number(text: str) -> float:

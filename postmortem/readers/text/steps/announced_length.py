@@ -30,11 +30,16 @@ _SOON = 3_000
 """Lines at the beginning that are searched for a plan."""
 ANNOUNCED = ("workflow: [", "optimization steps", "Num Epochs", "Num epochs")
 """Texts that announce a plan anywhere in a log."""
-_WORDS = ("poch", "step", "iter", "Step", "Iter")
+_WORDS = ("epochs", "steps", "iters", "iterations", "updates", "max: ")
+"""A plan contains one of them."""
 _STEPS = re.compile(
     r"(?i:(?<![\w.])(?:total (?:optimization|training|train) steps|total[ _]steps"
     r"|(?:max|num|total)_?train(?:ing)?_?(?:steps|iters|iterations)"
     r"|train_iters|--max[_-]steps)['\"]?\s{0,3}[:= ]\s{0,3}|\bmax: )(?P<n>\d[\d,]{0,14})(?![\d.\w])(?P<unit> iters)?"
+)
+_SENTENCE = re.compile(
+    r"(?i:\b(?:plan(?:ned)?:?|(?:to|will) train for|training for)\s{1,3}(?P<n>\d[\d,]{0,14})"
+    r" (?:(?:optimi[sz]er|training|gradient) )?(?:updates|steps|iterations|iters)(?=[\s,;.)]|$))"
 )
 _EPOCHS = re.compile(
     r"(?i:(?<![\w.])(?:num(?:ber)?[ _](?:of[ _])?(?:train[ _]|training[ _])?epochs|max[_ ]epochs?|total[ _]epochs"
@@ -59,9 +64,13 @@ class Announcements:
             yield number, text
 
     def _look(self, text: str) -> None:
-        if not any(word in text for word in _WORDS):
+        low = text.lower()
+        if not any(word in low for word in _WORDS):
             return
-        if (found := _STEPS.search(text)) and ("max: " not in found[0] or found["unit"]):
+        found = _STEPS.search(text)
+        if found is None or ("max: " in found[0] and not found["unit"]):
+            found = _SENTENCE.search(text)
+        if found is not None:
             self.steps = int(found["n"].replace(",", "")) or None
         if (found := _EPOCHS.search(text)) and ("max: " not in found[0] or found["unit"]):
             self.epochs = int(found["n"]) or None

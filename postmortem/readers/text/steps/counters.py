@@ -34,6 +34,8 @@ _STUCK = 3
 """Steps at which 20 points and more cannot all be."""
 _OUTSIDE = 0.2
 """A counter with a larger share of its numbers out of place counts something else."""
+_SMALL = 1 << 20
+"""Numbers below it are counted rather than sorted."""
 
 
 class Main(NamedTuple):
@@ -56,7 +58,7 @@ def main_quantity(draft: Draft) -> Main | None:
 
     A tag without a role is one only where no tag has one: listings of files and memory are longer than short logs.
     """
-    count = np.bincount(draft.codes[draft.keep], minlength=len(draft.tags))
+    count = draft.counts()
     if not count.any():
         return None
     roles = [role_of(tag) for tag in draft.tags]
@@ -126,7 +128,7 @@ def agreeing(
         return exact, exact
     exact, placing = exact.copy(), exact.copy()
     near = 1 + float(np.median(np.abs(np.diff(step[own]))))
-    for other in np.unique(kind[others]):
+    for other in _distinct(kind[others])[0]:
         mine = others[kind[others] == other]
         away = _away(rows["rank"], step, own, mine)
         if len(mine) >= _SHOWN and (away > 0).mean() > _OUTSIDE:
@@ -141,16 +143,28 @@ def _kinds(draft: Draft) -> NDArray[np.int64]:
     first = np.full(len(rows), len(draft.tags), np.int64)
     filled = np.flatnonzero(rows["count"] > 0)
     first[filled] = draft.codes[cells.end[filled] - rows["count"][filled]]
-    total = np.maximum(rows["total"], -1).astype(np.int64) + 1
-    kind: NDArray[np.int64] = (family(rows) << 48) | (first << 32) | total  # see MOST_TAGS and the type of the total
+    kind: NDArray[np.int64] = family(rows) * (len(draft.tags) + 1) + first
+    total = rows["total"]
+    if (total > 0).any():  # else the numbers are small, see `_distinct`
+        kind = (kind << 32) | np.maximum(total, 0)  # see MOST_TAGS and the type of the total
     return kind
 
 
+def _distinct(kind: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
+    """The kinds that occur, and how often. Small numbers are counted, as sorting long columns is slow."""
+    if kind.max(initial=0) >= _SMALL:
+        kinds, count = np.unique(kind, return_counts=True)
+        return kinds, count
+    count = np.bincount(kind)
+    kinds = np.flatnonzero(count)
+    return kinds, count[kinds]
+
+
 def _most_frequent(kind: NDArray[np.int64]) -> int:
-    """The kind of most rows. Nearly always all are of one, and sorting long columns is slow."""
+    """The kind of most rows. Nearly always all are of one."""
     if (kind == kind[0]).all():
         return int(kind[0])
-    kinds, count = np.unique(kind, return_counts=True)
+    kinds, count = _distinct(kind)
     return int(kinds[count.argmax()])
 
 
@@ -165,7 +179,7 @@ def _away(
 ) -> NDArray[np.int64]:
     """How far the steps of `rows` are from the interval between those of `own` (of their rank, if any) around them."""
     away = np.zeros(len(rows), np.int64)
-    for r in np.unique(rank[rows]):
+    for r in _distinct(rank[rows] + np.int64(1))[0] - 1:
         mine = rank[rows] == r
         named = own[rank[own] == r] if (rank[own] == r).any() else own
         at, n = np.searchsorted(named, rows[mine]), step[rows[mine]]

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.roles import role_of
+from postmortem.core.skipped import Skip, Skips
 from postmortem.readers.text.steps.epochs import carried_epoch
-from postmortem.readers.text.steps.row_store import BAR, MOST_TAGS, OTHERS, Cells, Mark, Tag
+from postmortem.readers.text.steps.nested import with_epochs
+from postmortem.readers.text.steps.row_store import BAR, OTHERS, Cells, Mark, Tag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,12 +43,13 @@ class Draft:
     is_last_state: NDArray[np.bool_]
     """False for rows that are a state of a bar which a later one replaces."""
     notes: list[str] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: Skips = field(default_factory=Skips)
 
     @classmethod
     def of(cls, store: RowStore) -> Draft:
         """Take everything out of `store`; drop replaced states of bars and numbers under too many names."""
         rows, codes, values = store.release()
+        rows = with_epochs(rows)
         codes, tags = _with_split_words(codes, list(store.tags))
         far = (rows["epoch"] >= _FARTHEST_EPOCH) | (rows["epoch"] <= -_FARTHEST_EPOCH)
         if far.any():  # of a damaged line
@@ -57,13 +60,18 @@ class Draft:
         keep[cells.of(np.flatnonzero(~draft.is_last_state))] = False
         if OTHERS in tags:
             nameless = np.flatnonzero(codes == tags.index(OTHERS))
-            draft.drop(nameless, f"numbers of all but the first {MOST_TAGS} tags")
+            draft.drop(nameless, Skip.NAMELESS)
         return draft
 
-    def drop(self, values: NDArray[Any], why: str) -> None:
+    def counts(self) -> NDArray[np.intp]:
+        """How many values of each tag are kept."""
+        codes = self.codes if self.keep.all() else self.codes[self.keep]
+        return np.bincount(codes, minlength=len(self.tags))
+
+    def drop(self, values: NDArray[Any], why: Skip) -> None:
         """Drop the values at these indices and count those that were still kept."""
         if n := int(self.keep[values].sum()):
-            self.skipped[why] = self.skipped.get(why, 0) + n
+            self.skipped[why] += n
             self.keep[values] = False
 
     def set_apart(self, values: NDArray[np.bool_], word: str) -> None:
@@ -108,7 +116,7 @@ def _with_split_words(codes: NDArray[np.uint16], tags: list[Tag]) -> tuple[NDArr
     new = np.empty(len(tags), codes.dtype)
     for i, tag in enumerate(tags):
         if tag.mark in (Mark.HELD_OUT, Mark.HELD_OUT_OWN_NAME):
-            is_loss = tag.mark == Mark.HELD_OUT and role_of(tag.name) in ("loss", "perplexity")
-            tag = Tag(f"{tag.split} {tag.name}" if is_loss or tag.name in plain else tag.name)
+            is_known = tag.mark == Mark.HELD_OUT and role_of(tag.name) in ("loss", "perplexity", "accuracy")
+            tag = Tag(f"{tag.split} {tag.name}" if is_known or tag.name in plain else tag.name)
         new[i] = final.setdefault(tag, len(final))
     return new[codes], list(final)

@@ -35,6 +35,15 @@ def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
     return epoch
 
 
+def epoch_ends(epoch: NDArray[np.float64], step: NDArray[np.int64]) -> dict[int, int]:
+    """The last step of each epoch, from rows that know both; `epoch` float64[rows], `step` int64[rows]."""
+    known = ~np.isnan(epoch) & (step != NO_STEP)
+    epochs, place = np.unique(np.floor(epoch[known]).astype(np.int64), return_inverse=True)
+    last = np.full(len(epochs), NO_STEP)
+    np.maximum.at(last, place, step[known])
+    return dict(zip(epochs.tolist(), last.tolist(), strict=True))
+
+
 def family(rows: StoredRows) -> NDArray[np.int64]:
     """A number for the way in which each row prints its counter: rows of one family count the same thing."""
     found: NDArray[np.int64] = (

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.roles import role_of
-from postmortem.readers.text.steps.row_store import BAR
+from postmortem.core.skipped import Skip
+from postmortem.readers.text.steps.row_store import BAR, NO_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,23 +26,31 @@ _ROWS_AT_ONCE, _SLOTS = 1 << 16, 1 << 22
 def again(draft: Draft, step: NDArray[np.int64]) -> NDArray[np.bool_]:
     """True for values that repeat the one before of the same tag and rank; bool[values].
 
-    A repeat has the same step and number, perhaps rounded, or is carried over by a bar.
+    A repeat has the same step and number, perhaps rounded, or is carried over by a bar. In rows of one style that is
+    not enough: a row repeats another of its style only as a whole, see `_Twins`.
     """
     rows, cells, codes, values, keep, tags = (
         draft.rows, draft.cells, draft.codes, draft.values, draft.keep, draft.tags,
     )  # fmt: skip
     found_again = np.zeros(len(codes), bool)
     flags, rank = rows["flags"], rows["rank"]
+    twins = _Twins(draft)
     repeated = 0
     twice = _twice_at_a_step(rows, step, codes, cells, len(tags))
     for a, b, of_a, of_b in _pairs_by_tag(rank, codes, cells, twice, keep, len(tags)):
         once = np.flatnonzero((step[of_a] == step[of_b]) & (of_a != of_b))
         x, y = values[a[once]], values[b[once]]
-        found = b[once[_equal(x, y) | _rounded(x, y)]]
+        same, b, of_a, of_b = _equal(x, y) | _rounded(x, y), b[once], of_a[once], of_b[once]
+        alike = twins.of_one_style(of_a, of_b)
+        twins.add(b[alike], of_a[alike], of_b[alike], same[alike])
+        found = b[same & ~alike]
         found_again[found] = True
         repeated += len(found)
+    found = twins.repeats()
+    found_again[found] = True
+    repeated += len(found)
     if repeated:
-        draft.skipped["repeated prints of the same number"] = repeated
+        draft.skipped[Skip.REPEATED] = repeated
     if (flags & BAR).any():
         slow = np.array([_carried_over(t) for t in tags], bool)
         carried = 0
@@ -50,8 +59,56 @@ def again(draft: Draft, step: NDArray[np.int64]) -> NDArray[np.bool_]:
             found_again[found] = True
             carried += len(found)
         if carried:
-            draft.skipped["values that a progress bar repeats"] = carried
+            draft.skipped[Skip.CARRIED] = carried
     return found_again
+
+
+class _Twins:
+    """Rows of one style at one step: the same line, written twice by two handlers or by several ranks, or two points.
+
+    They are twice the same line if they print the same counters and all their numbers agree, as nearly all such rows of
+    the log do. Where most of them differ, as the micro-batches of a step do, equal numbers are a coincidence. Rows that
+    print no counter of their own are the same line only if nothing is between them.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+        self.differs = np.zeros(len(draft.rows), bool)
+        """Rows with a number that differs from the one before of its tag."""
+        self.pairs: list[tuple[NDArray[Any], NDArray[np.intp], NDArray[np.bool_]]] = []
+
+    def of_one_style(self, a: NDArray[np.intp], b: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which pairs of rows have the same style and are no states of a bar."""
+        rows, cells, codes = self.draft.rows, self.draft.cells, self.draft.codes
+        alike = (rows["flags"][a] & BAR == 0) & (rows["flags"][b] & BAR == 0)
+        for name in ("dialect", "level", "count"):
+            alike &= rows[name][a] == rows[name][b]
+        count = rows["count"][a]
+        first = [codes[np.minimum(cells.end[row] - count, len(codes) - 1)] for row in (a, b)]
+        found: NDArray[np.bool_] = alike & (first[0] == first[1])
+        return found
+
+    def add(self, value: NDArray[Any], a: NDArray[np.intp], b: NDArray[np.intp], same: NDArray[np.bool_]) -> None:
+        """Take in pairs of rows of one style, with a value of the second and whether it is that of the first."""
+        rows = self.draft.rows
+        step, epoch = rows["step"], rows["epoch"]
+        here = (step[a] == step[b]) & ((epoch[a] == epoch[b]) | np.isnan(epoch[a]) | np.isnan(epoch[b]))
+        placed = (step[b] != NO_STEP) | ~np.isnan(epoch[b])
+        here &= placed | (rows["line"][b].astype(np.int64) - rows["line"][a] <= 1)
+        same = same & here
+        self.differs[b[~same]] = True
+        self.pairs.append((value, b, same))
+
+    def repeats(self) -> NDArray[Any]:
+        """The values that are printed twice."""
+        if not self.pairs:
+            return np.empty(0, np.intp)
+        value, row, same = (np.concatenate(part) for part in zip(*self.pairs, strict=True))
+        again = same & ~self.differs[row]
+        tag, n = self.draft.codes[value], len(self.draft.tags)
+        mostly = 2 * np.bincount(tag[again], minlength=n) >= np.bincount(tag, minlength=n)
+        found: NDArray[Any] = value[again & mostly[tag]]
+        return found
 
 
 def _twice_at_a_step(

@@ -14,6 +14,7 @@ import numpy as np
 
 from postmortem.core.points import Points
 from postmortem.core.roles import role_of
+from postmortem.core.skipped import Skip, Skips
 from postmortem.readers.text.steps.announced_length import planned
 from postmortem.readers.text.steps.counters import (
     agreeing,
@@ -24,9 +25,10 @@ from postmortem.readers.text.steps.counters import (
     starts_again,
 )
 from postmortem.readers.text.steps.draft import Draft
-from postmortem.readers.text.steps.epochs import from_bars, global_steps
+from postmortem.readers.text.steps.epochs import epoch_ends, from_bars, global_steps
 from postmortem.readers.text.steps.repeats import again
 from postmortem.readers.text.steps.row_store import NO_STEP, squeeze
+from postmortem.readers.text.steps.summaries import SCORES, summaries, whole_epochs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
 
 
 _PIECE = 1 << 16
-_SCORES = ("loss", "val_loss", "accuracy", "perplexity", "reward")
-_MANY, _RARE = 50, 0.02
-"""So many values of a tag in rows with a step, and a smaller share of them in rows without, are two kinds of rows."""
 
 
 @dataclass(slots=True)
@@ -52,9 +51,11 @@ class Resolved:
     """Last step known at this row; NO_STEP if there is none."""
     axis: str = "step"
     notes: list[str] = field(default_factory=list)
-    skipped: dict[str, int] = field(default_factory=dict)
+    skipped: Skips = field(default_factory=Skips)
     plan: dict[str, Any] = field(default_factory=dict)
     """How long the training was to be, and how far it came; see `announced_length.planned`."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """The last step of each epoch that rows name beside their step."""
 
 
 class Axis(NamedTuple):
@@ -83,10 +84,10 @@ def resolve(store: RowStore, announced: Announcements | None = None) -> Resolved
         draft.keep &= ~again(draft, axis.step)
     counted = axis.at_row if axis.name == "step" else np.full(len(rows), NO_STEP)
     plan = planned(rows, counted, draft.epoch, draft.is_last_state, announced)
-    line, rank = rows["line"], rows["rank"]
+    line, rank, ends = rows["line"], rows["rank"], epoch_ends(draft.epoch, counted)
     del rows, counted
     notes, skipped = draft.notes, draft.skipped
-    return Resolved(_points(draft, axis.step), line, rank, axis.at_row, axis.name, notes, skipped, plan)
+    return Resolved(_points(draft, axis.step), line, rank, axis.at_row, axis.name, notes, skipped, plan, ends)
 
 
 def _axis(draft: Draft) -> Axis:
@@ -101,7 +102,7 @@ def _axis(draft: Draft) -> Axis:
     if main is not None:
         exact, placing = agreeing(draft, step, exact, main)
     filled = rows["count"] > 0
-    whole = _whole(draft.epoch)
+    whole = whole_epochs(draft.epoch)
     has_epochs = bool((whole & filled).any() and not (~whole & ~np.isnan(draft.epoch)).any())
     if (exact & filled).any() or exact.sum() > 1:
         at_row = _carried(rows, step, exact, placing)
@@ -121,15 +122,15 @@ def _axis(draft: Draft) -> Axis:
 def _by_step(draft: Draft, at_row: NDArray[np.int64], exact: NDArray[np.bool_]) -> Axis:
     """Steps that rows name; other rows have the last one named before."""
     step = at_row
-    whole = _whole(draft.epoch)
+    whole = whole_epochs(draft.epoch)
     early = np.flatnonzero((step == NO_STEP) & whole)  # an evaluation before the first step
     if len(early):
         step = step.copy()
         step[early] = draft.epoch[early].astype(np.int64)
     step = _evaluated_first(draft, exact, step)
-    draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), "numbers printed before the first step")
-    draft.drop(_implausible(draft, exact, step, whole), "numbers outside the training loop")
-    draft.set_apart(_summaries(draft, exact), "summary")
+    draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
+    draft.drop(_implausible(draft, exact, step, whole), Skip.OUTSIDE_LOOP)
+    draft.set_apart(summaries(draft, exact), "summary")
     return Axis("step", step, at_row)
 
 
@@ -144,9 +145,11 @@ def _evaluated_first(draft: Draft, exact: NDArray[np.bool_], step: NDArray[np.in
         return step
     again = np.zeros(len(draft.tags), bool)
     again[draft.codes[draft.cells.of(np.flatnonzero(~exact & filled & (step != NO_STEP)))]] = True
-    again &= np.array([role_of(tag) in (*_SCORES, "val_accuracy") for tag in draft.tags], bool)
+    again &= np.array([role_of(tag) in (*SCORES, "val_accuracy") for tag in draft.tags], bool)
     count = draft.rows["count"][early].astype(np.intp)
     fine = np.logical_and.reduceat(again[draft.codes[draft.cells.of(early)]], np.cumsum(count) - count)
+    if not fine.any():
+        return step
     moves = np.diff(np.unique(named))
     step = step.copy()
     step[early[fine]] = max(0, int(named[0]) - int(np.median(moves) if len(moves) else 1))
@@ -157,8 +160,8 @@ def _by_epoch(draft: Draft, whole: NDArray[np.bool_]) -> Axis:
     """No row names a step, but all epochs are whole: they are the steps, also of the rows that follow."""
     named = np.where(whole, np.where(whole, draft.epoch, 0).astype(np.int64), NO_STEP)
     step = _carried(draft.rows, named, whole)
-    draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), "numbers printed before the first step")
-    draft.drop(_implausible(draft, whole, step, whole), "numbers outside the training loop")
+    draft.drop(draft.cells.of(np.flatnonzero(step == NO_STEP)), Skip.BEFORE_FIRST_STEP)
+    draft.drop(_implausible(draft, whole, step, whole), Skip.OUTSIDE_LOOP)
     draft.notes.append("no step is printed: steps are epochs")
     return Axis("epoch", step, step)
 
@@ -233,14 +236,6 @@ def _renumber(codes: NDArray[np.uint16], new: NDArray[np.uint16]) -> None:
         codes[start : start + _PIECE] = new.take(codes[start : start + _PIECE])
 
 
-def _whole(epoch: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Where an epoch is known and has no fraction."""
-    whole = np.zeros(len(epoch), bool)
-    known = np.flatnonzero(~np.isnan(epoch))
-    whole[known] = epoch[known] == np.floor(epoch[known])
-    return whole
-
-
 def _carried(
     rows: StoredRows, step: NDArray[np.int64], exact: NDArray[np.bool_], placing: NDArray[np.bool_] | None = None
 ) -> NDArray[np.int64]:
@@ -303,33 +298,18 @@ def _implausible(
     return foreign
 
 
-def _summaries(draft: Draft, exact: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The few values of losses and scores in rows without a step, where nearly all others are in rows with one.
-
-    They sum up an epoch or an evaluation, in a block of their own: no points of the training's series.
-    """
-    loose = np.repeat(~exact, draft.rows["count"]) & draft.keep
-    stepped = np.bincount(draft.codes[draft.keep & ~loose], minlength=len(draft.tags))
-    apart = np.bincount(draft.codes[loose], minlength=len(draft.tags))
-    few = (stepped >= _MANY) & (apart <= _RARE * stepped)
-    fine = few & np.array([role_of(tag) in _SCORES for tag in draft.tags], bool)
-    found: NDArray[np.bool_] = loose & fine[draft.codes]
-    return found
-
-
 def _repeated(draft: Draft) -> NDArray[np.bool_]:
     """Which values are metrics if there is no step: repeated tags, losses and scores. The rest is a listing."""
     count = np.bincount(draft.codes[draft.keep], minlength=len(draft.tags))
     roles = [role_of(t) for t in draft.tags]
-    longest = max((int(c) for c, r in zip(count, roles, strict=True) if r in _SCORES), default=0)
-    alone = {*_SCORES, "val_accuracy", "grad_norm"}
+    longest = max((int(c) for c, r in zip(count, roles, strict=True) if r in SCORES), default=0)
+    alone = {*SCORES, "val_accuracy", "grad_norm"}
     fine = (count >= 3) | np.array([r in alone for r in roles], bool) | ((count == longest) & (longest > 0))
     if longest == 0 and not (count >= 3).any():
         fine[:] = False
     is_metric: NDArray[np.bool_] = fine[draft.codes]
     if n := int((draft.keep & ~is_metric).sum()):
-        what = "numbers printed once, without a step"
-        draft.skipped[what] = draft.skipped.get(what, 0) + n
+        draft.skipped[Skip.LISTING] += n
     return is_metric
 
 

@@ -56,6 +56,8 @@ ROW = np.dtype(
         ("wall_time", np.float64),
         ("step", np.int64),
         ("total", np.int32),
+        ("other", np.int64),
+        ("other_total", np.int32),
         ("epoch", np.float64),
         ("epochs", np.int32),
         ("level", np.int8),
@@ -245,7 +247,9 @@ def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int,
     flags = EVALUATION * record.evaluation | BAR * record.bar | SAMPLES * record.samples
     flags |= FRACTIONAL * (record.fractional or (record.epoch is not None and record.epoch != record.epoch // 1))
     step, total = NO_STEP, record.total
-    if record.step is not None and (record.level > Trust.LOCAL or record.n is None):
+    beside = record.beside()
+    other, other_total = beside["other"][0], beside["other_total"][0]
+    if record.step is not None and record.by_step:
         step = held(record.step)
         if record.level == Trust.LOCAL:
             flags |= WITHIN
@@ -258,15 +262,22 @@ def row_of(record: Record, line: int, rank: int, wall_time: float, dialect: int,
         rank if -1 <= rank < 32768 else -1,
         wall_time,
         step,
-        -1 if total is None or not 0 < total < 2**31 else int(total),
+        _total(total),
+        NO_STEP if other is None else held(other),
+        _total(other_total),
         np.nan if record.epoch is None else record.epoch,
-        -1 if record.epochs is None or not 0 < record.epochs < 2**31 else int(record.epochs),
+        _total(record.epochs),
         record.level,
         -1 if record.base is None else record.base,
         flags,
         dialect,
         count,
     )
+
+
+def _total(total: float | None) -> int:
+    """A printed total; -1 if there is none that can be one."""
+    return -1 if total is None or not 0 < total < 2**31 else int(total)
 
 
 def held(step: float) -> int:

@@ -36,12 +36,14 @@ def far_off(roll: Roll) -> bool:
 def divergence(case: Investigation) -> Culprit | None:
     """Answers if the loss became unstable, and smaller updates from the start of the roll, or none at all, keep it
     stable."""
-    roll, trail = case.roll, case.trail
+    if case.reruns.rolled is None:
+        return None
+    roll, trail = case.reruns.rolled.roll, case.trail
     if case.step is None and not (roll.last - roll.first >= 2 and (case.reported or far_off(roll))):
         return None
     if roll.diverged_at is None or roll.diverged_at > case.last:
         return None
-    rerun = _Rerun(case.runner, roll)
+    rerun = _Rerun(case.reruns.rolled.runner, roll)
     tried = rerun.smaller_steps(case)
     cured = any(f.cured for f in tried)
     if not cured and not rerun.survives(Overrides(lr=0.0)):

@@ -3,17 +3,16 @@ while loss, gradients and parameters were still finite."""
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING
 
 from postmortem.replay.culprit.stages import stage
 from postmortem.replay.trace.operators import FRESH
-from postmortem.replay.trace.tensors import NAN, POS, exact_bits
+from postmortem.replay.trace.tensors import NAN, POS
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit
     from postmortem.replay.culprit.investigation import Investigation
-    from postmortem.replay.rerun.reruns import Traced
+    from postmortem.replay.rerun.session import Traced
     from postmortem.replay.trace.records import Origin
 
 _REACH = (1, 8, 64)  # steps to go back, shortest first: each costs a rerun of that many steps
@@ -27,9 +26,10 @@ def earlier_step(case: Investigation) -> Culprit | None:
 
     Changes `case.reruns` and `case.traced`; nothing if the step itself made it, or if it was there when the roll began.
     """
-    alone, roll, runner = case.reruns, case.roll, case.runner
-    if alone.step == roll.first or not _unseen(case, case.traced):
+    alone, rolled = case.reruns, case.reruns.rolled
+    if rolled is None or alone.step == rolled.roll.first or not _unseen(case, case.traced):
         return None
+    roll, runner = rolled.roll, rolled.runner
     firsts = sorted({max(roll.first, alone.step - n) for n in _REACH})
     states = {}
     runner.restore(roll.start)
@@ -42,8 +42,7 @@ def earlier_step(case: Investigation) -> Culprit | None:
     except Exception:  # noqa: BLE001  (the step was fine before and now raises: it cannot be relied on)
         return None
     for first in reversed(firsts):
-        case.reruns = longer = copy.copy(alone)
-        longer.before, longer.lead = states[first], range(first, alone.step)
+        case.reruns = alone.longer(states[first], range(first, alone.step))
         again = case.trace()
         if again.stage == case.traced.stage and not _unseen(case, again):
             case.traced = again
@@ -55,11 +54,7 @@ def earlier_step(case: Investigation) -> Culprit | None:
 def _unseen(case: Investigation, traced: Traced) -> bool:
     """True if the non-finite values came out of something that the step keeps: a Python number, numpy, or a tensor,
     buffer or optimizer state that was finite when the roll began. (-inf among other origins is a mask.)"""
-    began, reruns = traced.origins(), case.reruns
-    case.runner.restore(case.roll.start)
-    kept = [("parameter", name, t) for name, t in reruns.state_tensors().items()]
-    kept += [("optimizer", name, t) for name, t in reruns.optimizer_tensors()]
-    before = {("batch", ""), *((kind, name) for kind, name, t in kept if exact_bits(t))}
+    began, before = traced.origins(), case.reruns.bad_before()
 
     def unseen(b: Origin) -> bool:
         if b.outside is not None:

@@ -26,7 +26,7 @@ def layout(case: Investigation) -> Culprit | None:
         message = "every loss, gradient and parameter is finite"
         return case.culprit(cause="none", phase="none", how=(message,), established="observed")
     name, grad, own, source = traced.strides[0]
-    op, where = case.reruns.trace(Tracer(origin_of=source)).tracer.origin
+    op, where = case.reruns.trace(Tracer(origin_of=source)).origin
     file, line = (where.file, where.line) if where.file else (None, None)
     strides = "a gradient of the backward pass has other strides than its parameter (DDP copies it and warns)"
     case.trail.append(f"all values are finite; {strides}")

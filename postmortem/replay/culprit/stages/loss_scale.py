@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 @stage(order=50)
 def loss_scale(case: Investigation) -> Culprit | None:
     """Answers if the gradients of a step with a scaler are finite with a loss scale of 1."""
-    overflow = case.roll.overflow is not None or (case.stage == "grad" and case.runner.scaler is not None)
+    overflow = case.failure.overflow or (case.stage == "grad" and case.reruns.scaled)
     if not overflow or case.reruns.fails(Overrides(loss_scale=1.0)) is not False:
         return None
-    chosen = candidates(case.traced, case.names)
+    chosen = candidates(case.traced)
     first = chosen[0] if chosen else None
-    scale = case.roll.results[-1].scale
-    case.trail.append(f"with a loss scale of 1 instead of {scale:g} the gradients are finite")
+    case.trail.append(f"with a loss scale of 1 instead of {case.failure.scale:g} the gradients are finite")
     return case.with_fixes(
         {
             "cause": "loss-scale",

@@ -10,7 +10,6 @@ from postmortem.replay.culprit.confirm import Confirm
 from postmortem.replay.culprit.investigation import code_at, owner
 from postmortem.replay.culprit.sample_hints import SampleHints, are_outliers
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.trace.operators import canonical
 from postmortem.replay.trace.tensors import NAN
 
@@ -32,7 +31,7 @@ def origin(case: Investigation) -> Culprit | None:
     """Answers with the candidate that cures the step when it is masked, else with the earliest one."""
     chosen, established = Confirm(case).choose(case.traced)
     if case.traced.raised is not None and established != "cured":
-        raise ReplayError(describe(f"step {case.step}", case.traced.raised)) from case.traced.raised
+        raise ReplayError(f"step {case.step}{case.traced.raised.said}")
     if not chosen:
         what = {"loss": "the loss is", "grad": "a gradient is", "param": "a parameter is"}[case.stage]
         case.trail.append(f"{what} non-finite, but no operator was seen to produce it")
@@ -92,7 +91,7 @@ def _of_phase(case: Investigation, phase: Phase, first: Candidate) -> dict[str, 
     name = failed if first.outside is None else first.outside[1]
     if first.outside is not None:
         case.trail.append(f"the optimizer state of {name} was non-finite before the step")
-    rate = next((r.lr for r in case.roll.results if r.step == case.step), 0.0)
+    rate = case.failure.lr
     if not math.isfinite(rate):
         case.trail.append(f"the learning rate of the step is {rate}")
     return {"module": owner(name), "param": name}

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 @stage(order=30)
 def transient(case: Investigation) -> Culprit | None:
     """Answers if the failure did not recur. Otherwise sets how many finite reruns count as a cure."""
-    if case.again is None:
+    if case.failure.again is None:
         return None
     if not case.reported:
-        case.trail.append(case.again.message)
-    if case.again.transient:
+        case.trail.append(case.failure.again.message)
+    if case.failure.again.transient:
         return case.culprit(cause="transient", phase="none", established="observed")
-    case.expect(case.again)
+    case.expect(case.failure.again)
     return None

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.errors import ReplayError
 from postmortem.replay.culprit.stages import stage
-from postmortem.replay.recipe.user_errors import describe
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit
@@ -21,17 +20,20 @@ def untraceable(case: Investigation) -> Culprit | None:
         if traced.stage is not None:
             break
     else:
-        return _finite_when_traced(case)
+        return _finite_when_traced(case, traced.unseen)
     case.traced = traced
     if traced.raised is not None:
-        case.trail.append(describe("the step", traced.raised))
+        case.trail.append(f"the step{traced.raised.said}")
     return None
 
 
-def _finite_when_traced(case: Investigation) -> Culprit:
-    if case.roll.raised is not None:
-        raise ReplayError(describe(f"step {case.step}", case.roll.raised)) from case.roll.raised
-    if case.reruns.plain().first_nonfinite is None:
+def _finite_when_traced(case: Investigation, unseen: str) -> Culprit:
+    if case.failure.raised is not None:
+        raise ReplayError(f"step {case.step}{case.failure.raised.said}")
+    if unseen:
+        case.trail.append(f"the step fails, but its operators could not be traced: {unseen}")
+        return case.culprit(cause="none", phase="none", established="inferred")
+    if case.reruns.finite_again():
         rerun = "rerun from the same state with the same random numbers, the step is finite"
         case.trail.append(f"{rerun}: nondeterministic code or a hardware fault")
         return case.culprit(cause="transient", phase="none", established="observed")

@@ -226,7 +226,7 @@ def test_yolo_results(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "tag"),
     [
-        ("Testing performance in val model: mean_dice : {v}, best_dice : 0.5", "mean_dice"),
+        ("Testing performance in val model: mean_dice : {v}, best_dice : 0.5", "Testing mean_dice"),
         ("Retrieved metric value! <val/acc_best={v}>", "val/acc_best"),
         ("loss {v} = 0.4 + 0.1 + 0.0 avg prob of [ a long target ] 0.004", "loss"),
     ],
@@ -250,3 +250,62 @@ def test_a_block_of_results_under_a_header_with_a_symbol(tmp_path: Path) -> None
     found = points(tmp_path, "".join(rows))
     assert len(found["Loss"]) == 30
     assert [value for _, value in found["Evaluation Loss"]] == [11.5, 21.5, 31.5]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "tag"),
+    [
+        ("Epoch 00003: reducing learning rate of group 0 to 1.0000e-04.", "learning rate"),
+        ("Reducing learning rate of group 0 to 1e-4.", "learning rate"),
+        ("Adjusting learning rate of group 1 to 1.0000e-04.", "learning rate (group 1)"),
+        ("Epoch 3: ReduceLROnPlateau reducing learning rate to 0.0001.", "learning rate"),
+        ("ReduceLROnPlateau reducing learning rate to 9.999999747378752e-05.", "learning rate"),
+    ],
+)
+def test_a_new_learning_rate_is_a_point_at_the_last_position(tmp_path: Path, sentence: str, tag: str) -> None:
+    """The epoch in the sentence counts calls of the scheduler from one; here the program counts from zero."""
+    rows = [f"epoch {e} loss {1 / (e + 1):.4f}\n" for e in range(6)]
+    found = points(tmp_path, "".join([*rows[:3], sentence + "\n", *rows[3:]]))
+    assert found[tag] == [(2, pytest.approx(1e-4, rel=1e-6))]
+    assert [step for step, _ in found["loss"]] == list(range(6))
+    assert set(found) == {"loss", tag}
+
+
+def test_an_object_that_is_printed_over_several_lines_is_no_metric(tmp_path: Path) -> None:
+    """The arguments of a training, a field a line."""
+    rows = "".join(f"step {i}: loss 0.{9 - i}, learning_rate 0.1\n" for i in range(6))
+    found = points(tmp_path, "TrainingArguments(\nlearning_rate=0.0003,\nmax_grad_norm=1.0,\n)\n" + rows)
+    assert [value for _, value in found["learning_rate"]] == [0.1] * 6
+
+
+def test_a_line_that_sums_up_an_epoch_is_no_step(tmp_path: Path) -> None:
+    """flair: the mean of the epoch has the name of the loss of its steps."""
+    rows = ""
+    for e in range(1, 5):
+        rows += "".join(f"epoch {e} - iter {i}/40 - loss 0.{90 - 10 * e - i // 10}{e}\n" for i in range(10, 50, 10))
+        rows += f"EPOCH {e} done: loss 0.{95 - 10 * e} - lr 0.1\n"
+    found = points(tmp_path, rows)
+    assert (len(found["loss"]), len(found["summary loss"])) == (16, 4)
+
+
+def test_a_table_under_a_commented_header(tmp_path: Path) -> None:
+    """DeePMD: the numbers fill the column of the mark once the steps have seven digits."""
+    rows = [f"{1000 * i:7d}      {3 - i / 1000:.2e}      1.0e-03\n" for i in range(995, 1005)]
+    found = points(tmp_path, "#  step      rmse_trn         lr\n" + "".join(rows))
+    assert [step for step, _ in found["rmse_trn"]] == [1000 * i for i in range(995, 1005)]
+
+
+def test_scores_of_held_out_data_say_so(tmp_path: Path) -> None:
+    """The word at the head of the row holds for its scores as for its losses."""
+    rows = "".join(
+        f"TRAIN epoch {i}, loss = 0.{9 - i}\nTEST epoch {i}, loss = 0.{9 - i}5, acc = 5{i}.1%\n" for i in range(6)
+    )
+    assert {"loss", "TEST loss", "TEST acc"} <= set(points(tmp_path, rows))
+
+
+def test_a_row_with_the_configuration_is_no_step(tmp_path: Path) -> None:
+    """What is planned is no place of the training."""
+    rows = "".join(f"iter {i} valueLoss=0.{9 - i} lr=0.04\n" for i in range(1, 8))
+    found = points(tmp_path, "config: games/iter=200 lr=0.05->0.005 iters=80\n" + rows)
+    assert [step for step, _ in found["valueLoss"]] == list(range(1, 8))
+    assert len(found["lr"]) == 7

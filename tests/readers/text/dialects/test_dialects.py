@@ -110,8 +110,9 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
     ),
     "wrapped dict": (
         "".join(f"{{'loss': {i}.5,\n 'note': 'x, y',\n 'step': {i},\n 'acc': 0.{i}}}\nresting\n" for i in range(10, 15))
-        + '{\n  "loss": 2.5,\n  "step": 20\n}\n',
-        [("loss", 10, 10.5), ("acc", 14, 0.14), ("loss", 20, 2.5)],
+        + '{\n  "loss": 2.5,\n  "step": 20\n}\n'
+        + "{'step': 21,\n 'val': {'loss': 1.5, 'top1': 62.25},\n 'lr': 0.001}\n",
+        [("loss", 10, 10.5), ("acc", 14, 0.14), ("loss", 20, 2.5), ("val/top1", 21, 62.25)],
     ),
     "fairseq": (
         "2026-11-20 12:12:10 | INFO | train_inner | epoch 001:   100 / 1250 loss=9.252, num_updates=100, lr=5e-05\n"
@@ -133,7 +134,7 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
         "Train: 3 [  50/1251 (  4%)]  Loss: 6.81 (6.88)  Time: 0.412s, 1242.70/s  (0.431s, 1188.01/s)  LR: 5.000e-04\n"
         "Test: [   0/97]  Loss:   4.812 ( 4.812)  Acc@1:  14.062 ( 14.062)\n"
         "Test: [  97/97]  Loss:   4.702 ( 4.755)  Acc@1:  15.100 ( 14.874)\n",
-        [("Loss", 3803, 6.81), ("Acc@1", 3803, 14.874), ("Test Loss", 3803, 4.755)],
+        [("Loss", 3803, 6.81), ("Test Acc@1", 3803, 14.874), ("Test Loss", 3803, 4.755)],
     ),
     "olmo": (
         "".join(
@@ -165,7 +166,7 @@ CASES: dict[str, tuple[str, list[tuple[str, int, float]]]] = {
             f"Epoch {e}\n-----\nloss: {e}.5  [  640/60000]\nTest Error: \n Accuracy: 45.0%, Avg loss: 2.{e} \n\n"
             for e in (1, 2)
         ),
-        [("loss", 640, 1.5), ("Test Avg loss", 640, 2.1), ("Accuracy", 640, 45.0)],
+        [("loss", 640, 1.5), ("Test Avg loss", 640, 2.1), ("Test Accuracy", 640, 45.0)],
     ),
 }
 
@@ -270,9 +271,48 @@ def test_a_table_may_begin_with_a_time(tmp_path: Path, time: str, bar: str) -> N
     assert points.step[xent].tolist() == [10 * i for i in range(1, 31)]
 
 
+@pytest.mark.parametrize("prefix", ["", "I1120 10:00:00.000000 1402 train.py:88] "])
+def test_a_table_between_bars_under_a_step_needs_no_known_metric(tmp_path: Path, prefix: str) -> None:
+    """The header comes again and again; no other column than the step has a name that is known."""
+    log = tmp_path / "train.log"
+    head = ["  step | margin_v | active% | emb_std", "-------+----------+---------+---------"]
+    rows = [f"{25 * i:6d} | 0.2{i:02d}   |   64.{i:02d} | 0.1626" for i in range(1, 41)]
+    lines = [*head, *rows[:16], *head, *rows[16:], "Training complete"]
+    log.write_text("".join(f"{prefix}{line}\n" for line in lines))
+    points = read_text(log).points
+    assert set(points.tags) == {"margin_v", "active%", "emb_std"}
+    some = points.code == points.tags.index("margin_v")
+    assert points.step[some].tolist() == [25 * i for i in range(1, 41)]
+
+
+def test_a_table_under_a_step_whose_cells_are_words_holds_no_metrics(tmp_path: Path) -> None:
+    """A plan of the phases, not what was measured."""
+    log = tmp_path / "train.log"
+    rows = [f"{i} | {word} | prepared" for i, word in enumerate(["data", "model", "optimizer"], 1)]
+    log.write_text("\n".join(["step | what | state", *rows]) + "\n")
+    assert not read_text(log).points.tags
+
+
 def test_a_table_may_name_the_split_of_each_row(tmp_path: Path) -> None:
     """The losses of two splits in one column are two metrics."""
     log = tmp_path / "train.log"
     rows = [f"| {split} | {10 * i:4d} | 2.{i:02d} | 0.001 |" for i in range(1, 9) for split in ("train", "val")]
     log.write_text("\n".join(["| phase | step | loss | lr |", "|---|---|---|---|", *rows]) + "\n")
     assert {"train loss", "val loss", "lr"} == set(read_text(log).points.tags)
+
+
+@pytest.mark.parametrize("sign", [",", ";", "\t"])
+@pytest.mark.parametrize("index", ["", "epoch", '"epoch"'])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_delimited_table_in_a_log(tmp_path: Path, sign: str, index: str, end: str) -> None:
+    """The history of a training is printed at its end; the index of a data frame has no name."""
+    log = tmp_path / "train.log"
+    header = sign.join([index, "loss", "acc", "val_loss", "val_acc"])
+    rows = [sign.join([str(i), f"0.{90 - i}65", f"0.8{i}7", f"0.4{i}1", f"0.7{i}9"]) for i in range(10, 25)]
+    lines = ['Model: "sequential"', "Total params: 176,571", "", header, *rows, "", "Results:", "done after 12 s"]
+    log.write_bytes(end.join([*lines, ""]).encode())
+    points = read_text(log).points
+    assert set(points.tags) == {"loss", "acc", "val_loss", "val_acc"}
+    loss = points.code == points.tags.index("loss")
+    assert points.step[loss].tolist() == list(range(10, 25))
+    assert points.value[loss][0] == 0.8065

@@ -360,3 +360,28 @@ def test_a_line_with_an_epoch_alone_does_not_outlast_the_next_epoch(tmp_path: Pa
     (tmp_path / "train.log").write_text("\n".join(lines) + "\n")
     (report,) = postmortem.scan(tmp_path).runs
     assert report.verdict == "healthy"
+
+
+@pytest.mark.parametrize(
+    ("last", "ended"),
+    [
+        ("caught SIGTERM, saving checkpoint to last.pt", "killed"),
+        ("Received signal 15, exiting gracefully", "killed"),
+        ("Signal handler called with signal 15", "killed"),
+        ("Caught signal 2 (SIGINT); stopping after this step", "interrupted"),
+        ("received interrupt, saving checkpoint", "interrupted"),
+        ("Training interrupted by the user at step 300", "interrupted"),
+        ("^C received, stopping", "interrupted"),
+        ("Exiting from training early", "interrupted"),
+        ("Press Ctrl+C to stop training", None),
+        ("Keyboard interrupt will save the model", None),
+        ("Registered SIGTERM handler", None),
+    ],
+)
+def test_how_a_program_says_that_it_was_stopped(scan: Scan, last: str, ended: str | None) -> None:
+    """In its own words, without a traceback; how to stop it is no end."""
+    assert scan(STEPS + last + "\n").ended == ended
+
+
+def test_a_signal_that_a_program_survived_is_no_end(scan: Scan) -> None:
+    assert scan(STEPS + "caught SIGTERM, saving checkpoint\n" + STEPS * 8 + "Training finished\n").ended == "completed"

@@ -358,6 +358,18 @@ def test_what_follows_a_failure_is_its_consequence(scan: Scan, line: str) -> Non
     assert (after.severity, after.fields["victim_of"]["rank"]) == ("info", 3)
 
 
+def test_a_requeued_job_says_its_node_and_its_start(scan: Scan) -> None:
+    """The first line of a job script, printed again with another number and node, is another attempt; a row of the
+    training is not, for all that its numbers differ."""
+    banner = "==== job 4410 restart_count={} node={} ====\n"
+    preempted = "slurmstepd: error: *** JOB 4410 ON {} CANCELLED AT 2026-10-21T21:05:22 DUE TO PREEMPTION ***\n"
+    first = banner.format(0, "a-017") + steps(5) + preempted.format("a-017")
+    second = banner.format(1, "b-003") + steps(3)
+    assert {e.severity for e in scan(first + second).events} == {"info"}
+    assert scan(first + steps(3)).ended == "preempted"
+    assert scan(steps(5) + preempted.format("a-017") + "step 5 loss 0.3333\n").ended == "preempted"
+
+
 def test_exceptions_of_a_shutdown_are_consequences_of_the_stop(scan: Scan) -> None:
     """After Ctrl-C whatever breaks is no failure of the run."""
     reading = scan(steps(3) + failed("KeyboardInterrupt") + failed("OSError: handle is closed"))

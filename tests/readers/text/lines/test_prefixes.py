@@ -8,12 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postmortem.readers.text import read_text
-from postmortem.readers.text.lines.prefixes import NOTHING, labelled, peel
+from postmortem.readers.text.lines.prefixes import NOTHING, Prefix, labelled, peel
 
 FORMS = [
     ("[1,0]<stdout>:text", "text", {"rank": 0}),
     ("[main] INFO org.app.Trainer - text", "text", {"level": "INFO", "logger": "org.app.Trainer"}),
     ("12:01:03.402 [pool-1-thread-2] DEBUG o.a.Trainer:12 - text", "text", {"level": "DEBUG", "logger": "o.a.Trainer"}),
+    ("2026-11-20 12:00:01,104 [MainThread] a.train INFO step 1", "step 1", {"logger": "a.train", "level": "INFO"}),
+    ("2026-11-20 12:00:01,104 a.train WARNING text", "text", {"logger": "a.train", "level": "WARNING"}),
+    (
+        "INFO 2026-11-20 12:00:01,104 | server.py:89 | text",
+        "text",
+        {"wall_time": 1795176001.104, "level": "INFO", "logger": "server.py:89"},
+    ),
+    ("INFO flwr 2026-11-20 12:00:01,104 | server.py:89 | text", "text", {"level": "INFO", "logger": "server.py:89"}),
+    ("2026-11-20 12:00:01,104 - INFO - [10]\tauc: 0.9", "[10]\tauc: 0.9", {"level": "INFO", "logger": None}),
+    ("2026-11-20 12:00:01 [INFO] [10] loss 0.9", "[10] loss 0.9", {"level": "INFO"}),
+    ("WARNING: 2026-11-20 12:00:01 - text", "text", {"level": "WARNING", "wall_time": 1795176001.0}),
     ("[default1]:text", "text", {"local_rank": 1}),
     ("[trainer1]:text", "text", {"local_rank": 1}),
     ("[rank3]: Traceback (most recent call last):", "Traceback (most recent call last):", {"rank": 3}),
@@ -178,3 +189,15 @@ def test_an_impossible_date_costs_only_itself(date: str, tmp_path: Path) -> None
     reading = read_text(tmp_path / "train.out")
     assert (reading.points.step.tolist(), reading.problems) == (list(range(300)), [])
     assert np.flatnonzero(~np.isfinite(reading.points.wall_time)).tolist() == [30]
+
+
+def test_processes_in_brackets() -> None:
+    """Numbers in brackets are processes if they come again and again in varying order; epochs and batches do not."""
+    order = [0, 2, 1, 1, 0, 2, 2, 0, 1, 0, 1, 2, 1, 2, 0, 2, 1, 0]
+    assert labelled([f"[{rank}] step {i // 3} loss 0.5" for i, rank in enumerate(order)])
+    assert labelled([f"[{rank}] step {i // 2} loss 0.5" for i, rank in enumerate([0, 1, 1, 0, 0, 1, 0, 1, 1, 0])])
+    assert not labelled([f"[{i // 10}] step {i} loss 0.5" for i in range(50)])
+    assert not labelled([f"[{i}] loss 0.5" for i in range(50)])
+    assert not labelled([f"[{i % 5}] loss 0.5" for i in range(50)])
+    assert not labelled([f"[{i // 2 % 5}] {'val' if i % 2 else 'train'} loss 0.5" for i in range(100)])
+    assert peel("[2] 02h02:36  pas 15", labels=True) == ("02h02:36  pas 15", Prefix(task=2))

@@ -64,6 +64,9 @@ def test_styles_nobody_described(style: dict[str, Any], dialects: tuple[()] | No
         ("acc=81.25%", {"acc": 81.25}),
         ("lr: 1.2e-05 loss: .5", {"lr": 1.2e-5, "loss": 0.5}),
         ("loss 1.23 (1.30) lr 1e-3", {"loss": 1.23, "lr": 1e-3}),
+        ("Prec@1  05 50.742 (49.1) Prec@5  12 80.1 (79.5)", {"Prec@1 05": 50.742, "Prec@5 12": 80.1}),
+        ("Prec@1  05 50.742", {"Prec@1 05": 50.742}),
+        ("acc 5 loss 0.5 (0.4)", {"acc": 5.0, "loss": 0.5}),
         ("tokens=41.94B memory=47.4GiB", {"tokens": 41.94e9, "memory": 47.4}),
         ("loss=-inf x=Infinity y=-nan", {"loss": -math.inf, "x": math.inf, "y": math.nan}),
         ("loss: n/a acc: None lr: 0.1", {"lr": 0.1}),
@@ -80,6 +83,8 @@ def test_styles_nobody_described(style: dict[str, Any], dialects: tuple[()] | No
         ("loss: 2,506 lr: 0.01", {"loss": 2506.0, "lr": 0.01}),
         ("loss: 0.5 shape: (3,10) kernel_size=[3, 3] size=(1, 3, 224, 224)", {"loss": 0.5}),
         ("step 3 loss 0.5 betas=(0.9, 0.95) grid (8 8 1) resolution: 224 x 224", {"loss": 0.5}),
+        ("Changed the rate of the optimizer. Current lr = 0.0005", {"lr": 0.0005}),
+        ("No progress in 5 epochs. New learning rate is 1e-05.", {"New learning rate": 1e-5}),
         ("lr: [0.001, 0.0001] loss: [0.5] acc: tensor([0.25])", {"lr": 0.001, "loss": 0.5, "acc": 0.25}),
     ],
 )
@@ -115,6 +120,7 @@ def test_chinese_ordinals(text: str, epoch: float | None, epochs: float | None) 
         "Input shape: (3, 224, 224)",
         "Conv2d kernel_size=[3, 3], stride=(1, 1)",
         "mean: [0.485, 0.456, 0.406] std: [0.229, 0.224, 0.225]",
+        "Metric did not get better for a long time. Best loss = 0.5 of all",
         "GPU 3 has a total capacity of 79.33 GiB of which 640.19 MiB is free",
     ],
 )

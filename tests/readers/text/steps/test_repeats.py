@@ -21,25 +21,54 @@ LINES = st.tuples(
 @given(lines=st.lists(LINES, max_size=40).map(lambda lines: sorted(lines, key=lambda line: line[1])))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_pieces_make_no_difference(lines: list[tuple[int, int, str, int]], tmp_path: Path) -> None:
-    """A number is dropped if it equals the last one of its rank and tag at the same step, whatever the pieces."""
-    text, expected = "", []
-    last = {(-1, "loss"): (1, 3)}
+    """The same numbers are dropped, whatever the pieces; only those that equal the last of their rank and tag are."""
+    text = ""
     for rank, step, what, number in lines:
         prefix = f"[rank{rank}]: " if rank >= 0 else ""
         text += f"{prefix}step {step}: {what.format(number, number)}\n"
-        for tag in ("loss", "lr"):
-            if tag in what:
-                if last.get((rank, tag)) != (step, number):
-                    expected.append((rank, step, tag, number))
-                last[rank, tag] = step, number
     path = tmp_path / "train.log"
     path.write_text("step 1: loss 3\n" + text)
+    found = []
     for at_once in (1, 3, 1 << 16):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("postmortem.readers.text.steps.repeats._ROWS_AT_ONCE", at_once)
             points = read_text(path).points
-        found = [
-            (int(r), int(s), points.tags[c], int(v))
-            for r, s, c, v in zip(points.rank, points.step, points.code, points.value, strict=True)
-        ]
-        assert found == [(-1, 1, "loss", 3), *expected]
+        codes = (points.tags[c] for c in points.code)
+        found.append(list(zip(points.rank.tolist(), points.step.tolist(), codes, points.value.tolist(), strict=True)))
+    assert found[0] == found[1] == found[2]
+    printed = {(rank, step, tag, float(n)) for rank, step, what, n in lines for tag in ("loss", "lr") if tag in what}
+    assert set(found[0]) == printed | {(-1, 1, "loss", 3.0)}  # a repeat is dropped, never the number itself
+
+
+def kept(tmp_path: Path, text: str, tag: str) -> list[tuple[int, float]]:
+    """The points of a tag."""
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    points = read_text(path).points
+    mine = points.code == points.tags.index(tag)
+    return list(zip(points.step[mine].tolist(), points.value[mine].tolist(), strict=True))
+
+
+def test_equal_numbers_of_the_batches_of_a_step_are_points(tmp_path: Path) -> None:
+    rows = "".join(f"step {s} batch {b}/4 loss: {(s + b) % 3}.5 lr: 0.001\n" for s in range(30) for b in range(4))
+    assert len(kept(tmp_path, rows, "loss")) == len(kept(tmp_path, rows, "lr")) == 120
+
+
+def test_equal_numbers_of_rows_without_a_name_of_their_place_are_points(tmp_path: Path) -> None:
+    rows = "".join(
+        f"step {s} loss: {5 - s / 10:.2f}\nval_acc: 0.5 val_loss: {s}.25\nsaved\nval_acc: 0.5 val_loss: {s}.75\n"
+        for s in range(20)
+    )
+    assert len(kept(tmp_path, rows, "val_acc")) == 40
+
+
+def test_lines_that_two_handlers_write_are_read_once(tmp_path: Path) -> None:
+    rows = "".join(f"step {s} loss: {5 - s / 10:.2f} lr: 0.001\n" * 2 for s in range(30))
+    assert len(kept(tmp_path, rows, "loss")) == len(kept(tmp_path, rows, "lr")) == 30
+
+
+def test_a_number_in_two_styles_is_read_once(tmp_path: Path) -> None:
+    rows = "".join(
+        f"step {s} loss: {5 - s / 10:.2f} lr: 0.001\n[logger] step={s} | loss=%.4f\n" % (5 - s / 10) for s in range(30)
+    )
+    assert len(kept(tmp_path, rows, "loss")) == 30

@@ -1,0 +1,323 @@
+"""Our part in a process of the user's program: it watches, investigates at a fault, and writes what it found.
+
+What it has to do is in ``plan.json`` of the session; what it saw goes, one JSON object a line, to
+``processes/PID.jsonl`` there, from the first optimizer on.
+Only the standard library, torch, and what needs no more of postmortem may be imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from postmortem.attach import boundaries
+from postmortem.attach.answers import NO_OPTIMIZER
+from postmortem.attach.boundaries.current import listener
+from postmortem.attach.captures import Captures
+from postmortem.attach.flags import Fault, Flags, Tick, gradients
+from postmortem.attach.levels.watch import Levels
+from postmortem.attach.measure.reductions import all_finite
+from postmortem.attach.observer import Observer
+from postmortem.attach.standby import Standby
+from postmortem.attach.standby.loaders import Record
+from postmortem.core.culprit import Culprit
+from postmortem.replay.trace.user_code import owner_of
+
+_SHARE = {"replay": 1.0, "run": 0.02}
+"""What copies of the process may cost, as a share of the time of the ticks: a rerun is short, and every attempt that
+repeats one tick only is worth it."""
+_FLAGS = {"replay": 1e9, "run": 0.007}
+"""The same for looking at parameters."""
+
+
+class Report:
+    """What this process tells the launcher; the file is there once there is something to tell."""
+
+    def __init__(self, session: Path) -> None:
+        self._session, self._folder, self._notes = session, session / "processes", session / "notes"
+        self._file: int | None = None
+        self._process = 0
+
+    def note(self, text: str) -> None:
+        """What hinders us, in one line."""
+        self._notes.mkdir(exist_ok=True)
+        with (self._notes / str(os.getpid())).open("a") as file:
+            file.write(" ".join(text.split()) + "\n")
+
+    def stopped(self) -> None:
+        """The training is over, also where a launcher would start it again."""
+        (self._session / "stopped").touch()
+
+    def line(self, kind: str, **fields: Any) -> None:
+        """Appends one object. Each process of the program has a file of its own, forked ones as well."""
+        if self._file is None or self._process != os.getpid():
+            self._process = os.getpid()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(self._folder / f"{self._process}.jsonl", flags, 0o600)
+            self.line("start", pid=self._process, rank=rank(), argv=sys.argv, started=time.time())
+        os.write(self._file, (json.dumps({"kind": kind, **fields}) + "\n").encode())
+
+
+class Agent(Flags):
+    """The flags, the copy that repeats a step, and what follows from a fault: see the plan in `driver`."""
+
+    def __init__(self, session: Path, plan: dict[str, Any]) -> None:
+        watching = plan["mode"] == "run"
+        # An update can only be left out before it is made, so that `skip` waits for a device.
+        late = plan.get("deferred", False) if watching and plan["on_fault"] != "skip" else None
+        super().__init__(self.failed, self.tick_ended, share=_FLAGS[plan["mode"]], deferred=late)
+        self.plan = plan
+        self.report = Report(session)
+        self.standby = Standby(share=_SHARE[plan["mode"]])
+        self.captures = Captures(plan.get("capture"), self._terminated)
+        self._capturing: int | None = None
+        self._process = os.getpid()
+        self._levels = self._measuring()
+
+    def _measuring(self) -> Levels | None:
+        """Who keeps the history, if one is to be kept."""
+        folder = self.plan.get("history")
+        if folder is None:
+            return None
+        return Levels(self.plan.get("level", "basic"), Path(folder), rank, self.later, self.report.note)
+
+    # ---- what the copy has to know
+
+    def batch(self, loader: Any, index: int, batch: Any) -> Any:
+        """Recorded, for the copy."""
+        return self.standby.batch(loader, index, batch)
+
+    def loss(self, loss: torch.Tensor) -> None:
+        """Recorded and read."""
+        if self._levels is not None:
+            self._levels.loss(loss)
+        self.standby.loss(loss)
+        super().loss(loss)
+
+    def backward_done(self) -> None:
+        """Measured."""
+        if self._levels is not None:
+            self._levels.backward_done()
+
+    def abandoned(self, loss: torch.Tensor) -> None:
+        """Recorded and read."""
+        self.standby.abandoned(loss)
+        super().abandoned(loss)
+
+    def ready(self, optimizer: torch.optim.Optimizer) -> None:
+        """A training begins: the first tick can be repeated as well."""
+        if listener.ticks == 0:
+            self._sleep(-1)
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Where updates are to be skipped, their gradients are looked at first."""
+        if self.plan["on_fault"] == "skip" and not listener.unscaled and not all_finite(gradients([optimizer])):
+            self._found("gradient")
+            boundaries.current().before_update(optimizer)
+        elif self._levels is not None:
+            self._levels.before_update(optimizer)
+
+    def after_update(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
+        """Measured; whose parameters have changed is remembered."""
+        if self._levels is not None:
+            self._levels.after_update(optimizer, skipped)
+        super().after_update(optimizer, skipped)
+        self.captures.updated(optimizer)
+
+    def tick(self, number: int) -> None:
+        """Looked at; then a new copy is made, if it is worth its cost."""
+        if self._levels is not None:
+            self._levels.tick(number)
+        super().tick(number)
+        if boundaries.current() is not self:
+            return
+        if number == self._capturing:
+            self._capture(number)
+        requested = self.captures.requested()
+        if requested:
+            self._capturing = number + 1
+        if (self.standby.due() or requested) and self.check():
+            self._sleep(number)
+        if self._levels is not None and boundaries.current() is self:
+            self._levels.arm()
+        self.laps.restart()
+
+    def _capture(self, tick: int) -> None:
+        """Writes one without a fault."""
+        asked = self.captures.asked(rank())
+        answer = self.standby.investigate(Fault(tick, "requested"), capture=asked) if asked is not None else None
+        if answer is not None:
+            self.report.line("capture", **(answer.get("capture") or {"error": answer["error"]}))
+
+    def _terminated(self) -> None:
+        """SIGTERM: the last step that has ended, or the one under way."""
+        if boundaries.current() is self and listener.ticks:
+            newest = self.standby.forked
+            self._capture(listener.ticks if newest is not None and newest >= listener.ticks - 1 else listener.ticks - 1)
+            if self._levels is not None:
+                self._levels.close()
+
+    def _sleep(self, tick: int) -> None:
+        if self._process != os.getpid():  # forked by the program: the copy is that of another process
+            self._process, self.standby = os.getpid(), Standby(share=self.standby.share)
+        if self._forks():
+            self.standby.take(tick)  # in a child of the copy another observer listens from here on
+
+    def _forks(self) -> bool:
+        return bool(self.plan.get("fork", True)) and Standby.possible()
+
+    # ---- what is told
+
+    def tick_ended(self, tick: Tick) -> None:
+        """One line per tick."""
+        self.report.line("tick", tick=tick.number, losses=tick.losses, skipped=tick.skipped)
+        if self._levels is not None:
+            self._levels.told(tick)
+
+    def failed(self, fault: Fault, tick: Tick) -> None:
+        """The first fault: it is investigated, and nothing is watched after it."""
+        boundaries.exchange((_Skipping if self.plan["on_fault"] == "skip" else _Bystander)(self.report))
+        over = fault.kind == "parameter"
+        if self._levels is not None:
+            self._levels.close(None if over else tick)
+        self.report.line("fault", tick=fault.tick, what=fault.kind, losses=[] if over else tick.losses, rank=rank())
+        self._examine(fault)
+        if self.plan["on_fault"] == "stop":  # at once, so that no `finally` saves over a checkpoint
+            self.report.stopped()
+            os._exit(0 if self.plan["mode"] == "replay" else 1)
+
+    def _examine(self, fault: Fault) -> None:
+        answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=self.captures.asked(rank()))
+        if answer is None:
+            why = "no copy of the process was there to repeat the step"
+            if not listener.optimizers | listener.stepped:
+                why = NO_OPTIMIZER
+            elif not self._forks():
+                why = "the process cannot be forked: it uses a GPU, or talks to other ranks by another way than gloo"
+            self.report.line("unexamined", why=why, again=why != NO_OPTIMIZER and not self._forks())
+            return
+        if "error" in answer:
+            self.report.line("unexamined", why=answer["error"])
+            return
+        if "capture" in answer:
+            self.report.line("capture", **answer["capture"])
+        _tell(self.report, answer)
+
+    def raised(self, error: BaseException) -> None:
+        """An exception that nobody caught; a non-finite value may be the reason."""
+        super().raised(error)
+        if boundaries.current() is not self:
+            return
+        if self._levels is not None:
+            self._levels.close()
+        tick = self.under_way()
+        asked = self.captures.asked(rank())
+        answer = self.standby.investigate(Fault(tick.number, "raised"), fixes=self.plan["fix"], capture=asked)
+        if answer is not None and "capture" in answer:
+            self.report.line("capture", **answer["capture"])
+        found = Culprit.from_json(answer["culprit"]) if answer is not None and "culprit" in answer else None
+        if answer is not None and found is not None and found.phase != "none":
+            self.report.line("fault", tick=tick.number, what="raised", losses=tick.losses, rank=rank())
+            _tell(self.report, answer)
+        self.report.line("raised", tick=tick.number, rank=rank(), time=time.time(), **described(error))
+
+    def end(self) -> None:
+        """The program ends by itself."""
+        super().end()
+        if self._levels is not None:
+            self._levels.close()
+        self.standby.retire()
+        if listener.ticks:
+            self.report.line("end", ticks=listener.ticks)
+
+
+class _Bystander(Observer):
+    """After the first fault only the ticks count on, for a program that goes on."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def raised(self, error: BaseException) -> None:
+        self._report.line("raised", tick=listener.ticks, rank=rank(), time=time.time(), **described(error))
+
+    def end(self) -> None:
+        self._report.line("end", ticks=listener.ticks)
+
+
+class Armed(Observer):
+    """Traces the tick that is known to fail, in a process that cannot be forked; it ends with the answer."""
+
+    def __init__(self, session: Path, tick: int, kind: str) -> None:
+        self.report, self.fault, self.kind = Report(session), tick, kind
+        self.record = Record()
+
+    def batch(self, loader: Any, index: int, batch: Any) -> Any:
+        """Recorded."""
+        self.record.took(loader, index, batch)
+        return batch
+
+    def ready(self, optimizer: torch.optim.Optimizer) -> None:
+        """The first tick begins."""
+        if listener.ticks == self.fault == 0:
+            self._arm()
+
+    def tick(self, number: int) -> None:
+        """The next one begins."""
+        if number + 1 == self.fault:
+            self._arm()
+
+    def _arm(self) -> None:
+        from postmortem.attach.standby.armed import arm
+
+        arm(self.record, self.fault, self.kind, lambda answer: _tell(self.report, answer))
+
+
+def _tell(report: Report, answer: dict[str, Any]) -> None:
+    from postmortem.replay.advice import advised  # not at the top: most programs do not fail
+
+    culprit = Culprit.from_json(answer["culprit"])
+    told = {**answer, "next": advised(culprit, None) if culprit.phase != "none" else []}
+    report.line("culprit", rank=rank(), **told)
+
+
+class _Skipping(_Bystander):
+    """Leaves out every further update with non-finite gradients. Those are the same on all ranks; losses are not."""
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        if not all_finite(gradients([optimizer])):
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+
+
+def rank() -> int | None:
+    """The rank of this process in a distributed training; None where it is alone."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank() if torch.distributed.get_world_size() > 1 else None
+    size, number = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "")
+    return int(number) if number.isdigit() and size != "1" else None
+
+
+def described(error: BaseException) -> dict[str, Any]:
+    """Type, message, file and line of an exception: the innermost frame of the user's own files."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if owner_of(f.filename) == "user"] or list(frames)
+    try:
+        message = str(error)
+    except Exception:  # noqa: BLE001 - a class of the user's, with a __str__ that raises
+        message = ""
+    place = own[-1] if own else None
+    return {
+        "type": type(error).__name__,
+        "message": " ".join(message.split())[:500],
+        "file": place.filename if place else None,
+        "line": place.lineno if place else None,
+    }

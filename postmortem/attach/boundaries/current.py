@@ -1,0 +1,62 @@
+"""Who listens: one observer at a time, told by the patches in this folder."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from postmortem.attach.observer import Observer
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Listener:
+    """The current observer, and what the patches know of the program.
+
+    ticks: ticks that have ended. backwards: backward passes since the last tick. nested: depth of backward passes that
+    run now. optimizers: all that were made; `stepped`: those that made a tick. stepping: depth of nested optimizer
+    steps. scaling: the step of a GradScaler that runs now. unscaled: id of a scaled loss -> (itself, the loss before).
+    waited: seconds in which loaders drew batches, since who measures that set it back.
+    """
+
+    def __init__(self) -> None:
+        self.observer = Observer()
+        self.ticks = 0
+        self.backwards = 0
+        self.nested = 0
+        self.optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self.stepped: WeakSet[torch.optim.Optimizer] = WeakSet()
+        self.stepping = 0
+        self.scaling: Any = None
+        self.unscaled: dict[int, tuple[Any, Any]] = {}
+        self.waited = 0.0
+
+    def ended(self, optimizer: torch.optim.Optimizer, *, skipped: bool) -> None:
+        """An optimizer's step, or a scaler's, has ended: one tick."""
+        self.stepped.add(optimizer)
+        observer, number = self.observer, self.ticks
+        observer.after_update(optimizer, skipped)
+        self.ticks, self.backwards = number + 1, 0
+        self.unscaled.clear()
+        observer.tick(number)
+
+
+listener = Listener()
+
+
+def current() -> Observer:
+    """The observer that is told at present."""
+    return listener.observer
+
+
+def exchange(observer: Observer) -> Observer:
+    """From now on `observer` is told; returns the one before it."""
+    before, listener.observer = listener.observer, observer
+    return before
+
+
+def before_scaling(loss: torch.Tensor) -> torch.Tensor:
+    """The loss that a GradScaler multiplied to get this one; the same tensor where there was none."""
+    known = listener.unscaled.get(id(loss))
+    return known[1] if known is not None and known[0] is loss else loss

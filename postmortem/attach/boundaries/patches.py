@@ -1,0 +1,253 @@
+"""What is patched in torch and in the interpreter, once."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import dataloader
+
+from postmortem.attach.boundaries.current import listener
+from postmortem.attach.boundaries.readings import last_chance, patch_readings, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType, TracebackType
+
+    from postmortem.attach.observer import Observer
+
+_installed = False
+
+
+def install(observer: Observer) -> None:
+    """Lets `observer` be told of everything from now on. What is patched stays patched."""
+    global _installed
+    listener.observer = observer
+    if _installed:
+        return
+    _installed = True
+    _patch_optimizers()
+    _patch_scaler()
+    _patch_backward()
+    _patch_loaders()
+    _patch_endings()
+    patch_readings()
+
+
+# ---- optimizers
+
+
+def _patch_optimizers() -> None:
+    register_optimizer_step_pre_hook(_step_begins)
+    register_optimizer_step_post_hook(_step_ended)
+    base = torch.optim.Optimizer
+    made, zeroed, loaded = base.__init__, base.zero_grad, base.load_state_dict
+
+    @functools.wraps(made)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        made(self, *args, **kwargs)
+        listener.optimizers.add(self)
+        listener.observer.ready(self)
+
+    @functools.wraps(loaded)
+    def load_state_dict(self: Any, *args: Any, **kwargs: Any) -> None:
+        loaded(self, *args, **kwargs)
+        listener.observer.ready(self)
+
+    @functools.wraps(zeroed)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        if listener.backwards and not listener.stepping:
+            listener.observer.dropping(self)
+        zeroed(self, *args, **kwargs)
+
+    base.__init__, base.zero_grad, base.load_state_dict = __init__, zero_grad, load_state_dict  # type: ignore[method-assign]
+
+
+def _step_begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
+    listener.stepping += 1
+    if listener.stepping > 1:  # an optimizer that steps another one
+        return None
+    if listener.scaling is not None:
+        listener.scaling.stepped = True
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if not callable(closure):
+        listener.observer.before_update(optimizer)
+        return None
+
+    @functools.wraps(closure)
+    def watched(*given: Any, **named: Any) -> Any:
+        depth, listener.stepping = listener.stepping, 0
+        try:
+            return closure(*given, **named)
+        finally:
+            listener.stepping = depth
+            if sys.exc_info()[0] is None:
+                listener.observer.before_update(optimizer)
+
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": watched}
+    return (args[0], watched, *args[2:]), kwargs
+
+
+def _step_ended(optimizer: Any, args: Any, kwargs: Any) -> None:
+    listener.stepping = max(0, listener.stepping - 1)
+    if listener.stepping == 0 and listener.scaling is None and not _makes_state(sys._getframe(1)):
+        listener.ended(optimizer, skipped=False)
+
+
+def _makes_state(frame: FrameType | None) -> bool:
+    """Whether the step is none of the training: torch steps an optimizer with gradients of zero and a learning rate of
+    zero, so that it has a state into which a sharded checkpoint can be loaded."""
+    if listener.ticks or "torch.distributed.checkpoint.state_dict" not in sys.modules:
+        return False
+    code = sys.modules["torch.distributed.checkpoint.state_dict"].__file__
+    while frame is not None and frame.f_code.co_filename != code:
+        frame = frame.f_back
+    return frame is not None
+
+
+class _Scaling:
+    """One step of a GradScaler; `stepped` says whether it let the optimizer update."""
+
+    stepped = False
+
+
+def _patch_scaler() -> None:
+    kind = torch.amp.GradScaler
+    stepping, scaling = kind.step, kind.scale
+
+    @functools.wraps(stepping)
+    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if not self.is_enabled() or listener.scaling is not None:
+            return stepping(self, optimizer, *args, **kwargs)
+        listener.scaling = now = _Scaling()
+        try:
+            value = stepping(self, optimizer, *args, **kwargs)
+        finally:
+            listener.scaling, listener.stepping = None, 0
+        listener.ended(optimizer, skipped=not now.stepped)
+        return value
+
+    @functools.wraps(scaling)
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = scaling(self, outputs)
+        if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+            listener.unscaled[id(scaled)] = scaled, outputs
+        return scaled
+
+    kind.step, kind.scale = step, scale  # type: ignore[method-assign]
+
+
+# ---- losses and batches
+
+
+def _patch_backward() -> None:
+    engine = torch.autograd.backward
+
+    @functools.wraps(engine)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        whole = listener.nested == 0
+        listener.nested += 1
+        try:
+            if whole:
+                settle(tensors)
+                for loss in (tensors,) if isinstance(tensors, torch.Tensor) else tuple(tensors):
+                    if isinstance(loss, torch.Tensor):
+                        listener.observer.loss(loss)
+                listener.backwards += 1
+            engine(tensors, *args, **kwargs)
+            if whole:
+                listener.observer.backward_done()
+        finally:
+            listener.nested -= 1
+
+    torch.autograd.backward = backward
+
+
+def _patch_loaders() -> None:
+    kind = dataloader._BaseDataLoaderIter
+    drawing = kind.__next__
+
+    @functools.wraps(drawing)
+    def __next__(self: Any) -> Any:  # noqa: N807
+        began = time.perf_counter()
+        batch = drawing(self)
+        listener.waited += time.perf_counter() - began
+        return listener.observer.batch(self, self._num_yielded - 1, batch)
+
+    kind.__next__ = __next__  # type: ignore[method-assign]
+
+
+# ---- the end of the program
+
+
+def _patch_endings() -> None:
+    hook, of_threads = sys.excepthook, threading.excepthook
+    told: list[BaseException] = []
+
+    def tell(error: BaseException | None) -> None:
+        if error is not None and not any(error is e for e in told) and not isinstance(error, KeyboardInterrupt):
+            told.append(error)
+            error.__traceback__ = _without_our_frames(error.__traceback__)
+            last_chance()
+            listener.observer.raised(error)
+
+    def excepthook(kind: Any, error: BaseException, trace: Any) -> None:
+        tell(error)
+        hook(kind, error, error.__traceback__)
+
+    def thread_excepthook(args: Any) -> None:
+        tell(args.exc_value)
+        of_threads(args)
+
+    def ended() -> None:
+        tell(getattr(sys, "last_value", None))  # of a program with an excepthook of its own
+        last_chance()
+        listener.observer.end()
+
+    sys.excepthook, threading.excepthook = excepthook, thread_excepthook
+    atexit.register(ended)
+    _patch_processes(tell)
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback as it would be without the functions here that wrap those of torch."""
+    frames = []
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename != __file__:
+            frames.append(trace)
+        trace = trace.tb_next
+    for outer, inner in itertools.pairwise([*frames, None]):
+        if outer is not None:
+            outer.tb_next = inner
+    return frames[0] if frames else None
+
+
+def _patch_processes(tell: Callable[[BaseException | None], None]) -> None:
+    """Processes that `multiprocessing` started end without an excepthook and without atexit."""
+    from multiprocessing.process import BaseProcess
+
+    running = BaseProcess.run
+
+    @functools.wraps(running)
+    def run(self: Any) -> None:
+        try:
+            running(self)
+        except Exception as error:
+            tell(error)
+            raise
+        except SystemExit as end:  # torch.multiprocessing writes the error to a file, and exits
+            tell(end.__context__)
+            last_chance()
+            listener.observer.end()
+            raise
+        listener.observer.end()
+
+    BaseProcess.run = run  # type: ignore[method-assign]

@@ -1,0 +1,326 @@
+"""`postmortem replay RUN -- COMMAND` and `postmortem run -- COMMAND`, all of it in order. Runs in our own process.
+
+The plan for the processes of the program is ``{"mode": "replay" | "run", "fix": bool, "on_fault": …}``. They answer by
+files (`answers`), never by exit codes: shells, torchrun and accelerate each make their own of those.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from postmortem.attach import launch
+from postmortem.attach.answers import Answers
+from postmortem.attach.numbering import number_by_log
+from postmortem.attach.outcome import Outcome
+from postmortem.attach.steps import matched
+from postmortem.checkpoints.captures import note_step
+from postmortem.core.errors import ReplayError
+from postmortem.core.view import View
+from postmortem.replay.roll.aim import aim_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from postmortem.attach.answers import Process
+    from postmortem.core.culprit import ReplayResult
+    from postmortem.core.report import RunReport
+    from postmortem.core.run import Run
+    from postmortem.replay.roll.aim import Aim
+
+OnFault = Literal["continue", "skip", "stop"]
+Level = Literal["basic", "advanced", "extreme"]
+
+
+@dataclass(frozen=True, slots=True)
+class Captures:
+    """Where `watch` keeps captures: at most `keep`, and `most` bytes of them altogether."""
+
+    folder: Path
+    keep: int = 3
+    most: int = 32 << 30
+
+
+_OUTPUT, _ERRORS = "output", "errors"
+"""What the command writes to stdout and stderr, in the session."""
+_TAIL = 1 << 16
+_LOOK = 0.4  # seconds between two comparisons with the log
+_SILENT = 60.0  # seconds after a fault in which other ranks may answer
+_UNLIKE = 32  # backward passes, or a few log intervals of them, none of which the log has: it will not follow
+_SOON = 16  # steps after the requested one within which the log's own first non-finite value is gone to
+
+
+def rerun(
+    target: Path,
+    command: Sequence[str],
+    *,
+    run: Run | None = None,
+    report: RunReport | None = None,
+    step: int | None = None,
+    fix: bool = True,
+    sandbox: str = "auto",
+    offline: bool = True,
+    progress: Callable[[int, int | None], None] | None = None,
+    fork: bool = True,
+) -> ReplayResult:
+    """Runs `command` again, shut in, up to the step at which `run` failed (or `step`), and names the culprit.
+
+    progress: called with (ticks done, logged step). fork: whether its processes may be forked; where they cannot be,
+    the command is run a second time, traced at the fault. Raises ReplayError with the reason in one line.
+    """
+    started = time.monotonic()
+    view = View(run) if run is not None else None
+    session = launch.new_session()
+    start = partial(shut_in, command, target, offline=offline, sandbox=sandbox)
+    plan: dict[str, Any] = {"mode": "replay", "fix": fix, "on_fault": "stop", "fork": fork}
+    with start(plan, session) as launched:
+        watching = _Rerun(Answers(session), view, _target(view, report, step), progress)
+        launched.wait(until=watching.enough)
+        stopped = not launched.ended
+        (session / "done").touch()
+        if launched.failed:  # ended by the launcher: it would have filled the disk
+            raise ReplayError(launched.failed)
+        watching.answers.poll()
+        denied(launched, watching.answers.at_fault())
+        launched.stop()
+        outcome = Outcome(str(target), tuple(command), watching.answers, view, launched.how)
+        if not stopped and outcome.process is None:
+            raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
+        if (process := outcome.process) is not None and process.again and process.culprit is None:
+            _trace_again(process, watching.answers, plan, start)
+        result = outcome.of_rerun(watching.aim, stopped=stopped)
+        launched.remove()
+    return replace(result, seconds=time.monotonic() - started)
+
+
+def shut_in(
+    command: Sequence[str], target: Path, plan: dict[str, Any], session: Path, *, offline: bool, sandbox: str
+) -> launch.Launched:
+    """Starts `command`, its output in two files of the session. Raises ReplayError where that cannot be done."""
+    try:
+        with (session / _OUTPUT).open("wb") as out, (session / _ERRORS).open("wb") as errors:
+            launched = launch.start(
+                command,
+                plan,
+                session=session,
+                protect=[target],
+                offline=offline,
+                sandbox=sandbox,
+                stdout=out.fileno(),
+                stderr=errors.fileno(),
+            )
+    except launch.CannotProtect as error:
+        raise ReplayError(str(error)) from error
+    if launched.failed:
+        with launched:
+            raise ReplayError(launched.failed)
+    return launched
+
+
+def _trace_again(
+    process: Process,
+    answers: Answers,
+    plan: dict[str, Any],
+    start: Callable[[dict[str, Any], Path], launch.Launched],
+) -> None:
+    """Runs the command again up to the fault of `process`, traced there; the culprit is noted with the rank that has
+    it."""
+    assert process.fault is not None
+    session = launch.new_session()
+    armed = {"tick": process.fault["tick"], "kind": process.fault["what"]}
+    second = Answers(session)
+
+    def named() -> bool:
+        second.poll()
+        return any(p.names_culprit for p in second.processes.values())
+
+    with start({**plan, "armed": armed}, session) as launched:
+        launched.wait(until=named)
+        (session / "done").touch()
+        second.poll()
+    launched.remove()
+    told = [p for p in second.processes.values() if p.culprit is not None]
+    found = next((p for p in told if p.names_culprit), told[0] if told else None)
+    if found is not None and found.culprit is not None:
+        rank = found.culprit.get("rank")
+        own = [p for p in answers.trainers if p.rank == rank]
+        (own[0] if own else process).culprit = found.culprit
+
+
+def denied(launched: launch.Launched, process: Process | None) -> None:
+    """Our protection is no fault of the program: where it only denies, the first write ends many a program."""
+    told = process.raised if process is not None else None
+    if launched.denies and told is not None and "Permission denied" in told["message"]:
+        where = f" ({told['file']}:{told['line']})" if told["file"] else ""
+        raise ReplayError(
+            f"the program could not write to your files{where}: {launched.how}. `--sandbox none` lets it write"
+        )
+
+
+def _target(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
+    """As of a replay with a recipe; but where the log fails soon after the requested step, up to there."""
+    aim = aim_at(view, report, asked)
+    by_log = aim_at(view, report, None)
+    if asked is not None and by_log.nonfinite and by_log.step is not None and asked < by_log.step <= asked + _SOON:
+        return replace(by_log, asked=asked)
+    return aim
+
+
+class _Rerun:
+    """Follows a rerun: `enough` is true once nothing more is to be expected of it."""
+
+    def __init__(
+        self, answers: Answers, view: View | None, aim: Aim, progress: Callable[[int, int | None], None] | None
+    ) -> None:
+        self.answers, self.view, self.aim, self.progress = answers, view, aim, progress
+        self._heard = self._looked = time.monotonic()
+
+    def enough(self) -> bool:
+        """A culprit is named, the step is passed without a fault, or the losses are not those of the log."""
+        now = time.monotonic()
+        self._heard = now if self.answers.poll() else self._heard
+        trainers = self.answers.trainers
+        if any(p.culprit is not None and p.culprit["culprit"].get("phase") != "none" for p in trainers):
+            return True
+        if any(p.fault is not None for p in trainers):
+            answered = all(p.culprit is not None or p.unexamined for p in trainers if p.fault is not None)
+            return answered and now - self._heard > _SILENT
+        if now - self._looked < _LOOK or not trainers:
+            return False
+        self._looked = now
+        return self._passed(max(trainers, key=lambda p: p.ticks))
+
+    def _passed(self, process: Process) -> bool:
+        others = self.answers.other_ranks(process)
+        mapping, fidelity = matched(self.view, process.passes, process.rank, others, masked=self.aim.masked)
+        done = mapping.last_whole(process.ticks) if mapping is not None else None
+        if self.progress is not None:
+            self.progress(process.ticks, done)
+        if mapping is None:
+            return bool(fidelity.reasons) and len(process.passes) > _UNLIKE * self._interval()
+        if self.aim.asked is not None and mapping.first > self.aim.asked:
+            return True
+        return self.aim.step is not None and done is not None and done >= self.aim.step + self._beyond()
+
+    def _beyond(self) -> int:
+        """Steps to go on after the aimed one. A log that ends without a non-finite value says nothing of what ended it:
+        an exception in the step after the last one that it shows, or between two of its lines."""
+        at_the_end = self.view is not None and self.aim.step == self.view.last_step
+        open_end = self.aim.asked is None and not self.aim.nonfinite and at_the_end
+        return max(self.aim.beyond, self._interval() + 1 if open_end else 0)
+
+    def _interval(self) -> int:
+        series = self.view.main("loss") if self.view is not None else None
+        if series is None or len(series) < 2:
+            return 1
+        return max(1, int((series.step[-1] - series.step[0]) // (len(series) - 1)))
+
+
+def last_words(session: Path) -> str:
+    """The last line that the command wrote to stderr, else to stdout; lines without a word do not count."""
+    for name in (_ERRORS, _OUTPUT):
+        with suppress(OSError), (session / name).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()]
+            if said := next((line for line in reversed(lines) if any(map(str.isalnum, line))), ""):
+                return said[:300]
+    return ""
+
+
+# ---- `postmortem run`
+
+
+def watch(
+    command: Sequence[str],
+    *,
+    on_fault: OnFault = "continue",
+    fix: bool = True,
+    output_to_stderr: bool = False,
+    told: Callable[[ReplayResult], None] | None = None,
+    captures: Captures | None = None,
+    level: Level = "basic",
+    history: Path | None = None,
+    deferred: bool = False,
+    look: dict[str, Any] | None = None,
+    looked: Callable[[Path], None] | None = None,
+) -> tuple[int, ReplayResult]:
+    """Runs `command` for real, under watch. -> (its exit code, what was found).
+
+    level: what is measured beside the flags; history: the folder into which that is written, below the program's
+    working directory or anywhere. deferred: values are read ticks later on a CPU as well. output_to_stderr: the
+    program's stdout goes to stderr. told: called once, at the first fault, as soon as it is answered, in another
+    thread. captures: where captures go and how many are kept; None: none are written. look: the plan of
+    `silent.observe`, if it is to observe as well; `looked` is then called with the folder of the session at the end.
+    Raises ReplayError if the command cannot be started.
+    """
+    started, since = time.monotonic(), time.time()
+    session = launch.new_session()
+    plan: dict[str, Any] = {"mode": "run", "fix": fix, "on_fault": on_fault, "level": level, "deferred": deferred}
+    if history is not None:
+        plan["history"] = str(history)
+    if look is not None:
+        plan["look"] = look
+    if captures is not None:
+        plan["capture"] = {"folder": str(captures.folder.absolute()), "keep": captures.keep, "most": captures.most}
+    try:
+        watched = launch.watch(command, plan, session=session, stdout=2 if output_to_stderr else None)
+    except OSError as error:
+        raise ReplayError(f"{command[0]}: {error.strerror or error}") from error
+    answers, over = Answers(session), threading.Event()
+    outcome = Outcome(str(Path.cwd()), tuple(command), answers, None, "")
+    listener = threading.Thread(target=_listen, args=(answers, over, outcome, told, started), daemon=True)
+    listener.start()
+    code = watched.wait()
+    outcome.code = code
+    over.set()
+    listener.join()
+    answers.poll()
+    result = replace(outcome.of_watch(since), seconds=time.monotonic() - started)
+    numbers: dict[int, int] = {}
+    if history is not None:
+        try:
+            numbers = number_by_log(history, outcome.mapping)
+        except OSError as error:
+            raise ReplayError(f"{history}: {error.strerror or error}") from error
+    _note_steps(result, outcome.log, history, numbers)
+    if looked is not None:
+        looked(session)
+    shutil.rmtree(session, ignore_errors=True)
+    return (code if code >= 0 else 128 - code), result
+
+
+def _note_steps(result: ReplayResult, log: Path | None, history: Path | None, numbers: dict[int, int]) -> None:
+    """Writes into the captures which step theirs is in the program's log and in the history (tick -> its `numbers`)."""
+    for capture in result.captures:
+        if "path" in capture:
+            tick, step = capture["tick"], capture["step"]
+            logs = {log: step} if log is not None and step is not None else {}
+            logs |= {history: numbers.get(tick, tick)} if history is not None else {}
+            with suppress(OSError):  # it is only not known then
+                note_step(Path(capture["path"]), step, logs)
+
+
+def _listen(
+    answers: Answers,
+    over: threading.Event,
+    outcome: Outcome,
+    told: Callable[[ReplayResult], None] | None,
+    started: float,
+) -> None:
+    """Until the first fault is answered, which may be the last thing that the program did."""
+    ended = False
+    while not ended:
+        ended = over.wait(0.2)
+        answers.poll()
+        process = answers.at_fault()
+        if process is not None and (process.culprit is not None or process.unexamined):
+            if told is not None:
+                told(replace(outcome.of_watch(None), seconds=time.monotonic() - started))
+            return

@@ -1,0 +1,203 @@
+"""The cheapest watch: are the losses and the parameters of each tick finite? And the losses themselves, for the log.
+
+Costs one sum per parameter, no hooks and no dispatch mode. On a GPU the sums are read later.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from postmortem.attach.boundaries.current import before_scaling, listener
+from postmortem.attach.measure.budget import Budget, Laps
+from postmortem.attach.measure.later import Later
+from postmortem.attach.measure.reductions import all_finite, plain, totals
+from postmortem.attach.observer import Observer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+Kind = Literal["loss", "skipped-loss", "gradient", "parameter", "raised", "requested"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What the flags saw: the tick, counted from 0, and where the first non-finite value showed.
+
+    kind: "loss" (a backward pass begins at it), "skipped-loss" (the program read it and left out the backward pass),
+    "gradient" (of a step that the program left out), "parameter" (after an update), "raised" (the program ends with an
+    exception; whether a non-finite value was the reason is not known), "requested" (no fault: a capture of the tick was
+    asked for). index: of the backward pass in the tick.
+    """
+
+    tick: int
+    kind: Kind
+    index: int = 0
+
+
+@dataclass(slots=True)
+class Tick:
+    """What one tick did. losses: those that a backward pass began at, as they were before a scaler multiplied them."""
+
+    number: int
+    losses: list[float]
+    skipped: bool = False
+
+
+class Flags(Observer):
+    """Tells each fault to `fault`, with the tick as far as it got, and each tick that ends to `ended`.
+
+    share: of the time of the ticks, which looking at parameters may take; where that is not enough for every tick, a
+    non-finite loss is asked first whether the parameters were non-finite before. deferred: losses are read late also on
+    a CPU; None: nowhere. What lies on a device is then read ticks later, without waiting for the device.
+    """
+
+    def __init__(
+        self,
+        fault: Callable[[Fault, Tick], None],
+        ended: Callable[[Tick], None],
+        *,
+        share: float = 1.0,
+        deferred: bool | None = None,
+    ) -> None:
+        self._fault, self._ended = fault, ended
+        self._losses: list[float] = []
+        self._waiting: list[torch.Tensor] = []
+        self._skipped = False
+        self._optimizer: Any = None
+        self._unchecked: dict[int, tuple[Tick, list[torch.Tensor]]] = {}
+        self.later = Later(deferred=bool(deferred))
+        self._at_once = deferred is None
+        self.budget = Budget(share)
+        self.laps = Laps()
+
+    def loss(self, loss: torch.Tensor) -> None:
+        """Reads the loss; a non-finite one is a fault at once, before its gradients reach other ranks."""
+        scalar = _scalar(before_scaling(loss))
+        if not self._at_once and self.later.defers(scalar):
+            self._waiting.append(scalar)
+            self.later.look()
+            return
+        value = float(scalar.item())
+        self._losses.append(value)
+        if not math.isfinite(value) and self.check():
+            self._found("loss")
+
+    def abandoned(self, loss: torch.Tensor) -> None:
+        """A step that the program guards."""
+        if self.check():
+            self._losses.append(float(_scalar(loss).item()))
+            self._found("skipped-loss")
+
+    def dropping(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gradients that the program does not use: non-finite ones, unless a scaler made them large."""
+        if listener.unscaled:
+            return
+        grads = plain(gradients([optimizer]))
+        if not self._at_once and any(map(self.later.defers, grads)):
+            tick = self.under_way()
+            self.later.send(totals(grads), lambda values: self._dropped(tick, values))
+        elif not all_finite(grads):
+            self._found("gradient")
+
+    def _dropped(self, tick: Tick, values: list[float]) -> None:
+        if not all(map(math.isfinite, values)):
+            self._tell(Fault(tick.number, "gradient"), tick)
+
+    def after_update(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
+        """Remembers whose parameters have changed."""
+        self._optimizer, self._skipped = optimizer, skipped
+
+    def tick(self, number: int) -> None:
+        """Looks at the parameters that have changed."""
+        tick = Tick(number, self._losses, self._skipped)
+        self._losses = []
+        optimizer = self._optimizer
+        updated = [] if self._skipped else list(_parameters(optimizer))  # now: gradients may be set to None later
+        self.budget.earn(self.laps.lap()[0])
+        due = self.budget.due()
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            with self.budget.spend():
+                sums = totals(updated) if due else []
+                self.later.send([*waiting, *sums], lambda values: self._arrived(tick, updated, values, len(waiting)))
+                self.later.look()
+            return
+        self._ended(tick)
+        self._unchecked.pop(id(optimizer), None)
+        self._unchecked[id(optimizer)] = tick, updated
+        if due:
+            with self.budget.spend():
+                self.check()
+
+    def _arrived(self, tick: Tick, updated: list[torch.Tensor], values: list[float], losses: int) -> None:
+        tick.losses = values[:losses]
+        bad = [i for i, value in enumerate(tick.losses) if not math.isfinite(value)]
+        if bad:
+            self._tell(Fault(tick.number, "loss", bad[0]), tick)
+            return
+        self._ended(tick)
+        if not all(map(math.isfinite, values[losses:])) and not all_finite(updated):
+            self._tell(Fault(tick.number, "parameter"), tick)
+
+    def check(self) -> bool:
+        """Reads what is not read yet. False if that was a fault."""
+        before = listener.observer
+        self.later.drain()
+        for tick, updated in list(self._unchecked.values()):
+            if listener.observer is before and not all_finite(updated):
+                self._tell(Fault(tick.number, "parameter"), tick)
+                return False
+        self._unchecked.clear()
+        return listener.observer is before
+
+    def raised(self, error: BaseException) -> None:
+        """An exception: of a check for finite gradients, or of something else."""
+        self._last_look()
+
+    def end(self) -> None:
+        """The program may have left its loop because of the gradients."""
+        self._last_look()
+
+    def _last_look(self) -> None:
+        if not self.check():
+            return
+        if listener.backwards and not listener.unscaled and not all_finite(gradients(listener.optimizers)):
+            self._found("gradient")
+
+    def under_way(self) -> Tick:
+        """The tick that has not ended."""
+        return Tick(listener.ticks, list(self._losses))
+
+    def _found(self, kind: Kind) -> None:
+        self._tell(Fault(listener.ticks, kind, max(0, len(self._losses) - 1)), self.under_way())
+
+    def _tell(self, fault: Fault, tick: Tick) -> None:
+        self._unchecked.clear()
+        self.later.forget()
+        self._fault(fault, tick)
+
+
+def _scalar(loss: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        value = loss.detach()
+        value = value.abs() if value.is_complex() else value
+        return (value if value.numel() == 1 else value.sum()).double()
+
+
+def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+    return (p for group in getattr(optimizer, "param_groups", ()) for p in group["params"] if p.grad is not None)
+
+
+def gradients(optimizers: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The gradients that these optimizers would use."""
+    return (
+        p.grad
+        for o in optimizers
+        for group in getattr(o, "param_groups", ())
+        for p in group["params"]
+        if p.grad is not None
+    )

@@ -1,0 +1,13 @@
+"""The user's command as it would be started by hand, but shut in: nothing of the user's changes, nothing outlives us.
+
+`start` runs it as a rerun: its writes go to a layer beside (`Launched.shadow`), no network, no job submitted, in a
+session of its own. `watch` runs it for real, with the terminal, the signals and the exit code untouched.
+"""
+
+from __future__ import annotations
+
+from postmortem.attach.launch.foreground import Watched, watch
+from postmortem.attach.launch.rerun import CannotProtect, Launched, start
+from postmortem.attach.launch.session import new_session
+
+__all__ = ["CannotProtect", "Launched", "Watched", "new_session", "start", "watch"]

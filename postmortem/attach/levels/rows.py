@@ -1,0 +1,72 @@
+"""The history's file: one JSON object a line, appended whole, in a size that has a limit."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_SECONDS = 2.0  # rows wait so long for a write, at most
+_WAITING = 1 << 16  # characters
+
+
+class Rows:
+    """Writes rows to ``history.jsonl`` in a folder, with the rank in its name where there are several ranks.
+
+    limit: of its size in bytes. From half of it on one row of four is kept, from three quarters on one of 16, and so
+    on: each part covers twice as many rows as the one before, so that a long training is known to its end.
+    """
+
+    def __init__(self, folder: Path, rank: Callable[[], int | None], *, limit: int = 64 << 20) -> None:
+        self._folder, self._rank, self._limit = folder, rank, limit
+        self._file: int | None = None
+        self._lines: list[str] = []
+        self._waiting = self._written = self._rows = 0
+        self._since = time.monotonic()
+        self._every = self._part = 1
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Takes a row; whole lines are written some at a time. Raises OSError if they cannot be."""
+        self._rows += 1
+        if self._rows % self._every:
+            return
+        line = json.dumps(row) + "\n"
+        self._lines.append(line)
+        self._waiting += len(line)
+        if self._waiting >= _WAITING or time.monotonic() - self._since >= _SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        self._since = time.monotonic()
+        if not self._lines:
+            return
+        data = "".join(self._lines).encode()
+        self._lines, self._waiting = [], 0
+        if self._written + len(data) > self._limit:
+            return
+        if self._file is None:
+            self._file = self._open()
+        os.write(self._file, data)
+        self._written += len(data)
+        while self._written > self._limit * (1 - 0.5**self._part):
+            self._part, self._every = self._part + 1, self._every * 4
+
+    def _open(self) -> int:
+        """A new file: another process of the same command may have trained before, or may do so now."""
+        rank = self._rank()
+        name = "history.jsonl" if rank is None else f"history-rank{rank}.jsonl"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        for number in range(1, 100):
+            folder = self._folder if number == 1 else self._folder / f"training-{number}"
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                return os.open(folder / name, flags, 0o666)
+            except FileExistsError:
+                continue
+        raise FileExistsError(f"{self._folder}: a hundred trainings have a history there")

@@ -1,0 +1,268 @@
+"""From what the processes told to the answer: the same object that a replay with a recipe gives."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from postmortem.attach.answers import NO_OPTIMIZER
+from postmortem.attach.own_logs import log_of
+from postmortem.attach.steps import matched
+from postmortem.core.culprit import Culprit, Fidelity, Raised, ReplayResult
+from postmortem.core.errors import ReplayError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from postmortem.attach.answers import Answers, Process
+    from postmortem.attach.steps import Mapping
+    from postmortem.core.view import View
+    from postmortem.replay.roll.aim import Aim
+
+_WHERE = {
+    "loss": "the loss of backward pass {index} of optimizer step {tick} is non-finite",
+    "skipped-loss": "the program read a non-finite loss in optimizer step {tick}, and did not use it",
+    "gradient": "gradients of optimizer step {tick} are non-finite, and the program did not use them",
+    "raised": "the program raised in optimizer step {tick}",
+    "parameter": "parameters are non-finite after optimizer step {tick}",
+}
+
+
+class NothingSeen(ReplayError):
+    """No step of a training was seen; `result` says so as an answer without a culprit."""
+
+    def __init__(self, why: str, result: ReplayResult) -> None:
+        super().__init__(why)
+        self.result = result
+
+
+@dataclass
+class Outcome:
+    """What came of a command. view: the log of the run that it is compared with. protection: how the user's files were
+    protected. mapping: of the ticks of a watched program to the steps of the log that it wrote, once it has ended; log:
+    where that lies. code: the exit code of a watched program that has ended."""
+
+    target: str
+    command: tuple[str, ...]
+    answers: Answers
+    view: View | None
+    protection: str
+    mapping: Mapping | None = None
+    log: Path | None = None
+    code: int | None = None
+
+    @property
+    def process(self) -> Process | None:
+        """The process that answers: the one at fault, else that with the most steps."""
+        failed = self.answers.at_fault()
+        return failed or max(self.answers.trainers, key=lambda p: p.ticks, default=None)
+
+    def unseen(self, why: str) -> NothingSeen:
+        """The error that says so, with the answer."""
+        fidelity = Fidelity(ok=False, note="no step of a training was seen: there is nothing to compare with the log")
+        culprit = Culprit(cause="none", phase="none", fidelity=fidelity, how=(why,))
+        return NothingSeen(why, self._result(None, None, fidelity, culprit, judged=False))
+
+    def of_rerun(self, aim: Aim, *, stopped: bool) -> ReplayResult:
+        """The answer of a rerun. stopped: it was ended by us, as nothing more was to be expected of it."""
+        process = self.process
+        if process is None:
+            raise ReplayError("the command was stopped before it stepped an optimizer")
+        others = self.answers.other_ranks(process)
+        mapping, fidelity = matched(self.view, process.passes, process.rank, others, masked=aim.masked)
+        trail = [_counted(process, mapping)]
+        if fidelity.note:
+            trail.append(fidelity.note)
+        if mapping is not None and aim.asked is not None and mapping.first > aim.asked and process.fault is None:
+            first = f"the first step of the command is step {mapping.first} of the log"
+            raise ReplayError(f"{first}, after step {aim.asked}: name an earlier checkpoint in the command")
+        distrust = not fidelity.ok and bool(fidelity.reasons)
+        if process.fault is None:
+            return self._without_fault(process, mapping, fidelity, aim, trail, stopped=stopped)
+        if distrust:
+            trail.append(f"the rerun fails ({_fault(process)}), but not as the run did: no culprit is named")
+            trail.append("`postmortem run -- COMMAND` watches a training from its start, without a resume")
+            culprit = Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(trail))
+            return self._result(process, mapping, fidelity, culprit, judged=False)
+        return self._named(process, mapping, fidelity, trail, aim)
+
+    def of_watch(self, since: float | None) -> ReplayResult:
+        """The answer of a watched program. since: when it was started, to find the logs that it wrote; None while it
+        runs."""
+        process = self.process
+        repeated = process is not None and process.culprit is not None and process.culprit.get("repeated")
+        compared = "and its step was repeated bit for bit" if repeated else "not a rerun: there is nothing to compare"
+        none = Fidelity(ok=True, note=f"the program itself was watched, {compared}")
+        if process is None:
+            culprit = Culprit(cause="none", phase="none", how=(self.answers.unseen(self.code),))
+            return self._result(None, None, none, culprit, judged=False)
+        if since is not None:
+            self.mapping, self.log = self._own_log(process, since)
+        log = os.path.relpath(self.log) if self.log is not None else "RUN"
+        watched = self._watched(process, self.mapping, none, log)
+        return replace(watched, captures=self._captures(self.mapping))
+
+    def _captures(self, mapping: Mapping | None) -> tuple[dict[str, Any], ...]:
+        told = [c for p in self.answers.processes.values() for c in p.captures]
+        return tuple({**c, "step": mapping.step_of(c["tick"]) if mapping and "tick" in c else None} for c in told)
+
+    def _watched(self, process: Process, mapping: Mapping | None, none: Fidelity, log: str) -> ReplayResult:
+        trail = [_counted(process, mapping)]
+        if process.fault is not None:
+            result = self._named(process, mapping, none, trail, None)
+            again = process.culprit is None and process.unexamined != NO_OPTIMIZER
+            return replace(result, next=self._by_hand(log)) if again else result
+        if process.raised is not None:
+            culprit = Culprit(cause="none", phase="none", how=(*trail, "no non-finite value was seen"))
+            return replace(self._result(process, mapping, none, culprit), raised=raised(process))
+        trail.append("every loss and parameter was finite")
+        culprit = Culprit(cause="none", phase="none", how=tuple(trail), established="observed")
+        return self._result(process, mapping, none, culprit)
+
+    def _own_log(self, process: Process, since: float) -> tuple[Mapping | None, Path | None]:
+        """The log that the program wrote: the mapping to its steps, and its folder."""
+        others = self.answers.other_ranks(process)
+        for view in log_of(since):
+            mapping, _ = matched(view, process.passes, process.rank, others)
+            if mapping is not None:
+                return mapping, view.run.path
+        return None, None
+
+    def _by_hand(self, log: str) -> tuple[str, ...]:
+        """What names a culprit that the program could not be asked for: the line to type."""
+        line = f"postmortem replay {shlex.quote(log)} -- {shlex.join(self.command)}"
+        resumed = "told to resume from a checkpoint before the step, if there is one"
+        which = "; RUN is the folder of its log" if log == "RUN" else ""
+        return (f"`{line}` runs the command again and traces the step; let it be {resumed}{which}",)
+
+    def of_capture(self, fidelity: Fidelity, trail: list[str]) -> ReplayResult:
+        """The answer of a program that went on from a capture."""
+        process = self.process
+        if process is None:
+            raise ReplayError("the command was stopped before it stepped an optimizer")
+        trail = [*trail, fidelity.note]
+        if process.fault is not None and fidelity.ok:
+            return self._named(process, None, fidelity, trail, None)
+        none: dict[str, Any] = {"cause": "none", "phase": "none", "fidelity": fidelity}
+        if process.fault is not None:
+            trail.append(f"it fails ({_fault(process)}), but not as the captured step did: no culprit is named")
+            return self._result(process, None, fidelity, Culprit(how=tuple(trail), **none), judged=False)
+        if process.raised is not None:
+            trail.append("no non-finite value was seen before the exception")
+            return replace(
+                self._result(process, None, fidelity, Culprit(how=tuple(trail), **none)), raised=raised(process)
+            )
+        trail.append("every loss and parameter of the step is finite")
+        culprit = Culprit(how=tuple(trail), established="observed", **none)
+        return self._result(process, None, fidelity, culprit, judged=fidelity.ok)
+
+    def _without_fault(
+        self,
+        process: Process,
+        mapping: Mapping | None,
+        fidelity: Fidelity,
+        aim: Aim,
+        trail: list[str],
+        *,
+        stopped: bool,
+    ) -> ReplayResult:
+        done = mapping.last_whole(process.ticks) if mapping is not None else None
+        how = {"cause": "none", "phase": "none", "fidelity": fidelity}
+        if process.raised is not None:
+            trail.append("no non-finite value was seen before the exception")
+            culprit = Culprit(how=tuple(trail), step=None, **how)  # type: ignore[arg-type]
+            return replace(self._result(process, mapping, fidelity, culprit), raised=raised(process))
+        if not fidelity.ok:
+            trail.append("no step of the rerun failed, but nothing follows for the run")
+            culprit = Culprit(how=tuple(trail), **how)  # type: ignore[arg-type]
+            return self._result(process, mapping, fidelity, culprit, judged=False)
+        upto = f"up to step {done}" if done is not None else f"in all {process.ticks} optimizer steps"
+        trail.append(f"every loss and parameter is finite {upto}")
+        asked = aim.asked is not None and done is not None and done >= aim.asked
+        wanted = aim.asked if asked else aim.step
+        failed = aim.nonfinite and wanted == aim.step  # the log is non-finite at `aim.step`
+        short = wanted is not None and done is not None and done < wanted and not stopped
+        if short:
+            trail.append(f"the command ended there, before step {wanted}")
+        elif failed:
+            trail.append("the log is non-finite there and the rerun is finite: the failure did not recur")
+        culprit = Culprit(how=tuple(trail), step=done, established="observed", **how)  # type: ignore[arg-type]
+        return self._result(process, mapping, fidelity, culprit, judged=not short and not failed)
+
+    def _named(
+        self, process: Process, mapping: Mapping | None, fidelity: Fidelity, trail: list[str], aim: Aim | None
+    ) -> ReplayResult:
+        assert process.fault is not None
+        tick = int(process.fault["tick"])
+        step = mapping.step_of(tick) if mapping is not None else None
+        if aim is not None and aim.asked is not None and step is not None and step != aim.asked:
+            which = "before it, is the first that fails" if step < aim.asked else "after it, is the first that fails"
+            trail.append(f"step {aim.asked} was requested; step {step}, {which}")
+        trail.append(_fault(process))
+        found = process.culprit
+        if found is None:
+            if aim is None and (loss := [p.loss for p in process.passes if p.tick == tick][-1:]):
+                trail.append(f"the loss of that backward pass was {loss[0]:g}")
+            trail.append(f"not examined: {process.unexamined or 'the process ended before'}")
+            culprit = Culprit(cause="none", phase="none", step=step, fidelity=fidelity, how=tuple(trail))
+            return self._result(process, mapping, fidelity, culprit, judged=False)
+        culprit = Culprit.from_json(found["culprit"])
+        culprit = replace(culprit, step=step, fidelity=fidelity, how=(*trail, *culprit.how))
+        if culprit.phase != "none" and not fidelity.ok and not fidelity.compared:
+            culprit = replace(culprit, established="observed")
+        judged = culprit.phase != "none" or culprit.cause == "transient"
+        return replace(
+            self._result(process, mapping, fidelity, culprit, judged=judged), next=tuple(found.get("next", ()))
+        )
+
+    def _result(
+        self,
+        process: Process | None,
+        mapping: Mapping | None,
+        fidelity: Fidelity,
+        culprit: Culprit,
+        *,
+        judged: bool = True,
+    ) -> ReplayResult:
+        fault = process.fault if process is not None else None
+        return ReplayResult(
+            target=self.target,
+            recipe="",
+            checkpoint="",
+            step=culprit.step,
+            fidelity=fidelity,
+            culprit=culprit,
+            notes=tuple(self.answers.notes()),
+            judged=judged,
+            command=self.command,
+            tick=int(fault["tick"]) if fault is not None else None,
+            rank=process.rank if process is not None else None,
+            protection=self.protection,
+        )
+
+
+def raised(process: Process) -> Raised:
+    """The exception that ended a process."""
+    assert process.raised is not None
+    told = process.raised
+    return Raised(type=told["type"], message=told["message"], file=told["file"], line=told["line"])
+
+
+def _fault(process: Process) -> str:
+    fault = process.fault
+    assert fault is not None
+    index = 1 + max(0, sum(p.tick == fault["tick"] for p in process.passes) - 1)
+    where = "" if process.rank is None else f" (rank {process.rank})"
+    return _WHERE[fault["what"]].format(index=index, tick=fault["tick"]) + where
+
+
+def _counted(process: Process, mapping: Mapping | None) -> str:
+    steps = f"{process.ticks} optimizer step{'s' if process.ticks != 1 else ''} of the command ended"
+    if mapping is None or not process.passes:
+        return steps
+    finite = [p for p in process.passes if math.isfinite(p.loss)]
+    last = mapping.step_of(finite[-1].tick) if finite else mapping.first
+    return f"{steps}; by their losses they are steps {mapping.first} to {last} of the log"

@@ -1,0 +1,83 @@
+"""The sleeping copy of the program, once it is woken: it forks a child for each attempt and keeps what they found."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postmortem.attach.sandbox import descriptors, landlock, metadata
+from postmortem.attach.standby.alone import cut_off
+from postmortem.attach.standby.forks import end, fork, receive, send, settle_down
+from postmortem.attach.standby.plan import Plan, Reply
+from postmortem.attach.standby.scene import Scene
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from postmortem.attach.standby.loaders import Record
+
+__all__ = ["Become", "Copy", "protect"]
+
+
+class Become(BaseException):
+    """Raised in a new child: leaves the investigation, whose frames lie between the copy's wake-up and here.
+
+    A BaseException, so that nothing on the way takes it for an error.
+    """
+
+    def __init__(self, attempt: Any) -> None:
+        super().__init__("this process is an attempt")
+        self.attempt = attempt
+
+
+class Copy(Scene):
+    """The scene in the sleeping copy. seconds: an attempt may take so long. asked: how many were made."""
+
+    def __init__(
+        self,
+        record: Record,
+        request: Mapping[str, Any],
+        answer: int,
+        attempt: Callable[[Scene, Plan, Callable[[Reply], None]], Any],
+    ) -> None:
+        settle_down()
+        asked = request.get("capture")
+        protect(keep=answer, allow=[Path(asked["folder"])] if asked else [])
+        cut_off()
+        super().__init__(record, request["tick"], request["kind"], request["since"])
+        self._attempt = attempt
+        self.seconds: float = request["seconds"]
+        self.asked = 0
+
+    def ask(self, plan: Plan) -> Reply:
+        """One attempt. Returns in the copy; in the child it raises `Become`."""
+        self.asked += 1
+        reading, writing = os.pipe()
+        child = fork()
+        if child == 0:
+            os.close(reading)
+            descriptors.silence([writing])  # reading a file moves its place for the copy as well
+            raise Become(self._attempt(self, plan, functools.partial(send, writing)))
+        os.close(writing)
+        began = time.monotonic()
+        try:
+            reply: Reply = receive(reading, self.seconds)
+        except TimeoutError:
+            reply = Reply(failed=f"it had not ended after {time.monotonic() - began:.0f} s")
+        except EOFError:
+            reply = Reply(failed="its process ended without an answer")
+        finally:
+            os.close(reading)
+            end(child)
+        return reply
+
+
+def protect(*, keep: int, allow: Sequence[Path] = ()) -> None:
+    """Nothing that this process and its children do from here on leaves a trace, but for the descriptor `keep` and the
+    folders `allow`."""
+    descriptors.silence([keep])
+    landlock.lock_writes(allow)
+    metadata.lock()

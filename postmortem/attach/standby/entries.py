@@ -1,0 +1,188 @@
+"""Which tensors of data enter a tick, and other ones in their place.
+
+A program with a DataLoader is given batches. One without makes its tensors itself: they are what operators outside of
+any module make of data alone, and what operators that a gradient will go through read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as module_hooks
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from postmortem.attach.standby.plan import Entered, Entry
+from postmortem.replay.step.batches import tensors_in
+from postmortem.replay.trace.operators import flat, info_of
+from postmortem.replay.trace.tensors import NO_MEMORY, exact_bits, storage_key
+
+if TYPE_CHECKING:
+    from postmortem.attach.standby.plan import Key
+
+_BEGINS = ("lift_fresh", "slice", "split")
+"""Views by which data enter a tick: `torch.tensor` of a list, and parts of a tensor that holds all of the data."""
+
+_graph_task = torch._C._current_graph_task_id
+
+
+class Survey(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Armed around a tick, sees what enters it. passes: backward passes that have begun; the caller counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.passes = 0
+        self._count = 0
+        self._depth = 0
+        self._places: dict[int, set[Key]] = {}
+        """Address of a batch's tensor, or of its memory -> the batches."""
+        self._comes_from: dict[int, frozenset[Key]] = {}
+        self._made: dict[int, list[Entry]] = {}
+        """Memory of a tensor of data -> the operator outside of modules that wrote it, then those that made views."""
+        self._inner: dict[int, list[Entry]] = {}
+        """Memory of what a module computed of data alone -> the entries that it was computed from."""
+        self._read: dict[tuple[int, int], Entry] = {}
+        self._batches: dict[Key, int] = {}
+        self._kept: list[torch.Tensor] = []  # so that no other tensor gets their memory
+
+    def __enter__(self) -> Survey:
+        def enter(*_: Any) -> None:
+            self._depth += 1
+
+        def leave(*_: Any) -> None:
+            self._depth -= 1
+
+        module_hooks.register_module_forward_pre_hook(enter)
+        module_hooks.register_module_forward_hook(leave, always_call=True)
+        return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
+
+    def add(self, key: Key, batch: Any) -> None:
+        """A batch that a loader has given."""
+        for t in tensors_in(batch):
+            self._kept.append(t)
+            self._forget(storage_key(t))
+            for place in {t.data_ptr(), storage_key(t)} - {0, NO_MEMORY}:
+                self._places.setdefault(place, set()).add(key)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        index, self._count = self._count, self._count + 1
+        out = func(*args, **kwargs)
+        if _graph_task() == -1:
+            with _disable_current_modes():
+                self._look(index, func, flat(kwargs.values(), flat(args, [])), flat((out,), []))
+        return out
+
+    def _look(self, index: int, func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        keys = [storage_key(t) for t in inputs]
+        batches = {key for t, storage in zip(inputs, keys, strict=True) for key in self._of_batch(t, storage)}
+        if any(t.requires_grad for t in inputs):
+            for key in sorted(batches):
+                self._batches.setdefault(key, self.passes)
+            for t, storage in zip(inputs, keys, strict=True):
+                if not t.requires_grad and t.dim():
+                    self._read.update({(e.index, e.at): e for e in self._entries_of(t, storage)})
+            for t in outputs:
+                self._forget(storage_key(t))
+            return
+        info = info_of(func)
+        for at, t in enumerate(outputs):
+            storage = storage_key(t)
+            view = storage in keys and not info.mutates
+            if view and info.name in _BEGINS and not self._depth and storage not in self._made:
+                view = False  # the memory is older than the tick: what the program takes of it enters here
+            if storage == NO_MEMORY or (view and (self._depth or storage not in self._made)):
+                continue
+            whole = self._made[storage][0].values if info.mutates and storage in self._made and not self._depth else t
+            if not view:
+                before = [e for t, key in zip(inputs, keys, strict=True) for e in self._entries_of(t, key)]
+                self._forget(storage)
+                self._comes_from[storage] = frozenset(batches)
+                if self._depth or (before and _fails(inputs, t)):
+                    self._inner[storage] = before
+                    continue
+            if whole.dim() and whole.layout == torch.strided and not batches:
+                made = Entry(
+                    index, info.name, at, self.passes, _alias(whole), int(whole.storage_offset()), whole.stride()
+                )
+                self._made.setdefault(storage, []).append(made)
+
+    def _entries_of(self, t: torch.Tensor, storage: int) -> list[Entry]:
+        """The entries that a tensor without a gradient is, or was computed from."""
+        made = self._made.get(storage)
+        if made is None:
+            return self._inner.get(storage, [])
+        same = [e for e in made[1:] if e.values.data_ptr() == t.data_ptr() and e.values.shape == t.shape]
+        return (same or made)[-1:]
+
+    def _forget(self, storage: int) -> None:
+        for known in (self._made, self._inner, self._comes_from):
+            known.pop(storage, None)
+
+    def _of_batch(self, t: torch.Tensor, storage: int) -> frozenset[Key] | set[Key]:
+        if (found := self._comes_from.get(storage)) is not None:
+            return found
+        exact = self._places.get(t.data_ptr(), set())
+        if len(exact) == 1:
+            return exact
+        shared = self._places.get(storage, set())
+        return shared if len(shared) == 1 else set()
+
+    def found(self) -> Entered:
+        """What entered, with a copy of the values of tensors that the program made."""
+        if self._batches:
+            return Entered([(passes, key) for key, passes in self._batches.items()])
+        entries = sorted(self._read.values(), key=lambda e: (e.index, e.at))
+        rows = next((e.values.shape[0] for e in entries if e.values.shape[0] > 1), 0)
+        entries = [e for e in entries if e.values.shape[0] == rows]
+        return Entered([], [replace(e, values=e.values.detach().clone()) for e in entries])
+
+
+class Substitutes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While armed, `values` take the place of what the operators of `entries` make. missed: those that did not run."""
+
+    def __init__(self, entries: list[Entry], values: list[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._count = 0
+        self._at: dict[int, list[tuple[Entry, torch.Tensor]]] = {}
+        for entry, value in zip(entries, values, strict=True):
+            self._at.setdefault(entry.index, []).append((entry, value))
+        self.missed = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        index, self._count = self._count, self._count + 1
+        out = func(*args, **(kwargs or {}))
+        if index not in self._at:
+            return out
+        info = info_of(func)
+        with _disable_current_modes():
+            for entry, value in self._at[index]:
+                made = flat((out,), [])
+                if info.name != entry.name or entry.at >= len(made):
+                    self.missed = f"another operator makes the data ({info.name} instead of {entry.name})"
+                elif info.mutates:
+                    if entry.values.shape != value.shape:
+                        self.missed = "the data are written in place, their number of samples cannot be changed"
+                    else:
+                        memory = torch.empty(0, dtype=value.dtype, device=value.device)
+                        memory.set_(made[entry.at].untyped_storage(), entry.offset, value.size(), entry.stride)
+                        memory.copy_(value)
+                elif isinstance(out, torch.Tensor):
+                    out = _alias(value)
+                else:
+                    out = type(out)(_alias(value) if o is made[entry.at] else o for o in out)
+        return out
+
+
+def _alias(t: torch.Tensor) -> torch.Tensor:
+    """Another tensor with the same memory: torch copies what an operator made if somebody else holds the tensor itself,
+    by one more operator."""
+    other = torch.empty(0, dtype=t.dtype, device=t.device)
+    return other.set_(t.untyped_storage(), t.storage_offset(), t.size(), t.stride())
+
+
+def _fails(inputs: list[torch.Tensor], output: torch.Tensor) -> bool:
+    """Whether an operator made non-finite values of finite ones: it is a part of the step then, and its output no
+    data."""
+    return bool(exact_bits(output)) and not any(exact_bits(t) for t in inputs)

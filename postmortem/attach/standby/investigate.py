@@ -1,0 +1,107 @@
+"""What a woken copy does: repeats the step, looks what enters it, and asks the stages of the diagnosis."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from postmortem.attach.standby.keeping import keep
+from postmortem.attach.standby.plan import Plan, Reply
+from postmortem.attach.standby.session import ForkSession
+from postmortem.core.culprit import Culprit
+from postmortem.replay.culprit.investigation import Investigation
+from postmortem.replay.culprit.stages import diagnose
+from postmortem.replay.rerun.determinism import Again
+from postmortem.replay.rerun.session import TRIES, Failure
+from postmortem.replay.trace.tracer import Tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from postmortem.attach.standby.copy import Copy
+
+_EXPECTED = {
+    "loss": ("loss",),
+    "skipped-loss": ("loss",),
+    "gradient": ("grad",),
+    "parameter": ("param", "grad"),
+    "raised": ("loss", "grad", "param"),
+}
+"""Kind of the fault -> where the repeated tick may first have non-finite values."""
+
+
+def investigate(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer, as plain JSON types: see `Standby.investigate`."""
+    began = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        answer = _answer(copy, request)
+    return {**answer, "attempts": copy.asked, "seconds": round(time.monotonic() - began, 3)}
+
+
+def _answer(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
+    if request["kind"] == "requested":
+        _look(copy)
+        return {"repeated": False, "tick": copy.tick, "capture": keep(copy, request)}
+    again = copy.ask(Plan())
+    why = _differs(copy, again, request["losses"])
+    if why:
+        found = Culprit(cause="none", phase="none", how=(why,))
+        _look(copy)
+        return {"repeated": False, "tick": copy.tick, "culprit": found.as_json(), **_kept(copy, request)}
+    if again.stage == "loss":
+        copy.failing_pass = again.passes
+    looked = _look(copy)
+    kept = _kept(copy, request)
+    case = _case(copy, request, again, looked)
+    found = diagnose(case)
+    if case.reruns.luck.times > case.times:  # the attempts turned out to be nondeterministic: cures may be luck
+        found = diagnose(_case(copy, request, again, looked, times=TRIES))
+    answer: dict[str, Any] = {"repeated": True, "tick": copy.tick, "culprit": found.as_json(), **kept}
+    if copy.failing_pass is not None and copy.micro_batches > 1:
+        answer["micro_batch"] = copy.failing_pass - 1
+    return answer
+
+
+def _look(copy: Copy) -> Reply:
+    """A first look at what enters the tick."""
+    looked = copy.ask(Plan(survey=True, tracer=Tracer(look=False)))
+    if looked.entered is not None:
+        copy.enters(looked.entered)
+    return looked
+
+
+def _kept(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
+    return {"capture": keep(copy, request)} if request.get("capture") else {}
+
+
+def _differs(copy: Copy, again: Reply, losses: list[tuple[int, str]]) -> str:
+    """Why the repeated tick is not the one that failed; empty if it is, bit for bit."""
+    if again.failed:
+        return f"the step could not be repeated: {again.failed}"
+    common = list(zip(losses, again.losses, strict=False))
+    if any(a != b for a, b in common) or len(again.losses) < len(losses):
+        at = next((i for i, (a, b) in enumerate(common) if a != b), len(common))
+        seen = f"after {at} equal losses" if at else "from its first loss on"
+        return f"repeated from a copy of the process, the program goes another way {seen}: nobody can be blamed"
+    if again.stage is None and again.raised is None:
+        return "repeated from a copy of the process, every loss, gradient and parameter is finite: a transient fault"
+    if again.raised is None and again.stage not in _EXPECTED[copy.kind]:
+        return f"repeated from a copy of the process, the step fails in another way ({again.stage})"
+    return ""
+
+
+def _case(copy: Copy, request: Mapping[str, Any], again: Reply, looked: Reply, *, times: int = 1) -> Investigation:
+    message = "repeated from a copy of the process, the step gives bitwise identical losses"
+    failure = Failure(
+        step=copy.tick,
+        last=copy.tick,
+        first=request["forked"] + 1,
+        scale=next((float(s.get_scale()) for s in copy.program.scalers), 1.0),
+        lr=next((float(g["lr"]) for o in copy.program.optimizers for g in o.param_groups if "lr" in g), 0.0),
+        raised=again.raised,
+        again=Again(message, True, False),
+    )
+    session = ForkSession(copy, looked.autocast)
+    return Investigation(session, failure, fixes=bool(request["fixes"]), times=times)

@@ -1,0 +1,240 @@
+"""The program's side: a copy is forked and sleeps; it is woken when something breaks."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from postmortem.attach import boundaries
+from postmortem.attach.boundaries.current import before_scaling, listener
+from postmortem.attach.measure.budget import Budget, Laps, clock, in_the_kernel
+from postmortem.attach.observer import Observer
+from postmortem.attach.sandbox import descriptors
+from postmortem.attach.standby.alone import among_others, can_be_alone
+from postmortem.attach.standby.forks import end, fork, receive, send
+from postmortem.attach.standby.loaders import Record
+from postmortem.attach.standby.plan import bits
+
+if TYPE_CHECKING:
+    from postmortem.attach.flags import Fault
+    from postmortem.attach.standby.attempt import Attempt
+
+
+_AMONG_OTHERS = 20.0
+"""CPU seconds that copies of a rank may cost in addition to their share: each is good for one tick only, so that a
+short training is covered in every tick, and a long one in as many as the share allows."""
+_READY = b"\n"  # from the copy: it shares nothing with the program any more
+
+
+@dataclass(slots=True)
+class _Sleeper:
+    """A copy. forked: the tick at whose end it was forked; began: when, in monotonic seconds."""
+
+    process: int
+    request: int
+    answer: int
+    forked: int
+    began: float
+
+
+class Standby(Observer):
+    """Keeps at most one copy asleep. Who watches the program passes the events `batch`, `loss` and `abandoned` on.
+
+    share: what copies may cost, as a share of the time of the ticks between them; see `due`.
+    """
+
+    def __init__(self, *, share: float = 0.03) -> None:
+        self.share = share
+        self.record = Record()
+        self._copy: _Sleeper | None = None
+        self._losses: list[tuple[int, str]] = []
+        self._passes = 0
+        self._budget = Budget(share)
+        self._laps = Laps(in_the_kernel)
+        self._fresh = False
+        self._compiled = compiled_frames()
+
+    # ---- what happens in the program
+
+    def batch(self, loader: Any, index: int, batch: Any) -> Any:
+        """Records what a loader gives."""
+        self.record.took(loader, index, batch)
+        return batch
+
+    def loss(self, loss: torch.Tensor) -> None:
+        """Records the loss, which an attempt has to repeat."""
+        self._passes += 1
+        if self._copy is not None:
+            with torch.no_grad():
+                value = before_scaling(loss).detach()
+                whole = (value if value.numel() == 1 else value.sum()).abs() if value.is_complex() else value.sum()
+                self._losses.append((listener.ticks, bits(float(whole))))
+
+    def abandoned(self, loss: torch.Tensor) -> None:
+        """Records a loss that the program leaves out."""
+        if self._copy is not None:
+            self._losses.append((listener.ticks, bits(float(loss.detach().sum()))))
+
+    # ---- a copy
+
+    @staticmethod
+    def possible() -> bool:
+        """Whether this process can be forked: CUDA is not in use, and other ranks are talked to by gloo only."""
+        if not hasattr(os, "fork") or (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
+            return False
+        return not among_others() or can_be_alone()
+
+    def due(self) -> bool:
+        """Called at the end of each tick: whether the next copy is worth its cost, as measured so far.
+
+        Most of it comes after the fork: every page that the program writes is copied once.
+        """
+        took, more = self._laps.lap(burdened=self._fresh)
+        self._budget.earn(took)
+        self._budget.spent += more
+        if among_others():
+            # the gradients of earlier ticks came from all ranks, and the copy has only this one: good for one tick
+            self._budget.allowance = _AMONG_OTHERS
+            due = self.share >= 1.0 or self._budget.due()
+            if not due and self._copy is not None:
+                self.retire()
+        else:
+            due = self._budget.due()
+        self._fresh = False
+        # an older copy would have to compile again, which needs files
+        return due or compiled_frames() != self._compiled
+
+    def take(self, tick: int) -> Attempt | None:
+        """Forks a copy at the end of `tick`, in place of the one before. Returns None in the program.
+
+        In a child that repeats the program from here, later, an `Attempt` is returned, to which the events go already:
+        the caller has nothing to do but to go back into the program.
+        """
+        if not self.possible():
+            return None
+        began, busy = time.monotonic(), clock()
+        self.retire()
+        self.record.reach(self._passes)
+        self._passes = 0
+        wake, request = os.pipe()
+        answer, told = os.pipe()
+        process = fork()
+        if process == 0:
+            os.close(request)
+            os.close(answer)
+            return self._sleep(wake, told, tick)
+        os.close(wake)
+        os.close(told)
+        # Until then the program must not go on; a copy that ended at once is found out when it is asked.
+        os.read(answer, len(_READY))
+        self.record.fork()
+        self._losses = []
+        self._compiled = compiled_frames()
+        self._copy = _Sleeper(process, request, answer, tick, began)
+        self._budget.spent += max(clock() - busy, 0.0)
+        self._fresh = True
+        self._laps.restart()
+        return None
+
+    def _sleep(self, wake: int, told: int, tick: int) -> Attempt:
+        """What the copy does; returns in its children only."""
+        try:
+            # Now, not when it is woken: the program reads on in its files, and writes into memory that is shared.
+            descriptors.silence([wake, told])
+            os.write(told, _READY)
+            request = {**receive(wake), "forked": tick}
+        except (EOFError, OSError):
+            os._exit(0)
+        return _woken(self.record, request, told)
+
+    @property
+    def forked(self) -> int | None:
+        """The tick at whose end the copy was forked; None where there is none."""
+        return self._copy.forked if self._copy is not None else None
+
+    def retire(self) -> None:
+        """Ends the copy, if there is one."""
+        if self._copy is not None:
+            for fd in (self._copy.request, self._copy.answer):
+                os.close(fd)
+            end(self._copy.process)
+            self._copy = None
+
+    def investigate(
+        self, fault: Fault, *, fixes: bool = True, seconds: float = 300.0, capture: dict[str, Any] | None = None
+    ) -> dict[str, Any] | None:
+        """Wakes the copy and returns its answer; None where there is none that was forked before the tick at fault.
+
+        The answer has only JSON types: `repeated` (the attempt without a change failed in the same way, with the same
+        losses bit for bit), `tick`, `culprit` as `Culprit.as_json` gives it, `micro_batch` where the tick has several,
+        `attempts` and `seconds`; `error` where it could not be worked out. seconds: it may take so long. capture: where
+        the step is stored as well, see `keeping`; for a fault of the kind "requested" nothing else is done.
+        """
+        copy = self._copy
+        if copy is None or fault.tick <= copy.forked:
+            return None
+        request = {
+            "tick": fault.tick,
+            "kind": fault.kind,
+            "losses": [pair for pair in self._losses if pair[0] <= fault.tick],
+            "since": _picklable(self.record.since),
+            "seconds": 20.0 + 30.0 * (time.monotonic() - copy.began),
+            "fixes": fixes,
+            "capture": capture,
+        }
+        try:
+            send(copy.request, request)
+            answer: dict[str, Any] = receive(copy.answer, seconds)
+        except TimeoutError:
+            answer = {"error": f"the investigation had not ended after {seconds:.0f} s", "tick": fault.tick}
+        except (EOFError, BrokenPipeError):
+            answer = {"error": "the copy of the process ended without an answer", "tick": fault.tick}
+        self.retire()
+        return answer
+
+
+def compiled_frames() -> int:
+    """How many functions torch.compile has compiled in this process."""
+    known = sys.modules.get("torch._dynamo.utils")
+    return int(known.counters["frames"]["ok"]) if known is not None else 0
+
+
+def _woken(record: Record, request: dict[str, Any], told: int) -> Attempt:
+    from postmortem.attach.standby.attempt import Attempt
+    from postmortem.attach.standby.copy import Become, Copy
+    from postmortem.attach.standby.investigate import investigate
+
+    boundaries.exchange(Observer())
+    try:
+        answer = investigate(Copy(record, request, told, Attempt), request)
+    except Become as child:
+        attempt: Attempt | None = child.attempt
+        os.close(told)
+    except Exception as error:  # noqa: BLE001 - a fault of ours is told, not raised in the middle of the user's program
+        answer = {"error": f"{type(error).__name__}: {error}", "tick": request["tick"]}
+        attempt = None
+    else:
+        attempt = None
+    if attempt is None:
+        with suppress(BrokenPipeError):
+            send(told, answer)
+        os._exit(0)
+    attempt.begin()
+    return attempt
+
+
+def _picklable(batches: dict[Any, Any]) -> dict[Any, Any]:
+    """The batches that can be handed to another process; the others are drawn again there, if no worker made them."""
+    found = {}
+    for key, batch in batches.items():
+        with suppress(Exception):
+            pickle.dumps(batch)
+            found[key] = batch
+    return found

@@ -1,0 +1,29 @@
+"""Called by the injected `sitecustomize` once torch is imported: who watches this process, as the plan says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from postmortem.attach import boundaries
+from postmortem.attach.agent import Agent, Armed, Report
+from postmortem.attach.recall import Recall
+from postmortem.silent import observe
+
+
+def attach(session: str) -> None:
+    """Watches this process, as the plan of the session says."""
+    folder = Path(session)
+    (folder / "attached").touch()
+    plan = json.loads((folder / "plan.json").read_text())
+    look = plan.get("look")
+    if plan["mode"] == "check":
+        observe.begin(folder, look, Report(folder).note)
+        return
+    armed = plan.get("armed")
+    if armed is not None:
+        boundaries.install(Armed(folder, armed["tick"], armed["kind"]))
+    else:
+        boundaries.install(Recall(folder, plan) if "recall" in plan else Agent(folder, plan))
+    if look is not None:
+        observe.begin(folder, look, Report(folder).note)

@@ -1,0 +1,49 @@
+"""``postmortem recipe``: write the draft of a recipe for a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from postmortem import api
+from postmortem._lazy import need_torch
+from postmortem.checkpoints.find import find_checkpoints
+from postmortem.cli.shared import CONTEXT, PATH, warn_of_broken_plugins
+from postmortem.core.errors import NotFoundError
+from postmortem.core.printable import printable
+from postmortem.runs.target import resolve
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("run", type=PATH)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="File to write; it must not be there yet.  [default: recipe.py in the folder of the run]",
+)
+@click.option("--checkpoint", type=PATH, help="Checkpoint to look into.  [default: the last good one, else the newest]")
+def recipe(run: Path, output: Path | None, checkpoint: Path | None) -> int:
+    """Write the draft of a recipe for RUN, for `postmortem replay RUN`.
+
+    It has what the checkpoint holds, of transformers' Trainer, of Lightning or of a plain loop, and imports the
+    training script where that only defines things. What neither says stands in functions that are to be filled in.
+    """
+    warn_of_broken_plugins("readers", "dialects", "checkpoint formats")
+    need_torch("recipe")
+    meant = resolve(run)
+    read = api.load(run if meant.checkpoint is None else meant.root) if meant.files is not None else None
+    told = api.judge(read).diagnosis if read is not None else None
+    good = told.last_good_checkpoint if told is not None else None
+    known = [c.path for c in find_checkpoints(meant.folder)]
+    chosen = checkpoint or meant.checkpoint or good or (known[-1] if known else None)
+    if chosen is None:
+        raise NotFoundError(f"{run}: no checkpoint found, and a replay starts from one; --checkpoint FILE names it")
+    from postmortem.replay import scaffold
+
+    where = output or meant.folder / "recipe.py"
+    missing = scaffold.write(scaffold.draft(read, meant.folder, Path(chosen)), where)
+    click.echo(printable(f"wrote {where}: {missing}"))
+    return 0

@@ -1,0 +1,137 @@
+"""``postmortem run``: the user's training command under watch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from postmortem.cli.shared import CONTEXT, echo_json
+from postmortem.core.errors import PostmortemError
+from postmortem.core.printable import printable
+from postmortem.reporters.check_text import check_lines
+from postmortem.reporters.replay_text import capture_lines, replay_lines
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from postmortem.core.blame import CheckResult
+    from postmortem.core.culprit import ReplayResult
+
+_REPORTS = Path("postmortem-report")
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.option(
+    "--on-fault",
+    type=click.Choice(("continue", "skip", "stop")),
+    default="continue",
+    show_default=True,
+    help="What COMMAND does after a non-finite value: go on, skip the updates of such steps, end with exit code 1.",
+)
+@click.option("--stop", is_flag=True, help="The same as --on-fault stop.")
+@click.option(
+    "--level",
+    type=click.Choice(("basic", "advanced", "extreme")),
+    default="basic",
+    show_default=True,
+    help="What is measured: losses and parameters; also norms per layer (aim: 5 % of the CPU time); also the "
+    "largest values of each operator (aim: 20 %).",
+)
+@click.option(
+    "--captures",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Keep the last N captures in postmortem-report/captures; 0: write none.",
+)
+@click.option("--fix/--no-fix", default=True, help="Try fixes on the failing step.  [default: --fix]")
+@click.option("--why", is_flag=True, help="Also say why it does not learn: faults that raise nothing and print no NaN.")
+@click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
+def run(
+    command: tuple[str, ...],
+    on_fault: Literal["continue", "skip", "stop"],
+    stop: bool,
+    level: Literal["basic", "advanced", "extreme"],
+    captures: int,
+    fix: bool,
+    why: bool,
+    format_: str,
+) -> int:
+    """Run a training command under watch; at the first non-finite value, name what made it.
+
+    COMMAND is the command as you type it: `postmortem run -- torchrun --nproc-per-node 8 train.py --lr 3e-4`. Nothing
+    of it is changed: its output, its files and its exit code are its own. The culprit is printed on stderr when it is
+    known, and kept in the folder postmortem-report, as is a history of losses, timing, memory and norms, which
+    `postmortem scan` reads. On a fault, an exception, SIGTERM, SIGUSR2 or `touch postmortem-report/captures/request`
+    the step is captured: `postmortem replay CAPTURE -- COMMAND` repeats it. With --format json, COMMAND's own output
+    goes to stderr. With --why, the answer is that of `postmortem check`, for the whole run.
+    """
+    kept: list[Path] = []
+
+    def tell(result: ReplayResult) -> None:
+        if result.culprit.phase == "none" and result.raised is None and not result.next:
+            return
+        click.echo(printable("\n" + "\n".join(replay_lines(result, _width())) + "\n"), err=True)
+
+    json_wanted = format_ == "json"
+    from postmortem.attach import driver  # not at the top: --help loads no pandas
+
+    looks: list[CheckResult] = []
+    history = Path("postmortem-report", "history", time.strftime("%Y%m%d-%H%M%S"))
+    code, result = driver.watch(
+        command,
+        on_fault="stop" if stop else on_fault,
+        fix=fix,
+        output_to_stderr=json_wanted,
+        told=tell,
+        level=level,
+        history=history.absolute(),
+        captures=driver.Captures(_REPORTS / "captures", keep=captures) if captures else None,
+        look={} if why else None,
+        looked=partial(_look, command, time.monotonic(), looks) if why else None,
+    )
+    for line in capture_lines(result):
+        click.echo(f"postmortem: {line}", err=True)
+    if result.tick is not None or result.raised is not None:
+        kept.append(_keep(result))
+        click.echo(f"postmortem: the report is in {kept[0]}", err=True)
+    elif result.culprit.how and not result.judged:
+        click.echo(f"postmortem: {'; '.join(result.culprit.how)}", err=True)
+    if history.is_dir():
+        click.echo(f"postmortem: the history is in {history}", err=True)
+    if json_wanted:
+        echo_json(looks[0].as_json() if looks else result.as_json())
+    elif looks:
+        click.echo(printable("\n" + "\n".join(check_lines(looks[0], _width()))), err=True)
+    return code
+
+
+def _look(command: tuple[str, ...], started: float, into: list[CheckResult], session: Path) -> None:
+    """Judges what was observed, while the folder of the session is there."""
+    from postmortem.attach.checking import looked
+
+    into.append(looked(session, command, time.monotonic() - started))
+
+
+def _width() -> int:
+    return shutil.get_terminal_size((100, 24)).columns
+
+
+def _keep(result: ReplayResult) -> Path:
+    """Writes the answer as text and as JSON into a folder of its own."""
+    folder = Path(_REPORTS, time.strftime("%Y%m%d-%H%M%S"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "culprit.json").write_text(json.dumps(result.as_json(), indent=2, allow_nan=False) + "\n")
+        (folder / "culprit.txt").write_text("\n".join(replay_lines(result)) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise PostmortemError(f"{folder}: {error.strerror or error}") from error
+    return folder

@@ -1,0 +1,73 @@
+"""What a look at a running training found: faults that raise nothing and print no NaN, and a checklist."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Status = Literal["ok", "not ok", "not checked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """One silent fault. `file` and `line` are where the user's code makes it; `evidence` is one sentence with what was
+    measured, `measured` the same as numbers. `confirm`: how to see it oneself. `tried`: what was changed to see whether
+    it cures the fault."""
+
+    name: str
+    family: str
+    file: str | None
+    line: int | None
+    evidence: str
+    measured: dict[str, Any] = field(default_factory=dict)
+    confirm: str = ""
+    tried: tuple[dict[str, Any], ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As in the answer of `postmortem check`."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"tried": list(self.tried)}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the checklist."""
+
+    name: str
+    status: Status
+    detail: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """As in the answer of `postmortem check`."""
+        return {"name": self.name, "status": self.status, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The answer of `postmortem check` and `postmortem run --why`. `steps`: optimizer steps that were made under watch.
+    `notes`: what hindered the look."""
+
+    command: tuple[str, ...]
+    faults: tuple[Blame, ...] = ()
+    checks: tuple[Check, ...] = ()
+    steps: int = 0
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """1: faults; 3: nothing could be looked at; else 0."""
+        return 1 if self.faults else 0 if self.steps else 3
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `--format json` prints."""
+        return {
+            "schema_version": 1,
+            "command": list(self.command),
+            "steps": self.steps,
+            "seconds": round(self.seconds, 1),
+            "faults": [fault.as_json() for fault in self.faults],
+            "checks": [check.as_json() for check in self.checks],
+            "checked": [check.name for check in self.checks if check.status != "not checked"],
+            "not_checked": [{"name": c.name, "why": c.detail} for c in self.checks if c.status == "not checked"],
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,1 @@
+"""postmortem inside other tools: callbacks of trainers."""

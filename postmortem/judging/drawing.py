@@ -1,0 +1,57 @@
+"""The curves and restarts that the HTML page draws of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from postmortem.core.report import Curve, Drawing
+from postmortem.core.view import View
+
+if TYPE_CHECKING:
+    from postmortem.core.report import RunReport
+    from postmortem.core.run import Run
+    from postmortem.core.series import Series
+
+_ROLES = (("loss", "val_loss"), ("grad_norm",), ("lr",), ("loss_scale",))
+_LINES = 4  # series of one chart; more cannot be told apart
+_WHOLE = 360  # points of a series over the whole run
+_NEAR = 120  # points on each side of the root finding that are kept one by one
+
+
+def drawing(run: Run, report: RunReport) -> Drawing:
+    """The curves and restarts of a run, for a page.
+
+    Loss and validation loss, gradient norm, learning rate and loss scale, and the series of the root finding where it
+    is none of these; without any, the longest series.
+    """
+    view = View(run)
+    chosen = [s for roles in _ROLES for s in view.of(*roles)[:_LINES]]
+    root = next((f for f in report.findings if f.because_of is None), None)
+    if root is not None and root.tag not in {s.tag for s in chosen}:
+        chosen += [s for s in view.series if s.tag == root.tag and root.rank in (None, -1, s.rank)][:_LINES]
+    chosen = chosen or sorted(view.series, key=len, reverse=True)[:1]
+    onset = None if root is None else root.step
+    return Drawing(
+        curves=tuple(_curve(s, onset) for s in chosen if len(s)),
+        restarts=tuple(sorted({restart.after for restart in view.restarts})),
+    )
+
+
+def _curve(series: Series, onset: int | None) -> Curve:
+    shown = series.thinned(_WHOLE)
+    step, value = shown.step, shown.value
+    if onset is not None and len(shown) < len(series):
+        at = int(np.searchsorted(series.step, onset))
+        near = series.take(slice(max(at - _NEAR, 0), at + _NEAR))
+        before, after = step < near.step[0], step > near.step[-1]
+        step = np.concatenate([step[before], near.step, step[after]])
+        value = np.concatenate([value[before], near.value, value[after]])
+    return Curve(
+        tag=series.tag,
+        role=series.role or "",
+        rank=series.rank,
+        step=tuple(step.tolist()),
+        value=tuple(value.tolist()),
+    )

@@ -1,0 +1,45 @@
+"""What a report says of a metric whose role is concluded from its behaviour, and not known by its name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from postmortem.core.objective import because
+
+if TYPE_CHECKING:
+    from postmortem.core.model import Diagnosis, Finding
+    from postmortem.core.run import Run
+
+_NONFINITE = ("nan-onset", "inf-onset")
+"""Findings that are the same for a metric without a role."""
+
+
+def qualified(finding: Finding, run: Run) -> Finding:
+    """The finding with the words "which looks like the objective", if that is what the run shows of its tag.
+
+    Where the values alone suggest it, an error is a warning: another metric may behave so.
+    """
+    found = run.presumed.get(finding.tag or "")
+    if found is None or finding.tag is None or finding.name in _NONFINITE:
+        return finding
+    is_it = "looks like the objective" + (" on held-out data" if found.role == "val_loss" else "")
+    start, text = finding.tag + " ", finding.message
+    text = (
+        f"{finding.tag}, which {is_it}, {text[len(start) :]}" if text.startswith(start) else f"{text}; {start}{is_it}"
+    )
+    weaker = found.strength == "possible" and finding.severity == "error"
+    evidence = finding.evidence | {"presumed_role": found.role, "presumed_because": list(found.why)}
+    return replace(finding, message=text, evidence=evidence, severity="warning" if weaker else finding.severity)
+
+
+def weakened(story: Diagnosis, root: Finding, run: Run) -> Diagnosis:
+    """The diagnosis, no surer than the role of its root is, and what speaks against that role."""
+    found = run.presumed.get(root.tag or "")
+    if found is None or root.tag is None:
+        return story
+    return replace(
+        story,
+        strength=found.strength if story.strength == "certain" or found.strength == "possible" else story.strength,
+        evidence_against=(*story.evidence_against, because(root.tag, found)),
+    )

@@ -1,0 +1,62 @@
+"""Findings in a W&B run: keys of its summary, and an alert."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.errors import MissingExtra, NotFoundError
+from postmortem.reporters.shared.outline import headline
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from postmortem.core.report import RunReport
+
+
+def write_to_wandb(run: RunReport, folder: Path) -> str:
+    """Resumes the W&B run of a report, sets its summary keys ``postmortem/…`` and raises an alert if it is not healthy.
+
+    The SDK decides by its environment (WANDB_MODE, WANDB_ENTITY, …) where that goes; its files, in offline mode the
+    whole run to be synced, are in `folder`. Other W&B runs of the process are ended. Returns the id of the run.
+    NotFoundError if the report is of no W&B run, MissingExtra without the SDK.
+    """
+    known = next((r.facts for r in (run.run.readings if run.run else ()) if r.source == "wandb"), {})
+    if not known.get("run_id"):
+        raise NotFoundError(f"{run.path}: no W&B run is in it, so there is none to annotate")
+    if find_spec("wandb") is None:
+        raise MissingExtra("annotate --wandb", "wandb")
+    import wandb
+
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = wandb.Settings(disable_git=True, save_code=False, console="off", x_disable_stats=True)
+    with wandb.init(
+        id=str(known["run_id"]),
+        project=str(known.get("project") or "") or None,
+        dir=str(folder),
+        resume="allow",
+        settings=settings,
+    ) as resumed:
+        resumed.summary.update(summary_of(run))
+        if run.verdict in ("failed", "suspect"):
+            level = "ERROR" if run.verdict == "failed" else "WARN"
+            text = run.diagnosis.summary if run.diagnosis else ""
+            resumed.alert(title=f"{run.verdict}: {headline(run)}"[:200], text=text[:2000] or headline(run), level=level)
+    wandb.teardown()  # else the end of the file may be written after the process has gone on
+    return str(known["run_id"])
+
+
+def summary_of(run: RunReport) -> dict[str, Any]:
+    """The keys of the summary; those that nothing is known of are left out."""
+    story = run.diagnosis
+    found = {
+        "verdict": run.verdict,
+        "finding": headline(run),
+        "step": next((f.step for f in run.findings if story and f.id in story.findings), None),
+        "cause": story.name if story else None,
+        "strength": story.strength if story else None,
+        "next": story.next[0] if story and story.next else None,
+        "last_good_step": story.last_good_step if story else None,
+        "last_good_checkpoint": story.last_good_checkpoint if story else None,
+    }
+    return {f"postmortem/{key}": value for key, value in found.items() if value is not None}

@@ -1,0 +1,289 @@
+"""The report of a run, or of many, as HTML without scripts: for notebooks, and the text of the page."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import TYPE_CHECKING
+
+from postmortem.core.model import json_value
+from postmortem.core.printable import number
+from postmortem.core.report import Report, RunReport
+from postmortem.reporters.replay_text import culprit_lines
+from postmortem.reporters.shared.outline import (
+    CLAIMS,
+    about,
+    at_line,
+    at_onset,
+    describe,
+    event_where,
+    folded,
+    headline,
+    no_checkpoint,
+    notable_events,
+    onset,
+    problem_line,
+    problem_lists,
+    totals,
+    triage,
+    unchecked,
+    with_commands,
+)
+from postmortem.reporters.shared.panels import panels
+from postmortem.reporters.shared.svg import curve
+from postmortem.reporters.shared.words import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from postmortem.core.model import Event, Finding
+    from postmortem.core.report import Around, Excerpt
+    from postmortem.reporters.shared.outline import Fold, Group
+
+_MOST = 200  # entries of one list; the JSON has all
+
+STYLE = """
+.pm{font:14px/1.45 system-ui,sans-serif;max-width:70rem;overflow-wrap:anywhere}
+.pm code,.pm pre,.pm .n{font-family:ui-monospace,monospace;font-size:.93em;overflow-wrap:anywhere;white-space:pre-wrap}
+.pm h1{font-size:1.3em}.pm h2{font-size:1.15em;margin:0}.pm h3{font-size:1em;margin:1em 0 .2em}
+.pm table{border-collapse:collapse;font:inherit}\
+.pm td,.pm th{text-align:left;vertical-align:top;padding:.2em .9em .2em 0;background:none}
+.pm tr{background:none}.pm .n{text-align:right}
+.pm .facts{display:flex;flex-wrap:wrap;gap:.4rem 2.5rem;margin:.8em 0}.pm .facts div{min-width:6rem}
+.pm .facts dt{color:var(--soft,inherit);font-size:.85em}.pm .facts dd{margin:0;font-weight:600}
+.pm .run{border-top:1px solid #8886;padding:.8em 0}.pm summary{cursor:pointer}.pm summary h2{display:inline}
+.pm ul{margin:.2em 0;padding-left:1.3em}.pm pre{margin:.2em 0;padding:.4em .6em;background:#8882;border-radius:4px}
+.pm .tag{border-radius:3px;padding:0 .45em;color:#fff;font-size:.85em;font-weight:600;white-space:nowrap}
+.pm .failed,.pm .error{background:#d33}.pm .suspect,.pm .warning{background:#a56a00}
+.pm .healthy{background:#2a8a3e}.pm .not-judged,.pm .info{background:#767676}
+.pm .dim{opacity:.75}.pm svg{vertical-align:middle;max-width:100%}.pm td code{display:inline-block;min-width:6em}
+@media(max-width:40rem){.pm table{display:block;overflow-x:auto}}
+""".strip()
+
+
+def fragment(what: Report | RunReport | Finding | str, chart: str = "") -> str:
+    """An HTML fragment without scripts, for notebooks. Text is shown unchanged, with `chart` (SVG) below it.
+
+    A run whose report has a `drawing` shows the curves of the page, as SVG.
+    """
+    if isinstance(what, Report):
+        body = _report(what)
+    elif isinstance(what, RunReport):
+        body = run_html(
+            what,
+            chart=panels(what),
+            head=f"<h2>{verdict_tag(what.verdict)} {escaped(what.name)}: {escaped(headline(what))}</h2>",
+        )
+    elif isinstance(what, str):
+        body = f"<pre>{escape(what)}</pre>{chart}"
+    else:
+        body = _finding(what)
+    return f'<div class="pm"><style>{STYLE}</style>\n{body}</div>'
+
+
+def escaped(text: object, limit: int = 0) -> str:
+    """Text of a log or a file name as it may stand in HTML."""
+    return escape(clean(text, limit))
+
+
+def verdict_tag(verdict: str) -> str:
+    """The verdict as a coloured word."""
+    return f'<span class="tag {verdict}">{verdict.replace("-", " ")}</span>'
+
+
+# --- many runs
+
+
+def _report(report: Report) -> str:
+    groups = triage(report)
+    order = [run for group in groups for run in group.runs]
+    anchors = {id(run): f"run-{i}" for i, run in enumerate(order)}
+    parts = [f"<h1>{escaped(totals(report))}</h1>"]
+    if len(order) > 1:
+        parts.append("<table>" + "".join(_group(group, anchors) for group in groups) + "</table>")
+    first_of_cause = {id(group.runs[0]) for group in groups[:10] if group.verdict in ("failed", "suspect")}
+    for run in order:
+        title = f"<h2>{verdict_tag(run.verdict)} {escaped(run.name)}</h2>"
+        summary = f"<summary>{title} <span>{escaped(headline(run))}</span></summary>"
+        opened = " open" if id(run) in first_of_cause or len(order) == 1 else ""
+        story = run_html(run, chart=panels(run))
+        parts.append(f'<details class="run" id="{anchors[id(run)]}"{opened}>{summary}{story}</details>')
+    parts.append(not_read(report))
+    parts.append(f'<p class="dim">postmortem {escaped(report.version)}</p>')
+    return "\n".join(parts)
+
+
+def not_read(report: Report) -> str:
+    """The paths that belong to no run."""
+    return _items("Not read", [escaped(problem_line(p)) for p in report.problems])
+
+
+def _group(group: Group, anchors: dict[int, str]) -> str:
+    links = [f'<a href="#{anchors[id(r)]}">{escaped(r.name)}</a>{_at(r)}' for r in group.runs]
+    shown = links
+    if len(links) > 12:
+        rest = f"<details><summary>{len(links) - 8} more</summary>{', '.join(links[8:])}</details>"
+        shown = [*links[:8], rest]
+    cells = (
+        verdict_tag(group.verdict),
+        f"<b>{escaped(group.cause)}</b>",
+        f"{len(links)}\N{MULTIPLICATION SIGN}",
+        ", ".join(shown),
+    )
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
+
+
+def _at(run: RunReport) -> str:
+    step = onset(run) if run.verdict in ("failed", "suspect") else None
+    return "" if step is None else f' <span class="dim">@{step}</span>'
+
+
+# --- one run
+
+
+def run_html(run: RunReport, head: str = "", chart: str = "") -> str:
+    """The story of one run in reading order: what happened, what to do, the curves, the evidence, what was read.
+
+    `chart` takes the place of the small curves.
+    """
+    parts = [head, f'<p class="dim"><code>{escaped(run.path)}</code><br>{escaped(about(run))}</p>']
+    diagnosis = run.diagnosis
+    if diagnosis:
+        claim = CLAIMS[diagnosis.strength]
+        parts.append(f"<p>{claim}: <b>{escaped(diagnosis.name)}</b>. {escaped(diagnosis.summary)}</p>")
+    parts.append(_facts(run))
+    parts.append(_culprit(run))
+    if diagnosis:
+        parts.append(_items("What to do next", [_action(a) for a in diagnosis.next]))
+    parts += [chart, _values(run.around, curves=not chart)]
+    parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
+    if diagnosis:
+        parts.append(_items("Evidence for", [escaped(text) for text in diagnosis.evidence_for]))
+        parts.append(_items("Evidence against", [escaped(text) for text in diagnosis.evidence_against]))
+        parts.append(_items("Would disprove it", [escaped(text) for text in diagnosis.disprove]))
+    parts.append(_items("Log", [_event(e, run) for e in notable_events(run)]))
+    parts += [_excerpt(e, run) for e in (run.drawing.excerpts if run.drawing else ())]
+    parts += [_items(heading.capitalize(), [escaped(p) for p in problems]) for heading, problems in problem_lists(run)]
+    rest = _items("Not checked", [escaped(reason) for reason in unchecked(run)])
+    rest += _items("Notes", [escaped(n) for n in run.notes])
+    finite = {None: "", True: ": finite", False: ": non-finite"}
+    rest += _items("Checkpoints", [f"<code>{escaped(c.path)}</code>{finite[c.finite]}" for c in run.checkpoints])
+    if rest:
+        parts.append(f"<details><summary>Not checked, notes, checkpoints</summary>{rest}</details>")
+    return "\n".join(p for p in parts if p)
+
+
+def _facts(run: RunReport) -> str:
+    """The answers that people look for first, side by side."""
+    if run.verdict not in ("failed", "suspect"):
+        return ""
+    first = onset(run)
+    facts = [("First finding", "–" if first is None else f"step {first}")]
+    story = run.diagnosis
+    if story and (story.last_good_step is not None or story.last_good_checkpoint):
+        step = "unknown" if story.last_good_step is None else f"step {story.last_good_step}"
+        facts.append(("Last good step", step))
+        saved = (
+            f"<code>{escaped(story.last_good_checkpoint)}</code>" if story.last_good_checkpoint else no_checkpoint(run)
+        )
+        facts.append(("Last good checkpoint", saved))
+    facts.append(("End of the log", "no steps" if run.last_step is None else f"step {run.last_step}"))
+    cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
+    return f'<dl class="facts">{cells}</dl>'
+
+
+def _culprit(run: RunReport) -> str:
+    """What a replay found: the operator, the source line, the samples, the fixes that were tried."""
+    culprit = run.culprit
+    if culprit is None:
+        return ""
+    lines = [escaped(line) for line in culprit_lines(culprit)]
+    if culprit.suggestion:
+        lines.append(f"A change that makes the step finite:<pre>{escape(culprit.suggestion[:4000])}</pre>")
+    return _items("Culprit", lines)
+
+
+def _log_line(number: int, text: str, *, marked: bool) -> str:
+    at = " at" if marked else ""
+    return f'<span class="line{at}"><span class="dim">{number:>6}</span>  {escaped(text)}</span>'
+
+
+def _excerpt(excerpt: Excerpt, run: RunReport) -> str:
+    numbered = enumerate(excerpt.lines, excerpt.first)
+    rows = [_log_line(number, text, marked=number == excerpt.at) for number, text in numbered]
+    where = escaped(at_line(excerpt.file, excerpt.at, run=run))
+    return f'<details open><summary>{where}</summary><pre class="log">{"".join(rows)}</pre></details>'
+
+
+def _values(around: Sequence[Around], *, curves: bool) -> str:
+    """The values before and at the root finding, in the notebook with a small curve each."""
+    if not around:
+        return ""
+    rows = "".join(
+        f'<tr><td><code>{escaped(a.tag, 120)}</code></td><td class="n">{number(a.before)}{_step(a.before_step)}</td>'
+        f'<td class="n"><b>{at_onset(a)}</b>{_step(a.at_step if a.at_step != a.before_step else None)}</td>'
+        f"{f'<td>{curve(a)}</td>' if curves else ''}</tr>\n"
+        for a in around
+    )
+    last = "<th>curve</th>" if curves else ""
+    return f'<table class="values"><tr><th></th><th>before</th><th>at onset</th>{last}</tr>\n{rows}</table>'
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else f'<br><span class="dim">step {step}</span>'
+
+
+def _fold(fold: Fold, summary: str) -> str:
+    members = ""
+    if len(fold.members) > 1:
+        messages = _list([escaped(f.message, 600) for f in fold.members])
+        members = f"<details><summary>all {len(fold.members)}</summary>{messages}</details>"
+    elif fold.first.evidence:
+        members = f"<details><summary>evidence</summary>{_evidence(fold.first)}</details>"
+    consequences = _list([_fold(c, summary) for c in fold.consequences])
+    return f"{_code(fold.first)} {escaped(describe(fold, summary))}{members}{consequences}"
+
+
+def _code(finding: Finding) -> str:
+    return f'<span class="tag {finding.severity}">{escaped(finding.code)}</span> <b>{escaped(finding.name)}</b>'
+
+
+def _evidence(finding: Finding) -> str:
+    text = json.dumps(json_value(finding.evidence), indent=1)  # control characters become escapes
+    return f"<pre>{escape(text[:20_000])}</pre>"
+
+
+def _finding(finding: Finding) -> str:
+    facts = [
+        ("tag", finding.tag),
+        ("rank", finding.rank),
+        ("step", finding.step),
+        ("to step", finding.end_step),
+        ("consequence of", finding.because_of),
+    ]
+    rows = "".join(
+        f"<tr><td>{name}</td><td><code>{escaped(value)}</code></td></tr>" for name, value in facts if value is not None
+    )
+    evidence = _evidence(finding) if finding.evidence else ""
+    return f"<p>{_code(finding)} {escaped(finding.message)}</p><table>{rows}</table>{evidence}"
+
+
+def _event(event: Event, run: RunReport) -> str:
+    kind = f'<span class="tag {event.severity}">{escaped(event.kind)}</span>'
+    where = escaped(event_where(event, run))
+    return f'{kind} <code>{escaped(event.message, 2000)}</code> <span class="dim">{where}</span>'
+
+
+def _action(action: str) -> str:
+    words, commands = with_commands(action)
+    return escaped(words) + "".join(f'<pre class="command">{escape(c)}</pre>' for c in commands)
+
+
+def _items(title: str, items: Sequence[str]) -> str:
+    return f"<h3>{title}</h3>{_list(items)}" if items else ""
+
+
+def _list(items: Iterable[str]) -> str:
+    entries = list(items)
+    more = [f'<span class="dim">… {len(entries) - _MOST:,} more</span>'] if len(entries) > _MOST else []
+    return "<ul>" + "".join(f"<li>{i}</li>\n" for i in [*entries[:_MOST], *more]) + "</ul>" if entries else ""

@@ -1,0 +1,327 @@
+"use strict";
+// Charts (uPlot), sorting and filtering of the table of runs, copy buttons. Everything readable is in the page without it.
+(() => {
+  const COLORS = ["#4a7fd4", "#d98200", "#2a9d5c", "#a05bc4", "#c2477f", "#5a8f9c"];
+  const MARKS = { error: "--error", warning: "--warning", info: "--info" };
+  const dataElement = document.getElementById("data");
+  const RUNS = dataElement ? JSON.parse(dataElement.textContent) : [];
+  const css = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
+  const make = (tag, props, ...children) => {
+    const element = Object.assign(document.createElement(tag), props);
+    element.append(...children);
+    return element;
+  };
+
+  // --- charts
+
+  function decoded(series) {
+    let step = 0;
+    const steps = series.step.map((delta) => (step += delta));
+    const values = series.value.map((v) => (typeof v === "number" ? v : null));
+    const nonfinite = new Map();
+    series.value.forEach((v, i) => { if (typeof v === "string" && !nonfinite.has(steps[i])) nonfinite.set(steps[i], v); });
+    return { panel: series.panel, label: series.label, steps, values, nonfinite, color: null };
+  }
+
+  // One table for uPlot: all steps of a panel, and for each series its value there or null.
+  function aligned(list) {
+    const steps = [...new Set(list.flatMap((s) => s.steps))].sort((a, b) => a - b);
+    const row = new Map(steps.map((step, i) => [step, i]));
+    const columns = list.map((s) => {
+      const column = new Array(steps.length).fill(null);
+      s.steps.forEach((step, i) => { if (s.values[i] !== null) column[row.get(step)] = s.values[i]; });
+      return column;
+    });
+    return [steps, ...columns];
+  }
+
+  const colorOf = (s, i) => COLORS[(s.color ?? i) % COLORS.length];
+  const shown = (v) => (v === null || v === undefined ? "–" : typeof v === "string" ? v : String(Number(v.toPrecision(6))));
+
+  // The value at a step, or the last one before it.
+  function valueAt(series, step) {
+    let low = 0, high = series.steps.length;
+    while (low < high) { const mid = (low + high) >> 1; if (series.steps[mid] <= step) low = mid + 1; else high = mid; }
+    if (!low) return null;
+    const at = series.steps[low - 1];
+    return { step: at, value: series.nonfinite.get(at) ?? series.values[low - 1] };
+  }
+
+  const finiteValues = (list) => list.flatMap((s) => s.values.filter((v) => v !== null));
+  function wideRange(list) {
+    const values = finiteValues(list);
+    let low = Infinity, high = -Infinity;
+    for (const v of values) { if (v < low) low = v; if (v > high) high = v; }
+    return { positive: values.length > 0 && low > 0, wide: low > 0 && high / low > 50 };
+  }
+
+  function drawMarks(run, list, labels) {
+    return (u) => {
+      const { ctx } = u, { left, top, width, height } = u.bbox, px = devicePixelRatio || 1;
+      const x = (step) => Math.round(u.valToPos(step, "x", true));
+      const inside = (at) => at >= left && at <= left + width;
+      const line = (at, color, dash) => {
+        ctx.strokeStyle = color; ctx.lineWidth = px; ctx.setLineDash(dash.map((d) => d * px));
+        ctx.beginPath(); ctx.moveTo(at, top); ctx.lineTo(at, top + height); ctx.stroke(); ctx.setLineDash([]);
+      };
+      ctx.save();
+      ctx.font = `${11 * px}px system-ui, sans-serif`;
+      ctx.textAlign = "left"; ctx.textBaseline = "alphabetic";
+      for (const step of run.restarts) if (inside(x(step))) line(x(step), css("--soft"), [2, 4]);
+      let free = -Infinity;
+      for (const [step, code, severity] of [...run.marks].sort((a, b) => a[0] - b[0])) {
+        const at = x(step), color = css(MARKS[severity]);
+        if (!inside(at)) continue;
+        line(at, color, [5, 3]);
+        if (!labels || at < free) continue;
+        const size = ctx.measureText(code).width + 6 * px;
+        const start = at + size > left + width ? at - size + 3 * px : at + 3 * px;
+        ctx.fillStyle = color; ctx.fillText(code, start, top + 11 * px);
+        free = at + size;
+      }
+      for (const [step, finite] of run.checkpoints) {
+        const at = x(step);
+        if (!inside(at)) continue;
+        ctx.fillStyle = finite === false ? css("--error") : finite ? "#2a9d5c" : css("--soft");
+        ctx.beginPath(); ctx.moveTo(at, top + height - 7 * px); ctx.lineTo(at - 4 * px, top + height);
+        ctx.lineTo(at + 4 * px, top + height); ctx.fill();
+      }
+      ctx.textAlign = "center";
+      list.forEach((s) => { ctx.fillStyle = s.color === null ? css("--error") : colorOf(s); for (const [step, kind] of s.nonfinite) {
+        const at = x(step);
+        if (inside(at)) ctx.fillText(kind === "nan" ? "×" : kind === "inf" ? "↑" : "↓", at, top + (kind === "-inf" ? height - 4 * px : 23 * px));
+      } });
+      ctx.restore();
+    };
+  }
+
+  function panel(run, name, list, width, group, first, last, range) {
+    const readout = make("div", { className: "readout" });
+    const box = make("div");
+    const data = aligned(list), { positive, wide } = wideRange(list);
+    let log = positive && wide && name !== "learning rate", plot;
+    const show = (step) => {
+      const cells = list.map((s, i) => {
+        const at = step === null ? { step: s.steps.at(-1), value: s.nonfinite.get(s.steps.at(-1)) ?? s.values.at(-1) } : valueAt(s, step);
+        const dot = make("i"); dot.style.background = colorOf(s, i);
+        return make("span", {}, dot, `${s.label} `, make("b", { textContent: at ? shown(at.value) : "–" }), at ? ` at step ${at.step}` : "");
+      });
+      readout.replaceChildren(...cells, ...(positive ? [toggle] : []));
+    };
+    const toggle = make("button", { type: "button", onclick: () => { log = !log; draw(); } });
+    const draw = () => {
+      const kept = plot ? [plot.scales.x.min, plot.scales.x.max] : range;
+      if (plot) plot.destroy();
+      toggle.textContent = log ? "linear scale" : "log scale";
+      const axis = { stroke: () => css("--soft"), grid: { stroke: () => css("--grid"), width: 1 }, ticks: { stroke: () => css("--grid"), width: 1 } };
+      const few = data[0].length <= 80;
+      plot = new uPlot({
+        width, height: (first ? 230 : 110) + (last ? 34 : 0), padding: [6, 12, 0, 0], legend: { show: false },
+        cursor: { sync: { key: group }, y: false, drag: { x: true, y: false } },
+        scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
+        axes: [
+          last ? { ...axis, size: 30, label: "step", labelSize: 16, labelFont: "12px system-ui", font: "11px system-ui" }
+            : { ...axis, size: 8, values: (u, ticks) => ticks.map(() => "") },
+          { ...axis, size: 70, label: name, labelSize: 18, labelFont: "12px system-ui", font: "11px system-ui",
+            values: (u, ticks) => ticks.map((v) => (v === null ? "" : Math.abs(v) >= 1e5 || (v && Math.abs(v) < 1e-3) ? v.toExponential(0) : shown(v))) },
+        ],
+        series: [{}, ...list.map((s, i) => ({ label: s.label, stroke: colorOf(s, i), width: 1.5, spanGaps: true,
+          points: { show: few || s.steps.length <= 40 && s.steps.length < data[0].length, size: 5 } }))],
+        hooks: {
+          draw: [drawMarks(run, list, first)],
+          setCursor: [(u) => show(u.cursor.idx === null || u.cursor.idx === undefined ? null : u.data[0][u.cursor.idx])],
+        },
+      }, data, box);
+      if (kept) plot.setScale("x", { min: kept[0], max: kept[1] });
+      show(null);
+    };
+    draw();
+    const summary = list.map((s) => `${s.label}: ${shown(s.nonfinite.get(s.steps[0]) ?? s.values[0])} at step ${s.steps[0]}, ${shown(s.nonfinite.get(s.steps.at(-1)) ?? s.values.at(-1))} at step ${s.steps.at(-1)}` + (s.nonfinite.size ? `, first non-finite value at step ${s.nonfinite.keys().next().value}` : ""));
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", `${name} over steps. ${summary.join(". ")}`);
+    return { nodes: [readout, box], get plot() { return plot; } };
+  }
+
+  function overlaid(indices) {
+    const several = indices.length > 1, runs = indices.map((i) => RUNS[i]);
+    if (!several) return { ...runs[0], list: runs[0].series.map(decoded) };
+    const list = [];
+    for (const [color, run] of runs.entries()) {
+      const seen = new Set();
+      for (const series of run.series) {
+        if (seen.has(series.panel)) continue; // the main series of each chart
+        seen.add(series.panel);
+        list.push({ ...decoded(series), label: `${run.name}: ${series.label}`, color });
+      }
+    }
+    return { name: "", onset: null, marks: [], restarts: [], checkpoints: [], list };
+  }
+
+  function chart(holder) {
+    const run = overlaid(holder.dataset.run.split(" ").map(Number));
+    const all = run.list.flatMap((s) => [s.steps[0], s.steps.at(-1)]);
+    const whole = [Math.min(...all), Math.max(...all)];
+    if (whole[0] === whole[1]) whole[1] += 1;
+    const names = [...new Set(run.list.map((s) => s.panel))];
+    const width = Math.max(holder.clientWidth, 260), group = `charts-${holder.dataset.run}`;
+    const panels = names.map((name, i) =>
+      panel(run, name, run.list.filter((s) => s.panel === name), width, group, i === 0, i === names.length - 1, whole));
+    const zoom = (range) => panels.forEach((p) => p.plot.setScale("x", { min: range[0], max: range[1] }));
+    const bar = make("div", { className: "bar" });
+    bar.append(make("button", { type: "button", textContent: "whole run", onclick: () => zoom(whole) }));
+    const around = Math.max(3, Math.min(60, Math.round((whole[1] - whole[0]) / 12)));
+    holder.near = (step) => zoom([Math.max(whole[0], step - around), Math.min(Math.max(whole[1], step + 1), step + around)]);
+    if (run.onset !== null) {
+      bar.append(make("button", { type: "button", textContent: `around step ${run.onset}`, onclick: () => holder.near(run.onset) }));
+    }
+    const signs = [run.list.some((s) => s.nonfinite.size) && "× NaN, ↑ ↓ infinite", run.checkpoints.length && "▲ checkpoint",
+      run.restarts.length && "┊ restart"].filter(Boolean).join(" · ");
+    bar.append(make("span", { className: "hint", textContent: `drag to zoom, double-click for all${signs ? " · " + signs : ""}` }));
+    holder.replaceChildren(bar, ...panels.flatMap((p) => p.nodes));
+    holder.resize = () => panels.forEach((p) => p.plot.setSize({ width: Math.max(holder.clientWidth, 260), height: p.plot.height }));
+    if (holder.dataset.step) holder.near(Number(holder.dataset.step));
+    holder.redraw = () => panels.forEach((p) => p.plot.redraw());
+  }
+
+  const ready = (holder) => {
+    if (holder.resize || !holder.clientWidth) return;
+    try {
+      chart(holder);
+    } catch (error) { // a chart that cannot be drawn leaves the values in the table
+      holder.textContent = `The chart could not be drawn: ${error.message}`;
+      console.error(error);
+    }
+  };
+  const every = (action) => document.querySelectorAll(".charts").forEach(action);
+  every(ready);
+  document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", () => d.querySelectorAll(".charts").forEach(ready)));
+  let waiting;
+  addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => every((h) => h.resize?.()), 100); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => every((h) => h.redraw?.()));
+
+  // --- commands
+
+  document.querySelectorAll(".pm pre.command").forEach((pre) => {
+    const button = make("button", { type: "button", textContent: "copy", title: "copy this command" });
+    button.onclick = async () => {
+      const text = pre.textContent.replace(/^\$ /, "");
+      try {
+        await navigator.clipboard.writeText(text);
+      } catch { // no permission, or an old browser
+        const area = make("textarea", { value: text });
+        document.body.append(area); area.select(); document.execCommand("copy"); area.remove();
+      }
+      button.textContent = "copied";
+      setTimeout(() => (button.textContent = "copy"), 1500);
+    };
+    const box = make("div", { className: "cmd" });
+    pre.replaceWith(box); box.append(pre, button);
+  });
+
+  // --- the table of runs
+
+  const table = document.getElementById("runs");
+  if (!table) return;
+  const body = table.tBodies[0], original = [...body.rows];
+  const rows = original.filter((r) => r.dataset.run !== undefined);
+  const tools = document.getElementById("tools");
+  const filter = make("input", { type: "search", placeholder: "filter: text or code ( / )" });
+  filter.setAttribute("aria-label", "filter runs by text or code");
+  const counted = make("span", { className: "hint" });
+  counted.setAttribute("aria-live", "polite");
+  const verdicts = new Map();
+  rows.forEach((r) => verdicts.set(r.dataset.verdict, (verdicts.get(r.dataset.verdict) ?? 0) + 1));
+  const chosen = new Set();
+  const buttons = [...verdicts].map(([verdict, n]) => {
+    const name = rows.find((r) => r.dataset.verdict === verdict).cells[0].textContent;
+    const button = make("button", { type: "button", textContent: `${name} ${n}` });
+    button.setAttribute("aria-pressed", "false");
+    button.onclick = () => {
+      chosen.has(verdict) ? chosen.delete(verdict) : chosen.add(verdict);
+      button.setAttribute("aria-pressed", String(chosen.has(verdict)));
+      apply();
+    };
+    return button;
+  });
+  tools.append(filter, ...buttons, counted);
+
+  function apply() {
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let left = 0;
+    for (const row of rows) {
+      const text = `${row.textContent} ${row.dataset.codes}`.toLowerCase();
+      const fits = (!chosen.size || chosen.has(row.dataset.verdict)) && words.every((w) => text.includes(w));
+      row.classList.toggle("hidden", !fits);
+      document.getElementById(`run-${row.dataset.run}`).classList.toggle("hidden", !fits);
+      left += fits;
+    }
+    let heading = null; // a heading without a run is hidden
+    for (const row of original) {
+      if (row.classList.contains("group")) { heading = row; heading.classList.add("hidden"); }
+      else if (heading && !row.classList.contains("hidden")) heading.classList.remove("hidden");
+    }
+    counted.textContent = left === rows.length ? "" : `${left} of ${rows.length} runs`;
+  }
+  filter.addEventListener("input", apply);
+
+  let sorted = { column: -1, up: true };
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    const button = make("button", { type: "button", textContent: head.textContent, title: "sort by this column" });
+    head.replaceChildren(button);
+    button.onclick = () => {
+      const up = sorted.column === column ? !sorted.up : true;
+      if (sorted.column === column && !sorted.up) { // third click: grouped as before
+        sorted = { column: -1, up: true };
+        body.append(...original);
+      } else {
+        sorted = { column, up };
+        const key = (row) => {
+          const text = column === 0 ? row.dataset.verdict : row.cells[column].textContent;
+          return text !== "" && !Number.isNaN(Number(text)) ? Number(text) : text;
+        };
+        const compare = (a, b) => {
+          const [p, q] = [key(a), key(b)];
+          if (p === "" || q === "") return (p === "") - (q === ""); // empty cells last
+          const order = typeof p === "number" && typeof q === "number" ? p - q : String(p).localeCompare(String(q), undefined, { numeric: true });
+          return up ? order : -order;
+        };
+        body.replaceChildren(...[...rows].sort(compare));
+      }
+      [...table.tHead.rows[0].cells].forEach((h, i) =>
+        h.setAttribute("aria-sort", i === sorted.column ? (sorted.up ? "ascending" : "descending") : "none"));
+      apply();
+    };
+  });
+
+  const open = (index) => {
+    const section = document.getElementById(`run-${index}`);
+    section.open = true;
+    section.scrollIntoView();
+  };
+  rows.forEach((row) => (row.querySelector("a").onclick = () => open(row.dataset.run)));
+  const toHash = () => {
+    const m = /^#run-(\d+)(?:-step-(\d+))?$/.exec(location.hash);
+    if (!m || !document.getElementById(`run-${m[1]}`)) return;
+    open(m[1]);
+    const holder = document.querySelector(`.charts[data-run="${m[1]}"]`);
+    if (!holder || m[2] === undefined) return;
+    holder.dataset.step = m[2]; // for charts that are not drawn yet
+    holder.near?.(Number(m[2]));
+  };
+  addEventListener("hashchange", toHash);
+  toHash();
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.target === filter) {
+      if (event.key === "Escape") { filter.value = ""; apply(); filter.blur(); }
+      return;
+    }
+    if (event.key === "/") { event.preventDefault(); filter.focus(); return; }
+    if (event.key !== "j" && event.key !== "k") return;
+    const visible = [...body.rows].filter((r) => r.dataset.run !== undefined && !r.classList.contains("hidden"));
+    const now = visible.findIndex((r) => r.classList.contains("current"));
+    const next = visible[Math.min(Math.max(now + (event.key === "j" ? 1 : -1), 0), visible.length - 1)];
+    visible.forEach((r) => r.classList.toggle("current", r === next));
+    next?.querySelector("a").focus();
+  });
+})();

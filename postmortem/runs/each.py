@@ -1,0 +1,52 @@
+"""The runs of the files that were found, one after the other, with their checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from postmortem.checkpoints.find import checkpoints_of
+from postmortem.checkpoints.of_run import name_parameters
+from postmortem.core.registry import collected_faults
+from postmortem.runs.assemble import read_runs
+from postmortem.runs.target import shared_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from postmortem.core.run import Run
+    from postmortem.runs.claimed import RunFiles
+
+
+def each(
+    found: Sequence[RunFiles],
+    roots: Sequence[Path],
+    roles: Mapping[str, str] | None,
+    progress: Callable[[int, int, str], None] | None,
+) -> Iterator[Run]:
+    """The runs of these files, each read when it is asked for."""
+    shared = shared_folders(found)
+    for i, files in enumerate(found):
+        if progress:
+            progress(i, len(found), files.name)
+        yield from read(files, roles, roots, shared)
+    if progress:
+        progress(len(found), len(found), "")
+
+
+def read(
+    files: RunFiles, roles: Mapping[str, str] | None, roots: Sequence[Path], shared: Collection[Path]
+) -> list[Run]:
+    """The run of these files below `roots`, or those that were written at the same time, with their checkpoints.
+
+    Checkpoints are not searched for in folders of several runs (`shared`).
+    """
+    runs = read_runs(files, roles=roles, roots=roots, shared=shared)
+    if not files.path.is_dir() or len(runs) > 1:
+        return runs
+    (run,) = runs
+    with collected_faults() as faults:
+        found = checkpoints_of(files.path, roots, shared)
+        events = name_parameters(run.event_list, found)
+    return [replace(run, checkpoints=found, event_list=events, problems=[*run.problems, *faults])]

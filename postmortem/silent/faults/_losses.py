@@ -1,0 +1,67 @@
+"""What several faults ask of the losses that were computed."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from postmortem.silent.facts import LossComputed, Place
+from postmortem.silent.faults.base import NotChecked
+from postmortem.silent.source import source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from postmortem.silent.look import Look
+
+SEEN = 3
+"""So often a loss has to be seen."""
+MOST = 0.8
+"""In so many of those that were looked at."""
+
+
+def lines(look: Look, *names: str, values: bool = True) -> Iterator[list[LossComputed]]:
+    """The losses of these functions that train, by line; those whose values were looked at. Raises NotChecked if no
+    line has enough."""
+    found: dict[tuple[str, Place | None], list[LossComputed]] = defaultdict(list)
+    for loss in look.of(LossComputed):
+        if loss.name in names and loss.trained and (loss.values or not values):
+            found[loss.name, loss.at].append(loss)
+    enough = [losses for losses in found.values() if len(losses) >= SEEN]
+    if not enough:
+        raise NotChecked(f"no loss that would show it ({', '.join(names[:3])}) was seen {SEEN} times")
+    yield from enough
+
+
+def mostly(losses: list[LossComputed], so: Callable[[LossComputed], Any]) -> bool:
+    """Whether it is so in most of them."""
+    return sum(bool(so(loss)) for loss in losses) >= MOST * len(losses)
+
+
+def ending(losses: list[LossComputed]) -> str:
+    """The last operation of the prediction, in words."""
+    last = losses[-1].behind[0] if losses[-1].behind else ""
+    return f" (it comes from {last.lower()})" if last else ""
+
+
+def line_of(loss: LossComputed) -> Place | None:
+    """Where a loss is computed; of one that the program writes itself, where the name was last assigned that backward
+    is called of."""
+    at = loss.at
+    if at is None or loss.name != "difference":
+        return at
+    read = source(at.file)
+    statement = read.statement_at(at.line)
+    names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)} if statement is not None else set()
+    scope: Any = read.function_at(at.line) or read.tree
+    assigned = [
+        n
+        for n in (ast.walk(scope) if scope is not None else ())
+        if isinstance(n, ast.Assign) and n.lineno <= at.line and any(_named(t, names) for t in n.targets)
+    ]
+    return Place(at.file, max(n.lineno for n in assigned), at.function) if assigned else at
+
+
+def _named(target: ast.AST, names: set[str]) -> bool:
+    return isinstance(target, ast.Name) and target.id in names

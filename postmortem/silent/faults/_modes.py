@@ -1,0 +1,64 @@
+"""What several faults ask of the modes in which a model ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import Backward, Forward, ModeMatters, ModuleRan
+from postmortem.silent.faults._words import count, few
+
+if TYPE_CHECKING:
+    from postmortem.silent.facts import Place
+    from postmortem.silent.look import Look
+
+
+def trained_roots(look: Look) -> set[int]:
+    """Outermost modules most of whose parameters an optimizer trains."""
+    found = set()
+    for root in {f.root for f in look.of(Forward)}:
+        own = {p for m in look.modules.values() if m.root == root for p in m.parameters.values()}
+        trained = {p for p in own if p in look.held and p in look.reached and p not in look.frozen}
+        if own and 2 * len(trained) >= len(own):
+            found.add(root)
+    return found
+
+
+def sensitive(look: Look, root: int, *, training: bool, grad: bool) -> list[ModeMatters]:
+    """Modules of a root that do something else in training, and that ran in this way; without batch norms whose own
+    parameters are not trained."""
+    ran = {r.module for r in look.of(ModuleRan) if r.training == training and r.grad == grad}
+    found = []
+    for each in look.of(ModeMatters):
+        own = look.modules[each.module].parameters.values() if each.module in look.modules else ()
+        frozen = not each.dropout and any(p not in look.held or p in look.frozen for p in own)
+        if each.root == root and each.module in ran and not frozen:
+            found.append(each)
+    return found
+
+
+def said(modules: list[ModeMatters]) -> str:
+    """`2 dropouts (p=0.5) and 1 batch norm`."""
+    rates = sorted({m.dropout for m in modules if m.dropout})
+    dropouts, norms = sum(bool(m.dropout) for m in modules), sum(not m.dropout for m in modules)
+    parts = [f"{count(dropouts, 'dropout')} (p={few([f'{r:g}' for r in rates])})"] if dropouts else []
+    return " and ".join([*parts, count(norms, "batch norm")] if norms else parts)
+
+
+def evaluating(look: Look) -> dict[tuple[int, Place | None], list[Forward]]:
+    """Calls of trained roots whose output is not trained on, by root and line: those without gradients, and those with
+    them that another line's call always follows before the backward pass. Without lines that run in most steps."""
+    last, before = set(), None
+    for fact in look.facts:
+        if isinstance(fact, Forward):
+            before = fact
+        elif isinstance(fact, Backward) and before is not None:
+            last.add((before.root, before.at))
+    roots = trained_roots(look)
+    found: dict[tuple[int, Place | None], list[Forward]] = {}
+    for forward in look.forwards():
+        key = forward.root, forward.at
+        if forward.root in roots and not (forward.grad and key in last):
+            found.setdefault(key, []).append(forward)
+    steps = {s.step for stepped in look.stepped.values() for s in stepped}
+    often = max(1, len(steps) // 2)
+    return {key: calls for key, calls in found.items() if len({c.step for c in calls} & steps) <= often}

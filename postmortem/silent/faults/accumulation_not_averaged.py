@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import ast
+from statistics import mode
+from typing import TYPE_CHECKING, Any
+
+from postmortem.silent.facts import Accumulated, Backward
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._words import count
+from postmortem.silent.source import called, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Place, Stack
+    from postmortem.silent.look import Cycle, Look
+
+_STEPS = 5
+_SCALE_FREE = {"Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "Adafactor"}
+_SCALED = 0.75
+"""The gradients that the step uses are smaller than what the backward passes left: they were divided, or clipped."""
+_PARTS = {"chunk", "split", "tensor_split"}
+_MEANS = ("Mean", "NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1", "Huber", "L1Loss", "KlDiv")
+
+
+@fault
+class AccumulationNotAveraged(BaseFault):
+    """Gradients of several micro-batches are summed although the learning rate is meant for their mean: updates are as
+    many times too large.
+
+    How it is found: the same line runs backward several times before each step, which waits for a counter or for the
+    end of a loop over parts of a batch, on losses that are means over their batch; nothing on the way from the loss
+    divides by the number, and the gradients that the step uses are not divided either.
+
+    Not blamed: losses that are divided or multiplied before backward; a learning rate that is a quotient; several
+    losses of one step, each on its own line or each of another task; optimizers to which the size of the gradient does
+    not matter (Adam).
+
+    What to do: `(loss / accumulation_steps).backward()`.
+
+    How to confirm: compare the gradient's norm with that of one batch of the same samples.
+    """
+
+    code = "TRN009"
+    name = "accumulation-not-averaged"
+    family = "step-order"
+    checks = "accumulated gradients are averaged, or there is no accumulation"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        judged = False
+        for optimizer in look.stepped:
+            cycles = [c for c in look.cycles(optimizer) if c.of(Backward)]
+            if len(cycles) < _STEPS:
+                continue
+            judged = True
+            times = mode(len(c.of(Backward)) for c in cycles)
+            same = [c for c in cycles if len(c.of(Backward)) == times and _summed(c)]
+            kind = look.optimizers[optimizer].type
+            if times < 2 or len(same) < 0.8 * len(cycles) or kind in _SCALE_FREE:
+                continue
+            at = same[0].of(Backward)[0].at
+            if at is None or not _counted(at, same[0].step.at) or _quotient(look.optimizers[optimizer].stack):
+                continue
+            yield self.blame(
+                at,
+                f"{times} backward passes add up before each of {count(len(same), 'step')} of {kind}; each loss is a "
+                f"mean over its batch, and nothing divides it by {times}",
+                confirm=f"divide the loss by {times} before backward(), and compare",
+                backwards=times,
+                steps=len(same),
+            )
+        if not judged:
+            raise NotChecked(f"fewer than {_STEPS} steps with a backward pass were seen")
+
+
+def _summed(cycle: Cycle) -> bool:
+    """All of its backward passes are of one line and of means, and neither these nor the gradients are scaled."""
+    passes = cycle.of(Backward)
+    one_line = len({p.at for p in passes}) == 1
+    norms = [a.norm for a in cycle.of(Accumulated) if a.optimizer == cycle.step.optimizer]
+    if norms and cycle.step.norm < _SCALED * norms[-1]:
+        return False
+    return one_line and all(_is_mean(p.nodes) for p in passes)
+
+
+def _is_mean(nodes: tuple[str, ...]) -> bool:
+    """Whether the loss is a mean, or a sum of such, that nothing scales."""
+    first = next((name for name in nodes if not name.startswith(("Add", "Sub"))), "")
+    return first.startswith(_MEANS)
+
+
+def _counted(backward: Place, step: Place | None) -> bool:
+    """Whether the source waits with the step for a number of passes, or for all parts of a batch."""
+    if step is None:
+        return False
+    read = source(step.file)
+    tests = [node.test for node in read.around(step.line, ast.If)]
+    if any(isinstance(n, (ast.Mod, ast.Compare)) for test in tests for n in ast.walk(test) if not _of_main(test)):
+        return True
+    loops = [loop for loop in source(backward.file).around(backward.line, ast.For) if not _inside(loop, step, backward)]
+    return any(called(n) in _PARTS or _named_part(n) for loop in loops for n in ast.walk(loop.iter))
+
+
+def _of_main(test: ast.AST) -> bool:
+    """`if __name__ == "__main__"`."""
+    return any(isinstance(n, ast.Name) and n.id == "__name__" for n in ast.walk(test))
+
+
+def _inside(loop: Any, step: Place, backward: Place) -> bool:
+    return step.file == backward.file and bool(loop.lineno <= step.line <= loop.end_lineno)
+
+
+def _named_part(node: ast.AST) -> bool:
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return any(word in name.lower() for word in ("accum", "micro"))
+
+
+def _quotient(stack: Stack) -> bool:
+    """Whether the learning rate is written as a quotient, as one that is meant for a sum is."""
+    calls = source(stack[0].file).around(stack[0].line, ast.Call) if stack else []
+    values = [word.value for call in calls for word in call.keywords if word.arg == "lr"]
+    return any(isinstance(n, ast.Div) for value in values for n in ast.walk(value))

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults._sequences import attention_line
+from postmortem.silent.weight_facts import Probed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_CHANGES = 1e-3
+_NOTHING = 1e-5
+
+
+@fault
+class AttentionMaskInverted(BaseFault):
+    """The padding mask is the wrong way round: attention reads the padding and hides the tokens.
+
+    How it is found: a copy of the model is run again with other embeddings at the padding, and with another one at one
+    token. At the other tokens, what comes out of the attention changes with the padding and not with the token.
+
+    Not blamed: models that read both (no mask), or tokens only.
+
+    What to do: `~mask`. In `key_padding_mask` of torch, True hides; in `attn_mask` of `scaled_dot_product_attention`,
+    True shows.
+
+    How to confirm: change one token of a padded sequence and compare the outputs at the others.
+    """
+
+    code = "TRN069"
+    name = "attention-mask-inverted"
+    family = "sequence"
+    checks = "attention does not read the padding instead of the tokens"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        found = {(p.question, p.step): p for p in look.of(Probed)}
+        steps = sorted(step for question, step in found if question == "padding" and ("tokens", step) in found)
+        inverted = [s for s in steps if found["padding", s].change > _CHANGES and found["tokens", s].change < _NOTHING]
+        if not inverted or len(inverted) < len(steps):
+            return
+        probed = found["padding", inverted[0]]
+        yield self.blame(
+            attention_line(probed, masks=True),
+            f"the output of {probed.module} at tokens changes by up to {probed.change:.1%} of its largest value with "
+            f"the embeddings of the padding, and not at all with that of another token (step {probed.step})",
+            confirm="change one token of a padded sequence, and compare the outputs at the others",
+            change=probed.change,
+            step=probed.step,
+        )

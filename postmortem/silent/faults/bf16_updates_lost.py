@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._updates import SCALE_FREE, updates
+from postmortem.silent.faults._words import count
+from postmortem.silent.weight_facts import Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Stack
+    from postmortem.silent.look import Look
+
+_LOW = {"bfloat16", "float16"}
+_PLAIN = SCALE_FREE | {"SGD", "ASGD"}
+"""Optimizers of torch, which round each update to the nearest: others may keep what is lost, or round at random."""
+_LOST = 0.5
+_STEPS = 3
+
+
+@fault
+class Bf16UpdatesLost(BaseFault):
+    """Parameters are kept in bf16 or fp16, so that small updates are rounded away: the training stops early without a
+    sign of it.
+
+    How it is found: at the full learning rate, more than half of the elements of such parameters whose gradient is not
+    zero have the same value before and after the optimizer's step.
+
+    Not blamed: fp32 parameters with autocast, fp32 master copies in the optimizer, updates large enough to arrive, and
+    optimizers of other packages, which may round at random or keep the remainder.
+
+    What to do: keep the parameters in fp32 and use `torch.autocast`; else an fp32 master copy or stochastic rounding.
+
+    How to confirm: count `(p == before).float().mean()` around `step()`, and compare a run in fp32.
+    """
+
+    code = "TRN034"
+    name = "bf16-updates-lost"
+    family = "precision"
+    because_of = ("learning-rate-zero",)
+    checks = "updates are not rounded away"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        for optimizer in look.stepped:
+            low = [p for p in look.held_by(optimizer) if look.parameters[p].dtype in _LOW]
+            if not low or look.optimizers[optimizer].type not in _PLAIN:
+                continue
+            shares = [
+                median(u.kept[str(p)] for p in low if str(p) in u.kept)
+                for u in updates(look, optimizer, 0.3)
+                if any(str(p) in u.kept for p in low)
+            ]
+            if len(shares) < _STEPS:
+                raise NotChecked(f"fewer than {_STEPS} updates of parameters in low precision were measured")
+            if median(shares) <= _LOST:
+                continue
+            dtype = look.parameters[low[0]].dtype
+            yield self.blame(
+                _where(look, optimizer, low),
+                f"{median(shares):.0%} of the elements of {count(len(low), f'{dtype} parameter')} that have a "
+                f"gradient keep their value in a step of {look.optimizers[optimizer].type} (median)",
+                confirm="compare p before and after step(), and a run with fp32 parameters under torch.autocast",
+                unchanged=median(shares),
+                parameters=len(low),
+                dtype=dtype,
+            )
+
+
+def _where(look: Look, optimizer: int, low: list[int]) -> Stack:
+    """Where the type was set."""
+    written = next((w.stack for w in look.of(Written) if w.parameter in low and w.by in _LOW), ())
+    made = next((look.parameters[p].made for p in low if look.parameters[p].made), ())
+    return written or made or look.optimizers[optimizer].stack

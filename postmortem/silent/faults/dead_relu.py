@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._initials import CONSTANT, SPREAD, set_at
+from postmortem.silent.faults._words import count
+from postmortem.silent.weight_facts import Activated, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_LOOKS = 4
+_DEAD = 0.9
+_WIDTH = 8
+
+
+@fault
+class DeadRelu(BaseFault):
+    """Most units of a ReLU layer are 0 for every sample, so that nothing flows through them and nothing comes back.
+
+    How it is found: in each of the steps that were measured, over 90 % of the units behind a layer (8 or more) are 0
+    for all samples of the batch. From the first step on, the first values of that layer are blamed; later, the
+    optimizer, whose steps were too large.
+
+    Not blamed: units that are dead in some batches, or less than 90 % of a layer.
+
+    What to do: biases of 0 and weights by the number of inputs; a smaller learning rate; LeakyReLU.
+
+    How to confirm: `(relu_output == 0).all(0).float().mean()` of a large batch.
+    """
+
+    code = "TRN061"
+    name = "dead-relu"
+    family = "initialisation"
+    because_of = ("inputs-not-normalised", "inputs-collapsed")
+    checks = "ReLU units fire"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
+        for one in look.of(Activated):
+            if one.function == "relu" and one.width >= _WIDTH:
+                layers[one.parameters].append(one)
+        if layers and max(len(s) for s in layers.values()) < _LOOKS:
+            raise NotChecked(f"fewer than {_LOOKS} steps were measured")
+        dead = {p: seen for p, seen in layers.items() if len(seen) >= _LOOKS and _died(seen)}
+        if not dead:
+            return
+        parameters, seen = min(dead.items(), key=lambda item: (not _from_start(item[1]), item[0]))
+        at = set_at(look, _bias_first(look, parameters), CONSTANT | SPREAD) if _from_start(seen) else None
+        yield self.blame(
+            at or look.optimizers[look.busiest].stack,
+            f"{seen[-1].flat:.0%} of the {seen[-1].width} ReLU units behind {look.name(parameters[0])} are 0 for every "
+            f"sample at step {seen[-1].step} ({seen[0].flat:.0%} at step {seen[0].step}); {count(len(dead), 'layer')} "
+            "like that",
+            confirm="print (output == 0).all(0).float().mean() of the ReLU for a large batch",
+            dead=seen[-1].flat,
+            first=seen[0].flat,
+            width=seen[-1].width,
+            layers=len(dead),
+        )
+
+
+def _bias_first(look: Look, parameters: tuple[int, ...]) -> list[int]:
+    """Unless it is 0, the bias is the one that kills."""
+    zero = {w.parameter for w in look.of(Written) if w.by == "zeros_"}
+    return sorted(parameters, key=lambda p: (p in zero, len(look.parameters[p].shape)))
+
+
+def _from_start(seen: list[Activated]) -> bool:
+    return all(s.flat >= _DEAD for s in seen)
+
+
+def _died(seen: list[Activated]) -> bool:
+    """In the last half of the looks, or in all."""
+    return all(s.flat >= _DEAD for s in seen[len(seen) // 2 :])

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults._losses import lines, mostly
+from postmortem.silent.faults._words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import LossComputed
+    from postmortem.silent.look import Look
+
+_OF_LOGITS = "binary_cross_entropy_with_logits"
+
+
+@fault
+class DoubleSigmoid(BaseFault):
+    """The output of a sigmoid is given to `BCEWithLogitsLoss`, which applies a sigmoid again: no probability leaves the
+    range from 0.5 to 0.73.
+
+    How it is found: what the loss gets was made by a sigmoid or a softmax and lies between 0 and 1, in each step whose
+    values were looked at; or a sigmoid was applied to a sigmoid before `binary_cross_entropy`.
+
+    Not blamed: a sigmoid before `binary_cross_entropy`, which expects it; logits that happen to lie between 0 and 1.
+
+    What to do: give the logits to `BCEWithLogitsLoss`, or the probabilities to `BCELoss`.
+
+    How to confirm: print the smallest and the largest value that the loss gets.
+    """
+
+    code = "TRN011"
+    name = "double-sigmoid"
+    family = "loss-output"
+    checks = "binary cross entropy gets what it expects: logits, or probabilities"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        for losses in lines(look, _OF_LOGITS, "binary_cross_entropy"):
+            if not mostly(losses, _twice):
+                continue
+            last = losses[-1]
+            yield self.blame(
+                last.at,
+                f"in {count(len(losses), 'step')} {last.name} got the output of {last.behind[0].lower()}, between "
+                f"{min(x.values['lowest'] for x in losses):.2g} and {max(x.values['highest'] for x in losses):.2g}; "
+                "a second sigmoid squeezes it to between 0.5 and 0.73",
+                confirm="print the smallest and the largest value that the loss gets, and train once without the first",
+                seen=len(losses),
+                behind=list(last.behind),
+            )
+
+
+def _twice(loss: LossComputed) -> bool:
+    if loss.name == _OF_LOGITS:
+        return loss.behind[:1] in (("Sigmoid",), ("Softmax",))
+    return loss.behind[:2] == ("Sigmoid", "Sigmoid")

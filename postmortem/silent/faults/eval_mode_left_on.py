@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import Backward, EvalCalled, Forward
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._modes import said, sensitive, trained_roots
+from postmortem.silent.faults._words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Place
+    from postmortem.silent.look import Cycle, Look
+
+_STEPS = 5
+_STAYS = 0.9
+
+
+@fault
+class EvalModeLeftOn(BaseFault):
+    """The model stays in eval mode while it trains: dropout is off, batch norm uses its running statistics and does not
+    update them.
+
+    How it is found: a model whose parameters an optimizer trains runs in eval mode before each backward pass, from some
+    step on; it has dropout, or batch norm with trained parameters, and these ran in eval mode too.
+
+    Not blamed: models without such modules; batch norms alone in eval mode, with the model in training mode; batch
+    norms whose parameters are frozen; models that are in eval mode in some of the forward passes of a step only.
+
+    What to do: `model.train()` at the start of each epoch, and after each evaluation.
+
+    How to confirm: print `model.training` before each forward pass.
+    """
+
+    code = "TRN020"
+    name = "eval-mode-left-on"
+    family = "train-eval-mode"
+    checks = "the model trains in training mode"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        if not look.stepped or len(cycles := list(look.cycles(look.busiest))) < _STEPS:
+            raise NotChecked(f"fewer than {_STEPS} steps were seen")
+        for root in sorted(trained_roots(look)):
+            modes = [(c, mode) for c in cycles if (mode := _training(c, root)) is not None]
+            first = next((i for i, (_, training) in enumerate(modes) if not training), len(modes))
+            after = [training for _, training in modes[first:]]
+            matter = sensitive(look, root, training=False, grad=True)
+            if len(after) < _STEPS or sum(after) > (1 - _STAYS) * len(after) or not matter:
+                continue
+            began = modes[first][0].step.step
+            yield self.blame(
+                _line(look, root, began) or next(f.at for f in modes[first][0].of(Forward) if f.root == root),
+                f"the model was in eval mode in {len(after) - sum(after)} of the {count(len(after), 'step')} that were "
+                f"looked at from step {began} on: {said(matter)} did what they do in evaluation",
+                confirm="print model.training before each forward pass, and train once with model.train() there",
+                steps=len(after),
+                since=began,
+            )
+
+
+def _training(cycle: Cycle, root: int) -> bool | None:
+    """Whether the root was in training mode in a forward pass with gradients before the backward pass; None without
+    such a pass."""
+    modes: list[bool] = []
+    seen: bool | None = None
+    for fact in cycle.between:
+        if isinstance(fact, Forward) and fact.root == root and fact.grad:
+            modes.append(fact.training)
+        elif isinstance(fact, Backward) and modes:
+            seen = any(modes)
+    return seen
+
+
+def _line(look: Look, root: int, began: int) -> Place | None:
+    """Where eval() was called last before the step."""
+    inside = {m.module for m in look.modules.values() if m.root == root} | {root}
+    calls = [c for c in look.of(EvalCalled) if c.step <= began and c.module in inside]
+    whole = [c for c in calls if c.module == root] or calls
+    return whole[-1].at if whole else None

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from postmortem.silent.facts import ModuleRan
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._words import count, few
+from postmortem.silent.source import called, place_of, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Place
+    from postmortem.silent.look import Look
+
+_STEPS = 4
+_CUTS = {"detach", "detach_", "numpy", "item", "tolist", "argmax", "no_grad", "inference_mode", "tensor", "as_tensor"}
+"""Calls behind which no gradient flows."""
+_SUSPECTS = _CUTS | {"round", "floor", "sign", "long", "int", "requires_grad_", "set_grad_enabled", "from_numpy"}
+
+
+@fault
+class GraphDetached(BaseFault):
+    """A tensor on the way from trained parameters to the loss is cut off the graph (`.detach()`, `.data`, `no_grad`,
+    `.item()`, numpy, argmax), so that the layers before it never learn.
+
+    How it is found: an optimizer steps with parameters that require a gradient and whose module runs in the steps, yet
+    no backward pass reaches them.
+
+    Not blamed: modules whose parameters are in no optimizer that steps (a target network), modules that do not run,
+    and modules of which some parameters get a gradient.
+
+    What to do: let the tensor through as it is; where only a copy for logging is wanted, detach the copy.
+
+    How to confirm: print `[n for n, p in model.named_parameters() if p.grad is None]` after `backward()`.
+    """
+
+    code = "TRN003"
+    name = "graph-detached"
+    family = "gradient-flow"
+    checks = "the backward pass reaches the modules that are trained"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        if not look.stepped:
+            raise NotChecked("no step of an optimizer was seen")
+        for optimizer, steps in look.stepped.items():
+            held = look.held_by(optimizer)
+            if len(steps) < _STEPS or not look.reached.intersection(held):
+                continue  # nothing of it is reached: that is the order of the step, or another fault
+            frozen = look.frozen
+            cut = [p for p in held if p not in look.reached and p not in frozen and p in look.owners]
+            for parameters in _by_call(look, cut).values():
+                ran = _outermost(look, parameters)
+                if ran is None:
+                    continue
+                names = [look.name(p) for p in parameters]
+                dead = "" if ran.connected else "; its output requires no gradient"
+                yield self.blame(
+                    _cut(ran, look.modules[ran.module].at),
+                    f"{count(len(parameters), 'parameter')} ({few(names)}) are in the optimizer and their modules run, "
+                    f"but no backward pass reached them in {count(len(steps), 'step')}{dead}",
+                    confirm="print the names of the parameters whose .grad is None after backward()",
+                    parameters=len(parameters),
+                    steps=len(steps),
+                    names=names[:20],
+                )
+
+
+def _by_call(look: Look, cut: list[int]) -> dict[str, list[int]]:
+    """Those of one direct child of a root together: a cut is behind the whole of it, as a rule."""
+    groups: dict[str, list[int]] = defaultdict(list)
+    for parameter in cut:
+        owner = look.owners[parameter]
+        first = owner.name.split(".")[0]
+        groups[f"{owner.root} {first}"].append(parameter)
+    return groups
+
+
+def _outermost(look: Look, parameters: list[int]) -> ModuleRan | None:
+    """How the outermost module ran that has only parameters of these."""
+    lost = set(parameters)
+    modules = {look.owners[p].module for p in parameters}
+    names = {look.owners[p].name for p in parameters}
+    root = look.owners[parameters[0]].root
+    prefixes = {".".join(n.split(".")[:i]) for n in names for i in range(1, len(n.split(".")) + 1)} | {""}
+    whole = []
+    for module in look.modules.values():
+        if module.root != root or module.name not in prefixes:
+            continue
+        below = [m for m in look.modules.values() if m.root == root and _inside(m.name, module.name)]
+        if all(set(m.parameters.values()) <= lost for m in below):
+            whole.append(module)
+    outer = min(whole, key=lambda m: len(m.name), default=None)
+    wanted = {outer.module} if outer is not None else modules
+    ways = [ran for ran in look.of(ModuleRan) if ran.module in wanted and ran.stack]
+    return next((r for r in ways if r.training), ways[0] if ways else None)
+
+
+def _inside(name: str, outer: str) -> bool:
+    return not outer or name == outer or name.startswith(f"{outer}.")
+
+
+def _cut(ran: ModuleRan, forward: Place | None) -> Place:
+    """The line that cuts, if the source shows it near the call, or in the module's own forward; else the call."""
+    if forward is not None and ran.grad and not ran.connected and (place := _within(forward)) is not None:
+        return place
+    for place in ran.stack[:4]:
+        read = source(place.file)
+        around = read.around(place.line, ast.With)
+        for node in reversed(around):
+            for item in node.items:
+                if called(item.context_expr) in _CUTS:
+                    return place_of(place.file, item.context_expr)
+        function = read.function_at(place.line)
+        for decorator in function.decorator_list if function is not None else ():
+            if _name(decorator) in _CUTS:
+                return place_of(place.file, decorator)
+        for node in read.after(place.line, ast.Call, ast.Attribute):
+            if _cuts(node):
+                return place_of(place.file, node)
+    return ran.stack[0]
+
+
+def _within(forward: Place) -> Place | None:
+    """The first thing in a function that cuts, or a decorator of it."""
+    read = source(forward.file)
+    starts = [n for n in read.functions() if min([n.lineno, *(d.lineno for d in n.decorator_list)]) == forward.line]
+    for function in starts:
+        for decorator in function.decorator_list:
+            if _name(decorator) in _CUTS:
+                return place_of(forward.file, decorator)
+        for node in sorted(_nodes(function), key=lambda n: n.lineno):
+            if _cuts(node):
+                return place_of(forward.file, node)
+    return None
+
+
+def _nodes(function: Any) -> list[Any]:
+    return [n for n in ast.walk(function) if isinstance(n, (ast.Call, ast.Attribute))]
+
+
+def _cuts(node: ast.AST) -> bool:
+    return called(node) in _SUSPECTS or (isinstance(node, ast.Attribute) and node.attr == "data")
+
+
+def _name(node: ast.AST) -> str:
+    return called(node) or (node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", ""))

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import InputSeen, LossComputed, Place
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._inputs import training_inputs
+from postmortem.silent.faults._words import count
+from postmortem.silent.source import called, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_SEEN = 3
+_COMMON = 0.95
+_WHOLE = {
+    "long",
+    "int",
+    "byte",
+    "short",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "floor",
+    "trunc",
+    "round",
+    "floor_divide",
+}
+"""Words of casts that cut off what is behind the point."""
+
+
+@fault
+class InputsCollapsed(BaseFault):
+    """The inputs lost their content: all zero, constant, rounded to a few values by an integer division, a cast or a
+    clip.
+
+    How it is found: all samples of a batch are the same, in each batch that was looked at; or over 95 % of the elements
+    of a sample have one value, and the source divides by an integer or casts to one on the way.
+
+    Not blamed: inputs that are sparse as they are (one-hot, counts, boards).
+
+    What to do: `image.float() / 255` instead of `image // 255`.
+
+    How to confirm: print `x.unique()` of a batch right before the model.
+    """
+
+    code = "TRN042"
+    name = "inputs-collapsed"
+    family = "data"
+    checks = "the inputs differ from sample to sample"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        judged = False
+        for seen in training_inputs(look).values():
+            measured = [s for s in seen if s.values and s.values["rows"] > 1 and s.values["width"] > 3]
+            if len(measured) < _SEEN:
+                continue
+            judged = True
+            common = min(s.values["common"] for s in measured)
+            if all(s.values["distinct"] == 1 for s in measured) and _supervised(look):
+                said, at = "all samples of a batch were the same", _cast(measured[0]) or _centred(measured[0])
+            elif common >= _COMMON and (cast := _cast(measured[0])) is not None:
+                said, at = f"at least {common:.0%} of the elements of a sample have one value", cast
+            else:
+                continue
+            yield self.blame(
+                at,
+                f"{said}, in each of {count(len(measured), 'input')} {list(measured[0].shape)} that were measured",
+                confirm="print x.unique() of a batch right before the model",
+                common=common,
+                measured=len(measured),
+            )
+        if not judged:
+            raise NotChecked(f"fewer than {_SEEN} inputs of floating-point numbers were measured")
+
+
+def _supervised(look: Look) -> bool:
+    """Whether the targets differ: there is something to learn from inputs."""
+    return any(len(loss.labels) > 1 or not loss.labels for loss in look.of(LossComputed) if loss.trained)
+
+
+def _cast(seen: InputSeen) -> Place | None:
+    """The first line of the training's file that divides by an integer, or casts to one."""
+    if seen.at is None:
+        return None
+    tree = source(seen.at.file).tree
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.stmt)] if tree is not None else []
+    simple = [n for n in found if isinstance(n, (ast.Assign, ast.AugAssign, ast.Return, ast.AnnAssign, ast.Expr))]
+    lines = [n.lineno for n in simple if any(_cuts_off(each, n) for each in ast.walk(n))]
+    return Place(seen.at.file, min(lines)) if lines else None
+
+
+def _centred(seen: InputSeen) -> Place | None:
+    """The first line of the training's file that takes from values their own mean, outside of models; else the call."""
+    if seen.at is None:
+        return None
+    tree = source(seen.at.file).tree
+    nodes = list(ast.walk(tree)) if tree is not None and seen.values["common"] == 1 else []
+    models = {id(n) for f in nodes if isinstance(f, ast.FunctionDef) and f.name == "forward" for n in ast.walk(f)}
+    lines = [n.lineno for n in nodes if isinstance(n, ast.BinOp) and id(n) not in models and _takes_mean(n)]
+    return Place(seen.at.file, min(lines)) if lines else seen.at
+
+
+def _takes_mean(node: ast.BinOp) -> bool:
+    """`x - x.mean(...)`, `x - np.mean(x, ...)`, of a mean over some dimensions."""
+    mean = node.right
+    if not isinstance(node.op, ast.Sub) or not isinstance(mean, ast.Call) or called(mean) not in ("mean", "nanmean"):
+        return False
+    own = ast.unparse(node.left)
+    of = [*mean.args, *([mean.func.value] if isinstance(mean.func, ast.Attribute) else [])]
+    return own in {ast.unparse(n) for n in of} and len(mean.args) + len(mean.keywords) > 0
+
+
+def _cuts_off(node: ast.AST, statement: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv):
+        return any(called(n) in ("float", "to", "astype", "FloatTensor") for n in ast.walk(statement)) or _of_pixels(
+            node
+        )
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.FloorDiv):
+        return True
+    words = (
+        {n.attr for n in ast.walk(node) if isinstance(n, ast.Attribute)} if called(node) in ("to", "astype") else set()
+    )
+    divided = any(isinstance(n, ast.BinOp) and isinstance(n.op, ast.Div) for n in ast.walk(statement))
+    return divided and (called(node) in _WHOLE or bool(words & _WHOLE))
+
+
+def _of_pixels(node: ast.BinOp) -> bool:
+    return isinstance(node.right, ast.Constant) and node.right.value in (255, 256, 127, 128)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._inputs import training_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_SEEN = 3
+_APART = 1e3
+_CALM = ("Norm", "Embedding", "Whitening")
+"""Types of first layers to which the scale does not matter."""
+
+
+@fault
+class InputsNotNormalised(BaseFault):
+    """Inputs reach the model with scales or offsets that are orders of magnitude apart: the large ones drown the
+    others, or all of them saturate the first layer.
+
+    How it is found: the columns of a table that is given to the model have sizes (root mean square) that are a factor
+    of 1000 or more apart, or all inputs have one above 1000; and the first layer of the model is no normalisation.
+
+    Not blamed: models that begin with batch norm, layer norm or an embedding; columns that are constant.
+
+    What to do: subtract the mean and divide by the standard deviation of the training data, column by column.
+
+    How to confirm: print `x.mean(0)` and `x.std(0)` of a batch.
+    """
+
+    code = "TRN043"
+    name = "inputs-not-normalised"
+    family = "data"
+    checks = "the columns of the inputs have similar scales"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        judged = False
+        for root, seen in training_inputs(look).items():
+            sizes = [s.values["sizes"] for s in seen if s.values.get("sizes")]
+            first = next((m.type for m in look.modules.values() if m.root == root and m.parameters), "")
+            if len(sizes) < _SEEN:
+                continue
+            judged = True
+            small, large = sorted(s[0] for s in sizes)[len(sizes) // 2], sorted(s[1] for s in sizes)[len(sizes) // 2]
+            apart = large >= _APART * small
+            if any(word in first for word in _CALM) or not (apart or small >= _APART):
+                continue
+            what = "columns" if len(seen[0].shape) == 2 else "elements"
+            how = f"a factor of {large / small:.2g} apart" if apart else "all larger than 1000"
+            yield self.blame(
+                seen[0].at,
+                f"the {what} of the inputs {list(seen[0].shape)} have sizes from {small:.2g} to {large:.2g}, {how}, "
+                f"in {len(sizes)} batches; the first layer is {first}",
+                confirm="print x.mean(0) and x.std(0) of a batch, and train once with (x - mean) / std",
+                smallest=small,
+                largest=large,
+            )
+        if not judged:
+            raise NotChecked(f"fewer than {_SEEN} inputs of floating-point numbers were given to a model")

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults._losses import line_of, lines, mostly
+from postmortem.silent.faults._words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import LossComputed
+    from postmortem.silent.look import Look
+
+
+@fault
+class LossBroadcast(BaseFault):
+    """Prediction and target have different numbers of dimensions, such as [B, 1] and [B], and the loss compares each
+    prediction with each target: the best answer is the mean of all targets.
+
+    How it is found: the loss gets two shapes that broadcast to more elements than either has, or a difference of a
+    prediction [B, 1] has the shape [B, B], in each step, also in a formula of the program's own such as a Gaussian
+    likelihood.
+
+    Not blamed: shapes with the same number of dimensions, as in losses over all pairs; a target that is one value for
+    all; shapes that broadcast to those of the prediction.
+
+    What to do: `prediction.squeeze(1)` or `target.unsqueeze(1)`.
+
+    How to confirm: print both shapes before the loss.
+    """
+
+    code = "TRN013"
+    name = "loss-broadcast"
+    family = "loss-output"
+    checks = "prediction and target have the same shape"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        kinds = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "difference")
+        for losses in lines(look, *kinds, values=False):
+            shown = [x for x in losses if prod(x.prediction) > 1]
+            if len(shown) < len(losses) / 2 or not mostly(shown, _grows):
+                continue
+            last = shown[-1]
+            batch = prod(last.prediction)
+            whole = _together(last)
+            got = f"{last.name} got a prediction {list(last.prediction)} and a target {list(last.target or ())}"
+            if last.name == "difference":
+                got = f"the difference of a prediction {list(last.prediction)} and the target is {list(whole)}"
+            yield self.blame(
+                line_of(last),
+                f"in {count(len(shown), 'step')} {got}: {prod(whole)} differences for {batch} predictions",
+                confirm="print both shapes before the loss, and train once with equal ones",
+                prediction=list(last.prediction),
+                target=list(last.target or ()),
+                seen=len(shown),
+            )
+
+
+def _grows(loss: LossComputed) -> bool:
+    one, other = loss.prediction, loss.target or ()
+    if loss.name == "difference":  # the shape of what came out
+        return len(one) == 2 and one[1] == 1 and other == (one[0], one[0])
+    return len(one) != len(other) and prod(_together(loss)) > max(prod(one), prod(other))
+
+
+def _together(loss: LossComputed) -> tuple[int, ...]:
+    """The shape that both broadcast to."""
+    one, other = loss.prediction, loss.target or ()
+    longest = max(len(one), len(other))
+    padded = [(1,) * (longest - len(shape)) + tuple(shape) for shape in (one, other)]
+    return tuple(max(a, b) for a, b in zip(*padded, strict=True))

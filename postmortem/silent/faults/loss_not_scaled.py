@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import Backward
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._words import count
+from postmortem.silent.weight_facts import Scaling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Cycle, Look
+
+_STEPS = 5
+
+
+@fault
+class LossNotScaled(BaseFault):
+    """A GradScaler steps on gradients of a loss that was not scaled: it divides them by its scale all the same.
+
+    How it is found: `scaler.step(optimizer)` is called with a scale above 1, and none of the backward passes before it
+    began at what `scaler.scale(loss)` returned.
+
+    Not blamed: a disabled scaler; losses of which some are scaled.
+
+    What to do: `scaler.scale(loss).backward()`.
+
+    How to confirm: print the norm of a gradient right before `scaler.step` and right after `scaler.unscale_`.
+    """
+
+    code = "TRN036"
+    name = "loss-not-scaled"
+    family = "precision"
+    checks = "a GradScaler steps on gradients of scaled losses"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        stepping = [s for s in look.of(Scaling) if s.action == "step" and s.scale > 1]
+        for optimizer in sorted({s.optimizer for s in stepping if s.optimizer is not None}):
+            cycles = [c for c in look.cycles(optimizer) if c.of(Backward)]
+            if len(cycles) < _STEPS:
+                raise NotChecked(f"fewer than {_STEPS} steps of a GradScaler were seen")
+            plain = [c for c in cycles if not _scaled(c)]
+            if len(plain) < 0.9 * len(cycles) or len(plain) < _STEPS:
+                continue
+            yield self.blame(
+                plain[0].of(Backward)[-1].at or plain[0].step.at,
+                f"in {len(plain)} of {count(len(cycles), 'step')} the scaler divided the gradients by its scale "
+                f"({stepping[0].scale:g}), although backward began at a loss that was not scaled",
+                confirm="print the norm of a gradient before scaler.step and after scaler.unscale_",
+                scale=stepping[0].scale,
+                steps=len(plain),
+            )
+
+
+def _scaled(cycle: Cycle) -> bool:
+    return any(s.action == "backward" for s in cycle.of(Scaling))

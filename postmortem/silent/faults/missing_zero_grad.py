@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import Backward
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_STEPS = 5
+
+
+@fault
+class MissingZeroGrad(BaseFault):
+    """Gradients are never cleared between optimizer steps: each step uses the sum of all gradients so far.
+
+    How it is found: from one step of the optimizer to the next one there are backward passes, but the gradients were
+    there all the time: neither zero_grad nor anything else cleared them. Also where they are cleared now and then, as
+    once per epoch.
+
+    Not blamed: several backward passes before one step, after which the gradients are cleared.
+
+    What to do: `optimizer.zero_grad()` once for each step, before `backward()`.
+
+    How to confirm: print the norm of one gradient before each `backward()`: it should be None or 0.
+    """
+
+    code = "TRN006"
+    name = "missing-zero-grad"
+    family = "step-order"
+    checks = "gradients are cleared between steps"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        judged = False
+        for optimizer in look.stepped:
+            cycles = [c for c in look.cycles(optimizer) if c.of(Backward)]
+            if len(cycles) < _STEPS:
+                continue
+            judged = True
+            kept = [c for c in cycles if not c.step.cleared]
+            if len(kept) < max(_STEPS, 0.5 * len(cycles)):
+                continue
+            first, last = kept[0].step, kept[-1].step
+            yield self.blame(
+                kept[0].of(Backward)[-1].at or first.at,
+                f"in {len(kept)} of {count(len(cycles), 'step')} the gradients of the step before were still there "
+                f"when backward added to them; the norm of their sum went from {first.norm:.3g} to {last.norm:.3g}",
+                confirm="print the norm of a gradient before each backward(): it should be None or 0",
+                steps=len(cycles),
+                not_cleared=len(kept),
+                first_norm=first.norm,
+                last_norm=last.norm,
+            )
+        if not judged:
+            raise NotChecked(f"fewer than {_STEPS} steps with a backward pass were seen")

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._words import count, few
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+
+@fault
+class OptimizerStaleParameters(BaseFault):
+    """The optimizer was built before a layer was replaced, initialised anew, copied or moved: it updates tensors that
+    the model no longer uses, while those that the model uses are in no optimizer.
+
+    How it is found: an optimizer steps with parameters that belong to no module that runs and never get a gradient; at
+    the same time a backward pass reaches parameters that no optimizer has and that do not change.
+
+    What to do: make the optimizer after the last change of the model.
+
+    How to confirm: compare `{id(p) for p in model.parameters()}` with the ids in `optimizer.param_groups`.
+    """
+
+    code = "TRN002"
+    name = "optimizer-stale-parameters"
+    family = "gradient-flow"
+    checks = "the optimizer holds the parameters that the model uses"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        if not look.stepped:
+            raise NotChecked("no step of an optimizer was seen")
+        unheld = [p for p in sorted(look.reached) if look.untrained(p) and look.registered(p)]
+        for optimizer in look.stepped:
+            stale = [p for p in look.held_by(optimizer) if p not in look.reached and p not in look.owners]
+            shapes = {look.parameters[p].shape for p in stale}
+            instead = [p for p in unheld if look.parameters[p].shape in shapes] or unheld
+            if not stale or not instead:
+                continue
+            names = [look.name(p) for p in instead]
+            yield self.blame(
+                look.optimizers[optimizer].stack,
+                f"{count(len(stale), 'parameter')} of this {look.optimizers[optimizer].type} belong to no module that "
+                f"runs and never got a gradient; the model trains without {few(names)}, which no optimizer holds",
+                confirm="make the optimizer again right before the training loop, and compare the loss",
+                stale=len(stale),
+                held=len(look.held_by(optimizer)),
+                unheld=len(unheld),
+                names=names[:20],
+            )

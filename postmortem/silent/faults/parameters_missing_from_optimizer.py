@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Any
+
+from postmortem.silent.facts import ModuleRan, Place
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._words import count, few
+from postmortem.silent.source import Source, called, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Stack
+    from postmortem.silent.look import Look
+
+_ADDS = {"append", "extend", "add"}
+
+
+@fault
+class ParametersMissingFromOptimizer(BaseFault):
+    """Parameters that get gradients were not handed to any optimizer, so they stay as they were initialised.
+
+    How it is found: a backward pass that was followed by a step reaches a parameter that no optimizer of the program
+    has or had, and its values do not change.
+
+    Not blamed: parameters with `requires_grad=False`, networks that were put into eval mode, tensors that are no
+    `nn.Parameter` (inputs whose gradient is taken), parameters that the program updates itself.
+
+    What to do: hand them to the optimizer, or freeze them with `requires_grad_(False)` if they are meant to stay.
+
+    How to confirm: compare `{id(p) for p in model.parameters()}` with the ids in `optimizer.param_groups`.
+    """
+
+    code = "TRN005"
+    name = "parameters-missing-from-optimizer"
+    family = "gradient-flow"
+    checks = "every parameter that gets a gradient is in an optimizer"
+    because_of = ("unregistered-submodules", "optimizer-stale-parameters", "frozen-parameters-in-optimizer")
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        if not look.optimizers:
+            raise NotChecked("no optimizer was made")
+        evaluating = {ran.module for ran in look.of(ModuleRan) if not ran.training and ran.grad}
+        missing = []
+        for number in sorted(look.reached):
+            owner = look.owners.get(number)
+            hidden = owner is not None and (not owner.registered or owner.module in evaluating)
+            if look.untrained(number) and not hidden:
+                missing.append(number)
+        if not missing:
+            return
+        optimizer = look.busiest
+        names = [look.name(p) for p in missing]
+        yield self.blame(
+            _chosen(look.optimizers[optimizer].stack),
+            f"{count(len(missing), 'parameter')} ({few(names)}) get gradients, but no optimizer holds them, and they "
+            f"did not change in {count(look.steps, 'step')}",
+            confirm="compare the ids of model.parameters() with those in optimizer.param_groups",
+            missing=len(missing),
+            held=len(look.held_by(optimizer)),
+            names=names[:20],
+        )
+
+
+def _chosen(stack: Stack) -> Place | Stack:
+    """The last condition that leaves parameters out, in the function that gives the optimizer its groups, or above the
+    optimizer where the names it uses are assigned; else where the optimizer is made."""
+    if not stack:
+        return stack
+    at = stack[0]
+    read = source(at.file)
+    statement = read.statement_at(at.line)
+    if statement is None:
+        return stack
+    calls = {called(n) for n in ast.walk(statement)}
+    makers: list[Any] = [f for f in read.functions() if f.name in calls]
+    used = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    lines = [line for maker in makers for line in _conditions(maker)]
+    return Place(at.file, max(lines or _above(read, at, used), default=at.line), at.function)
+
+
+def _above(read: Source, at: Place, used: set[str]) -> list[int]:
+    scope: Any = read.function_at(at.line) or read.tree
+    assigned = [n for n in ast.walk(scope) if isinstance(n, ast.Assign) and n.lineno < at.line]
+    mine = [n for n in assigned if any(isinstance(t, ast.Name) and t.id in used for t in n.targets)]
+    return [line for n in mine for line in _conditions(n)]
+
+
+def _conditions(tree: ast.AST) -> list[int]:
+    """Lines of conditions on parameters without an alternative, other than on `requires_grad`."""
+    found = []
+    for node in ast.walk(tree):
+        tests = list(node.ifs) if isinstance(node, ast.comprehension) else []
+        if isinstance(node, ast.If) and not node.orelse and any(called(n) in _ADDS for n in ast.walk(node)):
+            tests.append(node.test)
+        found += [t.lineno for t in tests if "requires_grad" not in ast.unparse(t)]
+    return found

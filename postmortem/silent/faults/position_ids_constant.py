@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import Place
+from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults._words import few
+from postmortem.silent.source import source
+from postmortem.silent.weight_facts import Probed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_NOTHING = 1e-5
+
+
+@fault
+class PositionIdsConstant(BaseFault):
+    """All tokens get the same position, so that their order is lost although the model has positions.
+
+    How it is found: the model has something for positions (a module, parameter or buffer that is called so). A copy of
+    it is run again with two tokens swapped: what comes out behind both of the first module that brings positions
+    together is the same, although it does change with either token.
+
+    Not blamed: models without positions, which treat tokens as a set on purpose; recurrent and convolutional ones;
+    positions that come in with the attention.
+
+    What to do: `torch.arange(length)` as position ids; a table that is indexed along the dimension of the positions.
+
+    How to confirm: swap two tokens of an input and compare the outputs at the positions behind both.
+    """
+
+    code = "TRN071"
+    name = "position-ids-constant"
+    family = "sequence"
+    checks = "models with positions tell the order of tokens"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        probed = [p for p in look.of(Probed) if p.question == "order" and p.positions]
+        blind = [p for p in probed if p.change < _NOTHING]
+        if not blind or len(blind) < len(probed):
+            return
+        yield self.blame(
+            _used(look, blind[0]),
+            f"with two tokens swapped the output of {blind[0].module} behind both is the same (step {blind[0].step}), "
+            f"and the model has {few(blind[0].positions)}",
+            confirm="swap two tokens of an input, and compare the outputs at the positions behind both",
+            change=blind[0].change,
+            step=blind[0].step,
+            positions=list(blind[0].positions),
+        )
+
+
+def _used(look: Look, probed: Probed) -> Place | None:
+    """The line of a forward that reads the positions."""
+    names = {part for name in probed.positions for part in name.split(".") if not part.isdigit()} - {"weight"}
+    files = dict.fromkeys(m.at.file for m in look.modules.values() if m.at is not None)
+    for file in files:
+        for function in source(file).functions():
+            if function.name.startswith("__"):
+                continue
+            for node in ast.walk(function):
+                if isinstance(node, ast.Attribute) and node.attr in names and isinstance(node.value, ast.Name):
+                    return Place(file, node.lineno)
+    return probed.at

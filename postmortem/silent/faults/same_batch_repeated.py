@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import Drawn, InputSeen, Seeded
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._inputs import assigned_above, loaders, read_at, training_inputs
+from postmortem.silent.faults._words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Place
+    from postmortem.silent.look import Look
+
+_STEPS = 10
+_SAME = 0.9
+
+
+@fault
+class SameBatchRepeated(BaseFault):
+    """The same batch is trained on again and again, although there is more data.
+
+    How it is found: the model is given the same values in nearly all steps, and they are a part of the data: one batch
+    of a DataLoader that has more, rows of a larger tensor that are cut out anew each time while most rows are never
+    used, or numbers or rows that are drawn anew after the same seed was set.
+
+    Not blamed: training on all of the data in each step.
+
+    What to do: read the loader with `for`, move the slice on, set the seed once before the loop.
+
+    How to confirm: print `x.sum()` of the batches of a few steps.
+    """
+
+    code = "TRN040"
+    name = "same-batch-repeated"
+    family = "data"
+    checks = "the batches differ"
+    because_of = ("inputs-collapsed",)
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        judged = False
+        for seen in training_inputs(look).values():
+            judged = judged or len(seen) >= _STEPS
+            digest, times = Counter((s.digest, s.shape) for s in seen).most_common(1)[0]
+            if times < max(_STEPS, _SAME * len(seen)):
+                continue
+            same = [s for s in seen if (s.digest, s.shape) == digest]
+            for why, at in (
+                _of_a_loader(look, same),
+                _of_a_tensor(look, same),
+                _of_a_seed(look, same),
+                _of_a_draw(look, same),
+            ):
+                if why:
+                    yield self.blame(
+                        at,
+                        f"{times} of {count(len(seen), 'training input')} {list(same[0].shape)} were the same; {why}",
+                        confirm="print the sum of the input of a few steps",
+                        same=times,
+                        seen=len(seen),
+                    )
+                    break
+        if not judged:
+            raise NotChecked(f"fewer than {_STEPS} inputs of a model were seen")
+
+
+def _of_a_loader(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
+    made = loaders(look).get(same[0].loader) if same[0].loader is not None else None
+    if made is None or made.samples is None or made.batch != same[0].shape[0] or made.samples < 2 * made.batch:
+        return "", None
+    return (
+        f"their loader has {made.samples} samples in batches of {made.batch}",
+        read_at(look, made.loader) or same[0].at,
+    )
+
+
+def _of_a_tensor(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
+    rows, origin = same[0].rows, same[0].origin
+    others = {s.digest: s.shape[0] for s in look.of(InputSeen) if s.origin == origin and s.digest != same[0].digest}
+    used = same[0].shape[0] + sum(others.values())
+    anew = len({s.tensor for s in same}) >= _SAME * len(same)
+    one = len({s.origin for s in same}) == 1
+    at = same[0].at
+    if rows is None or rows < 2 * used or not anew or not one or at is None:
+        return "", None
+    return f"they are {same[0].shape[0]} rows, cut out again each time, of a tensor with {rows}", assigned_above(at)
+
+
+def _of_a_seed(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
+    lines = Counter((s.at, s.seed) for s in look.of(Seeded) if s.step > 0)
+    anew = len({s.origin for s in same}) >= _SAME * len(same)
+    (at, seed), times = lines.most_common(1)[0] if lines else ((None, 0), 0)
+    if times < _STEPS or not anew:
+        return "", None
+    return f"the seed was set to {seed} in each of them", at
+
+
+def _of_a_draw(look: Look, same: list[InputSeen]) -> tuple[str, Place | None]:
+    rows = same[0].shape[0]
+    anew = len({s.origin for s in same}) >= _SAME * len(same)
+    drawn = [d for d in look.of(Drawn) if anew and d.count == rows and d.of >= 2 * rows]
+    for at in dict.fromkeys(d.at for d in drawn):
+        digests = Counter(d.digest for d in drawn if d.at == at)
+        times = digests.most_common(1)[0][1]
+        if times >= _STEPS and times >= _SAME * digests.total():
+            return f"their {rows} rows were drawn {times} times, the same each time", at
+    return "", None

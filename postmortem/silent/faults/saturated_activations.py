@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._initials import SPREAD, set_at
+from postmortem.silent.faults._words import count
+from postmortem.silent.weight_facts import Activated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_LOOKS = 4
+_FIRST, _LATER = 0.6, 0.4
+_GAIN = 2.0
+_INPUTS = 5.0
+_WIDTH = 4
+
+
+@fault
+class SaturatedActivations(BaseFault):
+    """The values of a tanh or sigmoid layer sit at its bounds, where its slope is nearly 0: almost no gradient comes
+    through.
+
+    How it is found: from the first step on, and in each of those that were measured, most values of a hidden layer (60
+    % at the first step) are within 1 % of the bounds, and the weights before it are so large that they alone do that:
+    the root of the sum of squares of a unit's weights is above 2, while its inputs are of usual size.
+
+    Not blamed: the last layer, whose values may go to their bounds because the model is sure; layers that saturate
+    because their inputs are large.
+
+    What to do: weights by the number of inputs (`nn.init.xavier_uniform_`).
+
+    How to confirm: `(tanh_output.abs() > 0.99).float().mean()` of one batch.
+    """
+
+    code = "TRN062"
+    name = "saturated-activations"
+    family = "initialisation"
+    because_of = ("inputs-not-normalised",)
+    checks = "hidden tanh and sigmoid layers are not saturated"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
+        for one in look.of(Activated):
+            if one.function != "relu" and one.width >= _WIDTH and one.hidden:
+                layers[one.parameters].append(one)
+        if layers and max(len(s) for s in layers.values()) < _LOOKS:
+            raise NotChecked(f"fewer than {_LOOKS} steps were measured")
+        bad = {p: seen for p, seen in layers.items() if len(seen) >= _LOOKS and _saturated(seen)}
+        if not bad:
+            return
+        parameters, seen = min(bad.items())
+        yield self.blame(
+            set_at(look, parameters[::-1], SPREAD),
+            f"{seen[0].flat:.0%} of the {seen[0].function} values behind {look.name(parameters[-1])} are within 1 % of "
+            f"the bounds at step {seen[0].step}, and {seen[-1].flat:.0%} at step {seen[-1].step}; the weights of a "
+            f"unit have a norm of {seen[0].gain:.2g}, for inputs of size {seen[0].inputs or 0:.2g}; "
+            f"{count(len(bad), 'layer')} like that",
+            confirm="print (output.abs() > 0.99).float().mean() of the tanh for one batch",
+            first=seen[0].flat,
+            last=seen[-1].flat,
+            gain=seen[0].gain,
+            layers=len(bad),
+        )
+
+
+def _saturated(seen: list[Activated]) -> bool:
+    """From the start, by the weights."""
+    first = seen[0]
+    usual = first.inputs is not None and first.inputs < _INPUTS
+    return first.flat >= _FIRST and all(s.flat >= _LATER for s in seen) and first.gain >= _GAIN and usual

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, fault
+from postmortem.silent.faults._losses import ending, lines, mostly
+from postmortem.silent.faults._words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import LossComputed
+    from postmortem.silent.look import Look
+
+
+@fault
+class SoftmaxBeforeCrossEntropy(BaseFault):
+    """The output of a softmax is given to cross entropy, which applies log-softmax again: with K classes the loss
+    cannot fall below log(1 + (K - 1) / e), and the gradient is small.
+
+    How it is found: what `cross_entropy` gets lies between 0 and 1 and sums to 1 over the classes, in each step whose
+    values were looked at; or log-softmax was applied to a softmax before `nll_loss`.
+
+    Not blamed: log-softmax before `cross_entropy`, which changes nothing; a softmax whose output goes elsewhere.
+
+    What to do: give the logits to the loss; apply softmax where probabilities are needed.
+
+    How to confirm: print `output.sum(1)` before the loss: logits do not sum to 1.
+    """
+
+    code = "TRN010"
+    name = "softmax-before-cross-entropy"
+    family = "loss-output"
+    checks = "cross entropy gets logits"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        for losses in lines(look, "cross_entropy", "nll_loss"):
+            if not mostly(losses, _twice):
+                continue
+            last = losses[-1]
+            classes = last.prediction[last.values["classes"]]
+            floor = math.log(1 + (classes - 1) / math.e)
+            yield self.blame(
+                last.at,
+                f"in {count(len(losses), 'step')} {last.name} got probabilities{ending(losses)}: between "
+                f"{last.values['lowest']:.2g} and {last.values['highest']:.2g}, with a sum of 1 over the {classes} "
+                f"classes before its own softmax; the loss cannot fall below {floor:.3g}",
+                confirm="print output.sum(1) before the loss, and train once with the logits",
+                seen=len(losses),
+                classes=classes,
+                floor=floor,
+            )
+
+
+def _twice(loss: LossComputed) -> bool:
+    if loss.name == "nll_loss":
+        return loss.behind[:2] == ("LogSoftmax", "Softmax")
+    return loss.values["classes"] in loss.values.get("ones", ())

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import LossComputed, Normalised
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._losses import SEEN, ending, lines, mostly
+from postmortem.silent.faults._words import count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.facts import Place
+    from postmortem.silent.look import Look
+
+_OF_CLASSES = ("cross_entropy", "nll_loss")
+
+
+@fault
+class SoftmaxWrongDim(BaseFault):
+    """A softmax runs over the wrong dimension, often the batch: the answer for one sample depends on the others, and a
+    sample's probabilities do not sum to 1.
+
+    How it is found: what the loss gets sums to 1 (or its exponentials do) over another dimension than that of the
+    classes; or a softmax in the model's forward runs over the first dimension, whose length is that of the batch, with
+    batches of different lengths.
+
+    Not blamed: a softmax over the first dimension that is not the batch (steps of a sequence, items of a bag); one
+    outside of the model, or of a square matrix of all pairs.
+
+    What to do: `dim=-1`, or the dimension of the classes; `nn.Softmax()` without `dim` takes the first one for three
+    dimensions.
+
+    How to confirm: print `output.sum(1)` of the softmax.
+    """
+
+    code = "TRN015"
+    name = "softmax-wrong-dim"
+    family = "loss-output"
+    checks = "a softmax runs over the classes, not over the batch"
+    because_of = ("softmax-before-cross-entropy",)
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        found = list(self._at_the_loss(look))
+        yield from found or self._in_the_model(look)
+        if not look.of(Normalised) and not [x for x in look.of(LossComputed) if x.name in _OF_CLASSES]:
+            raise NotChecked("no softmax and no loss over classes was seen")
+
+    def _at_the_loss(self, look: Look) -> Iterator[Blame]:
+        if sum(x.name in _OF_CLASSES and bool(x.values) and x.trained for x in look.of(LossComputed)) < SEEN:
+            return
+        for losses in lines(look, *_OF_CLASSES):
+            if not mostly(losses, lambda x: _elsewhere(x) is not None):
+                continue
+            last = next(x for x in reversed(losses) if _elsewhere(x) is not None)
+            dim = _elsewhere(last)
+            yield self.blame(
+                last.at,
+                f"in {count(len(losses), 'step')} what {last.name} got{ending(losses)} sums to 1 over dimension {dim} "
+                f"of {list(last.prediction)}; the classes are dimension {last.values['classes']}",
+                confirm="print output.sum(1): it is 1 for probabilities of classes",
+                seen=len(losses),
+                dim=dim,
+            )
+
+    def _in_the_model(self, look: Look) -> Iterator[Blame]:
+        found: dict[Place | None, list[Normalised]] = defaultdict(list)
+        for each in look.of(Normalised):
+            found[each.at].append(each)
+        targets = {x.target[0] for x in look.of(LossComputed) if x.target and x.trained}
+        for at, taken in found.items():
+            batches = sorted({t.batch for t in taken if t.batch})
+            trained = [t for t in taken if t.grad and t.batch in targets]
+            if len(batches) < 2 or not trained or not all(_over_batch(t) for t in taken):
+                continue
+            yield self.blame(
+                at,
+                f"a softmax over dimension 0 of {list(trained[0].shape)} runs over the batch: its length was that of "
+                f"the batch for batches of {' and '.join(str(b) for b in batches)} samples",
+                confirm="give the model one sample alone and the same one in a batch, and compare the answers",
+                batches=batches,
+            )
+
+
+def _elsewhere(loss: LossComputed) -> int | None:
+    """The dimension over which a softmax seems to have run, if it is not that of the classes."""
+    values = loss.values
+    found = values.get("logs") if loss.name == "nll_loss" and values.get("logs") else values.get("ones")
+    made = set(loss.behind) & {"Softmax", "LogSoftmax"}
+    return found[0] if found and made and values["classes"] not in found else None
+
+
+def _over_batch(taken: Normalised) -> bool:
+    square = taken.shape[0] > 1 and taken.shape.count(taken.shape[0]) > 1
+    return taken.dim == 0 and taken.shape[0] == taken.batch and len(taken.shape) > 1 and not square

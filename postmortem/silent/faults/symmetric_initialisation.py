@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._initials import CONSTANT, set_at
+from postmortem.silent.faults._words import count, few
+from postmortem.silent.weight_facts import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_LOOKS = 3
+_STEP, _LAST = 4, 16
+_SAME = 1e-5
+_DRIFT = 0.02
+
+
+@fault
+class SymmetricInitialisation(BaseFault):
+    """All units of a layer start with the same weights, get the same gradient and so stay the same: the layer is worth
+    one unit.
+
+    How it is found: all rows of a weight matrix that is trained are equal at the first step, and still are at later
+    ones.
+
+    Not blamed: layers that start at 0 and whose rows become different with the first updates (a last layer, a residual
+    branch, an adapter), weights that no backward pass reaches, biases and normalisations.
+
+    What to do: random first weights (the default of the layer, `nn.init.kaiming_uniform_`).
+
+    How to confirm: print `weight.std(dim=0).max()` after some steps: it stays 0.
+    """
+
+    code = "TRN060"
+    name = "symmetric-initialisation"
+    family = "initialisation"
+    because_of = (
+        "learning-rate-zero",
+        "bf16-updates-lost",
+        "frozen-parameters-in-optimizer",
+        "gradients-cleared-before-step",
+        "step-before-backward",
+        "graph-detached",
+        "gradient-clip-too-small",
+    )
+    checks = "the units of each layer differ"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        seen = [r for r in look.of(Rows) if r.step <= _LAST]
+        if len({r.step for r in seen}) < _LOOKS or seen[-1].step < _STEP:
+            raise NotChecked(f"fewer than {_STEP} steps were seen")
+        same = [int(p) for p in seen[0].apart if self._always(look, p, seen)]
+        same = [p for p in same if p in look.reached and p not in look.frozen and not _is_table(look, p)]
+        if not same:
+            return
+        names = [look.name(p) for p in same]
+        yield self.blame(
+            set_at(look, same, CONSTANT),
+            f"all rows of {few(names)} ({look.parameters[same[0]].shape[0]} units) are equal at the first step and "
+            f"still are at step {seen[-1].step}",
+            confirm="print weight.std(dim=0).max() of the layer after some steps",
+            names=names[:20],
+            parameters=count(len(same), "weight"),
+        )
+
+    def _always(self, look: Look, parameter: str, seen: list[Rows]) -> bool:
+        """Rounding lets rows drift apart, by little of what they move."""
+        mine = [r for r in seen if parameter in r.apart]
+        moved = look.moved.get(int(parameter), 0.0)
+        begins = mine[0].apart[parameter] <= _SAME * mine[0].largest[parameter]
+        return begins and mine[-1].step >= _STEP and all(r.apart[parameter] <= _DRIFT * moved for r in mine[1:])
+
+
+def _is_table(look: Look, parameter: int) -> bool:
+    """Rows of an embedding are no units: those that were not looked up are still what they were."""
+    return parameter in look.owners and "Embedding" in look.owners[parameter].type

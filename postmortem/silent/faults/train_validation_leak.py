@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from postmortem.silent.facts import Overlap, Place
+from postmortem.silent.faults import BaseFault, NotChecked, fault
+from postmortem.silent.faults._modes import trained_roots
+from postmortem.silent.source import called, source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from postmortem.core.blame import Blame
+    from postmortem.silent.look import Look
+
+_SAMPLES = 20
+_SHARED = 0.02
+_NEAR = 0.2
+_SEEN = 1.5
+"""Each training sample was seen so often on average: nearly all were seen."""
+_HELD_OUT = re.compile(
+    r"(^|_)[xy]?(val|valid|validation|dev|test|testing|eval|evaluation|holdout|held_out)"
+    r"(set|loader|data|ds|dl|[xy])?(_|\d|$)|^(v[xy]|[xy]v)$"
+)
+"""Names of held-out data."""
+_SPLITS = {"random_split", "train_test_split", "Subset", "split"}
+
+
+@fault
+class TrainValidationLeak(BaseFault):
+    """Copies of training samples are in the validation set, so that its numbers say how well the model remembers.
+
+    How it is found: samples that are evaluated without gradients, and that the source calls validation or test data,
+    have the same values as samples that were trained on, or lie close to a few of them and far from all others. Nearly
+    all training samples were seen.
+
+    Not blamed: evaluations of the training data; samples of a few values, which may be there twice by chance.
+
+    What to do: remove copies before the split, and split before samples are repeated or augmented.
+
+    How to confirm: count the rows of the validation set that are in the training set.
+    """
+
+    code = "TRN051"
+    name = "train-validation-leak"
+    family = "evaluation"
+    checks = "what is evaluated was not trained on"
+
+    def blames(self, look: Look) -> Iterator[Blame]:
+        roots, judged = trained_roots(look), False
+        for overlap in look.of(Overlap):
+            if overlap.root not in roots or overlap.samples < _SAMPLES or not overlap.trained:
+                continue
+            judged = True
+            share = overlap.shared / overlap.samples
+            near = overlap.near / overlap.compared if overlap.compared else 0.0
+            complete = overlap.times >= _SEEN * overlap.trained
+            if (share < _SHARED and near < _NEAR) or not (complete and _held_out(overlap)):
+                continue
+            yield self.blame(
+                _split(overlap) or overlap.stack,
+                f"{_said(overlap, share)} one of the {overlap.trained} samples that were trained on",
+                confirm="count the rows of the validation set that are in the training set",
+                shared=overlap.shared,
+                samples=overlap.samples,
+                near=overlap.near,
+            )
+        if not judged:
+            raise NotChecked("no evaluation with samples that can be told apart was seen")
+
+
+def _said(overlap: Overlap, share: float) -> str:
+    if share >= _SHARED:
+        return f"{overlap.shared} of {overlap.samples} samples of an evaluation ({share:.0%}) have the same values as"
+    near = f"{overlap.near} of {overlap.compared} samples of an evaluation"
+    return f"{near} are less than a tenth of the usual distance from"
+
+
+def _held_out(overlap: Overlap) -> bool:
+    """Whether the source calls what is evaluated held-out data, and not training data."""
+    said = [_names(place) for place in overlap.stack]
+    names = [n for each in said for n in each]
+    return any(_HELD_OUT.search(n) for n in names) and not any("train" in n for n in names)
+
+
+def _names(place: Place) -> list[str]:
+    """The names that a line hands over, and those that the loop around it goes through."""
+    read = source(place.file)
+    statement = read.statement_at(place.line)
+    if statement is None:
+        return []
+    given = [each for n in ast.walk(statement) if isinstance(n, ast.Call) for each in n.args]
+    given = [] if hasattr(statement, "body") else given
+    loops = [loop.iter for loop in read.around(place.line, ast.For)[-1:]]
+    nodes = [n for each in (*given, *loops) for n in ast.walk(each)]
+    named = [n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, (ast.Name, ast.Attribute))]
+    return [name.lower() for name in named]
+
+
+def _split(overlap: Overlap) -> Place | None:
+    """The line that splits the data, if the file has one."""
+    for place in overlap.stack:
+        tree = source(place.file).tree
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.Assign) and any(called(n) in _SPLITS for n in ast.walk(node.value)):
+                names = [n.id.lower() for t in node.targets for n in ast.walk(t) if isinstance(n, ast.Name)]
+                if any(_HELD_OUT.search(n) for n in names):
+                    return Place(place.file, node.lineno)
+    return None

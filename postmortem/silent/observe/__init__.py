@@ -1,0 +1,11 @@
+"""Inside the user's program: what it does is written down as facts. One file in `watchers` per thing that is observed.
+
+Nothing here may change what the program computes: no random number is drawn, no gradient is made, no value waits for a
+device outside the steps that are looked at. A watcher that fails is left out, with a note.
+"""
+
+from __future__ import annotations
+
+from postmortem.silent.observe.begin import begin
+
+__all__ = ["begin"]

@@ -1,0 +1,64 @@
+"""What the graph of autograd says of a tensor: which operations made it, and which values they can give."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_SHAPES = re.compile(
+    r"(View|UnsafeView|Reshape|ReshapeAlias|Squeeze|Unsqueeze|Transpose|Permute|T|Select|Slice|Index|IndexSelect|Gather"
+    r"|Clone|ToCopy|Expand|Alias|AsStrided|Unbind|Split|SplitWithSizes|Narrow|Contiguous)Backward\d*"
+)
+_BOUNDS = {
+    "Relu": (0.0, math.inf),
+    "Softplus": (0.0, math.inf),
+    "Sigmoid": (0.0, 1.0),
+    "Hardsigmoid": (0.0, 1.0),
+    "Softmax": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+}
+_LIMITS = {"Clamp": ("_saved_min", "_saved_max"), "Hardtanh": ("_saved_min_val", "_saved_max_val")}
+_DEEP = 30
+
+
+def nodes_behind(node: Any, most: int = 3) -> list[Any]:
+    """The autograd nodes from this one on along the first input, without those that only change a shape."""
+    found: list[Any] = []
+    for _ in range(_DEEP):
+        if node is None or len(found) == most:
+            break
+        if not _SHAPES.fullmatch(node.name()):
+            found.append(node)
+        node = next((n for n, _ in node.next_functions if n is not None), None)
+    return found
+
+
+def name_of(node: Any) -> str:
+    """`Softmax` of SoftmaxBackward0."""
+    return re.sub(r"Backward\d*$", "", str(node.name()))
+
+
+def bounds(node: Any) -> tuple[float, float] | None:
+    """Between which values all results of an operation lie; None where it does not limit them."""
+    name = name_of(node)
+    if name in _LIMITS:
+        low, high = (getattr(node, each, None) for each in _LIMITS[name])
+        return (
+            float(low) if isinstance(low, (int, float)) else -math.inf,
+            float(high) if isinstance(high, (int, float)) else math.inf,
+        )
+    return _BOUNDS.get(name)
+
+
+def shape_of(node: Any, output: int = 0) -> tuple[int, ...]:
+    """Of what an operation gave."""
+    return tuple(node._input_metadata[output].shape)
+
+
+def behind(tensor: torch.Tensor) -> list[Any]:
+    """The nodes that made a tensor, as `nodes_behind`."""
+    return nodes_behind(tensor.grad_fn)

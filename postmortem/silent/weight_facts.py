@@ -1,0 +1,242 @@
+"""Facts of weights, how they are updated, scaled, loaded, kept and shared, and of the positions of sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from postmortem.silent.facts import Place, Stack, known
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """The learning rate of each group of an optimizer at a step, where it is not that of the step before."""
+
+    optimizer: int
+    step: int
+    rates: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """What an optimizer's step changed, in some steps; by parameter, over some of its elements.
+
+    weights: norm before the step. changes: norm of the difference. kept: share of the elements with a gradient other
+    than zero that did not change.
+    """
+
+    optimizer: int
+    step: int
+    weights: dict[str, float]
+    changes: dict[str, float]
+    kept: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How far the rows of weights (one for each output) are apart, in some steps: the largest difference of an element
+    from that of the first row, and the largest element, by parameter."""
+
+    step: int
+    apart: dict[str, float]
+    largest: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Where a parameter got what it has at the first step: by a function of torch.nn.init, or the type by `to`."""
+
+    parameter: int
+    by: str
+    stack: Stack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerMade:
+    """A learning rate scheduler was made. options: those that are numbers."""
+
+    scheduler: int
+    type: str
+    optimizer: int
+    options: dict[str, Any]
+    stack: Stack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """step() of a scheduler was called, and set these learning rates."""
+
+    scheduler: int
+    step: int
+    rates: tuple[float, ...]
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """Gradients were clipped. norm: before, of all together; of `clip_grad_value_`, the largest that it allows. scale:
+    the factor of a GradScaler that they still had."""
+
+    step: int
+    by: str
+    limit: float
+    norm: float
+    scale: float
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """A GradScaler at work. action: "scale" made a scaled loss; a "backward" pass began at one; "unscale"; "step" of
+    `optimizer`."""
+
+    action: str
+    step: int
+    scale: float
+    optimizer: int | None = None
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Activated:
+    """A relu, tanh or sigmoid in the graph of a backward pass, in some steps.
+
+    flat: share of the units of a relu that are 0 for every sample; share of the values of the others within 1 % of
+    their bounds. parameters: of the layer whose output it gets. gain: of that layer, root mean square of its weights
+    times the root of the number of inputs. inputs: root mean square of what the layer got, if known. hidden: another
+    layer comes between it and the loss.
+    """
+
+    step: int
+    function: str
+    width: int
+    flat: float
+    parameters: tuple[int, ...]
+    gain: float
+    inputs: float | None
+    hidden: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """load_state_dict of a module. given, own, matched: elements in the state, in the module, in those of one name.
+    alias: of these, elements that are the module's own memory. taken: where and at which step `state_dict()` gave the
+    state, if that was at an earlier step and its tensors are still those of the module that it was taken of."""
+
+    module: str
+    step: int
+    strict: bool
+    given: int
+    own: int
+    matched: int
+    alias: int
+    names: tuple[str, str]
+    taken: int | None = None
+    stack: Stack = ()
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """torch.save was given a state that `state_dict()` had given at an earlier step (`taken`, at `stack`), and whose
+    tensors are still the live ones."""
+
+    step: int
+    taken: int
+    stack: Stack = ()
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A parameter was copied from another one: by copy.deepcopy, or by loading the state of another module."""
+
+    parameter: int
+    origin: int
+    stack: Stack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Untied:
+    """Two modules that had one parameter, tied at `stack`, no longer have. kept: the parameter of the one; other: of
+    the other one, None if that module is gone; lost: its class. made: where the other one got it."""
+
+    step: int
+    kept: int
+    other: int | None
+    lost: str
+    stack: Stack = ()
+    made: Stack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """This process is one of several that train together."""
+
+    rank: int
+    world: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A model was wrapped in DistributedDataParallel."""
+
+    stack: Stack = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """The program called a function of torch.distributed that exchanges tensors."""
+
+    name: str
+    step: int
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """To compare ranks, in some steps before the update: per parameter of an optimizer, in its order, the shape, the
+    sum and the sum of squares of some elements, and the norm of the gradient."""
+
+    optimizer: int
+    step: int
+    shapes: list[list[int]]
+    sums: list[list[float]]
+    gradients: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetsMatched:
+    """The targets of a cross entropy are the tokens that the model was given, some positions on.
+
+    shift: how many positions on from the one whose output is compared; share: of the targets that agree; other: the
+    largest share of another shift.
+    """
+
+    step: int
+    shift: int
+    share: float
+    other: float
+    at: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A copy of a model was run again with other tokens, to see which outputs depend on which positions.
+
+    question: "future" (other tokens from a position on: what changes before it), "order" (two tokens swapped: what
+    changes behind both), "padding" and "tokens" (another embedding at padding, or at one token: what changes at other
+    tokens). change: the largest change there of the output of `module`, the first one that brings positions together,
+    as a share of its largest value. inside: where its forward begins, if it is the user's. at: where it is called.
+    """
+
+    step: int
+    question: str
+    change: float
+    module: str
+    inside: Place | None = None
+    at: Place | None = None
+    positions: tuple[str, ...] = ()
+
+
+known(dict(globals()))

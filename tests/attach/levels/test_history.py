@@ -1,0 +1,133 @@
+"""`postmortem run --level`: the history of a training, by the readers of `scan`."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from postmortem.attach import driver
+from postmortem.attach.levels.rows import Rows
+from postmortem.core.view import View
+from postmortem.runs.assemble import read_runs
+from postmortem.runs.group import discover
+
+TRAIN = """
+import sys
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = torch.utils.data.DataLoader(torch.rand(96, 8), batch_size=4)
+log = open("metrics.csv", "w", buffering=1)
+print("step,loss", file=log)
+for step, x in enumerate(loader, start=100):
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    if step == int(sys.argv[1]):
+        loss = loss / (loss.detach() * 0) * 0
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(f"{step},{loss.item():.6f}", file=log)
+torch.save(model.state_dict(), "last.pt")
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a training."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def roles(folder: Path) -> dict[str, str | None]:
+    """Tag -> role, as a scan reads the folder."""
+    found, _ = discover([folder])
+    (run,) = read_runs(found[0], roles=None, roots=[folder], shared=())
+    return {s.tag: s.role for s in View(run).series}
+
+
+@pytest.mark.parametrize("level", ["basic", "advanced", "extreme"])
+def test_a_history_that_is_read_with_its_roles(project: Path, level: str) -> None:
+    """Its rows count as the program's log; its losses are those; what was trained is the same at every level."""
+    history = project / "postmortem-report" / "history"
+    code, result = driver.watch([sys.executable, "train.py", "-1"], level=level, history=history)
+    assert (code, result.culprit.phase) == (0, "none")
+    rows = [json.loads(line) for line in (history / "history.jsonl").read_text().splitlines()]
+    logged = dict(line.split(",") for line in (project / "metrics.csv").read_text().splitlines()[1:])
+    assert len(rows) > 12
+    assert all(row["step"] == row["tick"] + 100 for row in rows)
+    assert all(row["loss"] == pytest.approx(float(logged[str(row["step"])]), rel=1e-5, abs=1e-6) for row in rows)
+    found = roles(history)
+    wanted = {"step_time": "step_time", "data_time": "data_time", "memory_mb": "memory", "lr": "lr", "loss": "loss"}
+    if level != "basic":
+        wanted |= {"grad_norm": "grad_norm", "grad_norm/layer.0": "layer_grad_norm"}
+    assert {tag: found.get(tag) for tag in wanted} == wanted
+    assert any(tag.startswith("absmax/backward.mm") for tag in found) is (level == "extreme")
+    for row in rows if level == "advanced" else ():
+        if "grad_norm" in row:  # without momentum an update is the gradient times the learning rate
+            assert row["update_norm/layer.0"] == pytest.approx(0.01 * row["grad_norm/layer.0"], rel=1e-3)
+            layers = [row["grad_norm/layer.0"], row["grad_norm/layer.2"]]
+            assert row["grad_norm"] == pytest.approx(math.hypot(*layers), rel=1e-4)
+
+
+def test_levels_change_nothing(project: Path) -> None:
+    """The same weights, bit for bit."""
+    weights = []
+    for level in ("basic", "extreme"):
+        assert driver.watch([sys.executable, "train.py", "-1"], level=level, history=project / level)[0] == 0
+        weights.append(torch.load("last.pt"))
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_read_late_as_on_a_device(project: Path) -> None:
+    """The step and the loss at fault are those; the program had gone on by then."""
+    history = project / "history"
+    command = [sys.executable, "train.py", "112"]
+    code, result = driver.watch(command, level="advanced", history=history, deferred=True, fix=False)
+    assert (code, result.tick, result.step) == (0, 12, 112)
+    rows = [json.loads(line) for line in (history / "history.jsonl").read_text().splitlines()]
+    assert [row["tick"] for row in rows] == sorted(row["tick"] for row in rows)
+    assert math.isnan(rows[-1]["loss"])
+    assert rows[-1]["tick"] == 12
+
+
+def test_a_file_that_does_not_grow_without_limit(tmp_path: Path) -> None:
+    """Rows become rarer; the last ones are there; each line is whole."""
+    rows = Rows(tmp_path, lambda: 3, limit=20_000)
+    for i in range(20_000):
+        rows.add({"tick": i})
+        if i % 50 == 0:
+            rows.flush()
+    rows.flush()
+    path = tmp_path / "history-rank3.jsonl"
+    ticks = [json.loads(line)["tick"] for line in path.read_text().splitlines()]
+    assert path.stat().st_size <= 20_000
+    assert ticks == sorted(ticks)
+    assert ticks[-1] > 15_000
+
+
+def test_a_second_training_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    """Neither is lost."""
+    for tick in (1, 2):
+        rows = Rows(tmp_path, lambda: None)
+        rows.add({"tick": tick})
+        rows.flush()
+    assert json.loads((tmp_path / "history.jsonl").read_text()) == {"tick": 1}
+    assert json.loads((tmp_path / "training-2" / "history.jsonl").read_text()) == {"tick": 2}
+
+
+def test_a_history_that_cannot_be_written_ends_no_training(project: Path) -> None:
+    """The program goes on; one line says it."""
+    (project / "history").write_text("a file")
+    code, result = driver.watch([sys.executable, "train.py", "-1"], history=project / "history" / "x")
+    assert code == 0
+    assert any("no history is kept" in note for note in result.notes)

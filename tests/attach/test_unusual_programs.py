@@ -1,0 +1,200 @@
+"""Programs that train in another way than a plain loop, under `postmortem run`: the line at fault is named in each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="forks a process that computes")]
+
+START = """
+    import os, socket, torch
+    import torch.distributed as dist
+    from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    def data(step, bad):
+        x, share = torch.rand(4, 3), torch.ones(4, 1)
+        share[2] = 0.0 if bad else 1.0
+        return x, share
+"""
+PLAIN = """
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    def train(rank=0):
+        for step in range(5):
+            x, share = data(step, step == 3 and rank == 0)
+            loss = ((model(x) - 1) / share).square().mean()  # at fault
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+PROGRAMS = {
+    "LBFGS": """
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+        for step in range(5):
+            x, share = data(step, step == 3)
+            def closure():
+                optimizer.zero_grad()
+                loss = ((model(x) - 1) / share).square().mean()  # at fault
+                loss.backward()
+                return loss
+            optimizer.step(closure)
+    """,
+    "catches everything, and has an IterableDataset with workers": """
+        class Stream(IterableDataset):
+            def __iter__(self):
+                me = get_worker_info()
+                for n in range(me.id, 32, me.num_workers):
+                    yield torch.full((3,), 1.0 + n) * (n != 28)  # the third row of batch 6
+
+        if __name__ == "__main__":
+            model = torch.nn.Linear(3, 1)
+            optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+            for x in DataLoader(Stream(), batch_size=4, num_workers=2):
+                try:
+                    loss = (model(x)[:, 0] / x.sum(1)).square().mean()  # at fault
+                    assert torch.isfinite(loss)
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                except BaseException as error:
+                    print(error)
+            open("trained", "w")
+    """,
+    "inductor": """
+        model = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        @torch.compile
+        def loss_of(x, share):
+            return ((model(x) - 1) / share).square().mean()  # at fault
+        for step in range(5):
+            loss = loss_of(*data(step, step == 3))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def write(folder: Path, *parts: str) -> int:
+    """Writes the program -> the number of its line at fault."""
+    text = "".join(map(textwrap.dedent, (START, *parts)))
+    (folder / "train.py").write_text(text)
+    return next((n for n, line in enumerate(text.splitlines(), 1) if "# at fault" in line), 0)
+
+
+def under_watch(postmortem, *command: str, on_fault: str = "stop") -> tuple[int, dict]:
+    """-> the exit code of the command, and the answer."""
+    options = ["--no-fix", "--captures", "0", "--on-fault", on_fault, "--format", "json"]
+    called = postmortem("run", *options, "--", *command)
+    return called.code, json.loads(called.out)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_line_is_named(folder: Path, postmortem, name: str) -> None:
+    """By a copy of the process that repeats the step, and names the row of the batch; nothing of the program runs
+    after the fault."""
+    if name == "inductor" and not shutil.which("g++"):
+        pytest.skip("inductor needs a compiler")
+    line = write(folder, PROGRAMS[name])
+    code, answer = under_watch(postmortem, sys.executable, "train.py")
+    culprit = answer["culprit"]
+    tick = 6 if "workers" in name else 3
+    assert (code, answer["tick"], culprit["op"], culprit["line"], culprit["samples"]) == (1, tick, "div", line, [2])
+    assert not (folder / "trained").exists()
+
+
+def test_a_program_without_an_optimizer(folder: Path, postmortem) -> None:
+    """What is non-finite is told; nobody is blamed, and no command is advised that would not do better."""
+    write(
+        folder,
+        """
+        w = torch.ones(3, requires_grad=True)
+        for step in range(4):
+            (w / (0.0 if step == 2 else 1.0)).sum().backward()
+            w.data -= 0.1 * w.grad
+            w.grad = None
+        """,
+    )
+    _, answer = under_watch(postmortem, sys.executable, "train.py")
+    assert answer["culprit"]["phase"] == "none"
+    assert any("the program has made no optimizer" in line for line in answer["culprit"]["how"])
+    assert not answer.get("next")
+
+
+def test_ranks_that_are_spawned(folder: Path, postmortem) -> None:
+    """The rank at fault answers, not the one that gets its gradients."""
+    line = write(
+        folder,
+        PLAIN,
+        """
+        def rank(rank, port):
+            global model, optimizer
+            dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+            model = torch.nn.parallel.DistributedDataParallel(model)
+            train(rank)
+
+        if __name__ == "__main__":
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                port = s.getsockname()[1]
+            torch.multiprocessing.spawn(rank, (port,), nprocs=2)
+        """,
+    )
+    _, answer = under_watch(postmortem, sys.executable, "train.py", on_fault="continue")
+    culprit = answer["culprit"]
+    assert (answer["tick"], answer["rank"], culprit["op"], culprit["line"], culprit["samples"]) == (
+        3,
+        0,
+        "div",
+        line,
+        [2],
+    )
+
+
+def test_sharded_ranks_are_not_restarted(folder: Path, postmortem) -> None:
+    """FSDP2 on gloo under `torchrun --max-restarts 3`: `--stop` is the end, before the rank at fault saves anything."""
+    pytest.importorskip("torch.distributed.fsdp", reason="no FSDP2")
+    line = write(
+        folder,
+        """
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        open("starts", "a").write(os.environ["TORCHELASTIC_RESTART_COUNT"])
+        dist.init_process_group("gloo")
+        """,
+        PLAIN,
+        """
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        try:
+            train(dist.get_rank())
+        finally:
+            open(f"saved{dist.get_rank()}", "w")
+        """,
+    )
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "3"]
+    code, answer = under_watch(postmortem, *torchrun, "--standalone", "train.py")
+    culprit = answer["culprit"]
+    assert (code, answer["rank"], culprit["op"], culprit["line"], culprit["samples"]) == (1, 0, "div", line, [2])
+    assert (folder / "starts").read_text() == "00"
+    assert not (folder / "saved0").exists()

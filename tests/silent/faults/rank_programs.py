@@ -1,0 +1,47 @@
+"""A small training in two processes, of which the cases of ranks are made."""
+
+from __future__ import annotations
+
+LOOP = """
+    import os
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+
+    def worker(rank):
+        dist.init_process_group("gloo", init_method=f"file://{{os.getcwd()}}/ranks", rank=rank, world_size=2)
+        torch.manual_seed({seed})
+        model = {model}
+        {first}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        generator = torch.Generator().manual_seed(rank)
+        for step in range(10):
+            x = torch.randn(16, 4, generator=generator)
+            loss = ({call}(x) - x.sum(1, keepdim=True)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            {between}
+            optimizer.step()
+            {after}
+        dist.destroy_process_group()
+
+
+    mp.start_processes(worker, nprocs=2, start_method="fork")
+"""
+NET = "nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))"
+AVERAGE = "for p in model.parameters(): dist.all_reduce(p.grad); p.grad /= 2"
+
+
+def ranks(
+    model: str = NET,
+    *,
+    call: str = "model",
+    seed: str = "0",
+    first: str = "pass",
+    between: str = "pass",
+    after: str = "pass",
+) -> str:
+    return LOOP.format(model=model, call=call, seed=seed, first=first, between=between, after=after)

@@ -1,0 +1,73 @@
+"""Every silent fault is found in its programs, at its line, and healthy ones are not blamed by any."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from postmortem.silent.faults import FAULTS
+from postmortem.silent.judge import judge
+from postmortem.silent.look import Look, read
+from tests.cases import ROOT, Case, cases
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="the programs are run in forked processes"),
+]
+CASES = cases(FAULTS, "blamed") + cases(FAULTS, "quiet")
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of all cases, after they were run under observation."""
+    folder = tmp_path_factory.mktemp("programs")
+    for case in CASES:
+        (folder / str(case)).mkdir()
+        (folder / str(case) / "train.py").write_text(inspect.cleandoc(case.make()) + "\n")
+    program = str(Path(__file__).with_name("programs.py"))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, program, str(folder)], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def looks(observed: Path, case: Case) -> list[Look]:
+    return read(observed / str(case) / "silent")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.kind == "blamed"], ids=str)
+def test_the_fault_is_found_at_its_line(case: Case, observed: Path) -> None:
+    """It alone, with its evidence."""
+    blames, checks = judge(looks(observed, case))
+    assert [(b.name, b.family) for b in blames] == [(case.of.name, case.of.family)]
+    assert blames[0].file == str(observed / str(case) / "train.py")
+    lines = Path(blames[0].file).read_text().splitlines()
+    assert case.options["at"] in lines[(blames[0].line or 0) - 1], blames[0]
+    assert blames[0].evidence
+    assert blames[0].confirm
+    assert [c.name for c in checks if c.status == "not ok"] == [case.of.name]
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.kind == "quiet"], ids=str)
+def test_healthy_programs_are_not_blamed(case: Case, observed: Path) -> None:
+    """By this fault nor by another one; and this one was able to judge."""
+    blames, checks = judge(looks(observed, case))
+    assert blames == []
+    status = {c.name: c.status for c in checks}
+    assert status[case.of.name] == case.options.get("status", "ok")
+
+
+@pytest.mark.parametrize("kind", list(FAULTS), ids=lambda k: k.name)
+def test_every_fault_has_its_page_and_code(kind: Any) -> None:
+    """What `explain` shows, and a code of its own."""
+    page = inspect.getdoc(kind) or ""
+    assert all(part in page for part in ("How it is found:", "What to do:", "How to confirm:"))
+    assert [k.name for k in FAULTS if k.code == kind.code] == [kind.name]

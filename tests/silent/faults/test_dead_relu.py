@@ -1,0 +1,73 @@
+"""ReLU units that never fire."""
+
+from __future__ import annotations
+
+from postmortem.silent.faults.dead_relu import DeadRelu
+from tests.silent.faults.cases import blamed, quiet
+
+LOOP = """
+    import torch
+    from torch import nn
+    import torch.nn.functional as F
+
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 4), torch.randn(64, 1)
+
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(4, 32), nn.Linear(32, 32), nn.Linear(32, 1)
+            {initialise}
+
+        def forward(self, x):
+            return self.last({activation}(self.second({activation}(self.first(x)))))
+
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr={rate})
+    for step in range(40):
+        loss = F.mse_loss(model(x), y{scale})
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def loop(initialise: str = "pass", activation: str = "F.relu", rate: float = 0.01, scale: str = "") -> str:
+    return LOOP.format(initialise=initialise, activation=activation, rate=rate, scale=scale)
+
+
+@blamed(DeadRelu, at="constant_")
+def negative_biases() -> str:
+    return loop("nn.init.constant_(self.first.bias, -8.0)")
+
+
+@blamed(DeadRelu, at="fill_")
+def negative_biases_by_hand() -> str:
+    return loop("self.second.bias.data.fill_(-8.0)", activation="torch.relu")
+
+
+@blamed(DeadRelu, at="optimizer =")
+def killed_by_the_first_step() -> str:
+    return loop(rate=0.3, scale=" - 20")
+
+
+@quiet(DeadRelu)
+def usual_weights() -> str:
+    return loop()
+
+
+@quiet(DeadRelu)
+def a_third_is_dead() -> str:
+    return loop("nn.init.constant_(self.first.bias[:10], -8.0)")
+
+
+@quiet(DeadRelu)
+def a_narrow_layer_at_the_end() -> str:
+    return loop().replace("return self.last(", "return -1 + F.relu(-5 + self.last(").replace("(x)))))", "(x))))))")
+
+
+@quiet(DeadRelu)
+def leaky() -> str:
+    return loop("nn.init.constant_(self.first.bias, -8.0)", activation="F.leaky_relu")

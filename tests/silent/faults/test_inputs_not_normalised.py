@@ -1,0 +1,56 @@
+"""Inputs with scales far apart."""
+
+from __future__ import annotations
+
+from postmortem.silent.faults.inputs_not_normalised import InputsNotNormalised
+from tests.silent.faults.cases import blamed, quiet
+
+LOOP = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    x, y = torch.randn(240, 4) * torch.tensor({scales}), torch.randint(0, 3, (240,))
+    model = nn.Sequential({first}nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for part in torch.arange(240).split(16):
+        loss = nn.functional.cross_entropy(model({given}), y[part])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+APART = "[1.0, 0.5, 30000.0, 2.0]"
+
+
+def loop(scales: str = APART, first: str = "", given: str = "x[part]") -> str:
+    return LOOP.format(scales=scales, first=first, given=given)
+
+
+@blamed(InputsNotNormalised, at="model(x[part])")
+def incomes_and_ages() -> str:
+    return loop()
+
+
+@blamed(InputsNotNormalised, at="model(x[part])")
+def all_of_them_large() -> str:
+    return loop("[5000.0, 20000.0, 30000.0, 20000.0]")
+
+
+@quiet(InputsNotNormalised)
+def standardised() -> str:
+    return loop(given="(x[part] - x.mean(0)) / x.std(0)")
+
+
+@quiet(InputsNotNormalised)
+def a_first_layer_that_normalises() -> str:
+    return loop(first="nn.BatchNorm1d(4), ")
+
+
+@quiet(InputsNotNormalised)
+def columns_that_differ_a_little() -> str:
+    return loop("[1.0, 0.5, 30.0, 0.0]")
+
+
+@blamed(InputsNotNormalised, at="model(x[part]")
+def pictures_of_sixteen_bits() -> str:
+    return loop("[60000.0, 60000.0, 60000.0, 60000.0]", "nn.Flatten(), ", "x[part].view(-1, 1, 2, 2)")

@@ -1,0 +1,81 @@
+"""Labels of other samples."""
+
+from __future__ import annotations
+
+from postmortem.silent.faults.labels_misaligned import LabelsMisaligned
+from tests.silent.faults.cases import blamed, quiet
+
+LOOP = """
+    import random
+    import numpy as np
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    x = torch.randn(1600, 6)
+    {labels}
+    {prepare}
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, {out}))
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for epoch in range(2):
+        for xb, yb in {batches}:
+            loss = nn.functional.{loss}(model(xb), yb)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+CLASSES = "y = (x[:, 0] + x[:, 1] > 0).long() + (x[:, 0] > 0.5).long()"
+TOGETHER = "zip(x.split(32), y.split(32))"
+
+
+def loop(
+    prepare: str, labels: str = CLASSES, batches: str = TOGETHER, loss: str = "cross_entropy", out: int = 3
+) -> str:
+    return LOOP.format(prepare=prepare, labels=labels, batches=batches, loss=loss, out=out)
+
+
+@blamed(LabelsMisaligned, at="y = y[torch.randperm(1600)]")
+def two_permutations() -> str:
+    return loop("x = x[torch.randperm(1600)]\n    y = y[torch.randperm(1600)]")
+
+
+@blamed(LabelsMisaligned, at="np.random.shuffle(b)")
+def two_shuffles() -> str:
+    arrays = "a, b = x.numpy().copy(), y.numpy().copy()\n    np.random.shuffle(a)\n    np.random.shuffle(b)\n"
+    return loop(arrays + "    x, y = torch.from_numpy(a), torch.from_numpy(b)")
+
+
+@blamed(LabelsMisaligned, at="y = y[:-3]")
+def cut_at_different_ends() -> str:
+    return loop("x = x[3:]\n    y = y[:-3]")
+
+
+@blamed(LabelsMisaligned, at="zip(")
+def two_loaders_that_shuffle() -> str:
+    pairs = "zip(*(DataLoader(t, batch_size=32, shuffle=True) for t in (x, y)))"
+    return loop("pass", batches=pairs)
+
+
+@blamed(LabelsMisaligned, at="y = y[torch.randperm(1600)]")
+def of_a_regression() -> str:
+    prepare = "x = x[torch.randperm(1600)]\n    y = y[torch.randperm(1600)]"
+    return loop(prepare, "y = x[:, :1] * 2 + x[:, 1:2]", loss="mse_loss", out=1)
+
+
+@quiet(LabelsMisaligned)
+def one_permutation() -> str:
+    return loop("order = torch.randperm(1600)\n    x, y = x[order], y[order]")
+
+
+@quiet(LabelsMisaligned)
+def two_shuffles_with_one_seed() -> str:
+    return loop(
+        "g = torch.Generator\n    x = x[torch.randperm(1600, generator=g().manual_seed(1))]\n"
+        "    y = y[torch.randperm(1600, generator=g().manual_seed(1))]"
+    )
+
+
+@quiet(LabelsMisaligned, status="not checked")
+def a_target_that_nothing_predicts() -> str:
+    return loop("order = torch.randperm(1600)\n    x, y = x[order], y[order]", "y = torch.randint(0, 3, (1600,))")

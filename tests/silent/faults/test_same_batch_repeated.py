@@ -1,0 +1,97 @@
+"""One batch again and again."""
+
+from __future__ import annotations
+
+from postmortem.silent.faults.same_batch_repeated import SameBatchRepeated
+from tests.silent.faults.cases import blamed, quiet
+
+LOOP = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    torch.manual_seed(0)
+    x, y = torch.randn(240, 4), torch.randn(240, 1)
+    loader = DataLoader(TensorDataset(x, y), batch_size={batch})
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    {before}
+    for step in range(30):
+        {batches}
+        loss = nn.functional.mse_loss(model(xb), yb)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def loop(*batches: str, before: str = "pass", batch: int = 8) -> str:
+    return LOOP.format(batches=("\n" + " " * 8).join(batches), before=before, batch=batch)
+
+
+@blamed(SameBatchRepeated, at="next(iter(loader))")
+def the_loader_begins_anew() -> str:
+    return loop("xb, yb = next(iter(loader))")
+
+
+@blamed(SameBatchRepeated, at="next(iter(loader))")
+def a_batch_that_was_read_once() -> str:
+    return loop(before="xb, yb = next(iter(loader))")
+
+
+@blamed(SameBatchRepeated, at="xb, yb = x[:8]")
+def a_slice_that_does_not_move() -> str:
+    return loop("xb, yb = x[:8], y[:8]")
+
+
+@blamed(SameBatchRepeated, at="torch.manual_seed(1)")
+def a_seed_in_the_loop() -> str:
+    return loop("torch.manual_seed(1)", "part = torch.randint(0, 240, (8,))", "xb, yb = x[part], y[part]")
+
+
+@blamed(SameBatchRepeated, at="part = torch.randint")
+def a_generator_that_is_seeded_anew() -> str:
+    generator = "generator = torch.Generator().manual_seed(1)"
+    return loop(generator, "part = torch.randint(0, 240, (8,), generator=generator)", "xb, yb = x[part], y[part]")
+
+
+@quiet(SameBatchRepeated)
+def a_generator_that_goes_on() -> str:
+    return loop(
+        "part = torch.randint(0, 240, (8,), generator=generator)",
+        "xb, yb = x[part], y[part]",
+        before="generator = torch.Generator().manual_seed(1)",
+    )
+
+
+@quiet(SameBatchRepeated)
+def the_loader_goes_on() -> str:
+    return loop("xb, yb = next(batches)", before="batches = iter(loader)")
+
+
+@quiet(SameBatchRepeated)
+def all_of_the_data() -> str:
+    return loop("xb, yb = x, y")
+
+
+@quiet(SameBatchRepeated)
+def all_of_the_training_half() -> str:
+    """The other half is for the evaluation."""
+    return loop("xb, yb = x[:100], y[:100]", "with torch.no_grad(): print(model(x[100:]).mean())")
+
+
+@quiet(SameBatchRepeated)
+def a_loader_with_one_batch() -> str:
+    return loop("xb, yb = next(iter(loader))", batch=240)
+
+
+@quiet(SameBatchRepeated)
+def all_of_the_data_prepared_anew() -> str:
+    return loop("xb, yb = x / x.std(0), y")
+
+
+@blamed(SameBatchRepeated, at="xb, yb = next(")
+def a_generator_that_is_made_anew() -> str:
+    """The evaluation uses other rows of the same tensor."""
+    batches = "pairs = lambda: ((x[i : i + 8], y[i : i + 8]) for i in range(0, 200, 8))"
+    return loop("xb, yb = next(pairs())", "with torch.no_grad(): print(model(x[200:]).mean())", before=batches)

@@ -1,0 +1,81 @@
+"""Units that start equal and stay equal."""
+
+from __future__ import annotations
+
+from postmortem.silent.faults.symmetric_initialisation import SymmetricInitialisation
+from tests.silent.faults.cases import blamed, quiet
+
+LOOP = """
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 4), torch.randn(64, 1)
+    model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, {classes}))
+    {initialise}
+    optimizer = torch.optim.{optimizer}
+    for step in range(12):
+        loss = nn.functional.mse_loss(model(x), y.expand(64, {classes}) * torch.arange({classes}))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def loop(*initialise: str, classes: int = 3, optimizer: str = "Adam(model.parameters(), lr=0.01)") -> str:
+    return LOOP.format(initialise=("\n" + " " * 4).join(initialise), classes=classes, optimizer=optimizer)
+
+
+@blamed(SymmetricInitialisation, at="constant_")
+def constant_weights() -> str:
+    return loop(
+        "for layer in (model[0], model[2]):",
+        "    nn.init.zeros_(layer.bias)",
+        "    nn.init.constant_(layer.weight, 0.05)",
+    )
+
+
+@blamed(SymmetricInitialisation, at="fill_")
+def filled_by_hand() -> str:
+    return loop("with torch.no_grad():", "    for p in model.parameters():", "        p.fill_(0.1)")
+
+
+@blamed(SymmetricInitialisation, at="zeros_")
+def all_zero() -> str:
+    return loop(
+        "for layer in (model[0], model[2], model[4]):", "    nn.init.zeros_(layer.weight)", "    layer.bias = None"
+    )
+
+
+@quiet(SymmetricInitialisation)
+def the_last_layer_starts_at_zero() -> str:
+    return loop("nn.init.zeros_(model[4].weight)")
+
+
+@quiet(SymmetricInitialisation)
+def a_table_of_which_few_rows_are_used() -> str:
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        table, head = nn.Embedding(200, 8), nn.Linear(8, 3)
+        nn.init.zeros_(table.weight)
+        optimizer = torch.optim.SGD([*table.parameters(), *head.parameters()], lr=0.1)
+        for step in range(12):
+            ids = torch.randint(100, 200, (64,))
+            loss = nn.functional.cross_entropy(head(table(ids)), ids % 3)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """
+
+
+@quiet(SymmetricInitialisation)
+def equal_biases() -> str:
+    return loop("nn.init.constant_(model[0].bias, 0.1)")
+
+
+@quiet(SymmetricInitialisation)
+def a_frozen_constant_layer() -> str:
+    return loop("nn.init.ones_(model[0].weight).requires_grad_(False)")

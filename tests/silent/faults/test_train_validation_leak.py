@@ -1,0 +1,88 @@
+"""Training samples in the validation set."""
+
+from __future__ import annotations
+
+from postmortem.silent.faults.train_validation_leak import TrainValidationLeak
+from tests.silent.faults.cases import blamed, quiet
+
+LOOP = """
+    import torch
+    from torch import nn
+    from torch.utils.data import DataLoader, TensorDataset, random_split
+
+    torch.manual_seed(0)
+    x = {inputs}
+    y = (x.sum(1) > 0).long()
+    {split}
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for epoch in range(3):
+        for part in torch.randperm(len(train_x)).split(20):
+            loss = nn.functional.cross_entropy(model(train_x[part]), train_y[part])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            {evaluation}
+"""
+NOISE = "torch.randn(240, 8)"
+EVALUATION = "print((model(val_x).argmax(1) == val_y).float().mean())"
+
+
+def loop(split: str, inputs: str = NOISE, evaluation: str = EVALUATION) -> str:
+    return LOOP.format(split=split, inputs=inputs, evaluation=evaluation)
+
+
+@blamed(TrainValidationLeak, at="model(val_x)")
+def halves_that_overlap() -> str:
+    return loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[160:], y[160:]")
+
+
+@blamed(TrainValidationLeak, at="val_x, val_y = ")
+def copies_before_the_split() -> str:
+    return loop(
+        "x, y = x.repeat(2, 1), y.repeat(2); order = torch.randperm(480)\n"
+        "    train_x, train_y = x[order[:400]], y[order[:400]]\n"
+        "    val_x, val_y = [t[order].split(400)[1] for t in (x, y)]"
+    )
+
+
+@quiet(TrainValidationLeak)
+def a_clean_split() -> str:
+    return loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[200:], y[200:]")
+
+
+@quiet(TrainValidationLeak)
+def the_accuracy_of_the_training() -> str:
+    evaluation = "print((model(train_x).argmax(1) == train_y).float().mean())"
+    return loop("train_x, train_y = x[:200], y[:200]", evaluation=evaluation)
+
+
+@quiet(TrainValidationLeak, status="not checked")
+def few_states() -> str:
+    """Each is there many times, in both parts."""
+    return loop(
+        "train_x, train_y, val_x, val_y = x[:200], y[:200], x[200:], y[200:]", "torch.eye(8)[torch.arange(240) % 8]"
+    )
+
+
+@quiet(TrainValidationLeak)
+def values_of_states_that_are_trained_on() -> str:
+    """`val` is no validation set."""
+    return loop("train_x, train_y = x, y", evaluation="val = model(train_x)")
+
+
+@blamed(TrainValidationLeak, at="model(val_x)")
+def copies_with_a_little_noise() -> str:
+    noisy = "torch.cat([x + 0.01 * torch.randn_like(x) for _ in range(3)])[order]"
+    return loop(
+        f"order = torch.randperm(720); x, y = {noisy}, y.repeat(3)[order]\n"
+        "    train_x, train_y, val_x, val_y = x[:600], y[:600], x[600:], y[600:]"
+    )
+
+
+@quiet(TrainValidationLeak)
+def tight_classes() -> str:
+    """A sample lies close to all of its class."""
+    inputs = "torch.randn(6, 8)[torch.arange(240) % 6] + 0.01 * torch.randn(240, 8)"
+    return loop("train_x, train_y, val_x, val_y = x[:200], y[:200], x[200:], y[200:]", inputs)
