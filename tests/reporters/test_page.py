@@ -179,7 +179,7 @@ def run_named(page, name):
 
 
 def until(page, holds):
-    """Waits for what the browser does a moment later; its own waiting for an expression is against the page's policy."""
+    """Waits for what the browser does a moment later; to let it wait for an expression is against the page's policy."""
     for _ in range(100):
         if holds():
             return
