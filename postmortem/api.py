@@ -366,8 +366,8 @@ def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False, checks
     """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
 
     `path` is a file or a folder, or a run or its report, whose path is taken. `trust` unpickles whatever is in them:
-    only for your own files. `checksums` also compares the checksums of archives of more than 64 MiB. Damage is in `Health.problems`. NotFoundError where the path does not exist, MissingExtra
-    without torch.
+    only for your own files. `checksums` also compares the checksums of archives of more than 64 MiB. Damage is in
+    `Health.problems`. NotFoundError where the path does not exist, MissingExtra without torch.
     """
     path = _path(path, "checkpoints", of_run=True)
     need_torch("checkpoints")

@@ -199,17 +199,21 @@ def test_checksums_of_large_archives(tmp_path: Path, sharded: bool) -> None:
             distributed.save(weights, checkpoint_id=path, no_dist=True)
     else:
         torch.save(weights, path)
-    assert health(path).finite and health(path).unverified > 64 * 2**20
+    assert health(path).finite
+    assert health(path).unverified > 64 * 2**20
     said = CliRunner().invoke(checkpoints, [str(tmp_path), "--checksums"], standalone_mode=False)
-    assert said.return_value == 0 and "compared" not in said.output
+    assert said.return_value == 0
+    assert "compared" not in said.output
     with (next(path.glob("*.distcp")) if sharded else path).open("r+b") as f:
         f.seek(40 * 2**20)
         f.write(b"\x01")  # the weight stays finite
     assert health(path).finite
     said = CliRunner().invoke(checkpoints, [str(tmp_path)], standalone_mode=False)
-    assert said.return_value == 0 and "were not compared" in said.output
+    assert said.return_value == 0
+    assert "were not compared" in said.output
     said = CliRunner().invoke(checkpoints, [str(tmp_path), "--checksums"], standalone_mode=False)
-    assert said.return_value == 1 and "does not match" in said.output
+    assert said.return_value == 1
+    assert "does not match" in said.output
     with pytest.raises(UnreadableCheckpoint, match="does not match"):
         read_saved(path)
 
@@ -611,7 +615,8 @@ def test_distributed_metadata_reserves_no_memory(tmp_path: Path, pickled: bytes)
     seen = health(tmp_path)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert seen.finite is None and len(seen.problems) == 1
+    assert seen.finite is None
+    assert len(seen.problems) == 1
     assert peak < 20 * 2**20
 
 
@@ -1031,7 +1036,8 @@ def test_a_shard_whose_name_no_file_can_have(tmp_path: Path) -> None:
     names = {"v": "x" * 5000, "w": "b.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
     (problem,) = health(folder).problems
-    assert problem.what.startswith("missing") and len(problem.path) < len(str(folder)) + 100
+    assert problem.what.startswith("missing")
+    assert len(problem.path) < len(str(folder)) + 100
     saved = read_saved(folder)
     assert list(saved.content["model"]) == ["w"]
     assert [p.what for p in saved.problems] == ["cannot be read: File name too long"]

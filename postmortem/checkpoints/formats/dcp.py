@@ -9,7 +9,7 @@ from collections import defaultdict
 from enum import EnumMeta
 from pathlib import PurePath
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from postmortem.checkpoints.formats import CheckpointFormat, checkpoint_format
 from postmortem.core.errors import UnreadableCheckpoint
@@ -85,10 +85,11 @@ class DistributedCheckpoint(CheckpointFormat):
 class _Metadata(pickle._Unpickler):
     """An unpickler that knows the metadata classes, sizes and dtypes of torch, and nothing else.
 
-    It is Python's own: that in C reserves room for as many objects as an index claims, 2 GB for a pickle of 9 bytes.
+    It is Python's own: that in C reserves room for as many objects as an index claims, 2 GB for a pickle of 9 bytes. A
+    bytearray of any claimed length is refused, as both fill one first.
     """
 
-    dispatch = {op: load for op, load in pickle._Unpickler.dispatch.items() if op != pickle.BYTEARRAY8[0]}  # same there
+    dispatch: ClassVar = {op: load for op, load in pickle._Unpickler.dispatch.items() if op != pickle.BYTEARRAY8[0]}
 
     def __init__(self, data: bytes) -> None:
         super().__init__(io.BytesIO(data))
