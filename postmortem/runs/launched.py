@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from postmortem.checkpoints.histories import history_of
 from postmortem.core.launched import Launched
 from postmortem.readers import content_of
 from postmortem.runs.script_options import options_of, resume_words, spelled, text_of
@@ -71,7 +72,7 @@ def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path
 
     A folder that several runs share (`shared`) does not count.
     """
-    folder = files.path if files.path.is_dir() else files.path.parent
+    folder = _folder(files)
     if folder in shared:
         return None
     scripts = [p for p in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS] if p.stem != "recipe" and p.is_file()]
@@ -84,8 +85,15 @@ def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path
 
 def has_recipe(files: RunFiles) -> bool:
     """Whether a recipe.py lies in the run's folder or beside it."""
-    folder = files.path if files.path.is_dir() else files.path.parent
+    folder = _folder(files)
     return any((f / "recipe.py").is_file() for f in (folder, folder.resolve().parent))
+
+
+def _folder(files: RunFiles) -> Path:
+    """The folder of a run; of a history alone that in which its program was started."""
+    folder = files.path if files.path.is_dir() else files.path.parent
+    found = history_of(folder)
+    return found[1] if found is not None else folder
 
 
 def _launched(call: _Call, folders: list[Path], config: dict[str, Any]) -> Launched:

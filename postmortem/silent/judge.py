@@ -49,7 +49,7 @@ def nonfinite_loss(looks: Sequence[Look]) -> NonfiniteLoss | None:
     for look in looks:
         passes = [p for p in look.of(Backward) if p.loss is not None]
         bad = [p for p in passes if not math.isfinite(p.loss)]
-        if not bad or (bad[-1] is not passes[-1] and not any(math.isnan(p.loss) for p in bad)):
+        if not bad or (math.isfinite(passes[-1][1]) and not any(math.isnan(p.loss) for p in bad)):
             continue
         begun = bad[0]
         if first is None or begun.step < first.step:
