@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
 def is_history(file: ClaimedFile) -> bool:
     """Whether `postmortem run` wrote it."""
-    return (
-        file.path.suffix == ".jsonl"
-        and file.path.stem.startswith("history")
-        and history_of(file.path.parent) is not None
-    )
+    named = file.path.suffix == ".jsonl" and file.path.name.startswith("history")
+    return named and history_of(file.path.parent) is not None
 
 
 def join_histories(histories: Sequence[ClaimedFile], others: Sequence[ClaimedFile]) -> None:

@@ -47,15 +47,16 @@ def nonfinite_loss(looks: Sequence[Look]) -> NonfiniteLoss | None:
     """
     first: NonfiniteLoss | None = None
     for look in looks:
-        passes = [p for p in look.of(Backward) if p.loss is not None]
-        bad = [p for p in passes if not math.isfinite(p.loss)]
-        if not bad or (math.isfinite(passes[-1][1]) and not any(math.isnan(p.loss) for p in bad)):
+        passes = [(p, p.loss) for p in look.of(Backward) if p.loss is not None]
+        bad = [(p, loss) for p, loss in passes if not math.isfinite(loss)]
+        came_back = bool(passes) and math.isfinite(passes[-1][1])
+        if not bad or (came_back and not any(math.isnan(loss) for _, loss in bad)):
             continue
-        begun = bad[0]
+        begun, value = bad[0]
         if first is None or begun.step < first.step:
             place = begun.at
             file, line = (place.file, place.line) if place is not None else (None, None)
-            first = NonfiniteLoss(begun.step, begun.loss, len(bad), len(passes), file, line)
+            first = NonfiniteLoss(begun.step, value, len(bad), len(passes), file, line)
     return first
 
 
