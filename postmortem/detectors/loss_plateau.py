@@ -143,10 +143,8 @@ class LossPlateau(BaseDetector):
         y = np.array([np.median(y[i : i + stride]) for i in rows]) if stride > 1 else y
         t = t[rows] / n
         kinks = np.unique(np.linspace(0.08 * len(y), (1 - self.options.share) * len(y), 60).astype(int))
-        smooth = _smooth_decay(t, y)
         errors = [_decay_then_constant(t, y, int(k)) for k in kinks]
         k = int(kinks[int(np.argmin(errors))])
-        gain = len(y) * np.log(smooth / max(min(errors), 1e-300)) / np.log(len(y))
         before, after = y[:k], y[k:]
         third = before[-max(4, k // 3) :]
         slope = float(np.polyfit(np.arange(len(third)), third, 1)[0]) * len(third)
@@ -158,12 +156,10 @@ class LossPlateau(BaseDetector):
         pace = [float(y[a : a + w].mean() - y[a + w : a + 2 * w].mean()) for a in (k - 3 * w, k - 2 * w)]
         if pace[1] < 0.6 * pace[0]:
             return None  # it was slowing down
-        if (
-            gain < self.options.evidence
-            or not falling
-            or not flat(after)
-            or np.median(after) < np.log(0.05) + np.median(before[:5])
-        ):
+        if not falling or not flat(after) or np.median(after) < np.log(0.05) + np.median(before[:5]):
+            return None
+        gain = len(y) * np.log(_smooth_decay(t, y) / max(min(errors), 1e-300)) / np.log(len(y))
+        if gain < self.options.evidence:
             return None
         step = int(series.step[rows[k]])
         explained = (
@@ -225,13 +221,11 @@ def _smooth_decay(t: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """
     x = np.exp(y - y.mean())
     level = centred_median(x, 2 * max(2, len(x) // 20) + 1)
-    best = np.inf
-    for tau in np.geomspace(0.01, 3.0, 80):
-        u = t / tau
-        steps = [1 / (1 + np.exp(np.minimum(s * (t - tau), 500))) for s in (10, 16)]
-        for f in (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, *steps):
-            best = min(best, _fit_error(f, y, np.ones_like(y)), _fit_error(f, x, level))
-    return best
+    tau = np.geomspace(0.01, 3.0, 80)[:, None]
+    u = t / tau
+    steps = [1 / (1 + np.exp(np.minimum(s * (t - tau), 500))) for s in (10, 16)]
+    decays = (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, *steps)
+    return min(min(_fit_error(f, y, np.ones_like(y)), _fit_error(f, x, level)) for f in decays)
 
 
 def _decay_then_constant(t: NDArray[np.float64], y: NDArray[np.float64], k: int) -> float:
@@ -242,9 +236,10 @@ def _decay_then_constant(t: NDArray[np.float64], y: NDArray[np.float64], k: int)
 
 
 def _fit_error(f: NDArray[np.float64], y: NDArray[np.float64], level: NDArray[np.float64]) -> float:
-    """Squared error of the best c + a f, in units of `level` at each point."""
-    columns = np.stack([1 / level, f / level], axis=1)
-    target = y / level
-    (c, a), *_ = np.linalg.lstsq(columns, target, rcond=None)
-    rest = target - columns @ np.array([c, a])
-    return float(rest @ rest)
+    """The least squared error of c + a f among the rows f, with the best c and a, in units of `level` at each point."""
+    weights = level**-2.0
+    weights /= (total := weights.sum())
+    f, y = f - (f @ weights)[:, None], y - y @ weights
+    spread = (f * f) @ weights
+    a = np.divide((f * y) @ weights, spread, out=np.zeros_like(spread), where=spread > 1e-24)  # a constant f fits none
+    return float(((y - a[:, None] * f) ** 2 @ weights).min() * total)
