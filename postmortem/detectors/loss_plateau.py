@@ -143,7 +143,7 @@ class LossPlateau(BaseDetector):
         y = np.array([np.median(y[i : i + stride]) for i in rows]) if stride > 1 else y
         t = t[rows] / n
         kinks = np.unique(np.linspace(0.08 * len(y), (1 - self.options.share) * len(y), 60).astype(int))
-        errors = [_decay_then_constant(t, y, int(k)) for k in kinks]
+        errors = _decay_then_constant(t, y, kinks)
         k = int(kinks[int(np.argmin(errors))])
         before, after = y[:k], y[k:]
         third = before[-max(4, k // 3) :]
@@ -158,7 +158,7 @@ class LossPlateau(BaseDetector):
             return None  # it was slowing down
         if not falling or not flat(after) or np.median(after) < np.log(0.05) + np.median(before[:5]):
             return None
-        gain = len(y) * np.log(_smooth_decay(t, y) / max(min(errors), 1e-300)) / np.log(len(y))
+        gain = len(y) * np.log(_smooth_decay(t, y) / max(errors.min(), 1e-300)) / np.log(len(y))
         if gain < self.options.evidence:
             return None
         step = int(series.step[rows[k]])
@@ -228,11 +228,18 @@ def _smooth_decay(t: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     return min(min(_fit_error(f, y, np.ones_like(y)), _fit_error(f, x, level)) for f in decays)
 
 
-def _decay_then_constant(t: NDArray[np.float64], y: NDArray[np.float64], k: int) -> float:
-    """Squared error of a parabola up to point k and a constant after it."""
-    head = y[:k] - np.polyval(np.polyfit(t[:k], y[:k], 2), t[:k])
-    tail = y[k:] - y[k:].mean()
-    return float(head @ head + tail @ tail)
+def _decay_then_constant(
+    t: NDArray[np.float64], y: NDArray[np.float64], kinks: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """For each of `kinks`, the squared error of the best parabola before that point and the best constant after it."""
+    before = np.arange(len(t)) < kinks[:, None]
+    u = t / t[kinks - 1, None]  # up to 1 before the kink, for a well-conditioned system
+    powers = np.stack([np.ones_like(u), u, u * u]) * before
+    products = np.einsum("ikn,jkn->kij", powers, powers)
+    parabola = np.linalg.solve(products, np.einsum("ikn,n->ki", powers, y)[..., None])
+    level = ((y * ~before).sum(axis=1) / (~before).sum(axis=1))[:, None]
+    rest = y - np.where(before, np.einsum("ikn,ki->kn", powers, parabola[..., 0]), level)
+    return np.asarray((rest * rest).sum(axis=1))
 
 
 def _fit_error(f: NDArray[np.float64], y: NDArray[np.float64], level: NDArray[np.float64]) -> float:
