@@ -16,6 +16,7 @@ from postmortem.reporters.shared.culprit_words import (
     from_here,
     source_lines,
     statistics,
+    suggested,
     tried,
     where,
 )
@@ -51,9 +52,10 @@ def culprit_lines(c: Culprit | None) -> list[str]:
 
 def _cures(c: Culprit) -> str:
     fixes = tried(c)
-    cures = [f"{name} ({how})" if how else name for name, cured, how in fixes if cured]
-    if cures:
-        return f"cured by {'; by '.join(cures)}"
+    for words, wanted in (("cured by ", "cures"), ("finite, with a loss far from its course, by ", "finite")):
+        helped = [f"{name} ({how})" if how else name for name, outcome, how in fixes if outcome == wanted]
+        if helped:
+            return words + "; by ".join(helped)
     return f"no cure among {count(len(fixes), 'fix')} tried" if fixes else "no fix was tried"
 
 
@@ -208,10 +210,10 @@ def _fixes(c: Culprit) -> Iterator[str]:
     yield "Fixes tried:"
     rows = tried(c)
     width = max(len(name) for name, *_ in rows)
-    for name, cured, how in rows:
-        yield f"  {'cures   ' if cured else 'no      '} {name:{width}}  {how}"
+    for name, outcome, how in rows:
+        yield f"  {outcome:8} {name:{width}}  {how}"
     if c.suggestion:
         yield ""
-        yield "A change of this line that makes the step finite:"
+        yield f"{suggested(c)}:"
         diff = c.suggestion.replace(c.file, from_here(c.file)) if c.file else c.suggestion
         yield from (f"  {line}" for line in diff.splitlines())

@@ -15,6 +15,7 @@ from postmortem.reporters.shared.culprit_words import (
     leads,
     source_lines,
     statistics,
+    suggested,
     tried,
     where,
 )
@@ -38,7 +39,7 @@ def culprit_html(run: RunReport) -> str:
     parts = [_lead(c, run), _source(c), _surely(c), _fixes(c)]
     if c.suggestion:
         diff = c.suggestion.replace(c.file, from_run(c.file, run)) if c.file else c.suggestion
-        parts.append(f"<h4>A change of this line that makes the step finite</h4><pre>{escape(diff[:4000])}</pre>")
+        parts.append(f"<h4>{suggested(c)}</h4><pre>{escape(diff[:4000])}</pre>")
     tensors = [f"{escaped(name)}: {escaped(values)}" for name, values in statistics(c.tensor)]
     parts.append(
         collapsed("Tensors there, and how it was established", items("Tensors", tensors) + items("How", _how(c)))
@@ -93,9 +94,8 @@ def _surely(c: Culprit) -> str:
 
 def _fixes(c: Culprit) -> str:
     rows = "".join(
-        f"<tr><td>{verdict_tag('cures' if cured else 'no')}</td><td><code>{escaped(name)}</code></td>"
-        f"<td>{escaped(how, 600)}</td></tr>\n"
-        for name, cured, how in tried(c)
+        f"<tr><td>{verdict_tag(outcome)}</td><td><code>{escaped(name)}</code></td><td>{escaped(how, 600)}</td></tr>\n"
+        for name, outcome, how in tried(c)
     )
     head = "<thead><tr><th>result</th><th>fix</th><th>what was changed, and the loss then</th></tr></thead>"
     return f'<h4>Fixes tried on this step</h4><table class="fixes">{head}<tbody>{rows}</tbody></table>' if rows else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
@@ -54,7 +55,7 @@ STYLE = """
 .pm .run{border-top:1px solid #8886;padding:.8em 0}.pm summary{cursor:pointer}.pm summary h2{display:inline}
 .pm ul{margin:.2em 0;padding-left:1.3em}.pm pre{margin:.2em 0;padding:.4em .6em;background:#8882;border-radius:4px}
 .pm .tag{border-radius:3px;padding:0 .45em;color:#fff;font-size:.85em;font-weight:600;white-space:nowrap}
-.pm .failed,.pm .error{background:#d33}.pm .suspect,.pm .warning{background:#a56a00}
+.pm .failed,.pm .error{background:#d33}.pm .suspect,.pm .warning,.pm .finite{background:#a56a00}
 .pm .healthy{background:#2a8a3e}.pm .not-judged,.pm .info{background:#767676}
 .pm .cures{background:#2a8a3e}.pm .no{background:#767676}
 .pm .culprit{border-left:3px solid #d33;padding:.1em 0 .1em .9em;margin:.8em 0}
@@ -283,4 +284,5 @@ def _event(event: Event, run: RunReport) -> str:
 
 def _action(action: str) -> str:
     words, commands = with_commands(action)
-    return escaped(words) + "".join(f'<pre class="command">{escape(c)}</pre>' for c in commands)
+    shown = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped(words))
+    return shown + "".join(f'<pre class="command">{escape(c)}</pre>' for c in commands)

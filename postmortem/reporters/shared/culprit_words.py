@@ -12,7 +12,7 @@ from postmortem.core.printable import number
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from postmortem.core.culprit import Culprit, Fidelity
+    from postmortem.core.culprit import Culprit, Fidelity, Fix
     from postmortem.core.report import RunReport
 
 CAUSES = {
@@ -76,14 +76,31 @@ def fidelity_words(f: Fidelity) -> str:
     return f"{trust}. {note}"
 
 
-def tried(c: Culprit) -> list[tuple[str, bool, str]]:
-    """The fixes that were tried, with whether each cures the step and what it changed; those that cure come first."""
-    rows = [
-        (f.name, f.cured, f.how + (f"; its loss is then {number(f.loss)}" if f.cured and f.loss is not None else ""))
-        for f in c.fixes
-    ]
-    rows += [("fresh state", c.fresh_state, "optimizer state reset")] if c.fresh_state is not None else []
-    return sorted(rows, key=lambda row: not row[1])
+def tried(c: Culprit) -> list[tuple[str, str, str]]:
+    """The fixes that were tried: name, outcome ("cures", "finite", "no") and what was changed, the best first.
+
+    "finite": the step is, but its loss is far from its course.
+    """
+    rows = [(f.name, _outcome(f), f.how + _loss_with(f)) for f in c.fixes]
+    if c.fresh_state is not None:
+        rows.append(("fresh state", "cures" if c.fresh_state else "no", "optimizer state reset"))
+    return sorted(rows, key=lambda row: ("cures", "finite", "no").index(row[1]))
+
+
+def _outcome(fix: Fix) -> str:
+    return "cures" if fix.good else "finite" if fix.cured else "no"
+
+
+def _loss_with(fix: Fix) -> str:
+    away = f", far from its course (about {number(fix.far_from)} before)" if fix.far_from is not None else ""
+    return f"; its loss is then {number(fix.loss)}{away}" if fix.cured and fix.loss is not None else ""
+
+
+def suggested(c: Culprit) -> str:
+    """What the change of the line does, which a replay suggests."""
+    away = any(f.name == "eps" and f.far_from is not None for f in c.fixes)
+    beyond = ", but not one that keeps the loss on its course" if away else ""
+    return f"A change of this line that makes the step finite{beyond}"
 
 
 def source_lines(c: Culprit) -> list[tuple[int, str]]:
