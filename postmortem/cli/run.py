@@ -15,7 +15,7 @@ from postmortem.cli.shared import CONTEXT, echo_json
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
 from postmortem.reporters.check_text import check_lines
-from postmortem.reporters.replay_text import capture_lines, replay_lines
+from postmortem.reporters.replay_text import capture_lines, closing_line, replay_lines
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -104,11 +104,14 @@ def run(
         click.echo(f"postmortem: {line}", err=True)
     if result.tick is not None or result.raised is not None:
         kept.append(_keep(result))
-        click.echo(f"postmortem: the report is in {kept[0]}", err=True)
     elif result.culprit.how and not result.judged:
         click.echo(f"postmortem: {'; '.join(result.culprit.how)}", err=True)
     if history.is_dir():
-        click.echo(f"postmortem: the history is in {history}", err=True)
+        click.echo(f"postmortem: the history is in {history}: `postmortem scan .` shows it", err=True)
+    if (closing := closing_line(result)) is not None:
+        click.echo(printable(f"postmortem: {closing}"), err=True)
+    for folder in kept:
+        click.echo(f"postmortem: the report is in {folder / 'culprit.txt'}", err=True)
     if json_wanted:
         echo_json(looks[0].as_json() if looks else result.as_json())
     elif looks:
