@@ -84,10 +84,13 @@ class ChanceLevelLoss(BaseDetector):
         scored = (s.finite for s in view.of("val_accuracy", "accuracy") if not _RECORD.search(plain_name(s.tag)))
         scores = [s for s in scored if len(s) >= 5]
         known = self._classes(view, scores, losses[0]) if losses else []
-        if found := self._explains_nothing(view):
+        critics = (s.finite for s in view.series if _EXPLAINED.search(s.tag))
+        critic = next((s for s in critics if len(s) >= 2 * self.options.points), None)
+        rewards = [s.finite for s in view.of("reward") if len(s.finite) >= self.options.points]
+        if critic is not None and rewards and (found := self._explains_nothing(critic, rewards)):
             yield found
             return
-        if not known and not scores:
+        if not known and not scores and critic is None:
             raise NotChecked("no training loss with a known number of classes")
         found = self._guesses(losses[0], known) if losses else None
         found = found or self._never_learns(view, scores)
@@ -233,12 +236,9 @@ class ChanceLevelLoss(BaseDetector):
             evidence={"best": series.value.max(), "points": len(series), "first_loss": first, "last_loss": last},
         )
 
-    def _explains_nothing(self, view: View) -> Finding | None:
+    def _explains_nothing(self, critic: Series, rewards: list[Series]) -> Finding | None:
         """An explained variance near zero from the first update to the last, with a reward that does not rise."""
-        rewards = [s.finite for s in view.of("reward") if len(s.finite) >= self.options.points]
-        critics = [s.finite for s in view.series if _EXPLAINED.search(s.tag)]
-        critic = next((s for s in critics if len(s) >= 2 * self.options.points), None)
-        if critic is None or not rewards or float(np.abs(critic.value).max()) > _LITTLE:
+        if float(np.abs(critic.value).max(initial=0.0)) > _LITTLE:
             return None
         for reward in rewards:
             x = reward.value

@@ -160,6 +160,7 @@ def a_memorised_training_set(base):
 
 
 POOR = np.abs(np.random.default_rng(3).normal(0, 0.04, N)).clip(0, 0.14)
+POOR[: N // 4] *= 0.5
 
 
 @fires(ChanceLevelLoss, step=0)
