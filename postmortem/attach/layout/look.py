@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from postmortem.attach.boundaries.roots import roots, watch_roots
 from postmortem.attach.layout.changes import Change, unwrapped
 from postmortem.attach.layout.replicas import Replicas
+from postmortem.attach.layout.told import MOVED
 from postmortem.core.errors import described
 from postmortem.replay.trace.producers import GradientWatch, Raw, name_of, post_hook
 from postmortem.replay.trace.strides import contiguous_strides, dense, difference, expected, format_of
@@ -228,7 +229,7 @@ class Look:
         parameter = raw.parameter
         strides, op, place = raw.strides, raw.op, raw.place
         if raw.expected != expected(parameter) and id(parameter) in self._moved:
-            op, place = "moved after DDP was made", self._moved[id(parameter)]
+            op, place = MOVED, self._moved[id(parameter)]
         elif not raw.odd:
             kept = parameter.grad
             if kept is None or kept.layout != torch.strided or tuple(kept.shape) != raw.shape:
@@ -251,7 +252,7 @@ class Look:
             dtype=raw.dtype,
             device=raw.device,
             bytes=parameter.numel() * parameter.element_size(),
-            op=name_of(op),
+            op=op if op == MOVED else name_of(op),
             place=place,
             beside=raw.beside,
             called=raw.called,

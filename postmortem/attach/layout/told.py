@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+MOVED = "moved after DDP was made"
+"""What gives a gradient other strides than DDP's buckets, where the parameter itself has got others."""
 Key = tuple[str, str]
 """Model and parameter."""
 
@@ -76,7 +78,7 @@ def changes(told: Told) -> list[dict[str, Any]]:
     firsts = [lines[0] for lines in told.odd.values()]
     if not firsts:
         return []
-    placed = sorted({(line["place"][0], line["place"][1]) for line in firsts if line["place"]})
+    placed = sorted({(f["place"][0], f["place"][1]) for f in firsts if f["place"] and f["op"] != MOVED})
     named = [{"model": f["model"], "parameter": f["parameter"], "strides": f["strides"]} for f in firsts]
     small = [n for n, f in zip(named, firsts, strict=True) if f["difference"] == "size-1"]
     packed = [n for n, f in zip(named, firsts, strict=True) if f["dense"]]
