@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _DIFFERENCE = {
     "size-1": "only in dimensions of size 1: the same memory, so that DDP warns but nothing more is copied",
-    "copy": "another memory layout: autograd copies the gradient in each backward pass; DDP does not warn of that",
+    "copy": "another memory layout, copied in each backward pass: by autograd, silently, or by DDP, which warns",
 }
 
 
