@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.modules import module as module_hooks
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from postmortem.attach.boundaries.roots import roots, watch_roots
 from postmortem.attach.layout.changes import Change, unwrapped
@@ -67,7 +66,6 @@ class Look:
         torch.autograd.set_detect_anomaly(True, check_nan=False)
         self._roots.__enter__()
         module_hooks.register_module_forward_pre_hook(self._called)
-        register_optimizer_step_post_hook(lambda *_: self._enough(self._iterations))
         self._backward = torch.autograd.backward
 
         @functools.wraps(self._backward)
@@ -182,8 +180,8 @@ class Look:
         self._note_pass(watch, warned)
 
     def _begin_pass(self) -> None:
-        self._enough(self._iterations + 1)
         self._phase = _user_line() or ("", 0)
+        self._enough(self._phases.get(self._phase, 0))
         self._iteration = self._phases.get(self._phase, 0)
         self._phases[self._phase] = self._iteration + 1
 
@@ -260,12 +258,14 @@ class Look:
 
     # ---- the end
 
-    def _enough(self, iterations: int) -> None:
-        """Ends the process, where so many backward passes began at a line or the time is up."""
+    def _enough(self, done: int) -> None:
+        """Ends the process before a backward pass, of which there were `done` at its line, if enough was seen of every
+        line (a line that runs but once in a while is not waited for), or the time is up."""
         if self._over or os.getpid() != self._pid or self._nested:
             return
         late = time.monotonic() - self._began > self._seconds and bool(self._phases)
-        if late or max(self._phases.values(), default=0) >= iterations:
+        every = min(self._phases.values(), default=0) >= self._iterations
+        if late or (done >= self._iterations and (every or done >= 2 * self._iterations)):
             self._ended()
             world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
             until = time.monotonic() + _TOGETHER  # who leaves early breaks the connection of the others
