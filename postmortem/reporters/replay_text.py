@@ -125,7 +125,7 @@ def closing_line(result: ReplayResult) -> str | None:
     c = result.culprit
     when = f"optimizer step {result.tick}" if result.step is None else f"step {result.step}"
     if c.phase != "none":
-        place = f"{_short(c.file)}:{c.line}" if c.file else c.module or c.phase
+        place = f"{from_here(c.file)}:{c.line}" if c.file else c.module or c.phase
         return squeezed(f"culprit: {place} ({c.op or c.cause}), {when}", 300)
     if result.raised is not None:
         return raised_line(result.raised)
