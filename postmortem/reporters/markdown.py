@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
+from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import actions, from_here, leads
 from postmortem.reporters.shared.outline import (
     CLAIMS,
@@ -25,7 +26,6 @@ from postmortem.reporters.shared.outline import (
     totals,
     triage,
     unchecked,
-    with_commands,
     worst_first,
 )
 from postmortem.reporters.shared.words import clean, count, listed, sparkline

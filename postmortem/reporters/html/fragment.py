@@ -13,6 +13,7 @@ from postmortem.core.printable import number
 from postmortem.core.report import Report, RunReport
 from postmortem.reporters.html.culprit import culprit_html
 from postmortem.reporters.html.parts import collapsed, escaped, items, listing, verdict_tag
+from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import actions, from_run, leads
 from postmortem.reporters.shared.outline import (
     CLAIMS,
@@ -31,7 +32,6 @@ from postmortem.reporters.shared.outline import (
     totals,
     triage,
     unchecked,
-    with_commands,
 )
 from postmortem.reporters.shared.panels import panels
 from postmortem.reporters.shared.svg import curve
