@@ -13,7 +13,6 @@ import numpy as np
 from postmortem.core.roles import role_of
 from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.steps.row_store import BAR, EVALUATION, NO_STEP, Cells, Mark, Tag
-from postmortem.readers.text.steps.summaries import SCORES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 _PASSES = 3
 """Passes of the evaluation that show the pattern."""
 _WORD = "val"
+_SCORES = ("loss", "val_loss", "accuracy", "perplexity")
 _FEW, _NEARLY_ALL = 20, 0.95
 """Rows, and the share of them, that have their counter behind them."""
 
@@ -109,7 +109,7 @@ def _second(
         return None
     cells = Cells(rows["count"])
     names = [{tags[code].name for code in np.unique(codes[cells.of(index[size == s])])} for s in (sizes[0], sizes[1])]
-    scores = {name for name in names[1] if role_of(name) in SCORES}
+    scores = {name for name in names[1] if role_of(name) in _SCORES}
     if not scores or scores - names[0]:
         return None  # an evaluation with names of its own needs no mark
     return index[size == sizes[0]], index[size == sizes[1]]
