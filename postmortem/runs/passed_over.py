@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from pathlib import Path
@@ -29,9 +28,6 @@ _OF_METRICS = re.compile(
 )
 _PAIR = re.compile(r'"([^"\\]{1,80})"\s{0,20}:\s{0,20}(\[\s{0,20})?-?(?:\d|NaN|Infinity)')
 _NUMBERS = re.compile(rb"\s*+\[\s*+\[?\s*+-?(?:\d|NaN|Infinity)[^\"]*+\Z")
-_RULE = re.compile(r"\s{0,20}:?-{2,200}:?\s{0,20}")
-_ROWS = 5
-"""Rows of a table that count: fewer are results."""
 _MOST_LISTED = 1000
 """Entries of a folder that is not searched that are looked at."""
 
@@ -64,8 +60,6 @@ def passed_over(path: Path, head: bytes) -> Problem | None:
         why = f"not read: JSON of a form that no reader knows, with numbers of {', '.join(names[:3])}"
     elif path.suffix.lower() == ".json" and _OF_METRICS.search(path.stem) and _NUMBERS.match(head):
         why = 'not read: a list of numbers without a name; save it as {"loss": [...]} to have it read'
-    elif path.suffix.lower() in (".md", ".markdown") and (names := _table_in(head)):
-        why = f"not read: a Markdown table with {', '.join(names[:3])}; name the file in the command to read it"
     elif path.suffix.lower() not in LOGS and of_a_log(path) and head:
         why = f"not read: a part of {of_a_log(path).name} by its name"  # type: ignore[union-attr]
     else:
@@ -95,25 +89,6 @@ def _not_searched(folder: Path, kind: str) -> list[Problem]:
     more = ", …" if len(logs) > 3 else ""
     what = f"not searched: {kind}, with {', '.join(logs[:3])}{more}; name it in the command to read it"
     return [Problem(path=str(folder), what=what, kind="skipped")]
-
-
-def _table_in(head: bytes) -> list[str]:
-    """The losses in the first table of a Markdown text, if another of its columns counts steps or epochs row by row."""
-    lines = [
-        line.strip().strip("|").split("|") for line in decoded(head)[0].splitlines()[:-1] if line.lstrip()[:1] == "|"
-    ]
-    rule = next((i for i, cells in enumerate(lines) if all(_RULE.fullmatch(cell) for cell in cells)), 0)
-    if not rule:
-        return []
-    names = [cell.strip() for cell in lines[rule - 1]]
-    losses = [name for name in names if role_of(name) in ("loss", "val_loss")]
-    counts = next((i for i, name in enumerate(names) if plain(name) in {*COUNTERS, *EPOCHS}), None)
-    if counts is None or not losses:
-        return []
-    rows = [cells[counts].strip() for cells in lines[rule + 1 :] if len(cells) == len(names)]
-    numbers = [int(cell) for cell in rows if cell.isdecimal()]
-    rises = sum(b > a for a, b in itertools.pairwise(numbers))
-    return losses if len(numbers) >= _ROWS and rises >= 0.8 * (len(numbers) - 1) else []
 
 
 def _series_in(head: bytes) -> list[str]:

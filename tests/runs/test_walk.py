@@ -11,7 +11,6 @@ from postmortem.api import exit_code
 
 ROWS = [(step, 2 - 0.001 * step) for step in range(2000)]
 TEXT = "".join(f"step {step} loss {loss:.3f} lr 1.0e-04\n" for step, loss in ROWS).encode()
-TABLE = "| epoch | train loss |\n|------:|:----------:|\n" + "".join(f"| {e} | {2 / e:.4f} |\n" for e in range(1, 30))
 LOGS = {
     "train.log": TEXT,
     "train.txt": TEXT,
@@ -201,7 +200,6 @@ def test_parts_of_a_log_that_were_set_aside_are_its_beginning(names: tuple[str, 
         ("history.json", b"[2.3, 2.1, 1.9, 1.8]"),
         ("loss_curve.json", b"[[0, 2.3], [1, NaN]]"),
         (".attempt2/train.out", TEXT),
-        ("cv.md", TABLE.encode()),
     ],
 )
 def test_files_with_numbers_that_are_not_read_are_named(name: str, content: bytes, tmp_path: Path) -> None:
@@ -232,9 +230,6 @@ def test_files_with_numbers_that_are_not_read_are_named(name: str, content: byte
         ("weights.npz", b"PK\x03\x04 and more"),
         ("model.safetensors.bak", b"weights"),
         (".hydra/config.yaml", b"lr: 0.1\n"),
-        ("README.md", b"# Results\n\n| model | epochs | loss |\n|---|---|---|\n| a | 90 | 0.5 |\n| b | 300 | 0.4 |\n"),
-        ("notes.md", TABLE.replace("loss", "time").encode()),
-        ("TUNING.md", "".join(TABLE.splitlines(keepends=True)[:2] + ["| 90 | 0.5 |\n"] * 12).encode()),
         ("train.py.bak", b"loss = 1\n"),
     ],
 )
@@ -251,11 +246,3 @@ def test_a_backup_is_read_where_it_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv.bak").write_bytes(LOGS["metrics.csv"])
     (run,) = postmortem.scan(tmp_path / "metrics.csv.bak").runs
     assert (run.verdict, run.last_step) == ("healthy", 1999)
-
-
-def test_a_table_in_markdown_is_read_where_it_is_named(tmp_path: Path) -> None:
-    """In a folder it is only listed: a README holds tables, too."""
-    (tmp_path / "cv.md").write_text(TABLE)
-    assert postmortem.scan(tmp_path).runs == ()
-    frame = postmortem.load(tmp_path / "cv.md").frame
-    assert list(frame[frame["tag"] == "train loss"]["step"]) == list(range(1, 30))
