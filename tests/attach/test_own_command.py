@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "train.py").write_text(TRAIN)
     (folder / "run").mkdir()
-    subprocess.run([sys.executable, "train.py"], cwd=folder, check=True, capture_output=True)
+    subprocess.run([sys.executable, "train.py"], cwd=folder, check=True, capture_output=True, timeout=200)
     return folder
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from postmortem.replay.trace.singular import DIVISION, DOMAINS, RECIPROCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from postmortem.replay.trace.places import Span
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from postmortem.attach.capture.folder import Capture, Draft, Place  # noqa: E402
+from postmortem.attach.standby.forks import end  # noqa: E402
 from postmortem.checkpoints.captures import is_capture  # noqa: E402
 from postmortem.core.errors import ReplayError  # noqa: E402
 
@@ -94,12 +94,15 @@ def test_a_kill_at_any_moment_leaves_a_whole_capture(tmp_path: Path) -> None:
                 write_on(place, turn * 10_000)
             finally:
                 os._exit(1)
-        while not (before := place.whole()) or int(before[-1].name[8:]) < turn * 10_000:
-            assert os.waitpid(writer, os.WNOHANG) == (0, 0), "the writer ended"
-            time.sleep(0.001)
-        time.sleep(moments.uniform(0, 0.04))
-        os.kill(writer, signal.SIGKILL)
-        os.waitpid(writer, 0)
+        deadline = time.monotonic() + 60
+        try:
+            while not (before := place.whole()) or int(before[-1].name[8:]) < turn * 10_000:
+                assert os.waitpid(writer, os.WNOHANG) == (0, 0), "the writer ended"
+                assert time.monotonic() < deadline, "the writer writes nothing"
+                time.sleep(0.001)
+            time.sleep(moments.uniform(0, 0.04))
+        finally:
+            end(writer)
         newest = place.whole()[-1]
         assert newest.name >= before[-1].name
         back = Capture(newest)

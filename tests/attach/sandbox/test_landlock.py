@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from postmortem.attach.sandbox import landlock, metadata
+from tests.attach.children import said_by
 
 pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
 
@@ -29,10 +30,7 @@ def in_child(body):
         finally:
             os._exit(0)
     os.close(write)
-    with open(read, "rb") as answer:
-        said = answer.read()
-    os.waitpid(pid, 0)
-    return json.loads(said)
+    return json.loads(said_by(pid, read))
 
 
 def works(action) -> bool:
