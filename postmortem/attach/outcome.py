@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.replay.roll.aim import Aim
 
+_WATCHED = "`postmortem run -- COMMAND` watches a training from its start, without a resume"
 _WHERE = {
     "loss": "the loss of backward pass {index} of optimizer step {tick} is non-finite",
     "skipped-loss": "the program read a non-finite loss in optimizer step {tick}, and did not use it",
@@ -91,9 +92,9 @@ class Outcome:
             return self._without_fault(process, mapping, fidelity, aim, trail, stopped=stopped)
         if distrust:
             trail.append(f"the rerun fails ({_fault(process)}), but not as the run did: no culprit is named")
-            trail.append("`postmortem run -- COMMAND` watches a training from its start, without a resume")
             culprit = Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(trail))
-            return self._result(process, mapping, fidelity, culprit, judged=False)
+            result = self._result(process, mapping, fidelity, culprit, judged=False)
+            return replace(result, next=(_WATCHED,))
         return self._named(process, mapping, fidelity, trail, aim)
 
     def of_watch(self, since: float | None) -> ReplayResult:

@@ -113,8 +113,11 @@ def test_another_order_of_the_data_blames_nobody(project: Path, postmortem) -> N
     command = [sys.executable, "train.py", "--resume", "run/ckpt_5.pt", "--seed", "8"]
     called = postmortem("replay", "run", "--", *command)
     assert called.code == 3
-    assert "No culprit" in called.out
-    assert "does not follow the log" in " ".join(called.out.split())
+    said = " ".join(called.out.split())
+    assert "No culprit: the rerun fails (" in said
+    assert "), but not as the run did: no culprit is named." in said
+    assert "1. `postmortem run -- COMMAND` watches a training from its start" in said
+    assert "does not follow the log" in said
 
 
 MEANS = (
