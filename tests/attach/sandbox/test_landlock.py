@@ -107,9 +107,9 @@ def test_the_parent_is_not_locked(files):
 
 def test_it_takes_no_time(files):
     def body():
-        started = time.perf_counter()
+        started = time.process_time()  # not of a busy machine
         landlock.lock_writes([files])
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     assert min(in_child(body) for _ in range(5)) < 0.02
 
