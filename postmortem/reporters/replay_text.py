@@ -91,6 +91,20 @@ def capture_lines(result: ReplayResult) -> list[str]:
     return lines
 
 
+def closing_line(result: ReplayResult) -> str | None:
+    """What a watched program came to, in one line: its culprit, its exception; None if nothing failed."""
+    c = result.culprit
+    when = f"optimizer step {result.tick}" if result.step is None else f"step {result.step}"
+    if c.phase != "none":
+        place = f"{_short(c.file)}:{c.line}" if c.file else c.module or c.phase
+        return squeezed(f"culprit: {place} ({c.op or c.cause}), {when}", 300)
+    if result.raised is not None:
+        return raised_line(result.raised)
+    if result.tick is None:
+        return None
+    return squeezed(f"a value is non-finite in {when}, no culprit is named: {c.how[-1] if c.how else c.cause}", 300)
+
+
 def _headline(result: ReplayResult) -> str:
     where = "" if result.step is None else f", step {result.step}"
     if not result.command:

@@ -226,6 +226,10 @@ def test_a_training_is_watched(project: Path, postmortem, on_fault: str) -> None
     assert (answer["culprit"]["phase"], answer["culprit"]["op"]) == ("forward", "div")
     assert "Fidelity: the program itself was watched, and its step was repeated bit for bit" in called.err
     (kept,) = (project / "postmortem-report").glob("*/culprit.json")
+    end = called.err.splitlines()[-2:]
+    assert end[0].startswith("postmortem: culprit: train.py:")
+    assert "(div), step " in end[0]
+    assert end[1] == f"postmortem: the report is in {kept.with_suffix('.txt').relative_to(project)}"
     assert json.loads(kept.read_text())["tick"] == 9
     assert (project / "run" / "last.pt").exists() is not stop
     if not stop:
