@@ -78,6 +78,8 @@ class Outcome:
             raise ReplayError("the command was stopped before it stepped an optimizer")
         others = self.answers.other_ranks(process)
         mapping, fidelity = matched(self.view, process.passes, process.rank, others, masked=aim.masked)
+        if not fidelity.ok and process.fault is not None and process.fault["what"] == "skipped-loss":
+            mapping, fidelity = self._without_the_skipped(process, aim) or (mapping, fidelity)
         if mapping is None:
             own = followed(self.view, self.logs, process.rank)
             fidelity = by_own_log(own) if own is not None and own.same else fidelity
@@ -96,6 +98,12 @@ class Outcome:
             result = self._result(process, mapping, fidelity, culprit, judged=False)
             return replace(result, next=(_WATCHED,))
         return self._named(process, mapping, fidelity, trail, aim)
+
+    def _without_the_skipped(self, process: Process, aim: Aim) -> tuple[Mapping, Fidelity] | None:
+        """The comparison where the program logs nothing of a step that it leaves out, and does not count it either."""
+        used = process.passes[:-1]
+        mapping, fidelity = matched(self.view, used, process.rank, masked=aim.masked)
+        return (replace(mapping, passes=tuple(process.passes)), fidelity) if mapping and fidelity.ok else None
 
     def of_watch(self, since: float | None) -> ReplayResult:
         """The answer of a watched program. since: when it was started, to find the logs that it wrote; None while it

@@ -148,6 +148,30 @@ def test_what_the_rerun_logs_itself_is_compared(project: Path, postmortem, seed:
     assert contents(project) == before
 
 
+GUARDED = (
+    TRAIN.replace(
+        "    while step < a.steps:\n", "    drawn = step - 1\n    while step < a.steps:\n        drawn += 1\n"
+    )
+    .replace("step != 9", "drawn != 9")
+    .replace(
+        "        optimizer.zero_grad()",
+        "        if not torch.isfinite(loss):\n            continue\n        optimizer.zero_grad()",
+    )
+)
+
+
+def test_a_guarded_step_that_the_log_does_not_count(project: Path, postmortem) -> None:
+    """The program leaves it out and logs nothing of it: its losses before are those of the log."""
+    (project / "train.py").write_text(GUARDED)
+    subprocess.run([sys.executable, "train.py"], cwd=project, check=True, capture_output=True, timeout=200)
+    assert "nan" not in (project / "run" / "metrics.csv").read_text()
+    command = [sys.executable, "train.py", "--resume", "run/ckpt_5.pt"]
+    called = postmortem("replay", "run", "--no-fix", "--step", "10", "--format", "json", "--", *command)
+    answer = json.loads(called.out)
+    assert (called.code, answer["tick"], answer["culprit"]["op"]) == (1, 4, "div"), called
+    assert (answer["fidelity"]["ok"], answer["fidelity"]["exact"], answer["step"]) == (True, 4, 10)
+
+
 def test_an_exception_is_no_numerical_fault(project: Path, postmortem) -> None:
     """Its type, and the user's own line."""
     command = [sys.executable, "train.py", "--resume", "run/ckpt_5.pt", "--table", "7"]
