@@ -306,6 +306,11 @@ def event_where(event: Event, run: RunReport) -> str:
     return ", ".join(parts)
 
 
+_LAYOUT = "next: `postmortem layout -- COMMAND`, with the training command, names the parameter and the line"
+_NEXT = {"ddp-stride": _LAYOUT, "stride-diag": _LAYOUT}
+"""Events that another command explains."""
+
+
 def event_facts(event: Event) -> list[str]:
     """Facts of an event that its message does not show: the line of the user's own code, then the other fields."""
     lines = []
@@ -321,6 +326,8 @@ def event_facts(event: Event) -> list[str]:
             rest.append(f"{_FIELD_WORDS.get(name) or name.replace('_', ' ')} {shown}")
     if rest:
         lines.append("; ".join(rest))
+    if event.kind in _NEXT:
+        lines.append(_NEXT[event.kind])
     return [squeezed(line, 300) for line in lines]
 
 
