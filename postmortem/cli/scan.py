@@ -141,7 +141,9 @@ def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, *
     found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], draw=True)
     shown = redacted(found) if redact else found
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
-    click.echo(f"wrote {output} ({count(len(found.runs), 'run')})", err=True)
+    click.echo(
+        f"wrote {output} ({count(len(found.runs), 'run')}), to open in a browser: {output.resolve().as_uri()}", err=True
+    )
     return api.exit_code(found, "never")
 
 

@@ -157,3 +157,45 @@ def a_memorised_training_set(base):
     """The validation loss starts near ln(4) and rises: overfitting, of which the accuracy is a consequence."""
     train, test = 1.6 * np.exp(-np.arange(N) / 30), 5.8 - 4 * np.exp(-np.arange(N) / 30)
     return {"loss": train, "val_loss": test, "val_acc": 0.26 * noise(0.01)}
+
+
+POOR = np.abs(np.random.default_rng(3).normal(0, 0.04, N)).clip(0, 0.14)
+POOR[: N // 4] *= 0.5
+
+
+@fires(ChanceLevelLoss, step=0)
+def a_score_of_overlap_that_stays_poor(base):
+    """The training loss falls, and the segmentation of the validation data hardly overlaps with their labels."""
+    return {"loss": (0.5 + 3 * np.exp(-np.arange(N) / 80)) * noise(0.01), "val_dice": POOR}
+
+
+@quiet(ChanceLevelLoss)
+def a_score_of_overlap_that_rises_slowly(base):
+    return {"loss": (0.5 + 3 * np.exp(-np.arange(N) / 80)) * noise(0.01), "val_dice": np.linspace(0, 0.14, N)}
+
+
+@quiet(ChanceLevelLoss)
+def a_loss_that_is_named_after_the_score(base):
+    falling = 0.14 * np.exp(-np.arange(N) / 90)
+    return {"loss": (0.5 + 3 * np.exp(-np.arange(N) / 80)) * noise(0.01), "val_dice": falling}
+
+
+FLAT = 120 * noise(0.05)
+USELESS = np.random.default_rng(4).normal(0, 0.008, N).clip(-0.04, 0.04)
+
+
+@fires(ChanceLevelLoss, step=0)
+def a_value_function_that_explains_nothing(base):
+    return {"train/explained_variance": USELESS, "rollout/ep_rew_mean": FLAT, "train/loss": 20 * noise(0.1)}
+
+
+@quiet(ChanceLevelLoss)
+def a_reward_that_rises_without_a_value_function(base):
+    rising = FLAT * np.linspace(1, 4, N)
+    return {"train/explained_variance": USELESS, "rollout/ep_rew_mean": rising, "train/loss": 20 * noise(0.1)}
+
+
+@quiet(ChanceLevelLoss)
+def a_value_function_that_learns(base):
+    learned = USELESS + np.linspace(0, 0.6, N)
+    return {"train/explained_variance": learned, "rollout/ep_rew_mean": FLAT, "train/loss": 20 * noise(0.1)}
