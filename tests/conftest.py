@@ -78,7 +78,8 @@ def python():
 
     def call(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run([sys.executable, *args], capture_output=True, text=True, env=env, check=False, **options)
+        given: dict[str, object] = {"env": env, "check": False, "timeout": 200, **options}
+        return subprocess.run([sys.executable, *args], capture_output=True, text=True, **given)
 
     return call
 
