@@ -34,7 +34,8 @@ class DataloaderStall(BaseDetector):
 
     How: the time is more than `factor` times the median before it and 5 ms longer, and longer than half a usual step.
     Stalls at regular intervals (checkpoints, evaluations, epochs) are ignored, and step times in which a logged
-    evaluation or a checkpoint falls.
+    evaluation or a checkpoint falls. The longest must be at least twice as long as nine in ten steps before it: times that
+    scatter are no stalls.
 
     Typical causes: slow or shared storage, too few workers, a shuffle buffer that is refilled, a sample that takes
     seconds to decode, workers that restart every epoch (persistent_workers=False), swapping of host memory.
@@ -107,7 +108,10 @@ class DataloaderStall(BaseDetector):
             usual = median(cost[:at])
         if (not many and _even(rows)) or change_at(view, series, int(series.step[at])):
             return None
-        worst = float(cost[rows].max()) / usual
+        longest = float(cost[rows].max())
+        if longest < 2 * float(np.quantile(cost[:at], 0.9)):
+            return None  # one step in ten was nearly as long before: the times scatter
+        worst = longest / usual
         what = "from here on" if many else f"in {len(rows)} of {len(cost)} rows"
         return self.found(
             series,

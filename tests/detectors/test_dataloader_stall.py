@@ -52,3 +52,12 @@ def a_single_wait_shortly_before_a_lasting_one(base):
     """A lasting wait begins with the first of its steps, not with a wait at the end of the epoch before."""
     spoilt = spoiled(base, "data_time", put(slice(260, None), 3.0))
     return spoiled(spoilt, "data_time", put(255, 3.0))
+
+
+@quiet(DataloaderStall)
+def steps_of_two_lengths(base):
+    """Of a tiny model some steps take six times as long as the others; one that takes a little longer still is no stall."""
+    steps = np.arange(400)
+    lengths = np.where(np.random.default_rng(3).random(400) < 0.35, 0.006, 0.001)
+    lengths[260] = lengths[301] = 0.011
+    return {tag: v for tag, v in base.items() if tag not in ("data_time", "step_time")} | {"step_time": (steps, lengths)}
