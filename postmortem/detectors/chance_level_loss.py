@@ -12,6 +12,7 @@ from postmortem.core.roles import plain_name
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.chance import lost_to_chance
 from postmortem.detectors.shared.frozen import digits, flat
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class ChanceLevelLoss(BaseDetector):
     while the loss does not fall; an accuracy at 1/k in the whole run, with a loss at ln(k) or somewhat above; a
     validation accuracy at chance, with a validation loss far above ln(k), while the training loss falls; a score of
     overlap (Dice, IoU) that stays poor in all evaluations while the training loss falls; in reinforcement learning, an
-    explained variance near zero from the first update to the last, with a reward that does not rise.
+    explained variance near zero from the first update to the last, with a reward that does not rise; a loss at ln(k)
+    and an accuracy at 1/k to the end of the log, after both were clearly better.
 
     Why it matters: the model predicts the same for every input: it has learned nothing, or has lost what it had
     learned.
@@ -92,7 +94,7 @@ class ChanceLevelLoss(BaseDetector):
             return
         if not known and not scores and critic is None:
             raise NotChecked("no training loss with a known number of classes")
-        found = self._guesses(losses[0], known) if losses else None
+        found = (self._guesses(losses[0], known) if losses else None) or self._lost(view)
         found = found or self._never_learns(view, scores)
         found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
         found = found or self._hardly_overlaps(scores, losses)
@@ -126,6 +128,23 @@ class ChanceLevelLoss(BaseDetector):
                 evidence={"level": level, "classes": k, "ln_classes": chance},
             )
         return None
+
+    def _lost(self, view: View) -> Finding | None:
+        """A training that had learned, and ends at chance by its loss and its accuracy."""
+        lost, told = lost_to_chance(view), [k for k, _ in _told(view)]
+        if lost is None or (told and lost.classes not in told):
+            return None
+        loss, k, rest = lost.loss, lost.classes, lost.loss.value[lost.at :]
+        score = float(np.median(lost.score.value[lost.score.step >= loss.step[lost.at]]))
+        return self.found(
+            loss,
+            lost.at,
+            f"{loss.tag} stays at {number(float(np.median(rest)))} from step {loss.step[lost.at]} to the end, which is "
+            f"ln({k}), and {lost.score.tag} at {number(score)}, chance among {k} classes, after {loss.tag} was "
+            f"{number(loss.value[lost.best])} at step {loss.step[lost.best]}: what was learned is lost",
+            end=len(loss) - 1,
+            evidence={"level": float(np.median(rest)), "score": score, "classes": k, "best": loss.value[lost.best]},
+        )
 
     def _never_learns(self, view: View, scores: list[Series]) -> Finding | None:
         """An accuracy at 1/k and a loss at ln(k) or above in the whole run: each gives the k of the other.

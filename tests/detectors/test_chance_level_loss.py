@@ -26,6 +26,38 @@ def a_loss_that_leaves_that_level(base):
     return {"loss": (0.3 + (np.log(10) - 0.3) * np.exp(-np.arange(N) / 100)) * noise(0.01)}
 
 
+LEARNS = np.interp(np.arange(N), [0, 300], [np.log(10), 0.1])
+SCORES = np.interp(np.arange(N), [0, 300], [0.1, 0.97])
+DEAD = np.arange(N) >= 320
+
+
+@fires(ChanceLevelLoss, step=320)
+def a_training_that_loses_late_what_it_had_learned(base):
+    """Both say chance among ten classes, to the end of the log."""
+    loss = np.where(DEAD, np.log(10), LEARNS) * noise(0.002)
+    return {"loss": loss, "accuracy": np.where(DEAD, 0.1, SCORES) * noise(0.01)}
+
+
+@fires(ChanceLevelLoss, step=9)
+def a_short_training_that_loses_what_it_had_learned(base):
+    loss = np.array([2.3, 2.0, 1.4, 0.9, 0.6, 0.4, 0.3, 0.2, 1.9, 2.303, 2.303, 2.303, 2.303, 2.303])
+    score = np.array([11, 30, 55, 70, 80, 86, 89, 91, 33, 9.8, 10, 9.8, 9.8, 9.8])
+    return {"loss": (np.arange(14), loss), "accuracy": (np.arange(14), score)}
+
+
+@quiet(ChanceLevelLoss)
+def a_new_task_from_which_it_recovers(base):
+    new = np.interp(np.arange(N), [320, N], [np.log(10), 1.2])
+    return {"loss": np.where(DEAD, new, LEARNS), "accuracy": np.where(DEAD, 0.1 + (2.3 - new) / 3, SCORES)}
+
+
+@quiet(ChanceLevelLoss)
+def a_loss_that_happens_to_end_at_the_log_of_a_number(base):
+    """The accuracy is not that of guessing."""
+    loss = np.where(DEAD, np.log(10), LEARNS) * noise(0.002)
+    return {"loss": loss, "accuracy": np.where(DEAD, 0.55, SCORES) * noise(0.01)}
+
+
 @quiet(ChanceLevelLoss)
 def a_score_of_the_batches_while_the_loss_still_falls(base):
     return {"loss": (8 + 4 * np.exp(-np.arange(N) / 100)) * noise(0.01), "accuracy": np.zeros(N)}
