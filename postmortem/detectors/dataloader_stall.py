@@ -34,8 +34,8 @@ class DataloaderStall(BaseDetector):
 
     How: the time is more than `factor` times the median before it and 5 ms longer, and longer than half a usual step.
     Stalls at regular intervals (checkpoints, evaluations, epochs) are ignored, and step times in which a logged
-    evaluation or a checkpoint falls. The longest must be at least twice as long as nine in ten steps before it: times that
-    scatter are no stalls.
+    evaluation or a checkpoint falls. The longest must be at least twice as long as nine in ten steps before it:
+    times that scatter are no stalls.
 
     Typical causes: slow or shared storage, too few workers, a shuffle buffer that is refilled, a sample that takes
     seconds to decode, workers that restart every epoch (persistent_workers=False), swapping of host memory.
