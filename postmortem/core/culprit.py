@@ -23,6 +23,10 @@ Cause = Literal[
     "divergence",
     "layout",
     "transient",
+    "outlier-sample",
+    "exploding-layer",
+    "dead-layer",
+    "learning-rate-zero",
     "none",
 ]
 Phase = Literal["data", "parameters", "forward", "backward", "optimizer", "scaler", "layout", "none"]
@@ -33,8 +37,9 @@ Established = Literal["cured", "observed", "inferred"]
 class Fix:
     """A fix that was tried on the failing step.
 
-    cured: with it, loss, gradients and parameters are finite. That does not say that the training goes on well: compare
-    `loss`, the loss of the step with the fix (None: not known), with those of the steps before.
+    cured: with it, loss, gradients and parameters are finite; of a loss that rises but stays finite, with it the loss
+    stays in the range of the steps before. That does not say that the training goes on well: compare `loss`, the loss
+    of the step with the fix (None: not known), with those of the steps before.
     """
 
     name: str

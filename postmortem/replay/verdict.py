@@ -19,6 +19,7 @@ from postmortem.replay.roll.level import leaps
 if TYPE_CHECKING:
     from postmortem.replay.attempts import Attempt, Attempts
     from postmortem.replay.roll.roll import Roll
+    from postmortem.replay.roll.sought import Sought
 
 Judged = tuple[Culprit, bool]
 """A culprit, and whether the run could be judged at all."""
@@ -45,6 +46,8 @@ class ReplayVerdict:
         if fault is None and self.aim.failed:
             fault = done.overflow
         distrust = bool(fidelity.compared) and not fidelity.ok
+        if self.aim.sought is not None and not distrust and (found := self._sought(attempt, self.aim.sought, trail)):
+            return found, True
         if fault is not None:
             return self._failed(attempt, fault, trail, distrust=distrust)
         if done.diverged_at is None and self.aim.grows and not distrust:
@@ -57,6 +60,13 @@ class ReplayVerdict:
         if self.aim.nonfinite:
             return self._not_reproduced(attempt, trail)
         return self._nothing_found(attempt, trail, distrust=distrust)
+
+    def _sought(self, attempt: Attempt, sought: Sought, trail: list[str]) -> Culprit | None:
+        """The culprit of a finding of finite values; None where no stage names one. What they saw is in `trail`."""
+        runner = attempt.runner
+        found = localize(runner.train_step, runner=runner, rolled=Fault(attempt.roll), fixes=self.fix, sought=sought)
+        trail += found.how
+        return None if found.cause == "none" else replace(found, fidelity=attempt.fidelity, how=tuple(trail))
 
     def _failed(self, attempt: Attempt, fault: int, trail: list[str], *, distrust: bool) -> Judged:
         done = attempt.roll
@@ -106,7 +116,12 @@ class ReplayVerdict:
         if distrust:
             trail.append("no replayed step failed, but the losses do not match the log: nothing follows for the run")
             return _unknown(attempt, trail, cause="none"), False
-        trail.append(f"every loss, gradient and parameter is finite up to step {attempt.roll.last}")
+        sought, last = self.aim.sought, attempt.roll.last
+        if sought is None:
+            trail.append(f"every loss, gradient and parameter is finite up to step {last}")
+        else:
+            what = f"the log shows {sought.name} at step {sought.step}"
+            trail.append(f"{what}; every value is finite up to step {last}, and no cause was established")
         return _unknown(attempt, trail, cause="none", established="observed"), True
 
     def _not_reproduced(self, attempt: Attempt, trail: list[str]) -> Judged:

@@ -28,6 +28,7 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
     """
     known = known_checkpoints(run, report) or find_checkpoints(target)
     good = report.diagnosis.last_good_checkpoint if report is not None and report.diagnosis is not None else None
+    good = None if aim.sought is not None else good  # every step is finite: the finding says where to begin
     steps = {Path(c.path).resolve(): c.step for c in known}
     if given is not None:
         return _given(given, aim, good, steps)
@@ -39,7 +40,8 @@ def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, a
     if good is not None and (chosen := _diagnosed(good, known, aim, steps)) is not None:
         return chosen
     known = [c if c.step is not None else _with_step(c) for c in known]
-    candidates = [c for c in known if _before(c.step, aim)]
+    before = [c for c in known if _before(c.step, aim)]
+    candidates = [c for c in before if c.step is None or aim.start is None or c.step <= aim.start] or before
     if not candidates:
         first = min(known, key=lambda c: c.step or 0)
         raise ReplayError(f"no checkpoint before step {aim.step}: the earliest is {first.path} (step {first.step})")
