@@ -362,12 +362,12 @@ def _add_culprit(report: RunReport) -> None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
 
 
-def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False) -> list[Health]:
+def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False, checksums: bool = False) -> list[Health]:
     """The health of every checkpoint in and below `path`, by step, each compared with the one before. Needs torch.
 
     `path` is a file or a folder, or a run or its report, whose path is taken. `trust` unpickles whatever is in them:
-    only for your own files. Damage is in `Health.problems`. NotFoundError where the path does not exist, MissingExtra
-    without torch.
+    only for your own files. `checksums` also compares the checksums of archives of more than 64 MiB. Damage is in
+    `Health.problems`. NotFoundError where the path does not exist, MissingExtra without torch.
     """
     path = _path(path, "checkpoints", of_run=True)
     need_torch("checkpoints")
@@ -376,4 +376,5 @@ def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False) -> lis
     from postmortem.checkpoints.health import health
 
     paths = [Path(c.path) for c in find_checkpoints(path)]
-    return [health(p, previous, trust=trust) for previous, p in zip([None, *paths], paths, strict=False)]
+    pairs = zip([None, *paths], paths, strict=False)
+    return [health(p, previous, trust=trust, checksums=checksums) for previous, p in pairs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,20 @@ from hypothesis import settings
 
 settings.register_profile("any machine", deadline=None)  # a slow or busy one fails no test
 settings.load_profile("any machine")
+
+# Under nohup, or where a service starts the tests, signals may be ignored. Children would inherit that: their Ctrl-C
+# would do nothing, and a shell cannot trap what was ignored when it began.
+for _number in (
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGCHLD,
+):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 ROOT = Path(__file__).parent.parent
 

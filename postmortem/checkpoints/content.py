@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from postmortem.checkpoints.find import is_weights, plain_number
 from postmortem.checkpoints.formats import format_of
 from postmortem.checkpoints.formats.shared.restricted_pickle import why_unreadable
-from postmortem.checkpoints.steps import RANDOM_STATES, shards_named, step_in_content
+from postmortem.checkpoints.steps import RANDOM_STATES, index_problem, listed, shards_named, step_in_content
 from postmortem.core.errors import PostmortemError, UnreadableCheckpoint
 from postmortem.core.model import Problem
 
@@ -85,6 +85,8 @@ def _read_folder(folder: Path, trust: bool, problems: list[Problem]) -> dict[str
     for name in names:
         if name.endswith(".index.json"):
             index = _read_json(folder / name, problems)
+            if index is not None and (problem := index_problem(folder / name, index)) is not None:
+                problems.append(problem)
             files = shards_named(index)
             shards.update(files)
             content[name.split(".")[0]] = _read_shards(folder, files, trust, problems)
@@ -137,8 +139,15 @@ def read_file(path: Path, *, trust: bool = False) -> Any:
 
     Raises UnreadableCheckpoint if it is damaged, refused or of no known format.
     """
-    if not path.is_file():
-        what = "not a regular file, but a device or a pipe" if path.exists() else "missing: an index lists this file"
+    try:
+        regular, exists = path.is_file(), path.exists()
+    except OSError as error:  # an index may list a name that no file can have
+        what = f"cannot be read: {error.strerror or error}"
+        raise UnreadableCheckpoint(
+            Problem(path=listed(path.parent, path.name), what=what, lost="its weights")
+        ) from error
+    if not regular:
+        what = "not a regular file, but a device or a pipe" if exists else "missing: an index lists this file"
         raise UnreadableCheckpoint(Problem(path=str(path), what=what, lost="its weights"))
     try:
         return _format_of(path).read(path, trust=trust)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from postmortem.checkpoints.find import is_weights, step_of
 from postmortem.checkpoints.formats import format_of
 from postmortem.checkpoints.formats.shared.pieces import Piece, Stamp, stamp_of
 from postmortem.checkpoints.formats.shared.restricted_pickle import why_unreadable
-from postmortem.checkpoints.steps import shards_named, step_in_content
+from postmortem.checkpoints.steps import index_problem, listed, shards_named, step_in_content
 from postmortem.core.errors import UnreadableCheckpoint
 from postmortem.core.model import Problem
 
@@ -36,6 +37,8 @@ class FileMap:
     step: int | None = None
     problems: list[Problem] = field(default_factory=list)
     stamps: dict[Path, Stamp] = field(default_factory=dict)
+    unverified: dict[Path, tuple[type[CheckpointFormat], int]] = field(default_factory=dict)
+    """The format and size in bytes of what has checksums that were not compared."""
 
     def changed(self) -> set[Path]:
         """The files that were written after they were opened: the places of their tensors are no longer known."""
@@ -53,7 +56,15 @@ class FileMap:
         self.problems += held.problems
         self.stamps |= held.stamps
         self.step = held.step
+        if held.unverified:
+            self.unverified[path] = found, held.unverified
         return held.content
+
+    def verify(self) -> None:
+        """Compares the checksums that were not compared yet; a wrong one becomes a Problem."""
+        for path, (kind, _) in self.unverified.items():
+            self.guarded(path, functools.partial(kind.verify, path))
+        self.unverified = {}
 
     def guarded(self, path: Path, read: Callable[[], Any]) -> Any:
         """The result of `read`; None if it raises, which becomes a Problem of `path`."""
@@ -128,9 +139,12 @@ def _json_files(folder: Path, ending: str) -> list[Path]:
 
 def _missing_shards(folder: Path, there: set[str]) -> Iterator[Problem]:
     for index in _json_files(folder, ".index.json"):
-        missing = sorted(set(shards_named(_json(index))) - there)
+        content = _json(index)
+        if (problem := index_problem(index, content)) is not None:
+            yield problem
+        missing = sorted(set(shards_named(content)) - there)
         for name in missing[:_SHOWN]:
-            yield Problem(path=str(folder / name), what=f"missing: {index.name} lists this file", lost="its weights")
+            yield Problem(path=listed(folder, name), what=f"missing: {index.name} lists this file", lost="its weights")
         if len(missing) > _SHOWN:
             what = f"{len(missing) - _SHOWN} more files that it lists are missing"
             yield Problem(path=str(index), what=what, lost="their weights")

@@ -103,6 +103,8 @@ class Health(Displayed):
     tensors: list[TensorHealth]
     problems: list[Problem]
     nbytes: int = 0
+    unverified: int = 0
+    """Bytes in archives of more than 64 MiB, whose checksums were not compared."""
     finite: bool | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -150,15 +152,18 @@ def _inspect(path: Path, states: tuple[tuple[str, Stamp, int | None], ...]) -> t
         return health(path), faults
 
 
-def health(path: Path, previous: Path | None = None, *, trust: bool = False) -> Health:
+def health(path: Path, previous: Path | None = None, *, trust: bool = False, checksums: bool = False) -> Health:
     """The health of a checkpoint; with `previous`, how much each tensor changed since that one.
 
-    `trust` unpickles everything: only for trusted files.
+    `trust` unpickles everything: only for trusted files. `checksums` compares those of large archives as well.
     """
     found = map_files(path, trust=trust)
+    if checksums:
+        found.verify()
     before = map_files(previous, trust=trust) if previous is not None else FileMap()
     tensors = tensors_of(found, before)
-    return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces))
+    unverified = sum(nbytes for _, nbytes in found.unverified.values())
+    return Health(str(path), found.step, tensors, found.problems, sum(p.nbytes for p in found.pieces), unverified)
 
 
 @dataclass(slots=True)

@@ -149,9 +149,14 @@ def _affordable(found: Inspected, checkpoint: Checkpoint) -> bool:
 def _look(found: Inspected, checkpoint: Checkpoint) -> tuple[Inspected, Checkpoint]:
     from postmortem.checkpoints.health import inspect
 
-    seen = looked_at(checkpoint, inspect(Path(checkpoint.path)))
+    health = inspect(Path(checkpoint.path))
+    seen = looked_at(checkpoint, health)
     known = tuple(seen if c is checkpoint else c for c in found.checkpoints)
-    return replace(found, checkpoints=known, opened=found.opened + _size(checkpoint.path)), seen
+    notes = found.notes
+    if health.unverified:
+        what = f"the checksums of {checkpoint.path} were not compared, as it is large"
+        notes = (*notes, f"{what}; postmortem checkpoints --checksums compares them")
+    return replace(found, checkpoints=known, notes=notes, opened=found.opened + _size(checkpoint.path)), seen
 
 
 def _with_steps(checkpoints: Sequence[Checkpoint], last: int | None) -> list[Checkpoint]:

@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.find import step_in, step_of
+from postmortem.core.model import Problem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +21,23 @@ def step_in_content(content: Any, path: Path) -> int | None:
         parts = [v for k, v in content.items() if not k.startswith(RANDOM_STATES)]  # accelerate's count micro-batches
         step = next((s for s in map(step_in, parts) if s is not None), None)
     return step_of(path) if step is None else step
+
+
+_INDEXES = (".safetensors.index.json", ".bin.index.json")
+_LONGEST_NAME = 255  # bytes; what the usual file systems allow
+
+
+def index_problem(path: Path, content: Any) -> Problem | None:
+    """A Problem where `content`, that of the file `path`, should be an index of shards and is none."""
+    if not path.name.endswith(_INDEXES) or (isinstance(content, dict) and isinstance(content.get("weight_map"), dict)):
+        return None
+    what = "the index of the shards cannot be read: whether a shard is missing is not known"
+    return Problem(path=str(path), what=what, lost="the names of the shards")
+
+
+def listed(folder: Path, name: str) -> str:
+    """The path of a file that an index lists, for a Problem; a name that no file can have is shortened."""
+    return str(folder / name) if len(name) <= _LONGEST_NAME else f"{folder / name[:60]}… ({len(name)} characters)"
 
 
 def shards_named(index: Any) -> list[str]:

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 @click.argument("path", type=PATH)
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 @click.option("--trust", is_flag=True, help="Unpickle everything, which can run code: only for files you trust.")
+@click.option("--checksums", is_flag=True, help="Also compare the checksums of archives of more than 64 MiB.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every tensor.")
-def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
+def checkpoints(path: Path, format_: str, trust: bool, checksums: bool, verbose: bool) -> int:
     """Check the checkpoints in and below PATH for non-finite values and name the last good one.
 
     No pickled code is run unless --trust is given. Exit code 1: a checkpoint holds non-finite values or cannot be read;
@@ -34,7 +35,7 @@ def checkpoints(path: Path, format_: str, trust: bool, verbose: bool) -> int:
     """
     warn_of_broken_plugins("checkpoint formats")
     with collected_faults() as faults:
-        found = api.checkpoints(path, trust=trust)
+        found = api.checkpoints(path, trust=trust, checksums=checksums)
     for fault in faults:
         click.echo(f"postmortem: {one_line(f'{fault.path}: {fault.what}; lost: {fault.lost}')}", err=True)
     if not found:
@@ -64,6 +65,7 @@ def _as_json(h: Health) -> dict[str, Any]:
         "step": h.step,
         "finite": h.finite,
         "nbytes": h.nbytes,
+        "unverified": h.unverified,
         "tensors": tensors,
         "problems": [asdict(p) for p in h.problems],
     }

@@ -71,6 +71,8 @@ def _troubles(h: Health) -> Iterator[str]:
         yield "    no floating-point tensors"
     for p in h.problems:
         yield f"    {Path(p.path).name}: {p.what}"
+    if h.unverified:
+        yield f"    checksums of {_size(h.unverified)} were not compared; --checksums compares them"
 
 
 def _weights(h: Health) -> list[TensorHealth]:

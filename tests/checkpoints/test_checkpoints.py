@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from click.testing import CliRunner  # noqa: E402
 from hypothesis import HealthCheck, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
@@ -28,6 +29,7 @@ from safetensors.torch import save_file  # noqa: E402
 from postmortem.checkpoints.content import read_saved  # noqa: E402
 from postmortem.checkpoints.file_map import map_files, optimizer_count  # noqa: E402
 from postmortem.checkpoints.health import health, inspect  # noqa: E402
+from postmortem.cli.checkpoints import checkpoints  # noqa: E402
 from postmortem.core.errors import PostmortemError, ReplayError, UnreadableCheckpoint  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.roll.random_state import find_rng  # noqa: E402
@@ -181,6 +183,39 @@ def test_flipped_byte(tmp_path: Path) -> None:
     path.write_bytes(data)
     assert health(path).finite is None
     assert "checksum of record" in health(path).problems[0].what
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["file", "distributed"])
+def test_checksums_of_large_archives(tmp_path: Path, sharded: bool) -> None:
+    """An archive above 64 MiB is compared on request only, and the output says so until it is."""
+    from torch.distributed import checkpoint as distributed
+
+    path = tmp_path / "model_7.pt"
+    weights = {"w": torch.arange(17 * 2**20, dtype=torch.float32), "b": torch.ones(3)}
+    if sharded:
+        path = tmp_path / "step_7"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            distributed.save(weights, checkpoint_id=path, no_dist=True)
+    else:
+        torch.save(weights, path)
+    assert health(path).finite
+    assert health(path).unverified > 64 * 2**20
+    said = CliRunner().invoke(checkpoints, [str(tmp_path), "--checksums"], standalone_mode=False)
+    assert said.return_value == 0
+    assert "compared" not in said.output
+    with (next(path.glob("*.distcp")) if sharded else path).open("r+b") as f:
+        f.seek(40 * 2**20)
+        f.write(b"\x01")  # the weight stays finite
+    assert health(path).finite
+    said = CliRunner().invoke(checkpoints, [str(tmp_path)], standalone_mode=False)
+    assert said.return_value == 0
+    assert "were not compared" in said.output
+    said = CliRunner().invoke(checkpoints, [str(tmp_path), "--checksums"], standalone_mode=False)
+    assert said.return_value == 1
+    assert "does not match" in said.output
+    with pytest.raises(UnreadableCheckpoint, match="does not match"):
+        read_saved(path)
 
 
 def test_nonfinite_weights_and_what_is_meant(tmp_path: Path) -> None:
@@ -565,6 +600,24 @@ def test_what_is_wrong_with_metadata_is_one_line(tmp_path: Path) -> None:
     (tmp_path / ".metadata").write_bytes(b"\x80\x02NQ.")
     (tmp_path / "__0_0.distcp").touch()
     assert "\n" not in health(tmp_path).problems[0].what
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [b"\x80\x04Nr\xff\xff\xff\x0f.", b"\x80\x04Np99999999\n.", b"\x80\x05\x96\0\0\0\x20\0\0\0\0."],
+    ids=["LONG_BINPUT", "PUT", "BYTEARRAY8"],
+)
+def test_distributed_metadata_reserves_no_memory(tmp_path: Path, pickled: bytes) -> None:
+    """A pickle of a few bytes that names a large index or length costs no more than its bytes."""
+    (tmp_path / ".metadata").write_bytes(pickled)
+    (tmp_path / "__0_0.distcp").write_bytes(b"x")
+    tracemalloc.start()
+    seen = health(tmp_path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert seen.finite is None
+    assert len(seen.problems) == 1
+    assert peak < 20 * 2**20
 
 
 def test_distributed_metadata_is_not_run(tmp_path: Path) -> None:
@@ -959,6 +1012,35 @@ def test_an_index_that_names_no_shards_of_its_folder(tmp_path, index):
     assert health(folder).finite is None
     saved = read_saved(folder)
     assert saved.content["pytorch_model"] == {}
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"metadata": {}}', '{"weight_map": null}'])
+def test_an_index_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
+    """Without the index nobody knows whether a shard is missing: the checkpoint is not called good."""
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    save_file({"w": torch.ones(1)}, folder / "model-00001-of-00002.safetensors")
+    (folder / "model.safetensors.index.json").write_text(text)
+    seen = health(folder)
+    assert seen.finite is None
+    assert [p.path for p in seen.problems] == [str(folder / "model.safetensors.index.json")]
+    assert "whether a shard is missing is not known" in seen.problems[0].what
+    assert read_saved(folder).problems
+
+
+def test_a_shard_whose_name_no_file_can_have(tmp_path: Path) -> None:
+    """A name of 5,000 characters is a problem of one line, not an OSError."""
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    save_file({"w": torch.ones(1)}, folder / "b.safetensors")
+    names = {"v": "x" * 5000, "w": "b.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    (problem,) = health(folder).problems
+    assert problem.what.startswith("missing")
+    assert len(problem.path) < len(str(folder)) + 100
+    saved = read_saved(folder)
+    assert list(saved.content["model"]) == ["w"]
+    assert [p.what for p in saved.problems] == ["cannot be read: File name too long"]
 
 
 def test_a_shard_that_holds_no_table(tmp_path):

@@ -55,6 +55,9 @@ class _Signals:
         self._early: list[int] = []
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
+            if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+                # inherited from who started us: the kernel would then forget exit codes
+                self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for numbers, handler in ((_LEFT_TO_IT, lambda *_: None), (_PASSED_ON, self._pass_on)):
                 for number in numbers:
                     if signal.getsignal(number) != signal.SIG_IGN:

@@ -51,6 +51,10 @@ class CheckpointFormat:
         """The saved content, tensors on the CPU. `trust` and exceptions as in `pieces`."""
         raise NotImplementedError
 
+    @staticmethod
+    def verify(path: Path) -> None:
+        """Compares the checksums that `pieces` counted in `Pieces.unverified`. Raises ValueError if one is wrong."""
+
 
 FORMATS: Registry[type[CheckpointFormat]] = Registry(
     "postmortem.checkpoints.formats",

@@ -41,6 +41,13 @@ class ZipArchive(CheckpointFormat):
             return pieces_of(path, *structure_of_zip(f, 0, path.stat().st_size, trust))
 
     @staticmethod
+    def verify(path: Path) -> None:
+        from postmortem.checkpoints.formats.shared.zip_records import check_file
+
+        with path.open("rb") as f:
+            check_file(f, path.stat().st_size)
+
+    @staticmethod
     def read(path: Path, *, trust: bool) -> Any:
         from postmortem.checkpoints.formats.shared.restricted_pickle import load
         from postmortem.checkpoints.formats.shared.zip_records import check_file

@@ -76,6 +76,25 @@ def contiguous_line(file: str, span: Span | None) -> str | None:
     return _diff(file, {given.lineno: (row, raw[:start].decode() + kept + ".contiguous()" + raw[end:].decode())})
 
 
+def view_line(file: str, span: Span | None, shape: Sequence[int]) -> str | None:
+    """A unified diff that puts a view of `shape` in place of the permutation at `span`; None where that is no method
+    call on one line."""
+    source = linecache.getlines(file)
+    nodes = _nodes(source, span, span[0]) if span else []
+    called = next((n for n in nodes if isinstance(n, (ast.Call, ast.Attribute)) and _span(n) == span), None)
+    target = called.func if isinstance(called, ast.Call) else called
+    if called is None or called.lineno != called.end_lineno or not isinstance(target, ast.Attribute):
+        return None
+    given = target.value
+    if isinstance(called, ast.Call) and not _is_method(target):
+        given = called.args[0] if called.args else given
+    row = source[called.lineno - 1].rstrip("\n")
+    raw, start, end = row.encode(), called.col_offset, called.end_col_offset or called.col_offset
+    kept = raw[given.col_offset : given.end_col_offset].decode()
+    new = f"{kept}.view({', '.join(map(str, shape))})"
+    return _diff(file, {called.lineno: (row, raw[:start].decode() + new + raw[end:].decode())})
+
+
 def _nodes(source: list[str], span: Span | None, line: int) -> list[ast.expr | ast.AugAssign]:
     """The expression or augmented assignment at `span`; where there is none, all of them on the line."""
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -46,8 +47,9 @@ def launcher(tmp_path, monkeypatch):
 
     yield start
     for process in started:
-        process.kill()
-        process.communicate()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the program too, which outlives its launcher and holds the pipes
+        process.communicate(timeout=10)
 
 
 def test_input_output_and_exit_code(launcher, tmp_path):
@@ -56,6 +58,15 @@ def test_input_output_and_exit_code(launcher, tmp_path):
     assert out.splitlines() == ["typed", '{"level": "basic"}returned 7']
     assert err == "b\n"
     assert (tmp_path / "file").read_text() == "c\n"
+
+
+def test_the_exit_code_is_told_where_the_end_of_children_is_ignored(launcher):
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        process = launcher("exit 7")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert process.communicate(timeout=10)[0] == "returned 7\n"
 
 
 def test_it_is_in_the_group_of_the_launcher(launcher):

@@ -44,6 +44,8 @@ class Pieces:
     step: int | None = None
     problems: list[Problem] = field(default_factory=list)
     stamps: dict[Path, Stamp] = field(default_factory=dict)
+    unverified: int = 0
+    """Bytes whose checksums the file holds and that were not compared, as `CheckpointFormat.verify` would."""
 
 
 def stamp_of(path: Path) -> Stamp:

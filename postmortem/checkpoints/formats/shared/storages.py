@@ -64,8 +64,9 @@ def unpickle(f: Pickle, storages: Storages, trust: bool = False) -> Any:
         return unpickler.load()
 
 
-def structure_of_zip(f: BinaryIO, base: int, size: int, trust: bool = False) -> tuple[Any, dict[int, int]]:
-    """(content with tensors on meta, storage -> offset) of the zip archive in f[base : base + size]."""
+def structure_of_zip(f: BinaryIO, base: int, size: int, trust: bool = False) -> tuple[Any, dict[int, int], int]:
+    """Content with tensors on meta, storage -> offset, and the bytes whose checksums were not compared, of the zip
+    archive in f[base : base + size]."""
     part = Part(f, base, size)
     storages, offsets = Storages(), {}
     with zipfile.ZipFile(part) as archive:
@@ -76,7 +77,7 @@ def structure_of_zip(f: BinaryIO, base: int, size: int, trust: bool = False) -> 
             raise ValueError("record data.pkl is compressed: not a torch checkpoint")
         with archive.open(records["data.pkl"]) as record:
             content = unpickle(Pickle(record.read(LONGEST_PICKLE + 1)), storages, trust)
-        check_sums(archive, part)
+        unverified = check_sums(archive, part)
         for name, info in records.items():
             if name.startswith("data/"):
                 if info.compress_type != zipfile.ZIP_STORED:
@@ -88,16 +89,16 @@ def structure_of_zip(f: BinaryIO, base: int, size: int, trust: bool = False) -> 
     part.seek(0)
     strict: Any = torch._C.PyTorchFileReader  # torch.load uses it; Python's reader accepts more files
     strict(part).get_all_records()
-    return content, storages.places(offsets)
+    return content, storages.places(offsets), unverified
 
 
-def pieces_of(path: Path, content: Any, places: dict[int, int]) -> Pieces:
+def pieces_of(path: Path, content: Any, places: dict[int, int], unverified: int = 0) -> Pieces:
     """The pieces of the tensors in `content`, whose storages lie at `places` in the file `path`.
 
     Raises ValueError if the tensors claim far more bytes than the file has.
     """
     size = path.stat().st_size
-    held = Pieces(content)
+    held = Pieces(content, unverified=unverified)
     claimed: dict[tuple[int, int], None] = {}
     left = _RUNS
     for name, t in tensors_in_state(content):
@@ -113,7 +114,7 @@ def pieces_of(path: Path, content: Any, places: dict[int, int]) -> Pieces:
             if piece.offset + piece.nbytes > size:
                 what = f"truncated: {name} needs bytes up to {piece.offset + piece.nbytes}, the file has {size}"
                 problem = Problem(path=str(path), offset=size, what=what, lost="the tensors after this point")
-                return Pieces(None, held.pieces, problems=[problem])
+                return Pieces(None, held.pieces, problems=[problem], unverified=unverified)
             claimed[piece.offset, piece.nbytes] = None
             held.pieces.append(piece)
     if (total := sum(nbytes for _, nbytes in claimed)) > _OVERLAP * size:

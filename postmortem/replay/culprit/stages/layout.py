@@ -9,6 +9,8 @@ from postmortem.replay.culprit.investigation import code_at, owner
 from postmortem.replay.culprit.stages import stage
 from postmortem.replay.fixes import Case, try_fixes
 from postmortem.replay.trace.operators import canonical
+from postmortem.replay.trace.places import Where
+from postmortem.replay.trace.producers import Producers
 from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ def layout(case: Investigation) -> Culprit | None:
         message = "every loss, gradient and parameter is finite"
         return case.culprit(cause="none", phase="none", how=(message,), established="observed")
     name, grad, own, source = traced.strides[0]
-    op, where = case.reruns.trace(Tracer(origin_of=source)).origin
+    op, where = _producer(case, name, source)
     file, line = (where.file, where.line) if where.file else (None, None)
     strides = "a gradient of the backward pass has other strides than its parameter (DDP copies it and warns)"
     case.trail.append(f"all values are finite; {strides}")
@@ -46,3 +48,23 @@ def layout(case: Investigation) -> Culprit | None:
     tried = Case(found, case.reruns, case.samples, None, case.trail, where=where)
     try_fixes(tried)
     return replace(tried.found, how=tuple(case.trail))
+
+
+def _producer(case: Investigation, name: str, source: int) -> tuple[str | None, Where]:
+    """The operator that gave the gradient of a parameter its strides, and its place.
+
+    The graph tells which operation on the way to the parameter did that: what wrote the gradient's memory is often the
+    operation that reads the result, one line further on. Where the gradient arrived with the right strides, a hook
+    replaced it, and what wrote its memory is meant.
+    """
+    watch = Producers()
+    traced = case.reruns.trace(Tracer(origin_of=source), modes=(watch,))
+    op, where = traced.origin
+    key = next((k for k, (kind, own) in traced.known.items() if (kind, own) == ("parameter", name)), None)
+    told = watch.met.get(key) if key is not None else None
+    if told is None:
+        return op, where
+    made, file, line = told
+    if (where.file, where.line) == (file, line):
+        return op, where
+    return made, Where(file, line, owner=where.owner, module=where.module)
