@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     """One run: loaded, judged, as a table, or the path of its files."""
 
 
+NOT_REPLAYED = "replay: "
+"""How a note begins that says why `scan --replay` did not rerun a run."""
+
+
 def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     """One run: its numbers (`.frame`), the events of its logs (`.events`) and what could not be read (`.problems`).
 
@@ -158,7 +162,7 @@ def scan(
         report = _judge(run, detectors, look_into_checkpoints)
         if reference is not None and run.path.resolve() != reference.path.resolve():
             report.notes = (*report.notes, f"baseline: {compare(reference, run).summary()}")
-        if replay_failed and report.verdict == "failed" and run.checkpoints:
+        if replay_failed and report.verdict == "failed":
             _add_culprit(report)
         if locate:
             report.findings = located(run, report.findings)
@@ -349,17 +353,30 @@ def _add_culprit(report: RunReport) -> None:
     """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
     need_torch("replay")
     from postmortem.replay import driver
+    from postmortem.replay.recipe.load import Recipe
 
+    if Recipe.beside(Path(report.path)) is None:
+        report.notes = (*report.notes, f"{NOT_REPLAYED}{_not_replayed(report)}")
+        return
     faults: list[Problem] = [*report.problems]
     try:
         with collected_faults(faults):
             result = driver.replay(Path(report.path), run=report.run, report=report)
     except PostmortemError as error:
-        report.notes = (*report.notes, f"replay: {error}")
+        report.notes = (*report.notes, f"{NOT_REPLAYED}{error}")
         return
     report.culprit, report.problems = result.culprit, tuple(faults)
     if result.next and report.diagnosis is not None:
         report.diagnosis = replace(report.diagnosis, next=result.next)
+
+
+def _not_replayed(report: RunReport) -> str:
+    """Why a run without a recipe was not replayed, and what can be typed instead."""
+    actions = report.diagnosis.next if report.diagnosis is not None else ()
+    again = next((a for a in actions if "postmortem replay " in a or "postmortem run " in a), None)
+    if again is None:
+        return "no recipe.py in or beside the run, and no step of it is known to have failed"
+    return f"no recipe.py in or beside the run; instead: {again}"
 
 
 def checkpoints(path: Run | RunReport | PathLike, *, trust: bool = False, checksums: bool = False) -> list[Health]:

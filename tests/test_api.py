@@ -60,7 +60,7 @@ def test_scan_finds_the_last_good_checkpoint_by_looking(failed_run):
     assert run.diagnosis is not None
     assert run.diagnosis.last_good_step == 59
     assert run.diagnosis.last_good_checkpoint == str(failed_run / "step_040.pt")
-    assert any(str(failed_run) in line and "--step 60" in line for line in run.diagnosis.next)
+    assert any(f"postmortem replay {failed_run} -- COMMAND" in line for line in run.diagnosis.next)
     bad = next(f for f in run.findings if f.name == "checkpoint-nonfinite")
     assert [c["step"] for c in bad.evidence["checkpoints"]] == [60, 80]
     assert bad.because_of == run.diagnosis.findings[0]
@@ -230,6 +230,11 @@ def test_a_replay_that_cannot_be_made_is_a_note(failed_run, postmortem):
     assert run["verdict"] == "failed"
     assert run["culprit"] is None
     assert any(n.startswith("replay: ") and "recipe.py" in n for n in run["notes"])
+    (line,) = called.err.splitlines()
+    assert line.startswith(
+        f"postmortem: {failed_run.name} was not replayed: no recipe.py in or beside the run; instead: "
+    )
+    assert f"postmortem replay {failed_run} -- COMMAND" in line
 
 
 def test_reprs_are_one_line_and_print_tells_the_story(tmp_path):

@@ -10,7 +10,7 @@ from postmortem.attach.answers import Answers
 from postmortem.attach.driver import last_words, shut_in
 from postmortem.core.blame import CheckResult
 from postmortem.core.errors import ReplayError
-from postmortem.silent.judge import judge
+from postmortem.silent.judge import judge, nonfinite_loss
 from postmortem.silent.look import read
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def looked(session: Path, command: Sequence[str], seconds: float) -> CheckResult
         steps=max((look.steps for look in looks), default=0),
         seconds=seconds,
         notes=tuple(Answers(session).notes()),
+        nonfinite=nonfinite_loss(looks),
     )
 
 

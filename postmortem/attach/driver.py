@@ -22,6 +22,7 @@ from postmortem.attach.numbering import number_by_log
 from postmortem.attach.outcome import Outcome
 from postmortem.attach.steps import matched
 from postmortem.checkpoints.captures import note_step
+from postmortem.checkpoints.histories import note_log
 from postmortem.core.errors import ReplayError
 from postmortem.core.view import View
 from postmortem.replay.roll.aim import aim_at
@@ -287,6 +288,8 @@ def watch(
     if history is not None:
         try:
             numbers = number_by_log(history, outcome.mapping)
+            if history.is_dir():
+                note_log(history, outcome.log if numbers else None)  # else their steps are not those of the log
         except OSError as error:
             raise ReplayError(f"{history}: {error.strerror or error}") from error
     _note_steps(result, outcome.log, history, numbers)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     help="How files are protected from COMMAND; none: it writes them for real.",
 )
 @click.option("--network", is_flag=True, help="Let COMMAND use the network.")
+@click.option("-v", "--verbose", is_flag=True, help="List every check: ok, and not checked with its reason.")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def check(
     command: tuple[str, ...],
@@ -34,6 +35,7 @@ def check(
     seconds: float,
     sandbox: Literal["auto", "overlay", "landlock", "none"],
     network: bool,
+    verbose: bool,
     format_: str,
 ) -> int:
     """Look at the first steps of a training and say why it would not learn.
@@ -41,7 +43,8 @@ def check(
     COMMAND is the training command as you type it: `postmortem check -- python train.py --lr 3e-4`. It runs as it is,
     without effect on your files, and is ended when enough was seen. Faults that raise nothing and print no NaN are
     named with their line: gradients that do not arrive, are not cleared, or come too late. `postmortem rules` lists
-    them. Exit code 1: there are faults; 2: no training was seen.
+    them. A loss that is not finite is reported as well; `postmortem run` names what made it. Exit code 1: there are
+    faults, or such a loss; 2: no training was seen.
     """
     from postmortem.attach.checking import check as look  # not at the top: --help loads no pandas
 
@@ -50,5 +53,5 @@ def check(
         echo_json(result.as_json())
     else:
         width = shutil.get_terminal_size((100, 24)).columns
-        click.echo(printable("\n".join(check_lines(result, width))))
+        click.echo(printable("\n".join(check_lines(result, width, verbose=verbose))))
     return result.exit_code

@@ -54,6 +54,7 @@ _REPORTS = Path("postmortem-report")
 )
 @click.option("--fix/--no-fix", default=True, help="Try fixes on the failing step.  [default: --fix]")
 @click.option("--why", is_flag=True, help="Also say why it does not learn: faults that raise nothing and print no NaN.")
+@click.option("-v", "--verbose", is_flag=True, help="With --why, list every check.")
 @click.option("--format", "format_", type=click.Choice(("text", "json")), default="text", show_default=True)
 def run(
     command: tuple[str, ...],
@@ -63,6 +64,7 @@ def run(
     captures: int,
     fix: bool,
     why: bool,
+    verbose: bool,
     format_: str,
 ) -> int:
     """Run a training command under watch; at the first non-finite value, name what made it.
@@ -110,7 +112,7 @@ def run(
     if json_wanted:
         echo_json(looks[0].as_json() if looks else result.as_json())
     elif looks:
-        click.echo(printable("\n" + "\n".join(check_lines(looks[0], _width()))), err=True)
+        click.echo(printable("\n" + "\n".join(check_lines(looks[0], _width(), verbose=verbose, ran=True))), err=True)
     return code
 
 

@@ -20,6 +20,7 @@ from postmortem.core.errors import PostmortemError, UsageError
 from postmortem.core.printable import printable
 from postmortem.reporters import REPORTERS, RenderOptions
 from postmortem.reporters.shared.redact import redacted
+from postmortem.reporters.shared.words import count
 from postmortem.runs.walk import claim
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _paths = click.argument("paths", nargs=-1, type=PATH)
 _HERE = (Path("."),)
+_MOST_TOLD = 10
 _WITH_PLACES = ("sarif", "github", "junit")  # formats whose findings stand at a line of a file
 _select = click.option(
     "--select",
@@ -139,7 +141,7 @@ def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, *
     found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], draw=True)
     shown = redacted(found) if redact else found
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
-    click.echo(f"wrote {output} ({len(found.runs)} runs)", err=True)
+    click.echo(f"wrote {output} ({count(len(found.runs), 'run')})", err=True)
     return api.exit_code(found, "never")
 
 
@@ -177,7 +179,7 @@ def _scanned(
 ) -> Report:
     warn_of_broken_plugins(*(() if replay else api.OF_A_SCAN))
     with own_stdout() if replay else nullcontext():
-        return api.scan(
+        report = api.scan(
             paths or _HERE,
             config=config,
             keep=False,
@@ -188,6 +190,19 @@ def _scanned(
             locate=locate,
             progress=_progress(),
         )
+    _tell_not_replayed(report)
+    return report
+
+
+def _tell_not_replayed(report: Report) -> None:
+    """A line on stderr for each failed run that --replay could not rerun: why, and what to type instead."""
+    told = [(run.name, note) for run in report.runs for note in run.notes if note.startswith(api.NOT_REPLAYED)]
+    for name, note in told[:_MOST_TOLD]:
+        reason = note.removeprefix(api.NOT_REPLAYED)
+        click.echo(printable(f"postmortem: {name} was not replayed: {reason}"), err=True)
+    if len(told) > _MOST_TOLD:
+        more = count(len(told) - _MOST_TOLD, "more run")
+        click.echo(f"postmortem: {more} not replayed: --verbose shows why", err=True)
 
 
 def _progress() -> Callable[[int, int, str], None] | None:

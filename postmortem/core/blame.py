@@ -42,9 +42,27 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class NonfiniteLoss:
+    """A loss that was not finite, as first seen: not every step is looked at. `step`: optimizer steps made before it;
+    `value`: NaN or an infinity; `passes` of `of` backward passes that were looked at began at such a loss; `file` and
+    `line`: of the first of them."""
+
+    step: int
+    value: float
+    passes: int
+    of: int
+    file: str | None = None
+    line: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """As in the answer of `postmortem check`."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"value": str(self.value)}
+
+
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """The answer of `postmortem check` and `postmortem run --why`. `steps`: optimizer steps that were made under watch.
-    `notes`: what hindered the look."""
+    `nonfinite`: the first loss that was not finite. `notes`: what hindered the look."""
 
     command: tuple[str, ...]
     faults: tuple[Blame, ...] = ()
@@ -52,11 +70,12 @@ class CheckResult:
     steps: int = 0
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    nonfinite: NonfiniteLoss | None = None
 
     @property
     def exit_code(self) -> int:
-        """1: faults; 3: nothing could be looked at; else 0."""
-        return 1 if self.faults else 0 if self.steps else 3
+        """1: faults, or a loss that was not finite; 3: nothing could be looked at; else 0."""
+        return 1 if self.faults or self.nonfinite else 0 if self.steps else 3
 
     def as_json(self) -> dict[str, Any]:
         """The object that `--format json` prints."""
@@ -65,6 +84,7 @@ class CheckResult:
             "command": list(self.command),
             "steps": self.steps,
             "seconds": round(self.seconds, 1),
+            "nonfinite": self.nonfinite.as_json() if self.nonfinite is not None else None,
             "faults": [fault.as_json() for fault in self.faults],
             "checks": [check.as_json() for check in self.checks],
             "checked": [check.name for check in self.checks if check.status != "not checked"],

@@ -22,14 +22,14 @@ class Launched:
 
     `source`: what says so. `folder`: where it was started, if its script lies there and not in the working directory.
     `resume`: the words that make the script go on from a checkpoint, None if the script does not show them.
-    `recipe`: a recipe.py lies with the run.
+    `guessed`: no file says so; it calls the only training script that lies with the run, without options.
     """
 
     words: tuple[str, ...]
     source: str
     folder: str | None = None
     resume: tuple[str, ...] | None = None
-    recipe: bool = False
+    guessed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,16 @@ def own_command(run: Path, launched: Launched | None, checkpoint: str | None) ->
     words = launched.words
     if checkpoint is not None:
         words = _resumed(words, launched.resume, seen(checkpoint))
-    line = f"postmortem replay {shlex.quote(seen(str(run)))} -- {shlex.join(words)}"
+    return _there(launched, f"postmortem replay {shlex.quote(seen(str(run)))} -- {shlex.join(words)}")
+
+
+def watched_command(launched: Launched) -> str:
+    """The line to type that runs the command again, from its start and under watch."""
+    return _there(launched, f"postmortem run -- {shlex.join(launched.words)}")
+
+
+def _there(launched: Launched, line: str) -> str:
+    """`line`, typed in the folder in which the command starts."""
     return f"cd {shlex.quote(launched.folder)} && {line}" if launched.folder else line
 
 

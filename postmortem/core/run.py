@@ -128,6 +128,10 @@ class Run(Displayed):
     """What each file holds, without its points."""
     launched: Launched | None = None
     """The command that started it, where its files say it."""
+    script: Launched | None = None
+    """Where they do not: a call of the only training script that lies with it."""
+    recipe: bool = False
+    """Whether a recipe.py lies in its folder or beside it."""
     captures: list[Captured] = field(default_factory=list)
     """The steps of it that `postmortem run` captured, the newest first."""
 

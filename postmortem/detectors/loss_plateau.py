@@ -143,10 +143,8 @@ class LossPlateau(BaseDetector):
         y = np.array([np.median(y[i : i + stride]) for i in rows]) if stride > 1 else y
         t = t[rows] / n
         kinks = np.unique(np.linspace(0.08 * len(y), (1 - self.options.share) * len(y), 60).astype(int))
-        smooth = _smooth_decay(t, y)
-        errors = [_decay_then_constant(t, y, int(k)) for k in kinks]
+        errors = _decay_then_constant(t, y, kinks)
         k = int(kinks[int(np.argmin(errors))])
-        gain = len(y) * np.log(smooth / max(min(errors), 1e-300)) / np.log(len(y))
         before, after = y[:k], y[k:]
         third = before[-max(4, k // 3) :]
         slope = float(np.polyfit(np.arange(len(third)), third, 1)[0]) * len(third)
@@ -158,12 +156,10 @@ class LossPlateau(BaseDetector):
         pace = [float(y[a : a + w].mean() - y[a + w : a + 2 * w].mean()) for a in (k - 3 * w, k - 2 * w)]
         if pace[1] < 0.6 * pace[0]:
             return None  # it was slowing down
-        if (
-            gain < self.options.evidence
-            or not falling
-            or not flat(after)
-            or np.median(after) < np.log(0.05) + np.median(before[:5])
-        ):
+        if not falling or not flat(after) or np.median(after) < np.log(0.05) + np.median(before[:5]):
+            return None
+        gain = len(y) * np.log(_smooth_decay(t, y) / max(errors.min(), 1e-300)) / np.log(len(y))
+        if gain < self.options.evidence:
             return None
         step = int(series.step[rows[k]])
         explained = (
@@ -225,26 +221,32 @@ def _smooth_decay(t: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """
     x = np.exp(y - y.mean())
     level = centred_median(x, 2 * max(2, len(x) // 20) + 1)
-    best = np.inf
-    for tau in np.geomspace(0.01, 3.0, 80):
-        u = t / tau
-        steps = [1 / (1 + np.exp(np.minimum(s * (t - tau), 500))) for s in (10, 16)]
-        for f in (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, *steps):
-            best = min(best, _fit_error(f, y, np.ones_like(y)), _fit_error(f, x, level))
-    return best
+    tau = np.geomspace(0.01, 3.0, 80)[:, None]
+    u = t / tau
+    steps = [1 / (1 + np.exp(np.minimum(s * (t - tau), 500))) for s in (10, 16)]
+    decays = (np.exp(-u), np.exp(-(u**2)), np.exp(-(u**0.5)), 1 / (1 + u), (1 + u) ** -0.5, *steps)
+    return min(min(_fit_error(f, y, np.ones_like(y)), _fit_error(f, x, level)) for f in decays)
 
 
-def _decay_then_constant(t: NDArray[np.float64], y: NDArray[np.float64], k: int) -> float:
-    """Squared error of a parabola up to point k and a constant after it."""
-    head = y[:k] - np.polyval(np.polyfit(t[:k], y[:k], 2), t[:k])
-    tail = y[k:] - y[k:].mean()
-    return float(head @ head + tail @ tail)
+def _decay_then_constant(
+    t: NDArray[np.float64], y: NDArray[np.float64], kinks: NDArray[np.intp]
+) -> NDArray[np.float64]:
+    """For each of `kinks`, the squared error of the best parabola before that point and the best constant after it."""
+    before = np.arange(len(t)) < kinks[:, None]
+    u = t / t[kinks - 1, None]  # up to 1 before the kink, for a well-conditioned system
+    powers = np.stack([np.ones_like(u), u, u * u]) * before
+    products = np.einsum("ikn,jkn->kij", powers, powers)
+    parabola = np.linalg.solve(products, np.einsum("ikn,n->ki", powers, y)[..., None])
+    level = ((y * ~before).sum(axis=1) / (~before).sum(axis=1))[:, None]
+    rest = y - np.where(before, np.einsum("ikn,ki->kn", powers, parabola[..., 0]), level)
+    return np.asarray((rest * rest).sum(axis=1))
 
 
 def _fit_error(f: NDArray[np.float64], y: NDArray[np.float64], level: NDArray[np.float64]) -> float:
-    """Squared error of the best c + a f, in units of `level` at each point."""
-    columns = np.stack([1 / level, f / level], axis=1)
-    target = y / level
-    (c, a), *_ = np.linalg.lstsq(columns, target, rcond=None)
-    rest = target - columns @ np.array([c, a])
-    return float(rest @ rest)
+    """The least squared error of c + a f among the rows f, with the best c and a, in units of `level` at each point."""
+    weights = level**-2.0
+    weights /= (total := weights.sum())
+    f, y = f - (f @ weights)[:, None], y - y @ weights
+    spread = (f * f) @ weights
+    a = np.divide((f * y) @ weights, spread, out=np.zeros_like(spread), where=spread > 1e-24)  # a constant f fits none
+    return float(((y - a[:, None] * f) ** 2 @ weights).min() * total)

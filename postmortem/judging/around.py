@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.report import Around
+from postmortem.core.stats import median
 
 if TYPE_CHECKING:
     from postmortem.core.model import Finding
@@ -58,5 +59,5 @@ def _curve(series: Series) -> tuple[float, ...]:
     for a, b in pairwise(edges):
         part = value[a:b]
         bad = part[~np.isfinite(part)]
-        curve.append(float(bad[0]) if len(bad) else float(part[np.argmax(np.abs(part - np.median(part)))]))
+        curve.append(float(bad[0]) if len(bad) else float(part[np.argmax(np.abs(part - median(part)))]))
     return tuple(curve)

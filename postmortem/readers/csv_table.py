@@ -149,10 +149,17 @@ class _File:
         return cells[:-1]
 
     def row(self, line: int, names: list[str], cells: list[str]) -> None:
+        if (plainly := None if self.is_long else _all_numbers(cells)) is not None:
+            self.table.add_numbers(names[: len(cells)], plainly)
+            self.times.append(np.nan)
+            return
         numbers: list[tuple[str, float]] = []
         time = np.nan
         named = zip(names, cells, strict=False)
         for name, cell in self.long_rows.renamed(dict(named)).items() if self.is_long else named:
+            if not cell:
+                self.table.blanks[name] += 1
+                continue
             value = written_number(cell.replace(",", ".") if self.commas and _COMMA.fullmatch(cell) else cell)
             if value is not None:
                 numbers.append((name, value))
@@ -164,6 +171,15 @@ class _File:
                 self.table.add_text(name, line, cell)
         self.table.add(numbers)
         self.times.append(time)
+
+
+def _all_numbers(cells: list[str]) -> list[float] | None:
+    """The cells of a row in which all are numbers as `float` reads them, else None."""
+    try:
+        values = list(map(float, cells))
+    except ValueError:
+        return None
+    return None if any("_" in cell for cell in cells) else values
 
 
 def _is_header(cells: list[str]) -> bool:

@@ -11,14 +11,15 @@ import os
 import shlex
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from postmortem.core.culprit import ReplayResult
 from postmortem.core.errors import ReplayError
-from postmortem.core.launched import PLACEHOLDER, own_command
 from postmortem.core.view import View
+from postmortem.diagnoses.shared.rerun import rerun
 from postmortem.replay.advice import advice
 from postmortem.replay.attempts import Attempts
 from postmortem.replay.recipe.load import Recipe
@@ -65,7 +66,7 @@ def replay(
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
     if found is None:
-        raise ReplayError(_two_ways(target, run, report))
+        raise ReplayError(_without_recipe(target, run, report))
     view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
     if config is None:
@@ -96,24 +97,32 @@ def replay(
     )
 
 
-def _two_ways(target: Path, run: Run | None, report: RunReport | None) -> str:
-    """How a run without a recipe can be replayed, with the lines to type."""
+def _without_recipe(target: Path, run: Run | None, report: RunReport | None) -> str:
+    """What can be typed for a run that no recipe repeats."""
     told = report.diagnosis if report is not None else None
     good = told.last_good_checkpoint if told is not None else None
-    run_path = shlex.quote(str(run.path if run is not None else target))
-    own = own_command(run.path, run.launched, good) if run is not None else None
-    if own is None:
-        own = f"postmortem replay {run_path} -- COMMAND"
-        how = ", where COMMAND is the training command as you type it"
-        how += f", told to resume from {good}" if good is not None else ", told to resume from a checkpoint"
+    known = known_checkpoints(run, report) if run is not None else []
+    startable = good is not None or any(c.finite is not False for c in known)
+    missing = f"no recipe.py in or beside {target}"
+    path = shlex.quote(str(run.path if run is not None else target))
+    if run is None:
+        ways = f"rerun the training command, `postmortem replay {path} -- COMMAND`"
+        startable = True
     else:
-        how = f" (the command of {run.launched.source})" if run is not None and run.launched is not None else ""
-        if f" {PLACEHOLDER} " in own:
-            how += f", with the option by which the script resumes in place of {PLACEHOLDER}"
-    return (
-        f"no recipe.py in or beside {target}: rerun the training command, `{own}`{how}; or write a recipe, of which "
-        f"`postmortem recipe {run_path}` makes a draft, or give --recipe FILE.py[:function] (recipe= in Python)"
-    )
+        again = rerun(replace(run, recipe=False), None, good, startable=startable)
+        does = {
+            "checkpoint": "reruns the training command up to the failing step",
+            "beginning": "runs the training command again from its start",
+            "watched": "trains again under watch, and names the culprit when it fails",
+        }[again.start]
+        source = f", the command of {run.launched.source}" if run.launched is not None else ""
+        note = f" ({again.note})" if again.note else ""
+        ways = f"`{again.command}` {does}{source}{note}"
+        missing += "" if startable else ", and no checkpoint to replay from"
+    if startable:
+        ways += f"; or write a recipe, of which `postmortem recipe {path}` makes a draft, or give --recipe "
+        ways += "FILE.py[:function] (recipe= in Python)"
+    return f"{missing}: {ways}"
 
 
 def _device(name: str | None) -> torch.device:

@@ -1,40 +1,76 @@
-"""The answer of `postmortem check` as text: faults first, then the checklist."""
+"""The answer of `postmortem check` as text: what is wrong first, what to type next, then what was looked at."""
 
 from __future__ import annotations
 
+import math
 import os
+import shlex
 import textwrap
 from typing import TYPE_CHECKING
+
+from postmortem.reporters.shared.words import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.core.blame import Blame, CheckResult
+    from postmortem.core.blame import Blame, Check, CheckResult, NonfiniteLoss
 
-_MARKS = {"ok": "ok", "not ok": "NOT OK", "not checked": "not checked"}
-
-
-def check_lines(result: CheckResult, width: int = 100) -> list[str]:
-    """All lines."""
-    return list(_lines(result, max(40, min(width, 120))))
+_MARKS = {"not ok": "NOT OK", "ok": "ok", "not checked": "not checked"}
 
 
-def _lines(result: CheckResult, width: int) -> Iterator[str]:
-    steps = f"{result.steps} optimizer step{'' if result.steps == 1 else 's'}"
-    found = len(result.faults)
-    what = "no fault found" if not found else f"{found} fault{'' if found == 1 else 's'} found"
-    yield f"{what} in {steps}" if result.steps else "no step of an optimizer was seen"
+def check_lines(result: CheckResult, width: int = 100, *, verbose: bool = False, ran: bool = False) -> list[str]:
+    """All lines. verbose: with every check. ran: the program ran for real, under `postmortem run`, which has its own
+    answer to a loss that is not finite."""
+    return list(_lines(result, max(40, min(width, 120)), verbose=verbose, ran=ran))
+
+
+def _lines(result: CheckResult, width: int, *, verbose: bool, ran: bool) -> Iterator[str]:
+    found, steps = len(result.faults), count(result.steps, "optimizer step")
+    if result.nonfinite is not None:
+        yield from textwrap.wrap(_nonfinite(result.nonfinite), width)
+    what = count(found, "fault") if found else "no other fault" if result.nonfinite is not None else "no fault"
+    yield f"{what} found in {steps}" if result.steps else "no step of an optimizer was seen"
     for fault in result.faults:
         yield ""
         yield from _fault(fault, width)
+    if not ran and result.steps and not found:
+        yield ""
+        yield from _next(result)
     yield ""
-    yield "Checklist:"
-    longest = max((len(check.name) for check in result.checks), default=0)
-    for check in sorted(result.checks, key=lambda c: list(_MARKS)[::-1].index(c.status)):
-        start = f"  {_MARKS[check.status]:<12} {check.name:<{longest}}  "
-        yield from textwrap.wrap(check.detail, width, initial_indent=start, subsequent_indent=" " * 15) or [start]
+    yield from _checklist(result.checks, width) if verbose else _counted(result.checks, width)
     for note in result.notes:
         yield f"note: {note}"
+
+
+def _nonfinite(loss: NonfiniteLoss) -> str:
+    name = "NaN" if math.isnan(loss.value) else "infinite"
+    where = f", at {_relative(loss.file)}:{loss.line}" if loss.file else ""
+    first = f"first seen in optimizer step {loss.step} (counted from 0; not every step is looked at){where}"
+    return f"the loss is {name}: {first}, in {loss.passes} of {count(loss.of, 'backward pass')} that were looked at"
+
+
+def _next(result: CheckResult) -> Iterator[str]:
+    does = "names the operation that made it" if result.nonfinite is not None else "watches the whole training"
+    yield f"next: `postmortem run` {does}:"
+    yield f"  $ postmortem run -- {shlex.join(result.command)}"
+
+
+def _counted(checks: tuple[Check, ...], width: int) -> Iterator[str]:
+    """How many checks found nothing, and the names of those that were not made."""
+    passed = sum(check.status == "ok" for check in checks)
+    names = [check.name for check in checks if check.status == "not checked"]
+    yield f"{count(passed, 'check')} found nothing wrong"
+    if names:
+        text = f"{count(len(names), 'check')} not made (--verbose says why): {', '.join(names)}"
+        yield from textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _checklist(checks: tuple[Check, ...], width: int) -> Iterator[str]:
+    yield "Checklist:"
+    longest = max((len(check.name) for check in checks), default=0)
+    for check in sorted(checks, key=lambda c: list(_MARKS).index(c.status)):
+        start = f"  {_MARKS[check.status]:<12} {check.name:<{longest}}  "
+        yield from textwrap.wrap(check.detail, width, initial_indent=start, subsequent_indent=" " * 15) or [start]
 
 
 def _fault(fault: Blame, width: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ from postmortem.readers import content_of
 from postmortem.runs.claimed import RunFiles
 from postmortem.runs.config import config_of_run
 from postmortem.runs.interleaved import told_apart
-from postmortem.runs.launched import launched
+from postmortem.runs.launched import has_recipe, launched, only_script
 from postmortem.runs.streams import streams_of
 from postmortem.runs.writers import Writer, by_writer, labels
 
@@ -135,6 +135,7 @@ def _assembled(
             events += _console_events(reading, console)
     streams = streams_of(readings, notes)
     settings = config_of_run(config, files, roots, shared, problems, notes)
+    started = launched(files, settings, shared)
     return Run(
         name=_shown_name(readings) or files.name,
         path=files.path,
@@ -150,7 +151,9 @@ def _assembled(
         skipped=skipped,
         role_overrides=dict(roles or {}),
         readings=[replace(reading, points=Points.empty()) for _, reading in readings],
-        launched=launched(files, settings, shared),
+        launched=started,
+        script=only_script(files, settings, shared) if started is None else None,
+        recipe=has_recipe(files),
         captures=captures_of(files.path),
     )
 

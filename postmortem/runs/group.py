@@ -24,6 +24,7 @@ from postmortem.runs.file_names import (
     torchrun_rank,
     whole_log,
 )
+from postmortem.runs.own_histories import is_history, join_histories, name_of_history
 from postmortem.runs.requeued import requeued
 from postmortem.runs.walk import WANDB_RUN, claim, files_below, guarded, kind_of
 
@@ -96,7 +97,8 @@ class Grouping:
 
     def __init__(self, root: Path, files: list[ClaimedFile], problems: list[Problem]) -> None:
         self.root = root
-        self.files = [file for file in files if file.content != "monitor"]
+        self.histories = [file for file in files if is_history(file)]
+        self.files = [file for file in files if file.content != "monitor" and not is_history(file)]
         self.monitors = [file for file in files if file.content == "monitor"]
         self.problems = problems
 
@@ -104,6 +106,8 @@ class Grouping:
         """The runs in order of their names, after all rules."""
         for rule in self.RULES:
             getattr(self, rule)()
+        join_histories(self.histories, self.files)
+        self.files = [*self.files, *self.histories]
         self._add_monitors()
         groups: dict[tuple[Path, str], list[ClaimedFile]] = defaultdict(list)
         for file in self.files:
@@ -325,7 +329,8 @@ class Grouping:
 
     def _run(self, home: Path, key: str, members: list[ClaimedFile]) -> RunFiles:
         relative = "" if home == self.root else home.relative_to(self.root).as_posix()
-        name = "/".join(p for p in (relative, key) if p) or home.resolve().name
+        own = name_of_history(home, self.root, alone=len(members) == len(self.files))
+        name = own or "/".join(p for p in (relative, key) if p) or home.resolve().name
         in_order = sorted(
             members, key=lambda f: (f.is_output, order_of_writing(f.path), f.attempt, place_in_log(f.path))
         )

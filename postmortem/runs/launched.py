@@ -11,9 +11,11 @@ import ast
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from postmortem.checkpoints.histories import history_of
 from postmortem.core.launched import Launched
 from postmortem.readers import content_of
 from postmortem.runs.script_options import options_of, resume_words, spelled, text_of
@@ -35,6 +37,8 @@ _PYTHON = re.compile(r"python(\d(\.\d+)?)?")
 _LAUNCHERS = {"torchrun", "accelerate", "deepspeed", "composer"}
 _BEFORE = {"srun", "exec", "nohup", "time", "env", "stdbuf", "nice", "numactl"}
 _ENDS = re.compile(r"[|&;<>]+|\d*>+&?\d*|\d>\S+")  # a pipe or a redirection: not part of the command
+_TRAINING = re.compile(r"\.backward\(|\.fit\(|Trainer\(")
+"""What the text of a script holds that trains."""
 _TRAINS = re.compile(r"train|tune|main|run|fit|sft|dpo|pretrain", re.I)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*")
 _EXPANDED = re.compile(r"[$`*?{}()\[\]~]")  # the shell makes other words of it
@@ -60,8 +64,39 @@ def launched(files: RunFiles, config: dict[str, Any], shared: Collection[Path]) 
         or (_only(_of_scripts(folder)) if folder not in shared else None)
         or _of_namespace(heads, folder)
     )
-    if call is None:
+    return _launched(call, folders, config) if call is not None else None
+
+
+def only_script(files: RunFiles, config: dict[str, Any], shared: Collection[Path]) -> Launched | None:
+    """A call, without options, of the one script in the run's folder that trains; None if there is none, or several.
+
+    A folder that several runs share (`shared`) does not count.
+    """
+    folder = _folder(files)
+    if folder in shared:
         return None
+    scripts = [p for p in sorted(folder.glob("*.py"))[:_MOST_SCRIPTS] if p.stem != "recipe" and p.is_file()]
+    training = [p for p in scripts if _TRAINING.search(text_of(p))]
+    if len(training) != 1:
+        return None
+    call = _Call(("python", training[0].name), training[0].name, str(training[0]))
+    return replace(_launched(call, [folder], config), guessed=True)
+
+
+def has_recipe(files: RunFiles) -> bool:
+    """Whether a recipe.py lies in the run's folder or beside it."""
+    folder = _folder(files)
+    return any((f / "recipe.py").is_file() for f in (folder, folder.resolve().parent))
+
+
+def _folder(files: RunFiles) -> Path:
+    """The folder of a run; of a history alone that in which its program was started."""
+    folder = files.path if files.path.is_dir() else files.path.parent
+    found = history_of(folder)
+    return found[1] if found is not None else folder
+
+
+def _launched(call: _Call, folders: list[Path], config: dict[str, Any]) -> Launched:
     where = _started_in(call.script, folders)
     script = (where or Path()) / _as_path(call.script)
     return Launched(
@@ -69,7 +104,6 @@ def launched(files: RunFiles, config: dict[str, Any], shared: Collection[Path]) 
         source=call.source,
         folder=str(where) if where is not None and where.resolve() != Path.cwd() else None,
         resume=resume_words(script, call.words, config) if script.is_file() else None,
-        recipe=any((f / "recipe.py").is_file() for f in (folder, folder.parent)),
     )
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from postmortem.core.blame import Blame, Check
+from postmortem.core.blame import Blame, Check, NonfiniteLoss
+from postmortem.silent.facts import Backward
 from postmortem.silent.faults import FAULTS, NotChecked
 
 if TYPE_CHECKING:
@@ -36,6 +38,26 @@ def judge(looks: Sequence[Look]) -> tuple[list[Blame], list[Check]]:
         elif found.get(kind.name):
             checks[kind.name] = Check(kind.name, "not checked", f"explained by {explained}")
     return blames, list(checks.values())
+
+
+def nonfinite_loss(looks: Sequence[Look]) -> NonfiniteLoss | None:
+    """The first loss that was not finite; None if all were.
+
+    Infinities from which the loss came back do not count: a loss scaler makes some, and skips their steps.
+    """
+    first: NonfiniteLoss | None = None
+    for look in looks:
+        passes = [(p, p.loss) for p in look.of(Backward) if p.loss is not None]
+        bad = [(p, loss) for p, loss in passes if not math.isfinite(loss)]
+        came_back = bool(passes) and math.isfinite(passes[-1][1])
+        if not bad or (came_back and not any(math.isnan(loss) for _, loss in bad)):
+            continue
+        begun, value = bad[0]
+        if first is None or begun.step < first.step:
+            place = begun.at
+            file, line = (place.file, place.line) if place is not None else (None, None)
+            first = NonfiniteLoss(begun.step, value, len(bad), len(passes), file, line)
+    return first
 
 
 def _once(blames: object) -> list[Blame]:

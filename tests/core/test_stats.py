@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from postmortem.core.stats import blocks, centred_median, groups, noise, plain, sigma, step_change, trailing_median
+from postmortem.core.stats import (
+    blocks,
+    centred_median,
+    groups,
+    median,
+    noise,
+    plain,
+    sigma,
+    step_change,
+    trailing_median,
+)
 
 values = arrays(np.float64, st.integers(0, 80), elements=st.floats(-1e6, 1e6))
 
@@ -30,6 +40,15 @@ def test_centred_median_is_the_loop(x, half):
     half = min(window, len(x)) // 2
     expected = [np.median(x[max(0, i - half) : i + half + 1]) for i in range(len(x))]
     np.testing.assert_allclose(centred_median(x, window), expected, rtol=1e-12, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(arrays(np.float64, st.integers(0, 9) | st.integers(998, 1003), elements=st.floats(width=16)))
+def test_median_is_that_of_numpy(x):
+    """Sorted or partitioned, with NaN and infinities: the median of numpy."""
+    with np.errstate(all="ignore"):
+        expected = np.median(x) if len(x) else np.nan
+    assert median(x) == expected or (np.isnan(median(x)) and np.isnan(expected))
 
 
 def test_wide_windows_are_close_to_the_exact_median():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from postmortem.detectors.loss_plateau import LossPlateau
+from postmortem.detectors.loss_plateau import LossPlateau, _decay_then_constant, _smooth_decay
 from tests.detectors.cases import N, fires, noise, quiet
 
 
@@ -17,3 +18,26 @@ def a_loss_that_never_moves(base):
 def a_loss_that_has_converged(base):
     """A loss that fell to a hundredth and stays there is done."""
     return {"loss": (0.02 + 2 * np.exp(-np.arange(N) / 60)) * noise()}
+
+
+@pytest.mark.parametrize("n", [40, 333])
+def test_all_parabolas_at_once_are_those_of_a_loop(n):
+    """The squared errors of all kinks are those of polyfit, one kink at a time."""
+    t = np.arange(n) / n
+    y = np.log(2 * np.exp(-5 * t) + 0.3) + 0.01 * np.random.default_rng(n).standard_normal(n)
+    kinks = np.unique(np.linspace(0.08 * n, 0.7 * n, 60).astype(int))
+    heads = [y[:k] - np.polyval(np.polyfit(t[:k], y[:k], 2), t[:k]) for k in kinks]
+    expected = [h @ h + ((y[k:] - y[k:].mean()) ** 2).sum() for h, k in zip(heads, kinks, strict=True)]
+    np.testing.assert_allclose(_decay_then_constant(t, y, kinks), expected, rtol=1e-9)
+
+
+def test_all_decays_at_once_fit_a_decay():
+    """A curve of the family is fitted to rounding; what is none leaves the error of the best fit by least squares."""
+    t = np.arange(200) / 200
+    assert _smooth_decay(t, 2 + 0.5 * np.exp(-t / np.geomspace(0.01, 3.0, 80)[40])) < 1e-24
+    line = _smooth_decay(t, 1 - np.maximum(0, 0.5 - t))
+    tau = np.geomspace(0.01, 3.0, 80)
+    y = 1 - np.maximum(0, 0.5 - t)
+    shapes = [f for u in tau for f in (np.exp(-((t / u) ** 2)), np.exp(-t / u))]
+    fits = [np.linalg.lstsq(np.stack([np.ones_like(t), f], axis=1), y, rcond=None) for f in shapes]
+    assert 0 < line <= min(float(r[0]) for _, r, *_ in fits if len(r)) * (1 + 1e-9)

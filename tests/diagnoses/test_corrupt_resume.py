@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,8 +49,8 @@ def test_the_checkpoint_that_a_run_went_on_from(story, course, others, good):
     _, loss = course(loss=grow(255, 25))["loss"]
     steps = np.concatenate([T[:281], T[250:]])
     report = story({"lr": (steps, np.where(np.arange(len(steps)) < 281, 3e-4, 3e-3)), "loss": (steps, loss[steps])})
-    report.run.checkpoints[:] = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s) for s in (200, *others, 250, 300)]
-    found, *_ = diagnose(View(report.run), report.findings)
+    checkpoints = [Checkpoint(path=f"runs/exp7/ckpt-{s}.pt", step=s) for s in (200, *others, 250, 300)]
+    found, *_ = diagnose(View(replace(report.run, checkpoints=checkpoints, recipe=True)), report.findings)
     assert found is not None
     assert found.last_good_checkpoint == f"runs/exp7/{good}"
     onset = next(f.step for f in report.findings if f.name == "divergence")

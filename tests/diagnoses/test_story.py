@@ -39,8 +39,8 @@ def test_last_good_step_and_checkpoint(story, course):
         for s, f in ((100, None), (150, True), (190, False), (250, False))
     ]
     report = story(course(**NAN_FROM_200))
-    report.run.checkpoints[:] = checkpoints
-    diagnosis, *_ = diagnose(View(report.run), report.findings)
+    run = replace(report.run, checkpoints=checkpoints, recipe=True)
+    diagnosis, *_ = diagnose(View(run), report.findings)
     assert diagnosis.last_good_step == 199
     assert diagnosis.last_good_checkpoint == "runs/exp7/ckpt-150.pt"
     assert diagnosis.next[0] == "postmortem replay runs/exp7 --step 200 --checkpoint runs/exp7/ckpt-150.pt"
@@ -114,15 +114,13 @@ def test_checkpoints_that_were_not_asked_for_their_step(story, course):
     """Where names tell no step and nothing was looked into, the replay finds the one to start from: nobody is told to
     save checkpoints."""
     report = story(course(loss=at_(300, 40)))
-    report.run.checkpoints[:] = [Checkpoint(path="runs/exp7/c119.pt", step=None)]
-    found, *_ = diagnose(View(report.run), report.findings)
+    run = replace(report.run, checkpoints=[Checkpoint(path="runs/exp7/c119.pt", step=None)], recipe=True)
+    found, *_ = diagnose(View(run), report.findings)
     assert found is not None
     assert (found.last_good_step, found.last_good_checkpoint) == (299, None)
     assert found.next[0] == "postmortem replay runs/exp7 --step 300"
     assert not any("save checkpoints" in line for line in found.next)
-    assert "checkpoint names do not show" in str(
-        replace(report, diagnosis=found, checkpoints=tuple(report.run.checkpoints))
-    )
+    assert "checkpoint names do not show" in str(replace(report, diagnosis=found, checkpoints=tuple(run.checkpoints)))
 
 
 ROOT = Finding(id="f1", code="NAN001", name="nan-onset", severity="error", tag="loss", step=200, message="loss is nan")
@@ -152,12 +150,16 @@ def test_where_a_story_looks_for_the_last_good_step(story, course):
 
 @pytest.mark.parametrize("saved", [True, False])
 def test_a_story_that_can_be_replayed(story, course, saved):
-    """The command comes first where there is a checkpoint to start from, else after the advice to save some."""
-    report = story(course())
-    report.run.checkpoints[:] = [Checkpoint(path="c150.pt", step=150, finite=True)] if saved else []
-    found = Story(View(report.run), ROOT).advise("look").replay(step=210).diagnosis("numerics", "It broke.")
+    """The command comes first where there is a checkpoint to start from, else after the advice, and is another one."""
+    checkpoints = [Checkpoint(path="c150.pt", step=150, finite=True)] if saved else []
+    run = replace(story(course()).run, checkpoints=checkpoints, recipe=True)
+    found = Story(View(run), ROOT).advise("look").replay(step=210).diagnosis("numerics", "It broke.")
     if saved:
         assert found.next == ("postmortem replay runs/exp7 --step 210 --checkpoint c150.pt", "look")
     else:
         assert found.next[0] == "look"
-        assert "`postmortem replay runs/exp7 --step 210` can name the operation" in found.next[1]
+        assert found.next[1] == (
+            "there is no checkpoint from step 199 or earlier to replay from, so `postmortem run -- python train.py …` "
+            "trains again under watch, and can name the operation and the samples (python train.py … stands for your "
+            "training command)"
+        )

@@ -33,6 +33,22 @@ def column(reading: Reading, tag: str) -> list[tuple[int, float]]:
     return [(int(s), float(v)) for c, s, v in zip(points.code, points.step, points.value, strict=True) if c == code]
 
 
+CELLS = st.sampled_from(["1", "-2.5e3", "nan", "-inf", "1_000", "81.25%", "tensor(0.5)", "", "n/a", "x", " 7 "])
+
+
+@QUICK
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=6))
+def test_a_cell_means_the_same_in_every_row(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
+    """A row of plain numbers is read in a shorter way; beside a cell of text it is not: the points are the same."""
+    short = read(tmp_path / "a.csv", "step,loss,acc\n" + "".join(f"{i},{a},{b}\n" for i, (a, b) in enumerate(rows)))
+    text = "step,loss,acc,word\n" + "".join(f"{i},{a},{b},word\n" for i, (a, b) in enumerate(rows))
+    slow = read(tmp_path / "b.csv", text)
+    for tag in ("loss", "acc"):
+        if tag in slow.points.tags or tag in short.points.tags:
+            assert repr(column(short, tag)) == repr(column(slow, tag))
+    assert short.blanks == slow.blanks
+
+
 def test_lightning(tmp_path: Path) -> None:
     """Sparse cells are absent, not NaN; a literal nan is a number; epoch stays a tag."""
     text = "epoch,step,train_loss,val_loss\n0,49,0.5,\n0,99,nan,\n0,99,,0.7\n1,149,-inf,\n"

@@ -138,14 +138,14 @@ def test_script_in_the_folder_of_the_run(tmp_path, monkeypatch):
 
 
 def test_next_of_a_failed_run(postmortem, tmp_path, monkeypatch):
-    """The scan of a failed run ends with the line to type; with a recipe beside the run, that of the recipe."""
+    """The scan of a failed run ends with the line to type; a recipe alone, without a checkpoint, makes no other one."""
     monkeypatch.chdir(tmp_path)
     rows = ROWS + "".join(f"step {k} | loss nan\n" for k in range(60, 80))
     run_of(tmp_path / "a", "+ python train.py\n", {"train.py": SCRIPT}, rows)
     called = postmortem("scan", "a")
     assert "$ cd a && postmortem replay . -- python train.py\n" in called.out
     (tmp_path / "a" / "recipe.py").write_text("")
-    assert "postmortem replay a --step 60" in postmortem("scan", "a").out
+    assert "$ cd a && postmortem replay . -- python train.py\n" in postmortem("scan", "a").out
 
 
 @pytest.mark.torch
@@ -160,7 +160,42 @@ def test_replay_without_a_recipe_names_the_ways(postmortem, tmp_path, monkeypatc
     assert "`cd a && postmortem replay . -- python train.py`" in told.err
     run_of(tmp_path / "b")
     told = postmortem("replay", "b")
-    assert "`postmortem replay b -- COMMAND`, where COMMAND is the training command" in told.err
+    assert "no checkpoint to replay from: `postmortem run -- python train.py …` trains again under watch" in told.err
+    assert "postmortem recipe" not in told.err  # it needs a checkpoint as well
+    (tmp_path / "b" / "ckpt_30.pt").write_bytes(b"")
+    told = postmortem("replay", "b")
+    assert "`postmortem replay b -- COMMAND` reruns the training command" in told.err
+    assert "`postmortem recipe b` makes a draft" in told.err
+
+
+TRAINING = SCRIPT + "loss.backward()\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({"train.py": TRAINING, "data.py": ""}, "cd a && postmortem replay . -- python train.py --resume ck.pt"),
+        ({"fit.py": "trainer.fit(model)\n"}, "cd a && postmortem replay . -- python fit.py RESUME_FROM ck.pt"),
+        ({"recipe.py": TRAINING, "data.py": ""}, None),
+        ({"train_a.py": TRAINING, "train_b.py": TRAINING}, None),
+    ],
+)
+def test_only_script_of_a_folder(tmp_path, monkeypatch, files, line):
+    """Where no file holds the command, the one script that trains is called; where there are two, none."""
+    monkeypatch.chdir(tmp_path)
+    run = run_of(tmp_path / "a", files=files)
+    run = postmortem.load("a")
+    assert run.launched is None
+    assert own_command(run.path, run.script, "a/ck.pt") == line
+
+
+def test_script_in_a_folder_of_several_runs(tmp_path):
+    """Nobody knows which run it made."""
+    (tmp_path / "train.py").write_text(TRAINING)
+    run_of(tmp_path / "a")
+    (tmp_path / "b.log").write_text(ROWS)
+    report = postmortem.scan(tmp_path)
+    assert [r.run.script for r in report.runs] == [None, None]
 
 
 @given(st.text(max_size=80))

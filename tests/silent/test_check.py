@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,6 +13,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from postmortem.core.blame import Check, CheckResult
+from postmortem.reporters.check_text import check_lines
+from postmortem.silent.facts import Backward
+from postmortem.silent.judge import nonfinite_loss
+from postmortem.silent.look import Look
 from tests.cases import ROOT
 
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux")]
@@ -62,7 +68,57 @@ def test_why_keeps_output_and_exit_code(tmp_path: Path) -> None:
     done = called(tmp_path, "run", "--why", "--", sys.executable, "train.py", "--short")
     assert (done.returncode, done.stdout) == (7, plain.stdout)
     assert "no fault found in 12 optimizer steps" in done.stderr
-    assert "ok           missing-zero-grad" in done.stderr
+    assert "checks found nothing wrong" in done.stderr
+    assert "next:" not in done.stderr  # it ran to its end
+
+
+def test_a_loss_that_is_nan_is_said_first(tmp_path: Path) -> None:
+    """Neither "no fault" nor exit code 0; with the line to type that names what made it, before the checks."""
+    bad = TRAIN.replace("CLEAR", "loss = loss * float('nan'); optimizer.zero_grad()")
+    (tmp_path / "train.py").write_text(bad)
+    done = called(tmp_path, "check", "--steps", "20", "--", sys.executable, "train.py")
+    assert done.returncode == 1, done.stderr
+    first, *rest = done.stdout.split("\n\n")
+    assert first.startswith("the loss is NaN: first seen in optimizer step 0 ")
+    assert f"  $ postmortem run -- {sys.executable} train.py" in rest[0]
+    assert not (tmp_path / "steps").exists()
+
+
+ROWS = (Check("b", "ok", "fine"), Check("c", "not checked", "no such layer"), Check("a", "not ok", "bad"))
+
+
+def test_what_is_useful_stands_first() -> None:
+    """Counts and names in place of a long list; --verbose has each check with its reason, what is wrong first."""
+    result = CheckResult(("python", "train.py"), checks=ROWS, steps=3)
+    assert check_lines(result) == [
+        "no fault found in 3 optimizer steps",
+        "",
+        "next: `postmortem run` watches the whole training:",
+        "  $ postmortem run -- python train.py",
+        "",
+        "1 check found nothing wrong",
+        "1 check not made (--verbose says why): c",
+    ]
+    verbose = check_lines(result, verbose=True)[-4:]
+    assert [line.split()[-1] for line in verbose] == ["Checklist:", "bad", "fine", "layer"]
+
+
+@pytest.mark.parametrize(
+    ("losses", "found"),
+    [
+        ([1.0, math.nan, 2.0], (1, 1, 3)),
+        ([1.0, math.inf, math.nan], (1, 2, 3)),
+        ([math.inf, 2.0, 1.0], None),  # a loss scaler finds its scale
+        ([2.0, math.inf], (1, 1, 2)),
+        ([1.0, None], None),
+        ([], None),
+    ],
+)
+def test_a_loss_that_is_not_finite(losses, found) -> None:
+    """The first one counts; infinities from which the loss came back do not."""
+    nonfinite = nonfinite_loss([Look([Backward(step, loss) for step, loss in enumerate(losses)])])
+    assert (nonfinite and (nonfinite.step, nonfinite.passes, nonfinite.of)) == found
+    json.dumps(CheckResult((), nonfinite=nonfinite).as_json(), allow_nan=False)
 
 
 def test_a_program_without_a_training(tmp_path: Path) -> None:

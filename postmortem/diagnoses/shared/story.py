@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 from typing import TYPE_CHECKING, Self
 
 from postmortem.core.launched import own_command
 from postmortem.core.model import Diagnosis
 from postmortem.diagnoses.shared.last_good import last_good_checkpoint, last_good_step, logged_between, watched
+from postmortem.diagnoses.shared.rerun import Rerun, rerun
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -122,24 +122,6 @@ def sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def replay_command(view: View, step: int | None, checkpoint: Checkpoint | None) -> str:
-    """The command that reruns `step`, from `checkpoint` if given. Without a step, the replay finds it.
-
-    A row number is no step: it is not named. Without a recipe it is the run's own command, where its files say that;
-    which finds the step by the log.
-    """
-    launched = view.run.launched
-    own = own_command(view.run.path, launched, checkpoint.path if checkpoint is not None else None)
-    if own is not None and launched is not None and not launched.recipe:
-        return own
-    command = f"postmortem replay {shlex.quote(str(view.run.path))}"
-    if step is not None and view.run.step_axis != "row":
-        command += f" --step {step}"
-    if checkpoint is not None:
-        command += f" --checkpoint {shlex.quote(checkpoint.path)}"
-    return command
-
-
 class Story:
     """Builds the `Diagnosis` of one cause around its root finding.
 
@@ -212,7 +194,7 @@ class Story:
     def replay(self, *, step: int | None = None) -> Self:
         """Puts the command that reruns `step` (default: the root's) in front of the advice.
 
-        Without a checkpoint to start from, the last advice is to save checkpoints, with the command they allow.
+        Without a checkpoint to start from, the last advice is to train again, with the command that watches it.
         """
         self._replayed, self._rerun = True, step
         return self
@@ -253,25 +235,38 @@ class Story:
 
     def _actions(self, good: int | None, checkpoint: Checkpoint | None) -> Iterator[str]:
         step = self._root.step if self._rerun is None else self._rerun
-        command = captured = None
+        again = None
         if self._replayed and step is not None and self._root.step is not None:
-            captured = self._captured(step)
-            command = captured or replay_command(self._view, step if self._in_the_log else None, checkpoint)
-        # the replay looks into checkpoints of unknown step
-        startable = bool(captured or checkpoint) or any(
-            c.step is None and c.finite is None for c in self._view.checkpoints
-        )
-        if command and startable:
-            yield command
+            again = self._again(step, checkpoint)
+        if again is not None and again.start == "checkpoint":
+            yield again.action
         yield from self._advice
-        if command and not startable:
-            weights = f"from step {good} or earlier" if good is not None else "from before the fault"
-            if " -- " in command:  # the run's own command, which needs no checkpoint
-                yield f"`{command}` trains again from the start, and {self._shows()}; a checkpoint {weights} saves that"
-            else:
-                yield f"save checkpoints: with weights {weights}, `{command}` {self._shows()}"
-        if not command and checkpoint is not None:
+        if again is not None and again.start != "checkpoint":
+            yield self._from_the_beginning(again, good)
+        if again is None and checkpoint is not None:
             yield f"resume from {checkpoint.path} (step {checkpoint.step}, the newest before the fault)"
+
+    def _again(self, step: int, checkpoint: Checkpoint | None) -> Rerun:
+        """The command that shows the fault at `step` again."""
+        if (captured := self._captured(step)) is not None:
+            return Rerun(captured)
+        unknown = any(c.step is None and c.finite is None for c in self._view.checkpoints)  # a replay looks into them
+        path = checkpoint.path if checkpoint is not None else None
+        named = step if self._in_the_log else None
+        return rerun(self._view.run, named, path, startable=checkpoint is not None or unknown)
+
+    def _from_the_beginning(self, again: Rerun, good: int | None) -> str:
+        weights = f"from step {good} or earlier" if good is not None else "from before the fault"
+        if again.start == "beginning":
+            trained = f"`{again.command}` trains again from the start"
+            return f"{trained}, and {self._shows()}; a checkpoint {weights} saves that"
+        if self._grown():  # a watched training stops at non-finite values only
+            replayed = rerun(self._view.run, None, None, startable=True)
+            note = f" ({replayed.note})" if replayed.note else ""
+            return f"save checkpoints: with weights {weights}, `{replayed.command}` {self._shows()}{note}"
+        note = f" ({again.note})" if again.note else ""
+        why = f"there is no checkpoint {weights} to replay from, so"
+        return f"{why} `{again.command}` trains again under watch, and {self._shows()}{note}"
 
     def _captured(self, step: int) -> str | None:
         """The command that repeats the step at fault from a capture of it, which needs no checkpoint."""
@@ -279,13 +274,15 @@ class Story:
         for c in self._view.run.captures:
             inside = first <= c.step <= last if self._in_the_log else step <= c.step
             if inside and (c.fault or c.step == last):
-                return own_command(c.path, self._view.run.launched or c.launched, None)
+                return own_command(c.path, self._view.run.launched or c.launched or self._view.run.script, None)
         return None
+
+    def _grown(self) -> bool:
+        return self._root.name in (*BLOW_UP, "gradient-spike")
 
     def _shows(self) -> str:
         """What a replay can show of the root, and the steps in which its onset lies if the log does not name one."""
-        grown = self._root.name in (*BLOW_UP, "gradient-spike")
-        shows = "can show which change cures it" if grown else "can name the operation and the samples"
+        shows = "can show which change cures it" if self._grown() else "can name the operation and the samples"
         between = self._root.evidence.get("between")
         return f"{shows} (the onset is in steps {between[0]} to {between[1]})" if between else shows
 

@@ -70,6 +70,13 @@ class RowTable:
             self._value.append(value)
         self.n += 1
 
+    def add_numbers(self, names: Sequence[str], values: Sequence[float]) -> None:
+        """Appends a row that has a number in each of the columns `names`."""
+        self._code.extend(self._codes.setdefault(name, len(self._codes)) for name in names)
+        self._row.extend([self.n] * len(values))
+        self._value.extend(values)
+        self.n += 1
+
     def add_rows(
         self, n: int, names: Sequence[str], row: NDArray[np.int64], key: NDArray[np.int64], value: NDArray[np.float64]
     ) -> None:
