@@ -20,7 +20,7 @@ _GROWING = ("divergence", "gradient-explosion", "loss-spike", "gradient-spike", 
 
 
 _NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # roles of what evaluations log
-_AFTER = 3  # logged steps to run after a jump of the loss
+_AFTER = 20  # logged steps to run after a jump of the loss, at most up to its end
 _CALM = 15  # steps before a jump that make its level
 _GROWS = 40  # a growth begins earlier than it is found
 _FAR = 1000  # steps to follow a divergence that never turns non-finite
