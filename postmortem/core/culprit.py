@@ -132,7 +132,8 @@ class Raised:
 class ReplayResult(Displayed):
     """The result of a replay: what was rerun, from which checkpoint, with which fidelity, and the culprit.
 
-    recipe, checkpoint: empty where the user's own `command` was run. fitted, unfitted: parts of the checkpoint that
+    recipe, checkpoint: empty where the user's own `command` was run; checkpoint also where the replay started from the
+    recipe's initial state. fitted, unfitted: parts of the checkpoint that
     were loaded, and parts that were not, in words. judged: False if the replay does not match the log, so that nothing
     can be concluded. next: what to do, the best established advice first. tick: the optimizer step at fault, counted
     from 0 at the start of the command. rank: of the process at fault. raised: the exception that ended the command

@@ -79,22 +79,31 @@ def replay(
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             # the output of the step has been shown once
             culprit, judged = ReplayVerdict(made, fix=fix).of(attempt)
-            culprit = with_bad_start(culprit, made.here / path, attempt)
+            if path is not None:
+                culprit = with_bad_start(culprit, made.here / path, attempt)
+            elif attempt.fidelity.compared and not attempt.fidelity.ok:
+                attempt.fidelity = replace(attempt.fidelity, reasons=(_UNSEEDED, *attempt.fidelity.reasons))
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),
         recipe=str(found.path),
-        checkpoint=str(path),
+        checkpoint="" if path is None else str(path),
         step=culprit.step if culprit.step is not None or aim.step is None else min(aim.step, attempt.roll.last),
         fidelity=attempt.fidelity,
         culprit=culprit,
         fitted=tuple(attempt.account.fitted),
         unfitted=tuple(attempt.account.unfitted),
         notes=tuple(notes),
-        next=advice(culprit, view, str(path)) if judged else (),
+        next=advice(culprit, view, "" if path is None else str(path)) if judged else (),
         judged=judged,
         seconds=time.monotonic() - started,
     )
+
+
+_UNSEEDED = (
+    "no checkpoint is of an earlier step, so the replay starts from the recipe's initial state: it has to set the seed "
+    "as the training did, and build the model in the same order"
+)
 
 
 def _without_recipe(target: Path, run: Run | None, report: RunReport | None) -> str:

@@ -10,7 +10,9 @@ from postmortem.checkpoints.find import shown
 from postmortem.checkpoints.health import inspect
 from postmortem.core.culprit import Culprit
 from postmortem.core.errors import ReplayError
+from postmortem.replay.attempts import INITIAL
 from postmortem.replay.culprit.localize import localize
+from postmortem.replay.onset import with_onset
 from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.roll.fidelity import compare
@@ -34,7 +36,7 @@ class ReplayVerdict:
     def of(self, attempt: Attempt) -> Judged:
         """The culprit of the attempt. Raises ReplayError if the batches end before the last step to run."""
         done, fidelity = attempt.roll, attempt.fidelity
-        trail = [f"reran steps {done.first} to {done.last} from checkpoint {shown(self.attempts.path)}"]
+        trail = [f"reran steps {done.first} to {done.last} from {self.attempts.start}"]
         trail += self._other_than_asked(done)
         if fidelity.compared:
             trail.append(fidelity.note)
@@ -66,7 +68,10 @@ class ReplayVerdict:
         runner = attempt.runner
         found = localize(runner.train_step, runner=runner, rolled=Fault(attempt.roll), fixes=self.fix, sought=sought)
         trail += found.how
-        return None if found.cause == "none" else replace(found, fidelity=attempt.fidelity, how=tuple(trail))
+        if found.cause == "none":
+            return None
+        found = replace(found, fidelity=attempt.fidelity, how=tuple(trail))
+        return with_onset(found, self.attempts, attempt.first)
 
     def _failed(self, attempt: Attempt, fault: int, trail: list[str], *, distrust: bool) -> Judged:
         done = attempt.roll
@@ -136,14 +141,14 @@ class ReplayVerdict:
         if earlier.compared and not earlier.ok:  # what such a replay does, the run need not have done
             return self._nothing_found(attempt, trail, distrust=True)
         for bad in self._bad_on_the_way(attempt.roll):
-            finite = f"every step replayed from {attempts.path.name} is finite"
+            finite = f"every step replayed from {_named(attempts.path)} is finite"
             trail.append(f"{finite}; the later checkpoint {bad.name} is not: replaying again from there")
             good, attempts.path = attempts.path, bad
             second = attempts.best_attempt()
             if second.roll.fault is not None:
                 found, judged = self.of(second)
                 attempt.fidelity, attempt.account = second.fidelity, second.account
-                resume = f"resume from {good.name} instead"
+                resume = f"resume from {_named(good)} instead"
                 trail.append(f"the run continued from {bad.name}, which holds non-finite values: {resume}")
                 return replace(found, how=(*trail, *found.how)), judged
             attempts.path = good
@@ -162,6 +167,10 @@ class ReplayVerdict:
         known = [c for c in self.attempts.checkpoints if c.step is not None and done.first <= c.step <= done.last]
         newest_first = [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0))]
         return [path for path in newest_first if inspect(self.attempts.here / path).finite is False]
+
+
+def _named(path: Path | None) -> str:
+    return INITIAL if path is None else path.name
 
 
 def with_bad_start(found: Culprit, start: Path, attempt: Attempt) -> Culprit:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from postmortem.replay.rerun.reruns import Reruns
 from postmortem.replay.step.overrides import NOTHING, Overrides
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
 
     from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.roll.sought import Sought
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
     from postmortem.replay.step.state import State
 
 _LEVEL = 25  # steps that make the level
+_PART = 0.3  # of the jump may be left where it counts as cured
 _PROBES = 3  # calm batches that are run at other weights
 
 
@@ -66,19 +65,19 @@ class Course:
         at = self.sought.step - first
         if at < 1 or at >= len(values):
             return False
+        grows = self.sought.kind == "growth"
         begin = max(1, at - self.sought.interval + 1)
-        if self.sought.kind == "growth":
-            begin = min(begin, max(3, len(values) // 10))
+        if grows:
+            begin = min(begin, max(3, at // 2))
         for i in range(begin, at + 1):
-            before = [x for x in values[max(0, i - _LEVEL) : i] if math.isfinite(x)]
-            if self.sought.kind == "growth":
-                before = [x for x in values[:begin] if math.isfinite(x)]
+            before = [x for x in values[: begin if grows else i][-_LEVEL:] if math.isfinite(x)]
             if not before:
                 return False
-            limit = calm_limit(before)
-            up = values[i] if math.isfinite(values[i]) else math.inf
-            stays = self.sought.kind == "spike" or all(not x <= limit for x in values[i : at + 1])
-            if up > limit and stays:
+            highest = max(values[i : at + 1], key=_size)
+            # the finding says that it is a jump: only what counts as calm is to be told from it
+            part = max(before) + _PART * max(0.0, highest - max(before))
+            limit = min(part, max(calm_limit(before), 3 * max(before)))
+            if all(not x <= limit for x in values[i : at + 1 if grows else i + 1]):
                 self.first, self.level, self.limit = first + i, statistics.median(before), limit
                 return True
         return False
@@ -116,13 +115,14 @@ class Course:
         """The last calm steps before `until`, whose batches are run at other weights."""
         return [r.step for r in self.calm(until)][-_PROBES:]
 
-    def at(self, state: State, steps: Sequence[int]) -> list[float]:
-        """The losses of the batches of `steps` at the weights of `state`."""
-        losses = []
+    def at(self, state: State, steps: Sequence[int], *, gradient: bool = False) -> list[float]:
+        """The losses, or the gradient norms, of the batches of `steps` at the weights of `state`."""
+        found = []
         for step in steps:
             self.runner.restore(state)
-            losses.append(self.runner.run(self.runner.again(step), step, until="loss").loss)
-        return losses
+            result = self.runner.run(self.runner.again(step), step, until="grad" if gradient else "loss")
+            found.append(result.grad_norm if gradient else result.loss)
+        return found
 
     def after(self, step: int, overrides: Overrides = NOTHING) -> float:
         """The largest loss of the calm batches at the weights that the step `step` leaves under `overrides`."""
@@ -131,29 +131,26 @@ class Course:
         if result.failed:
             return math.inf
         left = self.runner.snapshot()
-        return max(
-            self.at(left, self.probes(step)), default=math.nan, key=lambda x: x if math.isfinite(x) else math.inf
-        )
+        return max(self.at(left, self.probes(step)), default=math.nan, key=_size)
 
     def peak(
         self,
         until: int,
         overrides: Overrides = NOTHING,
         *,
-        modes: Sequence[AbstractContextManager[Any]] = (),
+        begin: int,
         each: Callable[[int], None] = lambda step: None,
     ) -> float:
-        """The largest value from the first step of the jump to `until`, if all steps are rerun under a change.
+        """The largest value from the first step of the jump to `until`, if the steps from `begin` on are rerun under a
+        change.
 
-        each: called after a step's batch was drawn, and after the last step.
+        each: called before and after each step.
         """
         runner, highest = self.runner, -math.inf
-        runner.restore(self.roll.start)
-        with runner.under(overrides), ExitStack() as stack:
-            for mode in modes:
-                stack.enter_context(mode)
-            for step in range(self.roll.first, until + 1):
-                batch = runner.draw(step)
+        runner.restore(self.before(begin))
+        with runner.under(overrides):
+            for step in range(begin, until + 1):
+                batch = runner.again(step) if step == begin else runner.draw(step)
                 each(step)
                 result = runner.run(batch, step)
                 each(step)
@@ -161,6 +158,10 @@ class Course:
                 if step >= self.first:
                     highest = max(highest, value if math.isfinite(value) and not result.failed else math.inf)
         return highest
+
+
+def _size(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
 
 
 def calm_limit(values: Sequence[float]) -> float:

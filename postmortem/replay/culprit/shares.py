@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from postmortem.replay.rerun.reruns import Reruns
 
 _CALM_BATCHES = 2  # whose samples are compared
+_FEW = 4  # a group that was found by reruns alone is at most this part of the batch
 _COST = 0.05  # share of the excess that a sample has to carry
 
 
@@ -123,7 +124,7 @@ class Shares:
         if self.samples.size < 2:
             return None
         found, how = find_samples(self.samples.size, [], fails, odd=self.samples.odd(self.reruns.batch))
-        if not found or 2 * len(found) > self.samples.size:
+        if not found or _FEW * len(found) > self.samples.size or not self._calm_without(sorted(found), limit):
             return None
         return Carriers(sorted(found), how)
 

@@ -20,8 +20,9 @@ _GROWING = ("divergence", "gradient-explosion", "loss-spike", "gradient-spike", 
 
 
 _NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # roles of what evaluations log
-_AFTER = 3  # logged steps to run after a jump of the loss
-_CALM = 6  # steps before a jump that make its level
+_AFTER = 20  # logged steps to run after a jump of the loss, at most up to its end
+_CALM = 15  # steps before a jump that make its level
+_GROWS = 40  # a growth begins earlier than it is found
 _FAR = 1000  # steps to follow a divergence that never turns non-finite
 
 
@@ -50,7 +51,7 @@ class Aim:
         """The last step that a replay can start at: of a jump or growth, some calm steps come before it."""
         if self.sought is None or self.sought.kind == "still" or self.step is None:
             return self.step
-        return min(self.step, self.sought.step - _CALM)
+        return min(self.step, self.sought.step - (_GROWS if self.sought.kind == "growth" else _CALM))
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:

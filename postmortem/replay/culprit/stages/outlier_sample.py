@@ -35,16 +35,17 @@ def outlier_sample(case: Investigation) -> Culprit | None:
     before = f"{number(course.level)} (at most {number(course.limit)} is usual)"
     trail.append(f"the {course.what} rises at step {step} to {number(course.value)} from {before}")
     probes = course.probes(step)
-    calm = course.at(course.before(step), probes)
+    calm = course.at(course.before(step), probes, gradient=course.sought.gradient)
     if not calm or not all(map(math.isfinite, calm)):
         return None
-    loss = course.roll.result(step).loss
-    usual = statistics.median(r.loss for r in course.calm()[-len(probes) :])
-    if statistics.median(calm) - usual > _DATA * max(loss - usual, 0.0) and not course.sought.gradient:
-        said = f"the batches of steps {probes[0]} to {probes[-1]} have a loss of {number(max(calm))} there, too"
+    usual = course.level
+    if statistics.median(calm) - usual > _DATA * max(course.value - usual, 0.0) or max(calm) > course.limit:
+        said = (
+            f"the batches of steps {probes[0]} to {probes[-1]} have a {course.what} of {number(max(calm))} there, too"
+        )
         trail.append(f"at the weights before step {step}, {said}: the weights, not the batch")
         return None
-    said = f"the batches of steps {probes[0]} to {probes[-1]} have a loss of at most {number(max(calm))} there"
+    said = f"the batches of steps {probes[0]} to {probes[-1]} have a {course.what} of at most {number(max(calm))} there"
     trail.append(f"at the weights before step {step}, {said}: the batch, not the weights")
     shares = Shares(course, course.reruns(step), step)
     found = shares.carriers(course.limit)
