@@ -102,7 +102,8 @@ def _left(name: str, gains: dict[int, float], until: int) -> Left | None:
     steps = [s for s in sorted(gains) if s <= until]
     logs = [math.log(gains[s]) if 0 < gains[s] < math.inf else math.nan for s in steps]
     for i in range(_CALM, len(steps)):
-        before = [x for x in logs[:i] if math.isfinite(x)]
+        # of a slow growth the steps right before are part of it
+        before = [x for x in logs[: max(_CALM, i // 2)] if math.isfinite(x)]
         if len(before) < _CALM:
             return None
         middle = statistics.median(before)
