@@ -8,6 +8,7 @@ Only the standard library, torch, and what needs no more of postmortem may be im
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -179,6 +180,7 @@ class Agent(Flags):
     def tick_ended(self, tick: Tick) -> None:
         """One line per tick."""
         self.report.line("tick", tick=tick.number, losses=tick.losses, skipped=tick.skipped)
+        self.standby.course += [loss for loss in tick.losses[-1:] if math.isfinite(loss)]
         if self._levels is not None:
             self._levels.told(tick)
 

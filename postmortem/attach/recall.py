@@ -66,6 +66,8 @@ class Recall(Agent):
             raise ReplayError(f"the capture does not fit this program: {parts}")
         _Feed(batches, self.standby.record).begin()
         _keep_settings(batches.value(batches.of("settings")), program)
+        self.standby.course.clear()  # those of its first steps are not those before the captured one
+        self.standby.course += capture.head.get("course", [])
         self.report.line(
             "recalled",
             tick=number + 1,

@@ -38,14 +38,21 @@ class Fix:
     """A fix that was tried on the failing step.
 
     cured: with it, loss, gradients and parameters are finite; of a loss that rises but stays finite, with it the loss
-    stays in the range of the steps before. That does not say that the training goes on well: compare `loss`, the loss
-    of the step with the fix (None: not known), with those of the steps before.
+    stays in the range of the steps before. loss: of the step with the fix, None: not known.
+    far_from: the usual loss of the steps before, where `loss` is more than ten times as large: the step is finite, and
+    the training would not go on as before. None where it is not, or where that is not known.
     """
 
     name: str
     cured: bool
     how: str = ""
     loss: float | None = None
+    far_from: float | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether the step is finite with it and, as far as that is known, its loss is on its course."""
+        return self.cured and self.far_from is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

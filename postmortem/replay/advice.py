@@ -10,7 +10,7 @@ from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from postmortem.core.culprit import Culprit
+    from postmortem.core.culprit import Culprit, Fix
     from postmortem.core.view import View
 
 
@@ -39,15 +39,31 @@ def advised(culprit: Culprit, view: View | None) -> list[str]:
 
 
 def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
-    given = [*_of_the_suggestion(culprit)]
+    """Those last whose loss is then far from its course; where there are only such, what to look at comes first."""
+    given = [(culprit.suggestion is not None and _far(culprit, "eps"), a) for a in _of_the_suggestion(culprit)]
     ask = partial(FIXES.call, default=None, path=culprit.file or "the replay", lost="the advice of this fix")
     for fix in (kind() for kind in FIXES):
         cure = ask(fix, "cure", culprit)
         advised = ask(fix, "advice", culprit, cure, view) if cure is not None else None
-        given += [advised] if advised is not None else []
-    if any(a.scope is Scope.LINE for a in given):
-        given = [a for a in given if a.scope is not Scope.STATE]
-    return [a.text for a in sorted(given, key=lambda a: a.scope)]
+        if advised is not None:
+            given.append((cure.far_from is not None, _with_its_loss(advised, cure)))
+    if any(a.scope is Scope.LINE for far, a in given if not far):
+        given = [(far, a) for far, a in given if a.scope is not Scope.STATE]
+    texts = [a.text for _, a in sorted(given, key=lambda each: (each[0], each[1].scope))]
+    only_far = bool(given) and all(far for far, _ in given)
+    return [*_nothing_cured(culprit, "keeps the loss on its course"), *texts] if only_far else texts
+
+
+def _far(culprit: Culprit, name: str) -> bool:
+    return any(f.name == name and f.far_from is not None for f in culprit.fixes)
+
+
+def _with_its_loss(advised: Advice, cure: Fix) -> Advice:
+    """With the loss that comes of it, where that is far from its course and the advice does not say it itself."""
+    said = finite(cure)
+    if cure.far_from is None or said in advised.text:
+        return advised
+    return Advice(advised.scope, f"{advised.text} ({said})")
 
 
 def _of_the_suggestion(culprit: Culprit) -> Iterator[Advice]:
@@ -59,9 +75,9 @@ def _of_the_suggestion(culprit: Culprit) -> Iterator[Advice]:
         yield Advice(Scope.LINE, f"{culprit.file}:{culprit.line}: `{' '.join(new)}` ({what})")
 
 
-def _nothing_cured(culprit: Culprit) -> Iterator[str]:
+def _nothing_cured(culprit: Culprit, what: str = "makes the step finite") -> Iterator[str]:
     if culprit.file and culprit.op and culprit.fixes:
         shapes = [str(t["shape"]) for t in culprit.tensor.get("inputs") or () if "shape" in t]
         given = f" (shape {' and '.join(shapes)})" if shapes else ""
         place = f"{culprit.file}:{culprit.line}"
-        yield f"check the input of {culprit.op} at {place}{given}: no general fix makes the step finite"
+        yield f"check the input of {culprit.op} at {place}{given}: no general fix {what}"

@@ -76,6 +76,12 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
         made = Attempts(found, path, where, view, aim, dict(config), trust, progress)
         attempt = made.best_attempt()
+        if aim.sought is not None and attempt.fidelity.compared and not attempt.fidelity.ok and checkpoint is None:
+            # what the run was resumed with may not be known before the checkpoint that it was resumed from
+            nearest = choose_checkpoint(target, run, report, replace(aim, sought=None), None)
+            if nearest != path:
+                path = made.path = nearest
+                attempt = made.best_attempt()
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             # the output of the step has been shown once
             culprit, judged = ReplayVerdict(made, fix=fix).of(attempt)

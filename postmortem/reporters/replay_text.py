@@ -34,8 +34,9 @@ def culprit_lines(c: Culprit | None) -> list[str]:
     if c.samples:
         more = ", …" if len(c.samples) > _SAMPLES else ""
         lines.append(f"samples at fault (batch indices): {_first_samples(c.samples)}{more}")
-    cures = [fix.name for fix in c.fixes if fix.cured]
-    lines.append(f"cured by {', '.join(cures)}" if cures else "no fix that was tried cures it")
+    cures, finite = [f.name for f in c.fixes if f.good], [f.name for f in c.fixes if f.cured]
+    beyond = f"finite with {', '.join(finite)}, with a loss far from its course" if finite else ""
+    lines.append(f"cured by {', '.join(cures)}" if cures else beyond or "no fix that was tried cures it")
     return [squeezed(line, 300) for line in lines]
 
 
@@ -230,7 +231,12 @@ def _number(value: Any) -> str:
 
 
 def _loss_with(fix: Fix) -> str:
-    return f"; its loss is then {number(fix.loss)}" if fix.cured and fix.loss is not None else ""
+    away = f", far from its course (about {number(fix.far_from)} before)" if fix.far_from is not None else ""
+    return f"; its loss is then {number(fix.loss)}{away}" if fix.cured and fix.loss is not None else ""
+
+
+def _outcome(fix: Fix) -> str:
+    return "cures" if fix.good else "finite" if fix.cured else "no"
 
 
 def _fixes(c: Culprit) -> Iterator[str]:
@@ -238,13 +244,16 @@ def _fixes(c: Culprit) -> Iterator[str]:
         return
     yield ""
     yield "Fixes tried:"
-    tried = [(f.name, f.cured, f.how + _loss_with(f)) for f in c.fixes]
-    tried += [("fresh state", c.fresh_state, "optimizer state reset")] if c.fresh_state is not None else []
+    tried = [(f.name, _outcome(f), f.how + _loss_with(f)) for f in c.fixes]
+    if c.fresh_state is not None:
+        tried.append(("fresh state", "cures" if c.fresh_state else "no", "optimizer state reset"))
     width = max(len(name) for name, *_ in tried)
-    for name, cured, how in sorted(tried, key=lambda row: not row[1]):
-        yield f"  {'cures   ' if cured else 'no      '} {name:{width}}  {how}"
+    for name, outcome, how in sorted(tried, key=lambda row: ("cures", "finite", "no").index(row[1])):
+        yield f"  {outcome:8} {name:{width}}  {how}"
     if c.suggestion:
         yield ""
-        yield "A change of this line that makes the step finite:"
+        away = any(f.name == "eps" and f.far_from is not None for f in c.fixes)
+        beyond = ", but not one that keeps the loss on its course" if away else ""
+        yield f"A change of this line that makes the step finite{beyond}:"
         diff = c.suggestion.replace(c.file, _short(c.file)) if c.file else c.suggestion
         yield from (f"  {line}" for line in diff.splitlines())

@@ -97,7 +97,12 @@ def test_the_command_is_rerun_to_the_culprit(project: Path, postmortem) -> None:
     line = 1 + next(i for i, text in enumerate(TRAIN.splitlines()) if "keepdim" in text)
     assert (culprit["phase"], culprit["op"], culprit["line"]) == ("forward", "div", line)
     assert Path(culprit["file"]) == project / "train.py"
-    assert "eps" in [f["name"] for f in culprit["fixes"] if f["cured"]]
+    (eps,) = [f for f in culprit["fixes"] if f["name"] == "eps"]  # 1 / 1e-6, squared: finite, and no cure
+    assert eps["cured"]
+    assert eps["loss"] > 1e6
+    assert 0 < eps["far_from"] < 10
+    assert "no general fix keeps the loss on its course" in answer["next"][0]
+    assert "far from its course" in answer["next"][-1]
     fidelity = answer["fidelity"]
     assert (fidelity["ok"], fidelity["first_step"], fidelity["exact"]) == (True, 6, fidelity["compared"])
     assert contents(project) == before

@@ -59,3 +59,19 @@ def test_bad_state_is_not_resumed_from() -> None:
     """A checkpoint whose state is at fault is no place to go on from; without a culprit there is nothing to say."""
     assert advice(culprit(phase="parameters"), None, "x.pt")[-1] == "do not resume from x.pt: its state is the cause"
     assert advice(culprit(phase="none"), None, "x.pt") == ()
+
+
+def test_a_loss_far_from_its_course_is_no_cure() -> None:
+    """Such a fix comes after all others; where there are only such, what to look at comes first."""
+    line = "--- train.py\n+++ train.py\n@@ -7 +7 @@\n-    y = a / b\n+    y = a / b.clamp(min=1e-06)\n"
+    far = Fix(name="eps", cured=True, loss=8.7e9, far_from=0.13)
+    text = (
+        "train.py:7: `y = a / b.clamp(min=1e-06)` "
+        "(makes the step finite; its loss is then 8.7e+09, far from its course (about 0.13 before))"
+    )
+    dropped = Fix(name="drop_sample", cured=True, loss=0.2)
+    both = advice(culprit(op="div", samples=(3,), fixes=(far, dropped), suggestion=line), None, "x.pt")
+    assert both[1] == text
+    assert both[0].startswith("inspect sample 3")
+    alone = advice(culprit(op="div", fixes=(far,), suggestion=line), None, "x.pt")
+    assert alone[:2] == ("check the input of div at train.py:7: no general fix keeps the loss on its course", text)

@@ -101,6 +101,7 @@ def _case(copy: Copy, request: Mapping[str, Any], again: Reply, looked: Reply, *
         scale=next((float(s.get_scale()) for s in copy.program.scalers), 1.0),
         lr=next((float(g["lr"]) for o in copy.program.optimizers for g in o.param_groups if "lr" in g), 0.0),
         raised=again.raised,
+        course=request["course"],
         again=Again(message, True, False),
     )
     session = ForkSession(copy, looked.autocast)

@@ -69,6 +69,7 @@ def _written(copy: Copy, request: Mapping[str, Any], draft: Draft) -> Path:
         "rank": asked["rank"],
         "history": asked["history"],
         "losses": [bits for tick, bits in request["losses"] if tick == copy.tick],
+        "course": request["course"],
         "passes": copy.micro_batches,
         "unstored": draft.unstored,
         "failed": reply.failed,

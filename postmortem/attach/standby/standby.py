@@ -6,6 +6,7 @@ import os
 import pickle
 import sys
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from postmortem.attach.standby.alone import among_others, can_be_alone
 from postmortem.attach.standby.forks import end, fork, receive, send
 from postmortem.attach.standby.loaders import Record
 from postmortem.attach.standby.plan import bits
+from postmortem.replay.roll.level import COURSE
 
 if TYPE_CHECKING:
     from postmortem.attach.flags import Fault
@@ -56,6 +58,8 @@ class Standby(Observer):
         self._copy: _Sleeper | None = None
         self._losses: list[tuple[int, str]] = []
         self._passes = 0
+        self.course: deque[float] = deque(maxlen=COURSE)
+        """The losses of the last ticks, of each that of its last backward pass; told by who watches the program."""
         self._budget = Budget(share)
         self._laps = Laps(in_the_kernel)
         self._fresh = False
@@ -185,6 +189,7 @@ class Standby(Observer):
             "kind": fault.kind,
             "losses": [pair for pair in self._losses if pair[0] <= fault.tick],
             "since": _picklable(self.record.since),
+            "course": list(self.course),
             "seconds": 20.0 + 30.0 * (time.monotonic() - copy.began),
             "fixes": fixes,
             "capture": capture,

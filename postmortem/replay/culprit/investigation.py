@@ -122,6 +122,7 @@ class Investigation:
     def with_fixes(self, facts: dict[str, Any], candidate: Candidate | None = None) -> Culprit:
         """A culprit with these fields and the fixes that were tried on the step."""
         tried = Case(self.culprit(**facts), self.reruns, self.samples, self.stage, self.trail)
+        tried.course = self.failure.course
         if candidate is not None:
             tried.op, tried.where = candidate.op, candidate.hits[0].where
         if not self.reruns.once:

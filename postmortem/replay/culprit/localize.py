@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from contextlib import contextmanager, nullcontext
@@ -21,6 +22,7 @@ from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.rerun.reruns import Reruns
 from postmortem.replay.rerun.session import TRIES, Failure
 from postmortem.replay.roll import roll as rolling
+from postmortem.replay.roll.level import COURSE
 from postmortem.replay.step.errors import Raised, error_site
 from postmortem.replay.step.process_state import preserved
 from postmortem.replay.step.runner import StepRunner
@@ -97,6 +99,7 @@ def _failure(fault: Fault) -> Failure:
         scale=done.results[-1].scale,
         lr=result.lr if step is not None else 0.0,
         loss=result.loss,
+        course=[r.loss for r in done.results if r.step < last and math.isfinite(r.loss)][-COURSE:],
         raised=None if done.raised is None else Raised(describe("", done.raised), error_site(done.raised)),
         again=fault.again,
     )

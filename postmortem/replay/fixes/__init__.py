@@ -61,7 +61,10 @@ def conclude(case: Case) -> None:
 
 def finite(cure: Fix) -> str:
     """What a cure is known to do, in words, with the loss that comes of it."""
-    return "makes the step finite" + (f"; its loss is then {number(cure.loss)}" if cure.loss is not None else "")
+    if cure.loss is None:
+        return "makes the step finite"
+    away = f", far from its course (about {number(cure.far_from)} before)" if cure.far_from is not None else ""
+    return f"makes the step finite; its loss is then {number(cure.loss)}{away}"
 
 
 def limit_updates(case: Case, survives: Callable[[Change], bool], since: str) -> list[Fix]:

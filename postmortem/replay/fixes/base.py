@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from postmortem.core.culprit import Culprit, Fix, Phase
 from postmortem.replay.rerun.session import TRIES
+from postmortem.replay.roll.level import far_from
 from postmortem.replay.step.function_mode import StepMode
 from postmortem.replay.step.overrides import NOTHING, Overrides
 
@@ -56,6 +57,7 @@ class Case:
     stage: what fails first, the loss, a gradient or a parameter; None where the step is finite.
     how: notes on how the culprit was established; a fix may append to them.
     op, where: the operator at fault, by torch's own name, and its place in the user's code.
+    course: finite losses of the steps before, in their order; empty where none is known.
     """
 
     found: Culprit
@@ -65,6 +67,7 @@ class Case:
     how: list[str]
     op: str | None = None
     where: Where | None = None
+    course: Sequence[float] = ()
     _precisions: dict[Precision, tuple[bool | None, str]] = field(default_factory=dict)
 
     def fails(self, change: Change) -> tuple[bool | None, str]:
@@ -85,7 +88,9 @@ class Case:
 
     def with_fix(self, name: str, *, cured: bool, how: str, loss: float | None = None) -> Culprit:
         """The culprit with one more fix that was tried."""
-        return replace(self.found, fixes=(*self.found.fixes, Fix(name=name, cured=cured, how=how, loss=loss)))
+        away = far_from(self.course, loss) if cured and loss is not None else None
+        added = Fix(name=name, cured=cured, how=how, loss=loss, far_from=away)
+        return replace(self.found, fixes=(*self.found.fixes, added))
 
 
 class BaseFix:

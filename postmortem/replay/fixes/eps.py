@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.replay.fixes import Advice, BaseFix, Case, Scope, finite, fix
-from postmortem.replay.fixes.source_edit import suggested_line
+from postmortem.replay.fixes.source_edit import Guard, suggested_line
 from postmortem.replay.step.function_mode import StepMode, calling_frame
 from postmortem.replay.step.overrides import Overrides
 from postmortem.replay.trace.places import span_of
@@ -58,20 +58,27 @@ class Epsilon(BaseFix):
         found, op = case.found, _operator(case.op)
         if found.file is None or found.line is None:
             return super().attempt(case)
+        finite: list[Culprit] = []
         for eps in _SIZES:
             at = AtLine(found.file, found.line, op, eps)
             fails, _ = case.fails(at)
-            met = at.met
-            if met.used == 0:
+            if at.met.used == 0:
                 return found
             if fails is False:
-                how = _description(op, found.line, f"{eps:g}")
-                spans: list[Span | None] = [*met.spans] or [case.where.span if case.where else None]
-                line = suggested_line(found.file, spans, found.line, op, 1 if met.whole else eps, met.signed)
-                fixed = case.with_fix(self.name, cured=True, how=how, loss=case.reruns.loss)
-                return replace(fixed, suggestion=line)
+                finite.append(self._cured(case, at, found.file, found.line, op))
+                if finite[-1].fixes[-1].good:
+                    return finite[-1]
+        if finite:  # none keeps the loss on its course: the one that comes nearest
+            return min(finite, key=lambda c: abs(c.fixes[-1].loss or 0.0))
         how = _description(op, found.line, " and ".join(f"{eps:g}" for eps in _SIZES))
         return case.with_fix(self.name, cured=False, how=how)
+
+    def _cured(self, case: Case, at: AtLine, file: str, line: int, op: str) -> Culprit:
+        guards: dict[Span | None, Guard] = {s: g for s, g in at.met.guards.items() if g.changed}
+        guards = guards or {case.where.span if case.where else None: Guard()}
+        size = "1" if all(guard.whole for guard in guards.values()) else f"{at.eps:g}"
+        fixed = case.with_fix(self.name, cured=True, how=_description(op, line, size), loss=case.reruns.loss)
+        return replace(fixed, suggestion=suggested_line(file, guards, line, op, at.eps))
 
     def advice(self, culprit: Culprit, cure: Fix, view: View | None) -> Advice | None:
         """The change, if it could not be written as a line of code."""
@@ -101,15 +108,11 @@ def _operator(op: str | None) -> str:
 class Calls:
     """The calls of an operator at one line.
 
-    used: their number. signed: a clamp will not do, as an argument takes both signs or is a plain number. whole: an
-    argument is an integer tensor. spans: the expressions whose arguments were changed, as a line may call the operator
-    several times.
+    used: their number. guards: the expressions that call it, as a line may do so several times, and what guards each.
     """
 
     used: int = 0
-    signed: bool = False
-    whole: bool = False
-    spans: list[Span] = field(default_factory=list)
+    guards: dict[Span, Guard] = field(default_factory=dict)
 
 
 class AtLine(StepMode):
@@ -123,6 +126,7 @@ class AtLine(StepMode):
     def __init__(self, file: str, line: int, op: str, eps: float) -> None:
         super().__init__()
         self.file, self.line, self.eps, self.met = file, line, eps, Calls()
+        self._guard = Guard()
         self._changes: dict[str, _ArgumentsChange] = {}
         """Name of a torch function -> the change of its arguments."""
         if op in ("div", "norm") or op in NORMS:
@@ -144,24 +148,30 @@ class AtLine(StepMode):
         if change is None or frame is None:
             return func, args, kwargs
         self.met.used += 1
+        self._guard = Guard()
         others, named = change(list(args), dict(kwargs))
-        if not all(_unchanged(a, b) for a, b in zip(args, others, strict=True)):
-            span = span_of(frame.f_code, frame.f_lasti)
-            if span is not None and span not in self.met.spans:
-                self.met.spans.append(span)
+        span = span_of(frame.f_code, frame.f_lasti)
+        if span is not None:
+            same = all(map(_unchanged, [*args, *kwargs.values()], [*others, *(named[k] for k in kwargs)]))
+            guard, known = replace(self._guard, changed=not same), self.met.guards.get(span)
+            self.met.guards[span] = guard if known is None else known.joined(guard)
         return func, others, named
 
     def _away_from_zero(self, x: Any) -> Any:
+        """What the suggested line does: see `source_edit.Guard`."""
         if not isinstance(x, torch.Tensor):
-            self.met.signed = True  # a plain number has no clamp
-            return x if x else self.eps
+            self._guard = Guard("number")
+            return x or self.eps
         if x.is_complex():
-            return x + self.eps
+            self._guard = Guard("complex")
+            return torch.where(x.abs() >= self.eps, x, self.eps)
         if not x.is_floating_point():
-            self.met.whole = True
-            return torch.where(x == 0, 1, x)
-        self.met.signed = self.met.signed or bool((x < 0).any())
-        return torch.where(x.abs() < self.eps, torch.where(x < 0, -self.eps, self.eps).to(x.dtype), x)
+            self._guard = Guard("signed" if bool((x < 0).any()) else "clamped", whole=True)
+            return torch.where(x != 0, x, 1)
+        if not bool(torch.signbit(x).any()):
+            return x.clamp(min=self.eps)
+        self._guard = Guard("signed")
+        return x.abs().clamp(min=self.eps).copysign(x)
 
     def _keyword(self, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         if isinstance(kwargs.get("eps"), (int, float)):

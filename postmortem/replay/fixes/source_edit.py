@@ -3,28 +3,69 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from postmortem.replay.trace.singular import DIVISION, DOMAINS, RECIPROCAL
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from postmortem.replay.trace.places import Span
 
 
-def suggested_line(file: str, spans: Sequence[Span | None], line: int, op: str, eps: float, signed: bool) -> str | None:
-    """A unified diff that adds the epsilon or clamp to the expressions at `spans`.
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What keeps a divisor away from zero.
 
-    op: the singular operator. signed: its argument takes both signs, so that an epsilon is added instead of a clamp.
-    None where an expression cannot be parsed or does not call `op`.
+    kind: "clamped" where it has one sign; "signed" where it takes both, and keeps its own; "number" of a plain one;
+    "complex"; "mixed" where it is now this and now that, which no single expression guards. whole: an integer tensor,
+    kept at least 1. changed: something was near zero.
+    """
+
+    kind: Literal["clamped", "signed", "number", "complex", "mixed"] = "clamped"
+    whole: bool = False
+    changed: bool = False
+
+    def joined(self, other: Guard) -> Guard:
+        """That of an expression which was evaluated twice."""
+        changed = self.changed or other.changed
+        if (self.kind, self.whole) == (other.kind, other.whole):
+            return replace(self, changed=changed)
+        signs = {self.kind, other.kind} == {"clamped", "signed"} and self.whole == other.whole
+        return Guard("signed" if signs else "mixed", self.whole, changed)
+
+    @property
+    def reads_again(self) -> bool:
+        """Whether its code needs the divisor a second time."""
+        return self.kind in ("signed", "complex")
+
+    def code(self, name: str, eps: float) -> str:
+        """What is written behind the divisor; `name`: how it can be read again."""
+        if self.kind == "number":
+            return f" or {eps:g}"
+        if self.kind == "complex":
+            return f".where({name}.abs() >= {eps:g}, {eps:g})"
+        if self.whole:
+            return f".where({name} != 0, 1)" if self.kind == "signed" else ".clamp(min=1)"
+        kept = f".clamp(min={eps:g})"
+        return f".abs(){kept}.copysign({name})" if self.kind == "signed" else kept
+
+
+def suggested_line(file: str, guards: Mapping[Span | None, Guard], line: int, op: str, eps: float) -> str | None:
+    """A unified diff that puts the guards to the expressions at their spans.
+
+    op: the singular operator; of other operators than divisions the argument is clamped. None where an expression
+    cannot be parsed, does not call `op`, or cannot be guarded by one expression.
     """
     source = linecache.getlines(file)
     insertions: set[_Insertion] = set()
-    for span in spans:
-        more = _insertions(source, span, line, op, eps, signed)
+    names = _new_names(source)
+    for span, guard in guards.items():
+        more = _insertions(source, span, line, op, eps, guard, names) if guard.kind != "mixed" else None
         if more is None:
             return None
         insertions.update(more)
@@ -41,7 +82,7 @@ _Insertion = tuple[int, int, int, str]
 
 
 def _insertions(
-    source: list[str], span: Span | None, line: int, op: str, eps: float, signed: bool
+    source: list[str], span: Span | None, line: int, op: str, eps: float, guard: Guard, names: Iterator[str]
 ) -> list[_Insertion] | None:
     """The insertions that change the expression at `span`."""
     operands = (_singular_part(node, op) for node in _nodes(source, span, line))
@@ -52,13 +93,25 @@ def _insertions(
     row, start, end = operand.lineno, operand.col_offset, operand.end_col_offset or operand.col_offset
     plain = isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
     in_brackets = not plain and re.search(rb"(^|[^\w)\]])\($", raw[:start]) is not None and raw[end : end + 1] == b")"
-    opening, closing = (row, start, end - start, "("), (row, end, start - end)
-    if signed and op not in DOMAINS:
-        return [(*closing, f" + {eps:g}")] if in_brackets else [opening, (*closing, f" + {eps:g})")]
-    clamp = DOMAINS[op].clamp_code(eps) if op in DOMAINS else f".clamp(min={eps:g})"
+    opening, closing = (row, start, end - start), (row, end, start - end)
+    if op not in DOMAINS and guard.kind == "number":
+        code = guard.code("", eps)
+        return [(*closing, code)] if in_brackets else [(*opening, "("), (*closing, f"{code})")]
+    name, named = raw[start:end].decode(), ""
+    simple = plain and not any(isinstance(node, ast.Call) for node in ast.walk(operand))
+    if op not in DOMAINS and guard.reads_again and not simple:
+        name, plain = next(names), False  # evaluated once: it may draw random numbers, or hold another guard
+        named = f"{name} := "
+    clamp = DOMAINS[op].clamp_code(eps) if op in DOMAINS else guard.code(name, eps)
     if in_brackets:
-        return [(row, end + 1, start - end - 2, clamp)]
-    return [(*closing, clamp)] if plain else [opening, (*closing, f"){clamp}")]
+        return [*([(*opening, named)] if named else []), (row, end + 1, start - end - 2, clamp)]
+    return [(*closing, clamp)] if plain else [(*opening, f"({named}"), (*closing, f"){clamp}")]
+
+
+def _new_names(source: list[str]) -> Iterator[str]:
+    """Names that the source has nowhere."""
+    text = "".join(source)
+    return (name for name in (f"divisor{n or ''}" for n in itertools.count()) if name not in text)
 
 
 def contiguous_line(file: str, span: Span | None) -> str | None:

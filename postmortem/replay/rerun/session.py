@@ -61,7 +61,8 @@ class Failure:
 
     step: None if every step is finite; `last` is then the last step, else the same. first: the first step that was
     run. overflow: a scaler skipped it, as its gradients overflow at this `scale`. lr: its learning rate. loss: that of
-    the last step. raised: what the step raised. again: the result of running it again, None if that was not done.
+    the last step. course: finite losses of the last steps before. raised: what the step raised. again: the result of
+    running it again, None if that was not done.
     """
 
     step: int | None
@@ -71,6 +72,7 @@ class Failure:
     scale: float = 1.0
     lr: float = 0.0
     loss: float = math.nan
+    course: Sequence[float] = ()
     raised: Raised | None = None
     again: Again | None = None
 

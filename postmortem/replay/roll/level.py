@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+COURSE = 20
+"""So many losses before the step at fault are the course of the loss."""
+
 
 def ceiling(losses: Sequence[float]) -> float:
     """Ten times the level at which these losses begin; a loss above it has left that level."""
@@ -20,6 +23,16 @@ def ceiling(losses: Sequence[float]) -> float:
         return 10 * max(map(abs, head))
     middle = statistics.median(head)
     return middle + 9 * max(abs(middle), *(abs(x - middle) for x in head[1:]), 1e-12)
+
+
+def far_from(before: Sequence[float], loss: float) -> float | None:
+    """The median size of the losses `before`, if `loss` is more than ten times as large as nine tenths of them and as
+    the last one; else None. None as well where all of them are zero or there is none: nothing can be compared then."""
+    sizes = [abs(x) for x in before if math.isfinite(x)]
+    if not any(sizes):
+        return None
+    usual = max(sizes[-1], sorted(sizes)[(len(sizes) - 1) * 9 // 10])
+    return statistics.median(sizes) if abs(loss) > 10 * usual else None
 
 
 def leaves_level(losses: Sequence[float]) -> int | None:

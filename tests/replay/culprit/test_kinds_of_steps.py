@@ -17,7 +17,8 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from postmortem.core.culprit import Culprit  # noqa: E402
 from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.culprit.localize import localize  # noqa: E402
-from postmortem.replay.fixes.source_edit import suggested_line  # noqa: E402
+from postmortem.replay.fixes.eps import AtLine  # noqa: E402
+from postmortem.replay.fixes.source_edit import Guard, suggested_line  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
 from postmortem.replay.rerun.samples import Samples  # noqa: E402
 from postmortem.replay.trace.places import span_of  # noqa: E402
@@ -262,27 +263,79 @@ def test_replacing_reaches_across_micro_batches() -> None:
     assert [m["x"].tolist() for m in samples.drop([1])(batch)] == [[0], [2, 3]]
 
 
+CLAMPED, SIGNED = Guard(), Guard("signed")
+
+
 @pytest.mark.parametrize(
-    ("line", "op", "signed", "wanted"),
+    ("line", "op", "guard", "wanted"),
     [
-        ("y = a / b", "div", False, "y = a / b.clamp(min=1e-06)"),
-        ("y = a / (b + c)", "div", True, "y = a / (b + c + 1e-06)"),
-        ("y = a / b.sum(-1)", "div", False, "y = a / b.sum(-1).clamp(min=1e-06)"),
-        ("y = torch.sqrt(x)", "sqrt", False, "y = torch.sqrt(x.clamp(min=1e-06))"),
-        ("y = x.log().sum()", "log", False, "y = x.clamp(min=1e-06).log().sum()"),
-        ("y = (a - b) ** 0.5", "pow", False, "y = (a - b).clamp(min=1e-06) ** 0.5"),
-        ("y = torch.atanh(u)", "atanh", False, "y = torch.atanh(u.clamp(min=-1 + 1e-06, max=1 - 1e-06))"),
-        ("y /= n", "div", False, "y /= n.clamp(min=1e-06)"),
+        ("y = a / b", "div", CLAMPED, "y = a / b.clamp(min=1e-06)"),
+        ("y = a / b", "div", SIGNED, "y = a / b.abs().clamp(min=1e-06).copysign(b)"),
+        ("y = a / (b + c)", "div", SIGNED, "y = a / (divisor := b + c).abs().clamp(min=1e-06).copysign(divisor)"),
+        ("y = a / f(b)", "div", SIGNED, "y = a / (divisor := f(b)).abs().clamp(min=1e-06).copysign(divisor)"),
+        ("y = div(a, b - c)", "div", SIGNED, "y = div(a, (divisor := b - c).abs().clamp(min=1e-06).copysign(divisor))"),
+        ("y = a / b", "div", Guard("clamped", whole=True), "y = a / b.clamp(min=1)"),
+        ("y = a / b", "div", Guard("signed", whole=True), "y = a / b.where(b != 0, 1)"),
+        ("y = a / n", "div", Guard("number"), "y = a / (n or 1e-06)"),
+        ("y = a / (n - 1)", "div", Guard("number"), "y = a / (n - 1 or 1e-06)"),
+        ("y = a / b", "div", Guard("complex"), "y = a / b.where(b.abs() >= 1e-06, 1e-06)"),
+        ("y = a / b.sum(-1)", "div", CLAMPED, "y = a / b.sum(-1).clamp(min=1e-06)"),
+        ("y = torch.sqrt(x)", "sqrt", CLAMPED, "y = torch.sqrt(x.clamp(min=1e-06))"),
+        ("y = x.log().sum()", "log", CLAMPED, "y = x.clamp(min=1e-06).log().sum()"),
+        ("y = (a - b) ** 0.5", "pow", CLAMPED, "y = (a - b).clamp(min=1e-06) ** 0.5"),
+        ("y = torch.atanh(u)", "atanh", CLAMPED, "y = torch.atanh(u.clamp(min=-1 + 1e-06, max=1 - 1e-06))"),
+        ("y /= n", "div", CLAMPED, "y /= n.clamp(min=1e-06)"),
     ],
 )
-def test_suggested_lines(tmp_path: Path, line: str, op: str, signed: bool, wanted: str) -> None:
-    """The epsilon or clamp is put where the operator is singular, and the line still parses."""
+def test_suggested_lines(tmp_path: Path, line: str, op: str, guard: Guard, wanted: str) -> None:
+    """The clamp is put where the operator is singular, keeps the sign of a divisor, and the line still parses."""
     file = tmp_path / "user.py"
     file.write_text(f"{line}\n")
-    diff = suggested_line(str(file), [None], 1, op, 1e-6, signed)
+    diff = suggested_line(str(file), {None: guard}, 1, op, 1e-6)
     assert diff is not None
     assert diff.splitlines()[-1].removeprefix("+") == wanted
     compile(diff.splitlines()[-1][1:], "user.py", "exec")
+
+
+@pytest.mark.parametrize(
+    "divisor",
+    [
+        torch.tensor([2.0, 0.0, 1e-6, 1e-7]),
+        torch.tensor([-2.0, -1e-6, -1e-7, -0.0, 0.0, 3.0]),
+        torch.tensor([0.5, 0.0], dtype=torch.bfloat16),
+        torch.tensor([-3, 0, 2]),
+        torch.tensor([0, 4]),
+        torch.tensor([0j, 1 + 1j, -1e-6 + 0j, 1e-9j]),
+        0.0,
+        0,
+        -2.5,
+    ],
+    ids=repr,
+)
+def test_what_is_suggested_is_what_was_tried(tmp_path: Path, divisor: Any) -> None:
+    """The printed line gives the quotients and gradients of the attempt, bit for bit, and all of them are finite."""
+    line = "y = one / divide_by"
+    (tmp_path / "user.py").write_text(f"{line}\n")
+    file = str(tmp_path / "user.py")
+
+    def run(code: str) -> tuple[Any, Any]:
+        by = divisor.clone() if isinstance(divisor, torch.Tensor) else divisor
+        leaf = isinstance(by, torch.Tensor) and (by.is_floating_point() or by.is_complex())
+        values = {"one": torch.ones(()), "divide_by": by.requires_grad_() if leaf else by}
+        exec(compile(code, file, "exec"), values)
+        if leaf:
+            values["y"].abs().sum().backward()
+        return values["y"], by.grad if leaf else torch.zeros(())
+
+    with AtLine(file, 1, "div", 1e-6) as at:
+        tried = run(line)
+    ((span, guard),) = at.met.guards.items()
+    diff = suggested_line(file, {span: guard}, 1, "div", 1e-6)
+    assert diff is not None
+    printed = run(diff.splitlines()[-1][1:])
+    for a, b in zip(tried, printed, strict=True):
+        assert torch.equal(a, b)
+        assert bool(torch.isfinite(a).all())
 
 
 @pytest.mark.parametrize(
@@ -308,23 +361,28 @@ def test_the_suggestion_is_for_the_expression_that_ran(
     ran = [i.offset for i in dis.get_instructions(code) if i.opname == "CALL" or i.argrepr in ("/", "/=")]
     span = span_of(code, ran[at])
     assert span is not None
-    diff = suggested_line(str(file), [span], span[0], op, 1e-6, False)
+    diff = suggested_line(str(file), {span: CLAMPED}, span[0], op, 1e-6)
     assert diff is not None
     assert diff.splitlines()[-1].removeprefix("+").strip() == wanted
 
 
 @pytest.mark.parametrize(
-    ("line", "op", "signed", "wanted"),
+    ("line", "op", "guard", "wanted"),
     [
-        ("log(p) + log(1 - p)", "log", False, "log(p.clamp(min=1e-06)) + log((1 - p).clamp(min=1e-06))"),
-        ("log(log(p))", "log", False, "log(log(p.clamp(min=1e-06)).clamp(min=1e-06))"),
-        ("a / (b / c)", "div", False, "a / (b / c.clamp(min=1e-06)).clamp(min=1e-06)"),
-        ("a / (b / c)", "div", True, "a / (b / (c + 1e-06) + 1e-06)"),
-        ("a / b / c", "div", True, "a / (b + 1e-06) / (c + 1e-06)"),
+        ("log(p) + log(1 - p)", "log", CLAMPED, "log(p.clamp(min=1e-06)) + log((1 - p).clamp(min=1e-06))"),
+        ("log(log(p))", "log", CLAMPED, "log(log(p.clamp(min=1e-06)).clamp(min=1e-06))"),
+        ("a / (b / c)", "div", CLAMPED, "a / (b / c.clamp(min=1e-06)).clamp(min=1e-06)"),
+        ("a / (b / n)", "div", Guard("number"), "a / (b / (n or 1e-06) or 1e-06)"),
+        (
+            "a / (b / c)",
+            "div",
+            SIGNED,
+            "a / (divisor := b / c.abs().clamp(min=1e-06).copysign(c)).abs().clamp(min=1e-06).copysign(divisor)",
+        ),
     ],
 )
 def test_suggestions_for_several_expressions_of_a_line(
-    tmp_path: Path, line: str, op: str, signed: bool, wanted: str
+    tmp_path: Path, line: str, op: str, guard: Guard, wanted: str
 ) -> None:
     """Beside one another or one in the other: each is repaired once, however often it ran."""
     file = tmp_path / "user.py"
@@ -333,7 +391,7 @@ def test_suggestions_for_several_expressions_of_a_line(
         n for n in ast.walk(ast.parse(line)) if isinstance(n, ast.Call) or (op == "div" and isinstance(n, ast.BinOp))
     ]
     spans = [(n.lineno, n.end_lineno or n.lineno, n.col_offset, n.end_col_offset or 0) for n in nodes]
-    diff = suggested_line(str(file), spans * 2, 1, op, 1e-6, signed)
+    diff = suggested_line(str(file), dict.fromkeys(spans, guard), 1, op, 1e-6)
     assert diff is not None
     assert diff.splitlines()[-1].removeprefix("+") == wanted
 

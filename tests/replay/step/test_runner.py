@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 from postmortem.core.errors import ReplayError  # noqa: E402
 from postmortem.replay.model import TrainStep  # noqa: E402
-from postmortem.replay.roll.level import leaps, leaves_level  # noqa: E402
+from postmortem.replay.roll.level import far_from, leaps, leaves_level  # noqa: E402
 from postmortem.replay.roll.roll import roll, survives  # noqa: E402
 from postmortem.replay.step.errors import BatchError, StopAt  # noqa: E402
 from postmortem.replay.step.overrides import Overrides  # noqa: E402
@@ -499,3 +499,20 @@ def test_an_error_while_a_batch_is_drawn_names_the_step(where: str) -> None:
         runner.draw(1)
     assert failed.value.step == 1
     assert isinstance(failed.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("before", "loss", "wanted"),
+    [
+        ([0.13] * 8, 8.7e9, 0.13),
+        ([0.1, 30.0, 0.2, 0.1], -3.0, 0.15),  # a single high one sets no course
+        ([2.0, 1.0, 0.5], 4.0, None),
+        ([1.0, 1e3, 1e6], 2e6, None),  # it grew before
+        ([], 1e9, None),
+        ([0.0, 0.0], 1.0, None),
+        ([float("nan"), 1.0], 20.0, 1.0),
+    ],
+)
+def test_a_loss_far_from_its_course(before: list[float], loss: float, wanted: float | None) -> None:
+    """More than ten times as large as those of the steps before."""
+    assert far_from(before, loss) == (None if wanted is None else pytest.approx(wanted))
