@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from postmortem.core.culprit import Culprit
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
-    from postmortem.replay.attempts import Progress
+    from postmortem.replay.attempts import Attempt, Progress
+    from postmortem.replay.roll.aim import Aim
 
 
 def replay(
@@ -76,19 +78,13 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
         made = Attempts(found, path, where, view, aim, dict(config), trust, progress)
         attempt = made.best_attempt()
-        if aim.sought is not None and attempt.fidelity.compared and not attempt.fidelity.ok and checkpoint is None:
-            # what the run was resumed with may not be known before the checkpoint that it was resumed from
-            nearest = choose_checkpoint(target, run, report, replace(aim, sought=None), None)
-            if nearest != path:
-                path = made.path = nearest
-                attempt = made.best_attempt()
+        if checkpoint is None and _lost(attempt, aim):
+            path = made.path = choose_checkpoint(target, run, report, replace(aim, sought=None), None)
+            attempt = made.best_attempt()
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             # the output of the step has been shown once
             culprit, judged = ReplayVerdict(made, fix=fix).of(attempt)
-            if path is not None:
-                culprit = with_bad_start(culprit, made.here / path, attempt)
-            elif attempt.fidelity.compared and not attempt.fidelity.ok:
-                attempt.fidelity = replace(attempt.fidelity, reasons=(_UNSEEDED, *attempt.fidelity.reasons))
+            culprit = _with_start(culprit, None if path is None else made.here / path, attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),
@@ -104,6 +100,22 @@ def replay(
         judged=judged,
         seconds=time.monotonic() - started,
     )
+
+
+def _with_start(culprit: Culprit, start: Path | None, attempt: Attempt) -> Culprit:
+    """The culprit, with a note if what the replay started from explains that it does not follow the log."""
+    if start is not None:
+        return with_bad_start(culprit, start, attempt)
+    if attempt.fidelity.compared and not attempt.fidelity.ok:
+        attempt.fidelity = replace(attempt.fidelity, reasons=(_UNSEEDED, *attempt.fidelity.reasons))
+        return replace(culprit, fidelity=attempt.fidelity)
+    return culprit
+
+
+def _lost(attempt: Attempt, aim: Aim) -> bool:
+    """True if a replay that began some calm steps earlier does not follow the log: what the run was resumed with may
+    be known only from the checkpoint that it was resumed from."""
+    return aim.sought is not None and bool(attempt.fidelity.compared) and not attempt.fidelity.ok
 
 
 _UNSEEDED = (

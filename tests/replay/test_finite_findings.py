@@ -64,3 +64,39 @@ def test_the_step_that_was_asked_for(replayed: Any) -> None:
     """A step whose loss does not rise is not blamed."""
     found = replayed("one_bad_label", step=60).culprit
     assert (found.cause, found.phase) == ("none", "none")
+
+
+@pytest.fixture
+def shaken(tmp_path: Path) -> Any:
+    """Trains a kind of `runs/shaken.py` and replays it."""
+
+    def of(kind: str, **options: Any) -> ReplayResult:
+        code = f"import shaken; shaken.train(r'{tmp_path}', '{kind}')"
+        subprocess.run([sys.executable, "-c", code], cwd=RUNS, check=True, timeout=120)
+        return api.replay(tmp_path, recipe=f"{RUNS / 'shaken.py'}:{kind}", **options)
+
+    return of
+
+
+def test_the_layer_whose_gain_left_its_course(shaken: Any) -> None:
+    """It is named with the step since when; its weights held keep the loss calm, all others held do not."""
+    found = shaken("grows").culprit
+    assert (found.cause, found.module, found.established) == ("exploding-layer", "2", "cured")
+    assert found.tensor["since"] in (70, 71, 72)
+    assert found.tensor["gain"] > found.tensor["usual_gain"]
+    assert next(f for f in found.fixes if f.name == "hold_layer").cured
+    assert found.code == 'return ((model(b["x"]).squeeze(-1) - b["y"]) ** 2).mean()'
+
+
+def test_units_that_are_dead_from_the_start(shaken: Any) -> None:
+    """A loss that never falls: the layer whose units are zero for every sample, and that it began so."""
+    found = shaken("dead").culprit
+    assert (found.cause, found.module, found.op) == ("dead-layer", "2", "relu")
+    assert (found.tensor["kind"], found.tensor["since"]) == ("dead-units", 0)
+
+
+def test_before_the_first_checkpoint(shaken: Any) -> None:
+    """The recipe's seeded initial state is the start; the logged losses show that it is that of the training."""
+    result = shaken("early", step=15)
+    assert (result.checkpoint, result.fidelity.first_step, result.fidelity.ok) == ("", 0, True)
+    assert "from the recipe's initial state" in result.culprit.how[0]

@@ -22,7 +22,7 @@ _GROWING = ("divergence", "gradient-explosion", "loss-spike", "gradient-spike", 
 _NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # roles of what evaluations log
 _AFTER = 20  # logged steps to run after a jump of the loss, at most up to its end
 _CALM = 15  # steps before a jump that make its level
-_GROWS = 40  # a growth begins earlier than it is found
+_GROWS = 8  # the same of a growth, which begins earlier than it is found
 _FAR = 1000  # steps to follow a divergence that never turns non-finite
 
 
@@ -72,7 +72,8 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
     # a loss that stays finite while its gradient does not was replaced, too, or is a mean of what was finite
     masked = min(_steps([*replaced, *gradients])) if replaced or (gradients and not losses) else None
     unasked = replace(_by_log(view, report, findings, bad, losses, gradients), masked=masked)
-    if view is not None and (not bad or explains(findings, bad)):
+    collapse = any(f.name == "loss-scale-collapse" for f in findings)  # the gradients overflow: nothing is finite
+    if view is not None and not collapse and (not bad or explains(findings, bad)):
         sought = sought_of(findings, roles, _interval(view), asked)
         sought = sought or (None if bad or asked is not None else _without_learning(view))
         unasked = _toward(unasked, sought, asked)

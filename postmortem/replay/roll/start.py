@@ -35,8 +35,10 @@ def choose_checkpoint(
     """
     known = known_checkpoints(run, report) or find_checkpoints(target)
     good = report.diagnosis.last_good_checkpoint if report is not None and report.diagnosis is not None else None
-    good = None if aim.sought is not None else good  # every step is finite: the finding says where to begin
     steps = {Path(c.path).resolve(): c.step for c in known}
+    at = None if good is None else _step(Path(good), steps)
+    if aim.sought is not None and (aim.sought.kind == "still" or at is None or aim.start is None or at > aim.start):
+        good = None  # a jump needs some calm steps before it, a training that does not learn its last state
     if given is not None:
         return _given(given, aim, good, steps)
     if run is None and len(known) == 1 and Path(known[0].path) == target:

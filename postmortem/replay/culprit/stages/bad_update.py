@@ -31,7 +31,10 @@ def rate_change(case: Investigation) -> Culprit | None:
     step = course.first - 1
     before, now = _rates(course, step - 1), _rates(course, step)
     rose = len(before) == len(now) and all(b > 1.5 * a > 0 for a, b in zip(before, now, strict=True))
-    return _of_update(case, course, "lower_lr") if rose else None
+    stays = _rates(course, step + 1) == now
+    if not rose or (stays and course.sought.kind != "spike"):
+        return None  # what makes a growth over many steps is the question of the stage `divergence`
+    return _of_update(case, course, "lower_lr")
 
 
 @stage(order=130, of_finding=True)
@@ -39,8 +42,8 @@ def bad_update(case: Investigation) -> Culprit | None:
     """Answers if calm batches have their usual loss before the step before the jump and not after it, and a smaller
     update of that step keeps it."""
     course = Course.of(case)
-    if course is None or course.first - 1 <= course.roll.first:
-        return None
+    if course is None or course.sought.kind != "spike" or course.first - 1 <= course.roll.first:
+        return None  # what makes a growth over many steps is the question of the stage `divergence`
     return _of_update(case, course)
 
 

@@ -22,6 +22,7 @@ _WORDS = {
     "not-in-optimizer": "the optimizer does not hold it",
     "no-gradient": "it gets no gradient: nothing of it enters the loss, or the graph is cut",
     "zero-gradient": "its gradient is zero",
+    "gradient": "it has a gradient, but the update was skipped or rounded away",
     "zero-rate": "the learning rate of its group is zero",
 }
 _CAUSES = ("frozen", "not-in-optimizer", "no-gradient")
