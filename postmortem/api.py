@@ -353,6 +353,7 @@ def _add_culprit(report: RunReport) -> None:
     """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
     need_torch("replay")
     from postmortem.replay import driver
+    from postmortem.replay.advice import with_check
     from postmortem.replay.recipe.load import Recipe
 
     if Recipe.beside(Path(report.path)) is None:
@@ -367,7 +368,7 @@ def _add_culprit(report: RunReport) -> None:
         return
     report.culprit, report.problems = result.culprit, tuple(faults)
     if result.next and report.diagnosis is not None:
-        report.diagnosis = replace(report.diagnosis, next=result.next)
+        report.diagnosis = replace(report.diagnosis, next=with_check(result, Path(report.path)))
 
 
 def _not_replayed(report: RunReport) -> str:

@@ -34,9 +34,13 @@ def registries(*kinds: str) -> dict[str, Registry[Any]]:
     return {kind: getattr(importlib.import_module(module), name) for kind, module, name in places}
 
 
-def broken_plugins(*kinds: str) -> list[Broken]:
-    """Plugins of these kinds, by default of all, that could not be imported. Every command goes on without them."""
-    return [broken for registry in registries(*kinds).values() for broken in registry.broken]
+def broken_plugins(*kinds: str, used: bool = False) -> list[Broken]:
+    """Plugins of these kinds, by default of all, that could not be imported. Every command goes on without them.
+
+    With `used`, only those of the kinds that something asked for until now: the others are not imported.
+    """
+    asked = (registry for registry in registries(*kinds).values() if registry.loaded or not used)
+    return [broken for registry in asked for broken in registry.broken]
 
 
 def _has_working_directory() -> bool:

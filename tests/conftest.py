@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,8 @@ for _number in (
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 
 ROOT = Path(__file__).parent.parent
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_CLOSING = 20  # seconds
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -74,7 +78,8 @@ def python():
 
     def call(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return subprocess.run([sys.executable, *args], capture_output=True, text=True, env=env, check=False, **options)
+        given: dict[str, object] = {"env": env, "check": False, "timeout": 200, **options}
+        return subprocess.run([sys.executable, *args], capture_output=True, text=True, **given)
 
     return call
 
@@ -83,3 +88,36 @@ def python():
 def sample_runs() -> Path:
     """The folder of sample runs that ships with the repository."""
     return ROOT / "sample_runs"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium, driven by playwright, for the tests of one file; skips them where there is none.
+
+    Not for a whole session: while it is open, its event loop runs in this thread.
+    """
+    sync = pytest.importorskip("playwright.sync_api")
+    program = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if program is None:
+        pytest.skip("no Chromium on this machine")
+    before = _children()
+    driver = sync.sync_playwright().start()
+    started = _children() - before  # Chromium ends with the driver that holds its pipe
+    end = threading.Timer(_CLOSING, _kill, [started])
+    try:
+        arguments = ["--no-sandbox"] if os.getuid() == 0 else []
+        yield driver.chromium.launch(executable_path=program, args=arguments, timeout=60_000)
+    finally:
+        end.start()  # a driver that does not answer any more would be waited for without end
+        driver.stop()
+        end.cancel()
+
+
+def _children() -> set[int]:
+    """The processes that this one started; known on Linux only."""
+    return {int(pid) for file in Path("/proc/self/task").glob("*/children") for pid in file.read_text().split()}
+
+
+def _kill(processes: set[int]) -> None:
+    for pid in processes & _children():
+        os.kill(pid, signal.SIGKILL)

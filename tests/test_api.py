@@ -211,7 +211,11 @@ def test_scan_with_replay_carries_the_culprit(sample_runs, postmortem):
     pytest.importorskip("torch")
     run = sample_runs / "nan-log-of-zero"
     called = postmortem("scan", run, "--replay", "--format", "json")
-    culprit = json.loads(called.out)["runs"][0]["culprit"]
+    told = json.loads(called.out)["runs"][0]
+    culprit = told["culprit"]
+    assert (
+        f"`postmortem replay {run} --step 156 --checkpoint {run / 'step_000139.pt'}`" in told["diagnosis"]["next"][-2]
+    )
     assert (culprit["phase"], culprit["op"], culprit["module"], culprit["samples"]) == (
         "forward",
         "log",
@@ -220,7 +224,8 @@ def test_scan_with_replay_carries_the_culprit(sample_runs, postmortem):
     )
     text = postmortem("scan", run, "--replay").out
     assert "torch.log(energy)" in text
-    assert "cured by drop_sample, eps" in text
+    assert "cured by drop_sample (without sample 30; its loss is then " in text
+    assert text.index("train.py:33") < text.index("bad-batch-or-numerics")
 
 
 def test_a_replay_that_cannot_be_made_is_a_note(failed_run, postmortem):

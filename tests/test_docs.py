@@ -52,12 +52,48 @@ def comparable(text: str) -> str:
     return re.sub(r"\d+ (of \d+ )?logged values of .*", "… logged values", text)
 
 
+FIXED = "## Does the change cure it?"
+"""From this heading on the tutorial works on a copy."""
+SHELL = re.compile(r"^```\n(?P<lines>.*?)^```$", re.M | re.S)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="files are protected by Linux")
-@pytest.mark.parametrize("block", list(CONSOLE.finditer(TUTORIAL.read_text())), ids=lambda m: m["args"][:40])
+@pytest.mark.parametrize(
+    "block", list(CONSOLE.finditer(TUTORIAL.read_text().partition(FIXED)[0])), ids=lambda m: m["args"][:40]
+)
 def test_tutorial_is_real(block):
     """A console block of the tutorial shows what the command prints in the folder of its run."""
     pytest.importorskip("torch")
     assert comparable(block["output"]) == comparable(real_output(block["args"], ROOT / "sample_runs/nan-empty-mask"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="as sed is there")
+def test_tutorial_ends_with_a_cure_and_a_report(tmp_path):
+    """Its last part, typed as it stands, but for /tmp: the change cures the training, and the page is written."""
+    pytest.importorskip("torch")
+    before, _, after = TUTORIAL.read_text().partition(FIXED)
+    lines = "".join(m["lines"] for m in SHELL.finditer(CONSOLE.sub("", after))).replace("/tmp/", f"{tmp_path}/")
+    change, report = lines.split("postmortem report ")
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    sample = ROOT / "sample_runs/nan-empty-mask"
+    subprocess.run(["bash", "-ec", change], cwd=sample, env=env, check=True, timeout=120)
+    proposed = re.search(r"^ {2}\+ (.*clamp.*)$", before, re.M)
+    assert proposed is not None
+    assert proposed[1] in (tmp_path / "fixed" / "train.py").read_text()
+    (block,) = CONSOLE.finditer(after)
+    assert block["output"] == real_output(block["args"], tmp_path / "fixed")
+    command = [sys.executable, "-m", "postmortem", "report", *report.split()]
+    done = subprocess.run(
+        command,
+        cwd=sample,
+        env=env | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert f"wrote {tmp_path}/report.html (1 run)\n" in done.stderr
+    assert "It says `wrote /tmp/report.html (1 run)`" in after
 
 
 def commands() -> list[str]:
@@ -93,7 +129,7 @@ def test_every_command_is_documented(name):
     """Every command has a row in the README's table, and its --help says what it does."""
     from postmortem.cli.main import cli
 
-    assert f"| `postmortem {name}" in README.read_text()
+    assert re.search(rf"\| `postmortem {name}[ `]", README.read_text())
     command = cli.get_command(None, name)
     assert command is not None
     assert command.help

@@ -17,7 +17,7 @@ ROOT = HERE.parents[1]
 
 def main() -> None:
     """Writes report.png beside this file."""
-    report = postmortem.scan(ROOT / "sample_runs", draw=True)
+    report = postmortem.scan(ROOT / "sample_runs", draw=True, replay_failed=True)
     chosen = report["nan-log-of-zero"]
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         page_file = Path(folder) / "report.html"

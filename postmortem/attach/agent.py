@@ -37,6 +37,9 @@ repeats one tick only is worth it."""
 _FLAGS = {"replay": 1e9, "run": 0.007}
 """The same for looking at parameters."""
 
+_NO_FORK = "the process cannot be forked: it uses a GPU, or talks to other ranks by another way than gloo"
+_HINDERED = "a forked copy of the process did not run: it waits for a thread or a lock that was not copied"
+
 
 class Report:
     """What this process tells the launcher; the file is there once there is something to tell."""
@@ -173,7 +176,7 @@ class Agent(Flags):
             self.standby.take(tick)  # in a child of the copy another observer listens from here on
 
     def _forks(self) -> bool:
-        return bool(self.plan.get("fork", True)) and Standby.possible()
+        return bool(self.plan.get("fork", True)) and not self.standby.hindered and Standby.possible()
 
     # ---- what is told
 
@@ -203,7 +206,7 @@ class Agent(Flags):
             if not listener.optimizers | listener.stepped:
                 why = NO_OPTIMIZER
             elif not self._forks():
-                why = "the process cannot be forked: it uses a GPU, or talks to other ranks by another way than gloo"
+                why = _HINDERED if self.standby.hindered else _NO_FORK
             self.report.line("unexamined", why=why, again=why != NO_OPTIMIZER and not self._forks())
             return
         if "error" in answer:

@@ -20,6 +20,7 @@ from postmortem.attach import launch
 from postmortem.attach.answers import Answers
 from postmortem.attach.numbering import number_by_log
 from postmortem.attach.outcome import Outcome
+from postmortem.attach.shadow import followed
 from postmortem.attach.steps import matched
 from postmortem.checkpoints.captures import note_step
 from postmortem.checkpoints.histories import note_log
@@ -49,7 +50,7 @@ class Captures:
     most: int = 32 << 30
 
 
-_OUTPUT, _ERRORS = "output", "errors"
+_OUTPUT, _ERRORS = launch.OUTPUT, "errors"
 """What the command writes to stdout and stderr, in the session."""
 _TAIL = 1 << 16
 _LOOK = 0.4  # seconds between two comparisons with the log
@@ -82,7 +83,8 @@ def rerun(
     start = partial(shut_in, command, target, offline=offline, sandbox=sandbox)
     plan: dict[str, Any] = {"mode": "replay", "fix": fix, "on_fault": "stop", "fork": fork}
     with start(plan, session) as launched:
-        watching = _Rerun(Answers(session), view, _target(view, report, step), progress)
+        logs = launched.logs_of(target)
+        watching = _Rerun(Answers(session), view, _target(view, report, step), progress, logs)
         launched.wait(until=watching.enough)
         stopped = not launched.ended
         (session / "done").touch()
@@ -91,7 +93,7 @@ def rerun(
         watching.answers.poll()
         denied(launched, watching.answers.at_fault())
         launched.stop()
-        outcome = Outcome(str(target), tuple(command), watching.answers, view, launched.how)
+        outcome = Outcome(str(target), tuple(command), watching.answers, view, launched.how, logs=logs)
         if not stopped and outcome.process is None:
             raise outcome.unseen(watching.answers.unseen(launched.returncode, last_words(session)))
         if (process := outcome.process) is not None and process.again and process.culprit is None:
@@ -178,9 +180,15 @@ class _Rerun:
     """Follows a rerun: `enough` is true once nothing more is to be expected of it."""
 
     def __init__(
-        self, answers: Answers, view: View | None, aim: Aim, progress: Callable[[int, int | None], None] | None
+        self,
+        answers: Answers,
+        view: View | None,
+        aim: Aim,
+        progress: Callable[[int, int | None], None] | None,
+        logs: Sequence[Path] = (),
     ) -> None:
-        self.answers, self.view, self.aim, self.progress = answers, view, aim, progress
+        self.answers, self.view, self.aim, self.progress, self.logs = answers, view, aim, progress, logs
+        self._unlike = 0
         self._heard = self._looked = time.monotonic()
 
     def enough(self) -> bool:
@@ -205,10 +213,19 @@ class _Rerun:
         if self.progress is not None:
             self.progress(process.ticks, done)
         if mapping is None:
-            return bool(fidelity.reasons) and len(process.passes) > _UNLIKE * self._interval()
+            return bool(fidelity.reasons) and self._strays(process)
         if self.aim.asked is not None and mapping.first > self.aim.asked:
             return True
         return self.aim.step is not None and done is not None and done >= self.aim.step + self._beyond()
+
+    def _strays(self, process: Process) -> bool:
+        """None of so many losses is in the log, nor what the rerun logged itself. Asked again after as many more."""
+        passes = len(process.passes)
+        if passes <= self._unlike + _UNLIKE * self._interval():
+            return False
+        own = followed(self.view, self.logs, process.rank)
+        self._unlike = passes
+        return own is None or not own.same
 
     def _beyond(self) -> int:
         """Steps to go on after the aimed one. A log that ends without a non-finite value says nothing of what ended it:

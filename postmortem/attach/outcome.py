@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.answers import NO_OPTIMIZER
 from postmortem.attach.own_logs import log_of
+from postmortem.attach.shadow import fidelity as by_own_log
+from postmortem.attach.shadow import followed
 from postmortem.attach.steps import matched
 from postmortem.core.culprit import Culprit, Fidelity, Raised, ReplayResult
 from postmortem.core.errors import ReplayError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from postmortem.attach.answers import Answers, Process
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from postmortem.core.view import View
     from postmortem.replay.roll.aim import Aim
 
+_WATCHED = "`postmortem run -- COMMAND` watches a training from its start, without a resume"
 _WHERE = {
     "loss": "the loss of backward pass {index} of optimizer step {tick} is non-finite",
     "skipped-loss": "the program read a non-finite loss in optimizer step {tick}, and did not use it",
@@ -43,7 +47,7 @@ class NothingSeen(ReplayError):
 class Outcome:
     """What came of a command. view: the log of the run that it is compared with. protection: how the user's files were
     protected. mapping: of the ticks of a watched program to the steps of the log that it wrote, once it has ended; log:
-    where that lies. code: the exit code of a watched program that has ended."""
+    where that lies. code: the exit code of a watched program that has ended. logs: where a rerun has logged to."""
 
     target: str
     command: tuple[str, ...]
@@ -53,6 +57,7 @@ class Outcome:
     mapping: Mapping | None = None
     log: Path | None = None
     code: int | None = None
+    logs: Sequence[Path] = ()
 
     @property
     def process(self) -> Process | None:
@@ -73,6 +78,11 @@ class Outcome:
             raise ReplayError("the command was stopped before it stepped an optimizer")
         others = self.answers.other_ranks(process)
         mapping, fidelity = matched(self.view, process.passes, process.rank, others, masked=aim.masked)
+        if not fidelity.ok and process.fault is not None and process.fault["what"] == "skipped-loss":
+            mapping, fidelity = self._without_the_skipped(process, aim) or (mapping, fidelity)
+        if mapping is None:
+            own = followed(self.view, self.logs, process.rank)
+            fidelity = by_own_log(own) if own is not None and own.same else fidelity
         trail = [_counted(process, mapping)]
         if fidelity.note:
             trail.append(fidelity.note)
@@ -84,10 +94,16 @@ class Outcome:
             return self._without_fault(process, mapping, fidelity, aim, trail, stopped=stopped)
         if distrust:
             trail.append(f"the rerun fails ({_fault(process)}), but not as the run did: no culprit is named")
-            trail.append("`postmortem run -- COMMAND` watches a training from its start, without a resume")
             culprit = Culprit(cause="none", phase="none", fidelity=fidelity, how=tuple(trail))
-            return self._result(process, mapping, fidelity, culprit, judged=False)
+            result = self._result(process, mapping, fidelity, culprit, judged=False)
+            return replace(result, next=(_WATCHED,))
         return self._named(process, mapping, fidelity, trail, aim)
+
+    def _without_the_skipped(self, process: Process, aim: Aim) -> tuple[Mapping, Fidelity] | None:
+        """The comparison where the program logs nothing of a step that it leaves out, and does not count it either."""
+        used = process.passes[:-1]
+        mapping, fidelity = matched(self.view, used, process.rank, masked=aim.masked)
+        return (replace(mapping, passes=tuple(process.passes)), fidelity) if mapping and fidelity.ok else None
 
     def of_watch(self, since: float | None) -> ReplayResult:
         """The answer of a watched program. since: when it was started, to find the logs that it wrote; None while it

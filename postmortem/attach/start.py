@@ -7,6 +7,8 @@ from pathlib import Path
 
 from postmortem.attach import boundaries
 from postmortem.attach.agent import Agent, Armed, Report
+from postmortem.attach.layout import runs
+from postmortem.attach.layout.look import Look
 from postmortem.attach.recall import Recall
 from postmortem.silent import observe
 
@@ -16,6 +18,11 @@ def attach(session: str) -> None:
     folder = Path(session)
     (folder / "attached").touch()
     plan = json.loads((folder / "plan.json").read_text())
+    if plan["mode"] == "layout":
+        order = runs.begin(folder, plan["layout"])
+        if order is not None:
+            Look(order, Report(folder).note).install()
+        return
     look = plan.get("look")
     if plan["mode"] == "check":
         observe.begin(folder, look, Report(folder).note)

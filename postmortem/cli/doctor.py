@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import shutil
+import textwrap
 
 import click
 
@@ -12,7 +14,17 @@ from postmortem._version import __version__
 from postmortem.cli.shared import CONTEXT
 
 _NEEDED = ("numpy", "pandas", "protobuf", "pyyaml", "google-crc32c", "click", "rich")
-_EXTRAS = {"matplotlib": "plot", "torch": "replay", "safetensors": "replay"}
+_EXTRAS = {
+    "torch": (
+        "replay",
+        "replay, run, check, recipe and checkpoints do not work; scan does not open saved weights",
+    ),
+    "safetensors": ("replay", "checkpoints in this format cannot be replayed"),
+    "matplotlib": ("plot", "plots in Python and notebooks do not work"),
+    "tensorboard": ("tensorboard", "there is no tab Postmortem in TensorBoard"),
+    "wandb": ("wandb", "annotate --wandb does not work"),
+}
+"""Package -> the extra that installs it, and what is not there without it."""
 
 
 @click.command(context_settings=CONTEXT)
@@ -23,8 +35,7 @@ def doctor() -> int:
     """
     click.echo(f"postmortem {__version__}, Python {platform.python_version()}, {platform.platform()}")
     missing = [name for name in _NEEDED if not _show(name, needed=True)]
-    for name in _EXTRAS:
-        _show(name, needed=False)
+    left_out = [name for name in _EXTRAS if not _show(name, needed=False)]
     click.echo(f"device: {_device()}")
     registries = api.registries()
     broken = [(kind, b) for kind, registry in registries.items() for b in registry.broken]
@@ -32,9 +43,18 @@ def doctor() -> int:
         names = [
             next(filter(None, (getattr(item, a, None) for a in ("name", "kind", "__name__")))) for item in registry
         ]
-        click.echo(f"{kind}: {len(names)} ({', '.join(names)})")
+        text = f"{kind}: {len(names)} ({', '.join(names)})"
+        width = max(40, shutil.get_terminal_size((100, 24)).columns)
+        click.echo("\n".join(textwrap.wrap(text, width, subsequent_indent="  ", break_on_hyphens=False)))
     for kind, plugin in broken:
         click.echo(f"broken plugin ({kind}): {plugin.where}: {plugin.why}")
+    for name in left_out:
+        extra, cost = _EXTRAS[name]
+        click.echo(f"missing: {name}: {cost}; pip install 'training-postmortem[{extra}]'")
+    for name in missing:
+        click.echo(f"missing: {name}, which every command may need; pip install {name}")
+    if not (left_out or missing or broken):
+        click.echo("nothing is missing")
     return 2 if missing or broken else 0
 
 
@@ -42,8 +62,7 @@ def _show(name: str, *, needed: bool) -> bool:
     try:
         click.echo(f"  {name} {importlib.metadata.version(name)}")
     except importlib.metadata.PackageNotFoundError:
-        hint = f"pip install {name}" if needed else f"pip install 'training-postmortem[{_EXTRAS[name]}]'"
-        click.echo(f"  {name} is not installed{'' if needed else ' (optional)'}: {hint}")
+        click.echo(f"  {name} is not installed{'' if needed else ' (optional)'}")
         return False
     return True
 

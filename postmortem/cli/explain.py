@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import re
+import shutil
+import textwrap
 from typing import Any
 
 import click
@@ -42,8 +45,9 @@ def _page(kind: str, code: str, name: str, severity: str, text: str) -> dict[str
 
 @click.command(context_settings=CONTEXT)
 @click.argument("what", metavar="CODE|NAME")
+@click.option("-v", "--verbose", is_flag=True, help="Also show the patterns of a signature, and all its examples.")
 @click.option("--format", "format_", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def explain(what: str, format_: str) -> int:
+def explain(what: str, verbose: bool, format_: str) -> int:
     """Explain a finding (NAN001 or nan-onset), a diagnosis, a silent fault (missing-zero-grad), or the signature of
     a failure in a log (cuda-oom): its meaning, how it is detected, causes, fixes."""
     pages = _pages()
@@ -58,7 +62,7 @@ def explain(what: str, format_: str) -> int:
     if format_ == "json":
         echo_json(chosen)
     else:
-        click.echo("\n\n".join(map(_page_text, chosen)))
+        click.echo("\n\n".join(_page_text(page, verbose=verbose) for page in chosen))
     return 0
 
 
@@ -66,9 +70,44 @@ def _named(what: str, pages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [p for p in pages if what and what.lower() in (p["code"].lower(), p["name"].lower())]
 
 
-def _page_text(page: dict[str, Any]) -> str:
+def _page_text(page: dict[str, Any], *, verbose: bool) -> str:
     about = f"{page['kind']}, {page['severity']}" if page["severity"] else page["kind"]
-    return f"{page['code']} {page['name']} ({about})\n\n{page['text']}".lstrip()
+    width = min(shutil.get_terminal_size((100, 24)).columns, 120)
+    text = page["text"]
+    if page["kind"] == "signature":
+        text = _for_a_terminal(text, max(40, width), verbose=verbose)
+    return f"{page['code']} {page['name']} ({about})\n\n{text}".lstrip()
+
+
+def _for_a_terminal(page: str, width: int, *, verbose: bool) -> str:
+    """The Markdown of a signature as wrapped text. Without `verbose` its patterns are counted, one example is shown."""
+    parts = []
+    for section in page.split("\n## "):
+        title, _, body = section.strip().partition("\n")
+        lines = [line for line in body.splitlines() if line.strip() and line != "```"]
+        if not verbose:
+            lines = _shortened(title, lines)
+        wrapped = [text for line in lines for text in _wrapped(line, width, "" if title.startswith("# ") else "  ")]
+        parts.append("\n".join(wrapped if title.startswith("# ") else [f"{title}:", *wrapped]))
+    return "\n\n".join(parts)
+
+
+def _shortened(title: str, lines: list[str]) -> list[str]:
+    if title == "Example":
+        more = [f"… {len(lines) - 1} more (--verbose shows all)"] if len(lines) > 1 else []
+        return [*lines[:1], *more]
+    patterns = [line for line in lines if line.startswith(("- `", "- but not if"))]
+    if title != "How it is found" or not patterns:
+        return lines
+    number = "1 pattern" if len(patterns) == 1 else f"{len(patterns)} patterns"
+    others = [line for line in lines if line not in patterns]
+    return [others[0].removesuffix(":") + f" ({number}; --verbose shows them).", *others[1:]]
+
+
+def _wrapped(line: str, width: int, indent: str) -> list[str]:
+    mark = re.match(r"- |\d+\. ", line)
+    hanging = indent + " " * (len(mark[0]) if mark else 0)
+    return textwrap.wrap(line, width, initial_indent=indent, subsequent_indent=hanging, break_on_hyphens=False)
 
 
 @click.command(context_settings=CONTEXT)

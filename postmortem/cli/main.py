@@ -37,6 +37,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recipe": ("postmortem.cli.recipe:recipe", "Write the draft of a recipe for a run."),
     "run": ("postmortem.cli.run:run", "Run a training command under watch; name the culprit at a non-finite value."),
     "check": ("postmortem.cli.check:check", "Look at the first steps of a training: why it would not learn."),
+    "layout": (
+        "postmortem.cli.layout:layout",
+        "Name the line that gives a gradient other strides than its parameter (DDP's warning).",
+    ),
     "compare": ("postmortem.cli.compare:compare", "Find the first step at which two runs differ."),
     "report": ("postmortem.cli.scan:report", "Write a self-contained HTML report of the runs below PATHS."),
     "annotate": ("postmortem.cli.annotate:annotate", "Write findings where TensorBoard and W&B show them."),

@@ -15,7 +15,7 @@ from postmortem.cli.shared import CONTEXT, echo_json
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
 from postmortem.reporters.check_text import check_lines
-from postmortem.reporters.replay_text import capture_lines, replay_lines
+from postmortem.reporters.replay_text import capture_lines, closing_line, replay_lines
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -76,7 +76,6 @@ def run(
     the step is captured: `postmortem replay CAPTURE -- COMMAND` repeats it. With --format json, COMMAND's own output
     goes to stderr. With --why, the answer is that of `postmortem check`, for the whole run.
     """
-    kept: list[Path] = []
 
     def tell(result: ReplayResult) -> None:
         if result.culprit.phase == "none" and result.raised is None and not result.next:
@@ -100,20 +99,27 @@ def run(
         look={} if why else None,
         looked=partial(_look, command, time.monotonic(), looks) if why else None,
     )
-    for line in capture_lines(result):
-        click.echo(f"postmortem: {line}", err=True)
-    if result.tick is not None or result.raised is not None:
-        kept.append(_keep(result))
-        click.echo(f"postmortem: the report is in {kept[0]}", err=True)
-    elif result.culprit.how and not result.judged:
-        click.echo(f"postmortem: {'; '.join(result.culprit.how)}", err=True)
-    if history.is_dir():
-        click.echo(f"postmortem: the history is in {history}", err=True)
+    _tell_the_end(result, history)
     if json_wanted:
         echo_json(looks[0].as_json() if looks else result.as_json())
     elif looks:
         click.echo(printable("\n" + "\n".join(check_lines(looks[0], _width(), verbose=verbose, ran=True))), err=True)
     return code
+
+
+def _tell_the_end(result: ReplayResult, history: Path) -> None:
+    """What is left of the training, on stderr: captures, history, and last its culprit and where the report is."""
+    for line in capture_lines(result):
+        click.echo(f"postmortem: {line}", err=True)
+    failed = result.tick is not None or result.raised is not None
+    if not failed and result.culprit.how and not result.judged:
+        click.echo(f"postmortem: {'; '.join(result.culprit.how)}", err=True)
+    if history.is_dir():
+        click.echo(f"postmortem: the history is in {history}: `postmortem scan .` shows it", err=True)
+    if (closing := closing_line(result)) is not None:
+        click.echo(printable(f"postmortem: {closing}"), err=True)
+    if failed:
+        click.echo(f"postmortem: the report is in {_keep(result) / 'culprit.txt'}", err=True)
 
 
 def _look(command: tuple[str, ...], started: float, into: list[CheckResult], session: Path) -> None:

@@ -141,7 +141,9 @@ def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, *
     found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], draw=True)
     shown = redacted(found) if redact else found
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
-    click.echo(f"wrote {output} ({count(len(found.runs), 'run')})", err=True)
+    click.echo(
+        f"wrote {output} ({count(len(found.runs), 'run')}), to open in a browser: {output.resolve().as_uri()}", err=True
+    )
     return api.exit_code(found, "never")
 
 
@@ -177,19 +179,24 @@ def _scanned(
     draw: bool = False,
     locate: bool = False,
 ) -> Report:
-    warn_of_broken_plugins(*(() if replay else api.OF_A_SCAN))
-    with own_stdout() if replay else nullcontext():
-        report = api.scan(
-            paths or _HERE,
-            config=config,
-            keep=False,
-            look_into_checkpoints=checkpoints,
-            baseline=baseline,
-            replay_failed=replay,
-            draw=draw,
-            locate=locate,
-            progress=_progress(),
-        )
+    if replay:
+        warn_of_broken_plugins()
+    try:
+        with own_stdout() if replay else nullcontext():
+            report = api.scan(
+                paths or _HERE,
+                config=config,
+                keep=False,
+                look_into_checkpoints=checkpoints,
+                baseline=baseline,
+                replay_failed=replay,
+                draw=draw,
+                locate=locate,
+                progress=_progress(),
+            )
+    finally:
+        if not replay:  # the dialects of text logs are imported only where there is one
+            warn_of_broken_plugins(*api.OF_A_SCAN, used=True)
     _tell_not_replayed(report)
     return report
 

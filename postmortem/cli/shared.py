@@ -51,11 +51,14 @@ def loaded(path: Path, roles: Mapping[str, str] | None = None) -> Run:
     return run
 
 
-def warn_of_broken_plugins(*kinds: str) -> None:
-    """A line on stderr for each plugin of these kinds, by default of all, that failed to import."""
+def warn_of_broken_plugins(*kinds: str, used: bool = False) -> None:
+    """A line on stderr for each plugin of these kinds, by default of all, that failed to import.
+
+    With `used`, of the kinds that the command used until now.
+    """
     from postmortem import api  # as in `loaded`
 
-    for plugin in api.broken_plugins(*kinds):
+    for plugin in api.broken_plugins(*kinds, used=used):
         click.echo(f"postmortem: skipped a plugin that failed to load: {plugin.where}: {plugin.why}", err=True)
 
 

@@ -176,6 +176,11 @@ class Registry(Generic[T]):
         return self._items[key]
 
     @property
+    def loaded(self) -> bool:
+        """Whether the plugins have been imported."""
+        return self._loaded
+
+    @property
     def broken(self) -> list[Broken]:
         """The modules and entry points that failed to import."""
         self.load()

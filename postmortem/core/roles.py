@@ -102,7 +102,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
          rf"(^|[ /])time {_LOSS}$"),
         (None, "how long the loss takes", rf"(^|/)(time|timings?|timers?|duration|latency|perf|profile\w*)/.*{_LOSS}"),
         (None, "gradient accumulation, no accuracy",
-         r"\bacc(um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
+         r"\bacc(u|um\w*)? ?(steps?|grad\w*|iters?|batch\w*)\b|\b(grad\w*|batch) acc(um\w*)?( steps?)?$"),
         (None, "grows with the training whatever happens, or is set",
          r"iterations?$|consumed|ema decay|accumulated|cumulative|since|(^|[ /])wall$|total (\w+ )?(time|duration)"
          r"|train wall|scale ?window|(min|init|initial) scale|hysteresis"),
@@ -122,6 +122,8 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("lr", "the learning rate, also of one group of parameters",
          r"(^|[ /])(lr|learning ?rate)([ /]*\w{0,12})?( ?\(.*)?$|^lr[ /]|^l r$"
          rf"|{languages.LEARNING_RATE}"),
+        (None, "how long an epoch or anything else took, and an episode lasts as long as it is played",
+         r"(^|[ /])(time|duration|elapsed) cost( ?\(.*)?$|\b(episode|ep|game|match) (time|duration|wall)\b"),
         ("data_time", "waiting for the next batch",
          r"(data|load(ing|er)?|fetch|batch ?load|input|reader)[ /]*(load(ing)? ?)?(time|wait|ms|sec(onds)?|s|cost)$"
          r"|time[ /]*data|(^|/)(data|(batch |data )?(fetch|wait)( (time|ms|s|secs?))?)$"
@@ -134,7 +136,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("step_time", "seconds per work",
          r"(step|iter(ation)?|batch|train|update|elapsed)[ /]*"
          r"(time|wall|duration|ms|(?<!train )cost|sec(onds)?)(?![a-z])"
-         r"|(?!timesteps?\b)time[ /]*(per )?(step|iter(ation)?|batch)"
+         r"|(?!timesteps?\b)time[ /]*(cost )?(per )?(step|iter(ation)?|batch)"
          r"|(^|[/ ])(time|dt|iter time ms|time ms)($| ?\()|s/it$"
          rf"|{languages.TIME}"),
         ("memory", "of the device or of the process",
@@ -147,9 +149,9 @@ _TABLE: tuple[_Rule, ...] = tuple(
          r"log ?lik|log ?probs?\b|\blogp\b|\belbo\b|lower bound"),
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
         ("accuracy", "a score that is to rise",
-         r"\b(acc(uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc|psnr|ssim"
-         r"|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
-         r"|(hr|[rp]\d?)@\d+|(txt|img|i2t|t2i) r\d+"
+         r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
+         r"|psnr|ssim|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
+         r"|(hr|[rp]\d?)@\d+|(txt|img|\w{1,4}2\w{1,4})[ /]r\d+"
          r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy"
          rf"|{languages.ACCURACY}"),
         ("reward", "what reinforcement learning maximises",
@@ -159,6 +161,9 @@ _TABLE: tuple[_Rule, ...] = tuple(
         ("loss", "the formula of a loss: it is minimised",
          r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl|(info ?)?nce)\d?\b"
          r"|cross ?entropy|log ?loss\b|mean (squared|absolute) error"),
+        ("loss", "the formula of a loss, smooth L1", r"(^|[ /])smooth ?l1$"),
+        ("loss", "a part of a loss as BasicSR names them: l_pix, l_g_percep",
+         r"(^|/)l (g )?(pix\w*|percep\w*|style|total|charb\w*|edge|fft|ssim)$"),
         ("loss", "the total of an objective", r"(^|/)(obj|objective|costs?|criterion)/(total|sum|overall)$"),
         ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
         ("loss", "the name of a task, as in 'lm: 5.2'; errD and errG are DCGAN's",
@@ -241,6 +246,8 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
         if roles[tag] is None:
             if last in ("total", "sum") and (_is_sum(tag, folder, known) or (not has_loss and falls(values(tag)))):
                 roles[tag] = "loss"  # "box 0.05 obj 0.02 total 0.07", or "iter 3 total 1.3" and no other loss
+            elif last == "r" and {folder + "l", folder + "t"} <= known.keys():
+                roles[tag] = "reward"  # with the length and the time of the episode, as Gym's Monitor writes them
             elif _MINIMISED.fullmatch(last) and falls(values(tag)) and (not has_loss or not last.endswith("err")):
                 roles[tag] = "val_loss" if _SPLIT.search(name) else "loss"
             elif last in ("grad", "gradient", "grads") and has_loss and (values(tag) >= 0).mean() > 0.9:
@@ -253,8 +260,7 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
             elif name in _BARE and not has_loss and _are_losses(names, values):
                 roles[tag] = _BARE[name]  # "step 100 train 2.31 val 2.40"
         elif roles[tag] in ("loss", "accuracy") and (found := _V.fullmatch(name)):
-            beside = ("", "t ", "train ", "train/")
-            if any(found[1] + word + found[2] in known for word in beside) and not any(map(_POLICY.search, known)):
+            if _has_held_out_v(found, known):
                 roles[tag] = f"val_{roles[tag]}"  # v_loss beside loss; of reinforcement learning, the value's loss
         elif roles[tag] == "accuracy" and _OBJECTIVE.search(last) and falls(values(tag)):
             roles[tag] = "loss"  # "dice_objective 0.53": one minus the score
@@ -262,6 +268,14 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
             roles[tag] = "loss"  # DL4J's "Score at iteration 100 is 1.6"
     _give_to_held_out(roles, names)
     return roles
+
+
+def _has_held_out_v(found: re.Match[str], known: dict[str, str | None]) -> bool:
+    """Whether ``v_x`` is measured on held-out data: ``x`` is logged as well, or ``loss`` beside ``v_loss``."""
+    if any(map(_POLICY.search, known)):
+        return False
+    beside = ("", "t ", "train ", "train/")
+    return any(found[1] + word + found[2] in known for word in beside) or {"loss", "v loss"} <= known.keys()
 
 
 def _give_to_held_out(roles: dict[str, str | None], names: dict[str, str]) -> None:

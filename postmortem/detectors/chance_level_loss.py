@@ -12,6 +12,7 @@ from postmortem.core.roles import plain_name
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.chance import lost_to_chance
 from postmortem.detectors.shared.frozen import digits, flat
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 _CLASSES = ("num_classes", "n_classes", "num_labels", "classes", "vocab_size", "n_vocab", "output_dim")
 _RECORD = re.compile(r"(?:^|[ /])(?:best|highest|max(?:imum)?)\b")
 """Scores that can only rise, as they repeat the best one."""
+_OVERLAP = re.compile(r"\b(?:m(?:ean )?)?(?:dice|dsc|ious?|jaccard)\b(?! loss)")
+"""Scores of a segmentation, 1 where prediction and label agree: next to nothing is bad for any task."""
+_EXPLAINED = re.compile(r"(?:^|[\W_])explained_?var", re.IGNORECASE)
+_LITTLE = 0.05
+"""The most that a value function without use explains of the returns."""
 _FALLS = 0.9
 """A loss that ends below this share of its start falls."""
 
@@ -38,7 +44,10 @@ class ChanceLevelLoss(BaseDetector):
     configuration, from what the log prints ("100 classes", "chance=1%") or from an accuracy of 1 / (number of classes);
     scores that are zero from the first evaluation to the last; scores that take only two values, which add up to 1,
     while the loss does not fall; an accuracy at 1/k in the whole run, with a loss at ln(k) or somewhat above; a
-    validation accuracy at chance, with a validation loss far above ln(k), while the training loss falls.
+    validation accuracy at chance, with a validation loss far above ln(k), while the training loss falls; a score of
+    overlap (Dice, IoU) that stays poor in all evaluations while the training loss falls; in reinforcement learning, an
+    explained variance near zero from the first update to the last, with a reward that does not rise; a loss at ln(k)
+    and an accuracy at 1/k to the end of the log, after both were clearly better.
 
     Why it matters: the model predicts the same for every input: it has learned nothing, or has lost what it had
     learned.
@@ -59,12 +68,14 @@ class ChanceLevelLoss(BaseDetector):
     @dataclass(frozen=True, kw_only=True)
     class Options:
         """Relative distance to ln(k), minimum number of points; a score that is usually no more than `nothing`, and
-        never more than five times that, in at least this many evaluations shows no learning."""
+        never more than five times that, in at least this many evaluations shows no learning; the best score of overlap
+        (Dice, IoU) that is still poor."""
 
         tolerance: float = 0.01
         points: int = 20
         nothing: float = 0.002
         evaluations: int = 8
+        poor: float = 0.15
 
     code = "LOS005"
     name = "chance-level-loss"
@@ -75,11 +86,18 @@ class ChanceLevelLoss(BaseDetector):
         scored = (s.finite for s in view.of("val_accuracy", "accuracy") if not _RECORD.search(plain_name(s.tag)))
         scores = [s for s in scored if len(s) >= 5]
         known = self._classes(view, scores, losses[0]) if losses else []
-        if not known and not scores:
+        critics = (s.finite for s in view.series if _EXPLAINED.search(s.tag))
+        critic = next((s for s in critics if len(s) >= 2 * self.options.points), None)
+        rewards = [s.finite for s in view.of("reward") if len(s.finite) >= self.options.points]
+        if critic is not None and rewards and (found := self._explains_nothing(critic, rewards)):
+            yield found
+            return
+        if not known and not scores and critic is None:
             raise NotChecked("no training loss with a known number of classes")
-        found = self._guesses(losses[0], known) if losses else None
+        found = (self._guesses(losses[0], known) if losses else None) or self._lost(view)
         found = found or self._never_learns(view, scores)
         found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
+        found = found or self._hardly_overlaps(scores, losses)
         if found := found or self._guesses_held_out(view, losses, scores):
             yield found
 
@@ -110,6 +128,23 @@ class ChanceLevelLoss(BaseDetector):
                 evidence={"level": level, "classes": k, "ln_classes": chance},
             )
         return None
+
+    def _lost(self, view: View) -> Finding | None:
+        """A training that had learned, and ends at chance by its loss and its accuracy."""
+        lost, told = lost_to_chance(view), [k for k, _ in _told(view)]
+        if lost is None or (told and lost.classes not in told):
+            return None
+        loss, k, rest = lost.loss, lost.classes, lost.loss.value[lost.at :]
+        score = float(np.median(lost.score.value[lost.score.step >= loss.step[lost.at]]))
+        return self.found(
+            loss,
+            lost.at,
+            f"{loss.tag} stays at {number(float(np.median(rest)))} from step {loss.step[lost.at]} to the end, which is "
+            f"ln({k}), and {lost.score.tag} at {number(score)}, chance among {k} classes, after {loss.tag} was "
+            f"{number(loss.value[lost.best])} at step {loss.step[lost.best]}: what was learned is lost",
+            end=len(loss) - 1,
+            evidence={"level": float(np.median(rest)), "score": score, "classes": k, "best": loss.value[lost.best]},
+        )
 
     def _never_learns(self, view: View, scores: list[Series]) -> Finding | None:
         """An accuracy at 1/k and a loss at ln(k) or above in the whole run: each gives the k of the other.
@@ -193,6 +228,53 @@ class ChanceLevelLoss(BaseDetector):
             evidence={"values": values.tolist(), "points": len(series)},
         )
 
+    def _hardly_overlaps(self, scores: list[Series], losses: list[Series]) -> Finding | None:
+        """Scores of a segmentation that stay poor to the end and do not rise, while the training loss falls."""
+        if not losses:
+            return None
+        first, last = (float(np.median(part)) for part in (losses[0].value[:5], losses[0].value[-5:]))
+        measured = [
+            s
+            for s in scores
+            if _OVERLAP.search(plain_name(s.tag)) and (s.role == "val_accuracy" or 5 * len(s) <= len(losses[0]))
+        ]
+        long = [s for s in measured if len(s) >= self.options.points]
+        poor = all(s.value.min() >= 0 and s.value.max() <= self.options.poor for s in measured)
+        if not long or not poor or last > 0.7 * first:
+            return None
+        series = max(long, key=len)
+        if _rises(series.value) or int(np.argmax(series.value)) <= len(series) // 10:
+            return None  # or it falls from its start, as a loss that is named after the score
+        return self.found(
+            series,
+            0,
+            f"{series.tag} is {number(series.value.max())} at most in all {len(series)} points and does not rise, "
+            f"though {losses[0].tag} falls from {number(first)} to {number(last)}: what is learned hardly carries "
+            "over, or the score is computed wrongly (labels, threshold, classes)",
+            end=len(series) - 1,
+            evidence={"best": series.value.max(), "points": len(series), "first_loss": first, "last_loss": last},
+        )
+
+    def _explains_nothing(self, critic: Series, rewards: list[Series]) -> Finding | None:
+        """An explained variance near zero from the first update to the last, with a reward that does not rise."""
+        if float(np.abs(critic.value).max(initial=0.0)) > _LITTLE:
+            return None
+        for reward in rewards:
+            x = reward.value
+            rise = float(np.median(x[-(len(x) // 3) :]) - np.median(x[: max(5, len(x) // 10)]))
+            if not noise(x) or rise > 2 * noise(x):
+                return None
+        most = float(np.abs(critic.value).max())
+        return self.found(
+            critic,
+            0,
+            f"{critic.tag} is never farther from zero than {number(most)} in {len(critic)} points, and "
+            f"{rewards[0].tag} does not rise: the value function predicts no better than the mean of the returns, and "
+            "the policy has not improved",
+            end=len(critic) - 1,
+            evidence={"largest": most, "points": len(critic)},
+        )
+
     def _shows_something(self, x: NDArray[np.float64]) -> bool:
         """Whether a score float64[n] is above `nothing`, or on its way there: its last third above all of its first."""
         nothing, third = self.options.nothing, max(1, len(x) // 3)
@@ -240,6 +322,13 @@ class ChanceLevelLoss(BaseDetector):
             if guess > 1.5 and 0.75 < level * round(guess) < 1.35:  # a rare class count is not to be read off the score
                 found.append((round(guess), f"a number estimated from the loss; {score.tag} is {number(level)}"))
         return found
+
+
+def _rises(score: NDArray[np.float64]) -> bool:
+    """Whether the last third of a score float64[n] is clearly above the others."""
+    third = max(1, len(score) // 3)
+    level = [float(np.median(part)) for part in (score[:third], score[third:-third], score[-third:])]
+    return level[2] > 1.3 * max(level[:2]) + 0.02
 
 
 def _at_chance(score: NDArray[np.float64], k: int) -> bool:

@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 _BY_SIGNAL = (130, 143, 255)
 """Exit codes of programs that were stopped: by Ctrl-C, by SIGTERM; W&B records 255 for a KeyboardInterrupt."""
 
+_TRAINED = ("loss", "val_loss", "accuracy", "val_accuracy", "reward", "perplexity")
+
 
 @detector
 class Crash(BaseDetector):
     """The log shows that the program failed: an exception, an out-of-memory error, a kill.
 
     What it looks for: events of severity error whose signature marks them as a cause, not as a consequence on other
-    ranks or in the launcher; without any, a recorded exit code (W&B) that is not 0, and as info a signal that ended the
+    ranks or in the launcher; without any, attempts that failed before others in a log that shows no training at all
+    (a warning); a recorded exit code (W&B) that is not 0, and as info a signal that ended the
     run from outside.
 
     Why it matters: it ended the run; the finding gives the line of the log.
@@ -62,6 +65,7 @@ class Crash(BaseDetector):
         if not crashes:
             yield from self._exit_codes(view)
             yield from self._signal(view)
+            yield from self._attempts(view)
         caused = any(not _is_consequence(kind) for kind, _ in crashes)
         for kind, events in crashes:
             first = events[0]
@@ -119,6 +123,25 @@ class Crash(BaseDetector):
                     evidence={"kind": "exit-code", "exit_code": code, "file": reading.path},
                 )
 
+    def _attempts(self, view: View) -> Iterator[Finding]:
+        """Attempts that failed in a log in which no attempt ever printed a loss or a score."""
+        failed = [e for e in view.events if e.fields.get("exception") and _was_followed(e)]
+        attempts = {int(e.fields.get("attempt", 1)) for e in failed}
+        if view.run.ended == "completed" or view.main(*_TRAINED) is not None or not attempts:
+            return
+        last = failed[-1]
+        where = f"line {last.line} of {last.file.rsplit('/', 1)[-1]}"
+        told = str(last.fields.get("exception_message") or last.message).splitlines() or [""]
+        count = "1 attempt" if len(attempts) == 1 else f"{len(attempts)} attempts"
+        yield Finding(
+            code=self.code,
+            name=self.name,
+            severity="warning",
+            message=f"{count} failed, and no later one printed a loss or a score; the last failure is in {where}: "
+            f"{last.fields['exception']}: {told[0]}",
+            evidence={"kind": last.kind, "file": last.file, "line": last.line, "lines": [e.line for e in failed[:16]]},
+        )
+
     def _signal(self, view: View) -> Iterator[Finding]:
         """A signal from outside that ended the run, where no process had failed."""
         event = next((e for e in reversed(view.events) if e.kind == "sigterm"), None)
@@ -146,6 +169,13 @@ def _who(ranks: list[int], first: Event) -> str:
     if not ranks:
         return ""
     return f" on rank {ranks[0]}" if len(ranks) == 1 else f" on {len(ranks)} ranks, {first.rank} first"
+
+
+def _was_followed(event: Event) -> bool:
+    """Whether an exception ended an attempt after which another one was started."""
+    if "victim_of" in event.fields or "goes_on" in event.fields or _is_consequence(event.kind):
+        return False
+    return bool(event.fields.get("went_on")) or event.severity == "warning"
 
 
 def _is_consequence(kind: str) -> bool:

@@ -9,6 +9,7 @@ from postmortem.core.printable import number
 from postmortem.core.stats import sigma
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.chance import excuses
 from postmortem.detectors.shared.excursions import residuals
 from postmortem.detectors.shared.losses import (
     follows_the_return,
@@ -53,6 +54,7 @@ class Divergence(BaseDetector):
     Severity: info if a schedule that is logged (the weight of a loss term, a task, a difficulty) changes while the loss
     rises, at the same pace, or the log announces a new phase in words where it begins to rise, and the loss stays below
     three times its first level (with unfrozen layers or averaged weights, if at most half of what was learned is lost).
+    No change excuses a classifier that guesses from then on.
 
     Known false positives: the losses of adversarial training and reinforcement learning drift; runs with several
     competing losses or a reward are reported only if the loss grows by a multiple, unless every score or reward stays
@@ -132,7 +134,7 @@ class Divergence(BaseDetector):
         jumps = not lost_at_once and self._in_one_jump(x[near], level, rise, spread)
         if jumps and res.z[near].max() > self.options.spike:
             return None
-        change = change_behind(view, series, smooth, best, at)
+        change = change_behind(view, series, smooth, best, at) if excuses(view, int(series.step[at])) else None
         # the sentence names logged points: those nearest to the medians
         around = max(0, best - max(4, n // 16))
         low = around + _nearest(x[around : max(best, at - 1) + 1], level)

@@ -9,6 +9,7 @@ import numpy as np
 from postmortem.core.printable import number
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.chance import excuses
 from postmortem.detectors.shared.excursions import excursions, outstanding, residuals
 from postmortem.detectors.shared.losses import judged_losses, of_a_guessing_discriminator, totals
 from postmortem.detectors.shared.lr_phase import warm_restart
@@ -54,7 +55,8 @@ class LossSpike(BaseDetector):
     the spike is the start of a rise that a slow change of one explains (the weight of a loss term), or if the log
     announces a new phase there in words (not if unfrozen layers or the end of a warm-up cost half of what was learned),
     or if three and more jumps lie at the multiples of one number of steps and recover (a program that resets something
-    every 3000 steps), unless the peak is above ten times the first level of the loss.
+    every 3000 steps), unless the peak is above ten times the first level of the loss, or a classifier guesses from
+    then on.
 
     Known false positives: the start of a new data set or curriculum stage that is not logged; a single restart of the
     learning rate (if the schedule restarts several times, rises of the loss at a restart are ignored).
@@ -111,6 +113,7 @@ class LossSpike(BaseDetector):
                 change = change_at(view, res.series, int(res.series.step[spike.first]))
                 change = change or (self._slow_change(view, res, spike) if res.log else None)
                 high = far_above_start(res.series, float(res.series.value[spike.peak]))
+                high = high or not excuses(view, int(res.series.step[spike.first]))
                 yield self._spike(res, spike, None if high else change, None if high else period)
 
     def _spike(self, res: Residuals, spike: Excursion, change: Change | None, period: int | None) -> Finding:

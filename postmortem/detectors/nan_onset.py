@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from postmortem.detectors import detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.nonfinite import describe, onsets, reported
@@ -41,7 +43,8 @@ class NanOnset(BaseDetector):
     later ones, and for an explained variance, which is undefined where all returns are equal, if all losses and
     gradient norms of the run are finite; for single gradient norms, after which the gradient norm and the loss stay
     finite; and for few evaluations in a run whose training metrics are always finite and whose last evaluations are
-    (a warning if they are more than a tenth, or only one evaluation follows).
+    (a warning if they are more than a tenth, or only one evaluation follows). Info as well for the loss of an earlier
+    attempt, whose steps a restart logged again.
 
     Known false positives: a score that is undefined up to the last evaluation. Values that are NaN only before the
     first finite value, and gradient norms of steps that a loss scaler skipped, are not reported.
@@ -58,3 +61,19 @@ class NanOnset(BaseDetector):
             yield self.found(onset.series, onset.at, message, severity=onset.severity, evidence=evidence)
         if event := reported(view, "nan"):
             yield self.reported(event)
+        yield from self._overwritten(view)
+
+    def _overwritten(self, view: View) -> Iterator[Finding]:
+        """A loss or gradient norm that was NaN in an earlier attempt, in steps that a restart logged again."""
+        for series in view.overwritten:
+            bad = np.isnan(series.value)
+            if series.role in ("loss", "grad_norm") and bad.any():
+                at = int(np.argmax(bad))
+                yield self.found(
+                    series,
+                    at,
+                    f"{series.tag} was NaN at step {series.step[at]} in an earlier attempt, which a restart overwrote",
+                    severity="info",
+                    evidence={"count": int(bad.sum()), "points": len(series), "overwritten": True},
+                )
+                return

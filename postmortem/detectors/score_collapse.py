@@ -10,6 +10,7 @@ from postmortem.core.printable import number
 from postmortem.core.stats import centred_median, noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
+from postmortem.detectors.shared.chance import excuses
 from postmortem.detectors.shared.regimes import change_at
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class ScoreCollapse(BaseDetector):
     tighter KL limit; look at the loss, the gradient norm and the entropy at the step of the fall.
 
     Severity: info if a schedule that is logged (a task, a difficulty) changes at the step of the fall, or the log
-    announces a new phase there in words.
+    announces a new phase there in words, unless a classifier guesses from then on.
 
     Known false positives: a log that ends in a long dip of reinforcement learning; a new task that is not logged.
     """
@@ -120,7 +121,8 @@ class ScoreCollapse(BaseDetector):
     def _finding(self, view: View, course: _Course) -> Finding:
         series, step = course.series, course.series.step
         end = float(np.median(series.value[course.down :]))
-        change = change_at(view, series, int(step[min(course.fell, len(step) - 1)]), near=5, costs="all")
+        fell = int(step[min(course.fell, len(step) - 1)])
+        change = change_at(view, series, fell, near=5, costs="all") if excuses(view, fell) else None
         return self.found(
             series,
             course.fell,

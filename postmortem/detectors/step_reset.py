@@ -80,9 +80,14 @@ def _announcement(view: View, restart: Restart) -> str | None:
 def _dated(view: View, restart: Restart) -> str | None:
     """The line with a date that a script or program prints at its start, between the steps of a restart from the first.
 
-    Dates that come more often than attempts begin and end are printed in the course of one.
+    Dates that come more often than attempts begin and end are printed in the course of one. Where more commands were
+    typed at a shell prompt than restarts are seen, each restart is such a command.
     """
-    dates = [e for e in view.events if e.kind == "attempt-dated" and e.step is not None]
+    lines = [e for e in view.events if e.kind == "attempt-dated"]
+    typed = [e for e in lines if "prompt" in e.fields]
+    if len(typed) > len(view.restarts):
+        return str(next((e for e in typed if (e.step or 0) >= restart.before), typed[-1]).fields["said"])
+    dates = [e for e in lines if e.step is not None and "prompt" not in e.fields]
     late = restart.before + max(10, restart.before // 20)  # the date is placed by the densest counter of the log
     found = next((str(e.fields["said"]) for e in dates if restart.before <= (e.step or 0) <= late), None)
     starts_over = restart.after <= (view.first_step or 0)

@@ -10,7 +10,7 @@ from postmortem.core.stats import centred_median, median, sigma, step_change
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.regimes import change_at
-from postmortem.detectors.shared.timing import negligible, timings
+from postmortem.detectors.shared.timing import longer_episodes, negligible, timings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,8 @@ class ThroughputDrop(BaseDetector):
     What to try: compare the nodes, check GPU clocks and temperature, profile a few steps before and after.
 
     Severity: info if a schedule that is logged (a resolution, a sequence length, a batch size) changes at that step, or
-    the log announces a new phase there in words.
+    the log announces a new phase there in words, or if the times are those of the rows, rise with the reward or the
+    length of the episodes, and go up and down with it from row to row.
 
     Known false positives: a change of batch size, sequence length or evaluation frequency, or a switch to another data
     set, that is not logged.
@@ -92,7 +93,9 @@ class ThroughputDrop(BaseDetector):
         calm = np.flatnonzero(smooth[: split + 1] <= base + max(3 * sigma(before), 0.1 * shift))
         at = min(int(calm[-1]) + 1, len(x) - 1)
         series, i = timing.series, at + skip
-        change = change_at(view, series, int(series.step[i]), near=5)
+        change: object = change_at(view, series, int(series.step[i]), near=5)
+        if not change and timing.how == "times of the rows":
+            change = longer_episodes(view, timing, float(shift))
         shown = timing.cost if timing.how == "times of the rows" else series.value
         return self.found(
             series,

@@ -31,6 +31,13 @@ _COMPARED = 20
 """Rows whose last cell is compared with that of a last line without a line end."""
 _COMMA = re.compile(r"[+-]?\d+,\d+(?:[eE][+-]?\d+)?")
 _POINT = re.compile(r"\d\.\d")
+_MONITOR = {"r", "l", "t"}
+"""Columns of Gym's Monitor: reward, length and time of each episode."""
+
+
+def _is_comment(line: str) -> bool:
+    """Whether a line before the header tells something else, as the JSON object on the first line of Gym's Monitor."""
+    return line.startswith(("#{", "# "))
 
 
 @reader
@@ -44,9 +51,9 @@ class CsvTable:
     and, between semicolons, 0,5. Text in a column of numbers ("#REF!") is a Problem, other text is counted. Of a last
     row without a line end, the last number is used only if it has as many decimals as those above it. A column of
     plausible times since the epoch becomes the wall time. A repeated header line, as after a restart, starts a new
-    part.
+    part. Lines before the header that begin with ``#`` are comments.
 
-    Formats: RFC 4180; lightning/fabric/loggers/csv_logs.py.
+    Formats: RFC 4180; lightning/fabric/loggers/csv_logs.py; stable_baselines3/common/monitor.py.
     """
 
     kind: ClassVar[str] = "csv"
@@ -58,12 +65,13 @@ class CsvTable:
         """A .csv or .tsv file whose header names a counter, an epoch or a known metric."""
         if path.suffix.lower() not in (".csv", ".tsv"):
             return False
-        lines = decoded(head)[0].splitlines()[:2]
+        lines = [line for line in decoded(head)[0].splitlines() if not _is_comment(line)][:2]
         if not lines:
             return False
         separator = _separator(lines[0], path)
         names = _split(lines[0], separator)
         known = counter_names(names) or [n for n in names if plain(n) in EPOCHS or role_of(n) is not None]
+        known = known or (names if _MONITOR.issubset(names) else [])
         numbers = len(lines) == 1 or any(written_number(cell) is not None for cell in _split(lines[1], separator))
         return bool(known) and numbers and not any(written_number(n) is not None for n in names)
 
@@ -93,10 +101,11 @@ class _File:
         lines = text.split("\n")
         names: list[str] = []
         counter = ""
-        separator = _separator(next((line for line in lines if line.strip()), ""), self.path)
+        header = next((line for line in lines if line.strip() and not _is_comment(line)), "")
+        separator = _separator(header, self.path)
         self.commas = separator != "," and _POINT.search(text) is None
         for number, line in enumerate(lines, 1):
-            if not line.strip(" \r\t"):
+            if not line.strip(" \r\t") or (not names and _is_comment(line)):
                 continue
             cells = [cell.strip() for cell in _split(line, separator)]
             if not names or cells == names or _is_header(cells):

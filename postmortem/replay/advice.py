@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,9 @@ from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from postmortem.core.culprit import Culprit, Fix
+    from postmortem.core.culprit import Culprit, Fix, ReplayResult
     from postmortem.core.view import View
 
 
@@ -81,3 +83,19 @@ def _nothing_cured(culprit: Culprit, what: str = "makes the step finite") -> Ite
         given = f" (shape {' and '.join(shapes)})" if shapes else ""
         place = f"{culprit.file}:{culprit.line}"
         yield f"check the input of {culprit.op} at {place}{given}: no general fix {what}"
+
+
+def with_check(result: ReplayResult, run: Path) -> tuple[str, ...]:
+    """The advice of a replay of `run`, and the command that shows whether the change helped.
+
+    Before the last sentence, which says from where to go on.
+    """
+    place = shlex.quote(str(run))
+    if result.culprit.phase == "parameters":
+        check = f"find the last finite checkpoint: `postmortem checkpoints {place}`"
+    else:
+        step = "" if result.step is None else f" --step {result.step}"
+        command = f"postmortem replay {place}{step} --checkpoint {shlex.quote(result.checkpoint)}"
+        at_line = "after the change, replay the step again" if result.culprit.file else "the replay in full"
+        check = f"{at_line}: `{command}`"
+    return (*result.next[:-1], check, *result.next[-1:]) if result.next else ()

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.outline import (
-    CLAIMS,
     describe,
+    explained,
     folded,
     location,
     problem_line,
@@ -44,7 +44,7 @@ def _annotations(report: Report) -> Iterator[str]:
             file, line = location(run, fold.first)
             message = f"{clean(run.name)}: {describe(fold)}"
             if run.diagnosis and fold.first.id in run.diagnosis.findings:
-                message += f"\n{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary, 1000)}"
+                message = "\n".join([message, *explained(run, 1000)])
             yield _command(_LEVEL[fold.first.severity], file, line, f"{fold.first.code} {fold.first.name}", message)
     for problem in [*report.problems, *(p for run in report.runs for p in run.problems)]:
         yield _command("notice", problem.path, problem.line, "damaged or unread data", problem_line(problem))

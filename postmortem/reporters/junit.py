@@ -11,11 +11,11 @@ from xml.etree import ElementTree as ET
 
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.shared.outline import (
-    CLAIMS,
     PROBLEM_HEADINGS,
     about,
     describe,
     event_where,
+    explained,
     folded,
     headline,
     notable_events,
@@ -66,8 +66,7 @@ def _unread(path: str, why: str) -> ET.Element:
 
 def _story(run: RunReport) -> Iterator[str]:
     yield about(run)
-    if run.diagnosis:
-        yield f"{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary)}"
+    yield from explained(run)
     for fold in folded(run):
         yield f"{clean(fold.first.code)} {clean(fold.first.name)}: {describe(fold)}"
         for consequence in fold.consequences:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
+from postmortem.reporters.shared.commands import with_commands
+from postmortem.reporters.shared.culprit_words import actions, from_here, leads
 from postmortem.reporters.shared.outline import (
     CLAIMS,
     about,
@@ -24,7 +26,6 @@ from postmortem.reporters.shared.outline import (
     totals,
     triage,
     unchecked,
-    with_commands,
     worst_first,
 )
 from postmortem.reporters.shared.words import clean, count, listed, sparkline
@@ -103,9 +104,14 @@ def _run(run: RunReport) -> list[str]:
         f"{code(run.path)} · {prose(about(run))}",
     ]
     diagnosis = run.diagnosis
+    culprit = _list("Culprit", culprit_lines(run.culprit))
+    if leads(run):
+        lines += culprit
     if diagnosis:
-        lines += ["", f"{CLAIMS[diagnosis.strength]}: **{prose(diagnosis.name)}**. {prose(diagnosis.summary)}"]
-    lines += _list("Culprit", culprit_lines(run.culprit))
+        claim = f"{CLAIMS[diagnosis.strength]}: **{prose(diagnosis.name)}**. {prose(diagnosis.summary)}"
+        lines += ["", f"From the log alone, before the replay: {claim}" if leads(run) else claim]
+    if not leads(run):
+        lines += culprit
     if run.around:
         rows = [
             (code(a.tag), number(a.before), f"**{at_onset(a)}**", sparkline(a.curve, linear=a.role == "lr"))
@@ -116,9 +122,10 @@ def _run(run: RunReport) -> list[str]:
     if diagnosis:
         lines += _list("Evidence for", diagnosis.evidence_for)
         lines += _list("Evidence against", diagnosis.evidence_against)
-        lines += _list("Would disprove it", diagnosis.disprove)
+        if not leads(run):
+            lines += _list("Would disprove it", diagnosis.disprove)
         lines += _last_good(run, diagnosis)
-        lines += _next(diagnosis.next)
+        lines += _next(actions(run, from_here))
     lines += _list("Log", [f"{event_where(e, run)}: {e.kind}: {e.message}" for e in notable_events(run)[:8]])
     for heading, problems in problem_lists(run):
         lines += _list(heading.capitalize(), problems)

@@ -2,42 +2,71 @@
 
 from __future__ import annotations
 
-import linecache
 import shlex
 import textwrap
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
-from postmortem.core.printable import number
-from postmortem.reporters.shared.words import squeezed
+from postmortem.reporters.shared.culprit_words import (
+    CAUSES,
+    fidelity_words,
+    found,
+    from_here,
+    source_lines,
+    statistics,
+    suggested,
+    tried,
+    where,
+)
+from postmortem.reporters.shared.words import count, squeezed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from postmortem.core.culprit import Culprit, Fix, Raised, ReplayResult
+    from postmortem.core.culprit import Culprit, Raised, ReplayResult
 
 _SAMPLES = 20  # shown at most
 
 
 def culprit_lines(c: Culprit | None) -> list[str]:
-    """At most four lines: operator, source line, samples, the fixes that cure the step; none without a replay."""
+    """At most five lines: source line, operator, samples, the fixes that cure the step, how surely all this is known.
+
+    None without a replay; one line if the replay found nothing.
+    """
     if c is None:
         return []
-    if c.phase == "none":
-        return [f"none: {c.how[-1] if c.how else c.cause}"]
+    if not found(c):
+        return [squeezed(f"none: {c.how[-1] if c.how else c.cause}", 300)]
     step = f" at step {c.step}" if c.step is not None else ""
-    lines = [f"{c.cause}{step}: {_place(c)}".removesuffix(": ")]
-    if c.file and c.line:
-        lines.append(f"{c.file}:{c.line}: {(c.code or '').strip()}")
+    lines = [f"{from_here(c.file)}:{c.line}: {(c.code or '').strip()}"] if c.file and c.line else []
+    lines.append(f"{c.cause}{step}: {where(c)}".removesuffix(": "))
     if c.samples:
         more = ", …" if len(c.samples) > _SAMPLES else ""
         lines.append(f"samples at fault (batch indices): {_first_samples(c.samples)}{more}")
-    cures, finite = [f.name for f in c.fixes if f.good], [f.name for f in c.fixes if f.cured]
-    beyond = f"finite with {', '.join(finite)}, with a loss far from its course" if finite else ""
-    lines.append(f"cured by {', '.join(cures)}" if cures else beyond or "no fix that was tried cures it")
+    lines.append(_cures(c))
+    lines.append(how_surely(c))
     return [squeezed(line, 300) for line in lines]
+
+
+def _cures(c: Culprit) -> str:
+    fixes = tried(c)
+    for words, wanted in (("cured by ", "cures"), ("finite, with a loss far from its course, by ", "finite")):
+        helped = [f"{name} ({how})" if how else name for name, outcome, how in fixes if outcome == wanted]
+        if helped:
+            return words + "; by ".join(helped)
+    return f"no cure among {count(len(fixes), 'fix')} tried" if fixes else "no fix was tried"
+
+
+def how_surely(c: Culprit) -> str:
+    """How a culprit was established, and how closely the replay followed the log."""
+    if c.fidelity is None:
+        return f"established: {c.established}"
+    lead = (
+        "" if c.fidelity.ok else "a lead, not established; " if c.fidelity.compared else "not compared with the log; "
+    )
+    return f"{lead}established: {c.established}; fidelity: {fidelity_words(c.fidelity)}"
 
 
 def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
@@ -61,7 +90,7 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
         yield ""
         yield "What to do, best established first:"
         yield from (
-            f"  {i}. {line.replace(c.file, _short(c.file)) if c.file else line}"
+            f"  {i}. {line.replace(c.file, from_here(c.file)) if c.file else line}"
             for i, line in enumerate(result.next, 1)
         )
     yield ""
@@ -84,11 +113,25 @@ def capture_lines(result: ReplayResult) -> list[str]:
         if "path" not in capture:
             lines.append(f"no capture was written: {capture['error']}")
             continue
-        size, path = capture["bytes"] / 1e6, _short(capture["path"])
+        size, path = capture["bytes"] / 1e6, from_here(capture["path"])
         again = f"postmortem replay {shlex.quote(path)} -- {shlex.join(result.command)}"
         lines.append(f"optimizer step {capture['tick']} is captured ({size:.1f} MB), to repeat it: {again}")
         lines += [f"not in the capture: {what}" for what in capture["unstored"]]
     return lines
+
+
+def closing_line(result: ReplayResult) -> str | None:
+    """What a watched program came to, in one line: its culprit, its exception; None if nothing failed."""
+    c = result.culprit
+    when = f"optimizer step {result.tick}" if result.step is None else f"step {result.step}"
+    if c.phase != "none":
+        place = f"{from_here(c.file)}:{c.line}" if c.file else c.module or c.phase
+        return squeezed(f"culprit: {place} ({c.op or c.cause}), {when}", 300)
+    if result.raised is not None:
+        return raised_line(result.raised)
+    if result.tick is None:
+        return None
+    return squeezed(f"a value is non-finite in {when}, no culprit is named: {c.how[-1] if c.how else c.cause}", 300)
 
 
 def _headline(result: ReplayResult) -> str:
@@ -107,13 +150,12 @@ def _headline(result: ReplayResult) -> str:
 def _fidelity(result: ReplayResult) -> str:
     if result.command and not result.protection and result.fidelity.ok and not result.fidelity.compared:
         return f"Fidelity: {result.fidelity.note}"  # nothing was rerun
-    trust = "good" if result.fidelity.ok else "POOR" if result.fidelity.compared else "unknown"
-    return f"Fidelity: {trust}. {result.fidelity.note}"
+    return f"Fidelity: {fidelity_words(result.fidelity)}"
 
 
 def raised_line(raised: Raised) -> str:
     """The exception of the user's program in one sentence."""
-    place = f" ({_short(raised.file)}:{raised.line})" if raised.file else ""
+    place = f" ({from_here(raised.file)}:{raised.line})" if raised.file else ""
     message = f": {squeezed(raised.message, 300)}" if raised.message else ""
     return f"the program raised {raised.type}{message}{place}"
 
@@ -146,39 +188,13 @@ def _wrapped(width: int, *lines: str) -> Iterator[str]:
         ) or [""]
 
 
-_CAUSES = {
-    "bad-input": "the batch contains values that the step cannot handle",
-    "bad-parameter": "the model or optimizer state was non-finite before the step",
-    "forward-op": "an operator in the forward pass",
-    "backward-singularity": "an operator whose derivative is non-finite for this input",
-    "dtype-overflow": "a value too large for its dtype",
-    "loss-scale": "the loss scale is too large",
-    "optimizer-update": "the optimizer update",
-    "divergence": "the training diverged: the updates are too large",
-    "layout": "a gradient whose strides differ from those of its parameter",
-    "transient": "a failure that did not recur: a hardware fault or a race condition",
-    "outlier-sample": "samples of one batch carry the rise",
-    "exploding-layer": "one layer whose gain grows out of its course",
-    "dead-layer": "a layer that does not learn",
-    "learning-rate-zero": "the learning rate is zero",
-    "none": "nothing found",
-}
-
-
 def _verdict(c: Culprit) -> Iterator[str]:
     if c.phase == "none" and c.cause == "none":
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
-    yield f"Culprit: {_CAUSES[c.cause]} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
-    if place := _place(c):
+    yield f"Culprit: {CAUSES[c.cause]} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
+    if place := where(c):
         yield f"  {place}"
-
-
-def _place(c: Culprit) -> str:
-    """Operator, module and parameter, as far as they are known."""
-    module = "" if c.module is None else f"module {c.module}" if c.module else "outside any submodule"
-    place = [f"operator {c.op}" if c.op else "", module, f"parameter {c.param}" if c.param else ""]
-    return ", ".join(p for p in place if p)
 
 
 def _first_samples(samples: tuple[int, ...]) -> str:
@@ -187,56 +203,20 @@ def _first_samples(samples: tuple[int, ...]) -> str:
 
 def _source(c: Culprit) -> Iterator[str]:
     """The line at fault, with two lines before and after it."""
-    if not c.file or not c.line:
-        return
-    yield f"  {_short(c.file)}:{c.line}"
-    for nth in range(max(1, c.line - 2), c.line + 3):
-        line = linecache.getline(c.file, nth).rstrip()
-        if line or nth == c.line:
-            yield f"  {'>' if nth == c.line else ' '} {nth:5d} | {line or c.code or ''}"
-
-
-def _short(path: str) -> str:
-    """The path relative to the working directory, if it lies below it."""
-    try:
-        return str(Path(path).relative_to(Path.cwd()))
-    except ValueError:
-        return path
+    lines = source_lines(c)
+    if c.file and lines:
+        yield f"  {from_here(c.file)}:{c.line}"
+    for nth, line in lines:
+        yield f"  {'>' if nth == c.line else ' '} {nth:5d} | {line}"
 
 
 def _details(c: Culprit) -> Iterator[str]:
     if c.samples:
         more = f" and {len(c.samples) - _SAMPLES} more" if len(c.samples) > _SAMPLES else ""
         yield f"  samples at fault (batch indices): {_first_samples(c.samples)}{more}"
-    yield from _statistics(c.tensor)
+    yield from (f"  {name}: {values}" for name, values in statistics(c.tensor))
     if c.precision_only is not None:
         yield f"  {'does not fail' if c.precision_only else 'also fails'} in double precision (fp64)"
-
-
-def _statistics(tensor: dict[str, Any]) -> Iterator[str]:
-    """One line per tensor at the operator, and one for all other values."""
-    inputs = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
-    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output")}
-    for name, stats in [*inputs, ("output", tensor.get("output")), ("values", other)]:
-        if stats:
-            yield f"  {name}: {', '.join(f'{k} {_number(v)}' for k, v in stats.items() if v is not None)}"
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_number(v) for v in value) + "]"
-    return str(value)
-
-
-def _loss_with(fix: Fix) -> str:
-    away = f", far from its course (about {number(fix.far_from)} before)" if fix.far_from is not None else ""
-    return f"; its loss is then {number(fix.loss)}{away}" if fix.cured and fix.loss is not None else ""
-
-
-def _outcome(fix: Fix) -> str:
-    return "cures" if fix.good else "finite" if fix.cured else "no"
 
 
 def _fixes(c: Culprit) -> Iterator[str]:
@@ -244,16 +224,12 @@ def _fixes(c: Culprit) -> Iterator[str]:
         return
     yield ""
     yield "Fixes tried:"
-    tried = [(f.name, _outcome(f), f.how + _loss_with(f)) for f in c.fixes]
-    if c.fresh_state is not None:
-        tried.append(("fresh state", "cures" if c.fresh_state else "no", "optimizer state reset"))
-    width = max(len(name) for name, *_ in tried)
-    for name, outcome, how in sorted(tried, key=lambda row: ("cures", "finite", "no").index(row[1])):
+    rows = tried(c)
+    width = max(len(name) for name, *_ in rows)
+    for name, outcome, how in rows:
         yield f"  {outcome:8} {name:{width}}  {how}"
     if c.suggestion:
         yield ""
-        away = any(f.name == "eps" and f.far_from is not None for f in c.fixes)
-        beyond = ", but not one that keeps the loss on its course" if away else ""
-        yield f"A change of this line that makes the step finite{beyond}:"
-        diff = c.suggestion.replace(c.file, _short(c.file)) if c.file else c.suggestion
+        yield f"{suggested(c)}:"
+        diff = c.suggestion.replace(c.file, from_here(c.file)) if c.file else c.suggestion
         yield from (f"  {line}" for line in diff.splitlines())

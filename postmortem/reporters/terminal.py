@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from postmortem.core.printable import number
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.replay_text import culprit_lines
+from postmortem.reporters.shared.culprit_words import actions, from_here, leads
 from postmortem.reporters.shared.outline import (
     CLAIMS,
     about,
@@ -77,19 +78,24 @@ def _run(page: Page, run: RunReport) -> None:
     if bad:
         page.blank()
     diagnosis, folds = run.diagnosis, folded(run)
+    told = culprit_lines(run.culprit)
+    if leads(run):
+        _culprit(page, told)
     if diagnosis:
-        page.add("why", *_claim(diagnosis), clean(diagnosis.summary, 1500 if page.verbose else 450))
-    for i, line in enumerate(culprit_lines(run.culprit)):
-        page.add("culprit" if i == 0 else "", line)
+        label, words = ("log alone", "before the replay: ") if leads(run) else ("why", "")
+        page.add(label, words, *_claim(diagnosis), clean(diagnosis.summary, 1500 if page.verbose else 450))
+    if not leads(run):
+        _culprit(page, told)
     if bad or page.verbose:
         _values(page, run.around)
     _findings(page, folds, diagnosis.summary if diagnosis else "")
     if diagnosis:
         bullets(page, "for", [clean(text, 800) for text in diagnosis.evidence_for])
         bullets(page, "against", [clean(text, 800) for text in diagnosis.evidence_against], most=2)
-        bullets(page, "unless", [clean(text, 800) for text in diagnosis.disprove], most=2)
+        if not leads(run):
+            bullets(page, "unless", [clean(text, 800) for text in diagnosis.disprove], most=2)
         _last_good(page, run)
-        next_actions(page, diagnosis.next)
+        next_actions(page, actions(run, from_here))
     elif bad and folds:
         next_actions(page, [f"postmortem explain {folds[0].first.code}"])
     _events(page, run)
@@ -98,6 +104,11 @@ def _run(page: Page, run: RunReport) -> None:
     _not_checked(page, run)
     if page.verbose:
         bullets(page, "notes", [clean(n, 800) for n in run.notes])
+
+
+def _culprit(page: Page, lines: Sequence[str]) -> None:
+    for i, line in enumerate(lines):
+        page.add("culprit" if i == 0 else "", (line, "bold") if i == 0 else line)
 
 
 def _claim(diagnosis: Diagnosis) -> tuple[Words, ...]:

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from postmortem.reporters.shared.outline import with_commands
+from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.words import MARKS, sparkline
 
 if TYPE_CHECKING:

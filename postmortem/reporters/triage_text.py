@@ -9,6 +9,8 @@ from rich.cells import cell_len
 
 from postmortem.core.printable import number
 from postmortem.reporters.replay_text import culprit_lines
+from postmortem.reporters.shared.culprit_words import actions as actions_of
+from postmortem.reporters.shared.culprit_words import from_here, leads
 from postmortem.reporters.shared.outline import (
     CLAIMS,
     at_onset,
@@ -134,11 +136,11 @@ def _members(page: Page, runs: Sequence[RunReport], detail: _Detail) -> None:
             page.add("", line, mark="  ", lines=1)
         if run.diagnosis is None:
             continue
-        if detail is _Detail.STORIES and not common and not _repeats_log(run):
+        if detail is _Detail.STORIES and not common and not leads(run) and not _repeats_log(run):
             claim = "" if run.diagnosis.strength == "certain" else f"{CLAIMS[run.diagnosis.strength]}: "
             page.add("", claim, (clean(run.diagnosis.summary, 600), "dim"), mark="  ", lines=2)
         if detail is not _Detail.ROWS and run.diagnosis.next and run.diagnosis.next[0] not in actions:
-            next_actions(page, run.diagnosis.next[:1])
+            next_actions(page, actions_of(run, from_here)[:1])
     next_actions(page, actions[:1], lines=0 if detail is _Detail.STORIES else 1)
 
 

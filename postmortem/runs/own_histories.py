@@ -46,13 +46,18 @@ def _place_of(folder: Path, others: Sequence[ClaimedFile]) -> Place | None:
     session, start = found
     known, log = noted_log(folder)
     if known:
-        fitting = [f for f in others if log is not None and log in ((real := f.path.resolve()), *real.parents)]
+        fitting = [f for f in others if log is not None and _is_of(f, log)]
     elif folder == session:
         fitting = [f for f in others if f.path.is_relative_to(start)]
     else:  # of another training of the same command
         fitting = []
     places = {f.run for f in fitting}
     return places.pop() if len(places) == 1 else None
+
+
+def _is_of(file: ClaimedFile, log: Path) -> bool:
+    """Whether a file is of the run at `log`, which is one file or the folder of the run."""
+    return file.path.resolve() == log or (file.home.resolve() == log and not file.key)
 
 
 def name_of_history(home: Path, root: Path, *, alone: bool) -> str | None:

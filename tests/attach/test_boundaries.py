@@ -20,7 +20,9 @@ def lines() -> list[dict]:
     import sys
 
     env = {**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, env=env, check=False)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM)], capture_output=True, text=True, env=env, check=False, timeout=200
+    )
     assert done.stdout, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -24,7 +24,7 @@ def injected(tmp_path: Path):
         found = os.pathsep.join([str(INJECTED), *([path] if path else [])])
         env = {**os.environ, "PYTHONPATH": found, "POSTMORTEM_SESSION": str(session)}
         return subprocess.run(
-            [sys.executable, *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+            [sys.executable, *args], cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=100
         )
 
     call.session = session  # type: ignore[attr-defined]

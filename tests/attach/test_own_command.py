@@ -65,7 +65,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     (folder / "train.py").write_text(TRAIN)
     (folder / "run").mkdir()
-    subprocess.run([sys.executable, "train.py"], cwd=folder, check=True, capture_output=True)
+    subprocess.run([sys.executable, "train.py"], cwd=folder, check=True, capture_output=True, timeout=200)
     return folder
 
 
@@ -113,8 +113,63 @@ def test_another_order_of_the_data_blames_nobody(project: Path, postmortem) -> N
     command = [sys.executable, "train.py", "--resume", "run/ckpt_5.pt", "--seed", "8"]
     called = postmortem("replay", "run", "--", *command)
     assert called.code == 3
-    assert "No culprit" in called.out
-    assert "does not follow the log" in " ".join(called.out.split())
+    said = " ".join(called.out.split())
+    assert "No culprit: the rerun fails (" in said
+    assert "), but not as the run did: no culprit is named." in said
+    assert "1. `postmortem run -- COMMAND` watches a training from its start" in said
+    assert "does not follow the log" in said
+
+
+MEANS = (
+    TRAIN.replace("step = 0\n", "step, mean = 0, 1.0\n", 1)
+    .replace('step = c["step"]', 'step, mean = c["step"], c["mean"]')
+    .replace("        step += 1\n", "        step += 1\n        mean = 0.9 * mean + 0.1 * loss.item()\n")
+    .replace("{loss.item():.6f}", "{mean:.6f}")
+    .replace('"step": step,', '"step": step, "mean": mean,')
+)
+
+
+@pytest.mark.parametrize("seed", [[], ["--seed", "8"]], ids=["the same data", "other data"])
+def test_what_the_rerun_logs_itself_is_compared(project: Path, postmortem, seed: list[str]) -> None:
+    """The log holds a running mean, which no backward pass gives: what the rerun logs, beside the run, decides."""
+    (project / "train.py").write_text(MEANS)
+    subprocess.run([sys.executable, "train.py"], cwd=project, check=True, capture_output=True, timeout=200)
+    before = contents(project)
+    command = [sys.executable, "train.py", "--resume", "run/ckpt_5.pt", *seed]
+    called = postmortem("replay", "run", "--format", "json", "--", *command)
+    answer = json.loads(called.out)
+    fidelity, culprit = answer["fidelity"], answer["culprit"]
+    if seed:
+        assert (called.code, culprit["phase"], fidelity["ok"]) == (3, "none", False), called
+    else:
+        assert (called.code, culprit["op"], fidelity["ok"]) == (1, "div", True), called
+        assert fidelity["exact"] == fidelity["compared"] == 4
+        assert "that the rerun logged itself are those of the log" in fidelity["note"]
+    assert contents(project) == before
+
+
+GUARDED = (
+    TRAIN.replace(
+        "    while step < a.steps:\n", "    drawn = step - 1\n    while step < a.steps:\n        drawn += 1\n"
+    )
+    .replace("step != 9", "drawn != 9")
+    .replace(
+        "        optimizer.zero_grad()",
+        "        if not torch.isfinite(loss):\n            continue\n        optimizer.zero_grad()",
+    )
+)
+
+
+def test_a_guarded_step_that_the_log_does_not_count(project: Path, postmortem) -> None:
+    """The program leaves it out and logs nothing of it: its losses before are those of the log."""
+    (project / "train.py").write_text(GUARDED)
+    subprocess.run([sys.executable, "train.py"], cwd=project, check=True, capture_output=True, timeout=200)
+    assert "nan" not in (project / "run" / "metrics.csv").read_text()
+    command = [sys.executable, "train.py", "--resume", "run/ckpt_5.pt"]
+    called = postmortem("replay", "run", "--no-fix", "--step", "10", "--format", "json", "--", *command)
+    answer = json.loads(called.out)
+    assert (called.code, answer["tick"], answer["culprit"]["op"]) == (1, 4, "div"), called
+    assert (answer["fidelity"]["ok"], answer["fidelity"]["exact"], answer["step"]) == (True, 4, 10)
 
 
 def test_an_exception_is_no_numerical_fault(project: Path, postmortem) -> None:
@@ -195,6 +250,10 @@ def test_a_training_is_watched(project: Path, postmortem, on_fault: str) -> None
     assert (answer["culprit"]["phase"], answer["culprit"]["op"]) == ("forward", "div")
     assert "Fidelity: the program itself was watched, and its step was repeated bit for bit" in called.err
     (kept,) = (project / "postmortem-report").glob("*/culprit.json")
+    end = called.err.splitlines()[-2:]
+    assert end[0].startswith("postmortem: culprit: train.py:")
+    assert "(div), step " in end[0]
+    assert end[1] == f"postmortem: the report is in {kept.with_suffix('.txt').relative_to(project)}"
     assert json.loads(kept.read_text())["tick"] == 9
     assert (project / "run" / "last.pt").exists() is not stop
     if not stop:

@@ -15,9 +15,11 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(sys.platform != "linux", reason="forks a process that computes")]
 
 START = """
-    import os, socket, torch
+    import datetime, os, socket, torch
     import torch.distributed as dist
     from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+    LIMIT = datetime.timedelta(seconds=60)  # of torch.distributed: half an hour
 
     def data(step, bad):
         x, share = torch.rand(4, 3), torch.ones(4, 1)
@@ -91,6 +93,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     return tmp_path
 
 
@@ -148,7 +151,7 @@ def test_ranks_that_are_spawned(folder: Path, postmortem) -> None:
         """
         def rank(rank, port):
             global model, optimizer
-            dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+            dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=LIMIT)
             model = torch.nn.parallel.DistributedDataParallel(model)
             train(rank)
 
@@ -180,7 +183,7 @@ def test_sharded_ranks_are_not_restarted(folder: Path, postmortem) -> None:
         from torch.distributed.fsdp import fully_shard
 
         open("starts", "a").write(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=LIMIT)
         """,
         PLAIN,
         """

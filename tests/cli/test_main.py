@@ -16,6 +16,22 @@ from postmortem.cli.main import COMMANDS
 HEAVY = ["pandas", "torch", "wandb", "matplotlib", "tensorboard", "rich", "numpy"]
 
 
+def test_the_page_of_a_signature_is_text(postmortem, monkeypatch):
+    """No Markdown and no regular expressions; --verbose has the patterns and all examples, JSON the whole page."""
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = postmortem("explain", "cuda-oom").out
+    assert not re.search(r"^#|```|\(\?", shown, re.M)
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "\nUsual causes:\n  - " in shown
+    assert "\nWhat to do:\n  1. " in shown
+    assert re.search(r"\(\d+\s+patterns;\s+--verbose\s+shows\s+them\)", shown)
+    whole = postmortem("explain", "cuda-oom", "--verbose").out
+    assert "(?P<requested>" in "".join(whole.split())
+    assert len(whole) > 1.5 * len(shown)
+    page = json.loads(postmortem("explain", "cuda-oom", "--format", "json").out)[0]["text"]
+    assert "## Usual causes" in page
+
+
 def test_help_imports_nothing_heavy(python):
     """``postmortem --help`` loads none of pandas, torch, wandb, matplotlib, tensorboard, rich."""
     code = (

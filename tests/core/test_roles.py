@@ -10,7 +10,7 @@ from postmortem.core.roles import ROLES, is_total, role_of, roles_of
 
 _LISTS = {
     "loss": """
-        triplet | train/triplet | contrastive | nt_xent | arcface |
+        Train-SmoothL1 | smooth_l1 | l_pix | l_g_percep | triplet | train/triplet | contrastive | nt_xent | arcface |
         loss | train/loss | Loss/train | lm loss | train_loss | training_loss | losses/policy_loss | d_loss |
         train/epoch_loss | nll | kl_loss | objective_loss | Loss | LOSS | trainLoss | train loss | Training Loss |
         training/loss | train/loss_step | train_loss_epoch | loss_epoch | total_loss | loss_total | total loss |
@@ -91,6 +91,7 @@ _LISTS = {
         gpu_mem_gb | memory | mem/allocated_gb | Memory/gpu_gb
     """,
     "accuracy": """
+        current accu | t2m/R01 | txt2vid/r5 |
         acc | accuracy | train/acc | top1 | Accuracy | train_acc | trainAcc | train/acc1 | top_5 | Acc@1 | Acc@5 |
         acc@1 | Prec@1 | prec1 | metrics/mAP_0.5 | metrics/mAP50-95(B) | mAP | mAP@.5 | mAP50 | bbox_mAP |
         bbox_mAP_50 | AP50 | mIoU | miou | mean_iou | IoU | mean_dice | mDice | dice | Dice | dice_score | DSC |
@@ -114,6 +115,7 @@ _LISTS = {
         epoch | train/epoch
     """,
     None: """
+        Time cost | time_cost | episode_time | accu_steps |
         timesteps_total | time/epoch | Best val RMSE | num_memory_blocks | null_score_diff_threshold |
         Total Training Time |
         accumulated_submission_time | accumulated_logging_time | train_wall | wall | loss_scale_window |
@@ -192,6 +194,9 @@ FALLING, RISING = np.linspace(3, 1, 40), np.linspace(1, 3, 40)
         ("train val", {"train": "loss", "val": "val_loss"}),
         ("loss train val", {"train": None, "val": None}),
         ("objective", {"objective": "loss"}),
+        ("r l t", {"r": "reward", "l": None}),
+        ("loss v_loss v_a2b/R05", {"v_loss": "val_loss", "v_a2b/R05": "val_accuracy"}),
+        ("policy_loss loss v_loss v_a2b/R05", {"v_a2b/R05": "accuracy"}),
     ],
 )
 def test_names_that_mean_something_only_beside_others(tags, roles):

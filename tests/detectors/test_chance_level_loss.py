@@ -26,6 +26,38 @@ def a_loss_that_leaves_that_level(base):
     return {"loss": (0.3 + (np.log(10) - 0.3) * np.exp(-np.arange(N) / 100)) * noise(0.01)}
 
 
+LEARNS = np.interp(np.arange(N), [0, 300], [np.log(10), 0.1])
+SCORES = np.interp(np.arange(N), [0, 300], [0.1, 0.97])
+DEAD = np.arange(N) >= 320
+
+
+@fires(ChanceLevelLoss, step=320)
+def a_training_that_loses_late_what_it_had_learned(base):
+    """Both say chance among ten classes, to the end of the log."""
+    loss = np.where(DEAD, np.log(10), LEARNS) * noise(0.002)
+    return {"loss": loss, "accuracy": np.where(DEAD, 0.1, SCORES) * noise(0.01)}
+
+
+@fires(ChanceLevelLoss, step=9)
+def a_short_training_that_loses_what_it_had_learned(base):
+    loss = np.array([2.3, 2.0, 1.4, 0.9, 0.6, 0.4, 0.3, 0.2, 1.9, 2.303, 2.303, 2.303, 2.303, 2.303])
+    score = np.array([11, 30, 55, 70, 80, 86, 89, 91, 33, 9.8, 10, 9.8, 9.8, 9.8])
+    return {"loss": (np.arange(14), loss), "accuracy": (np.arange(14), score)}
+
+
+@quiet(ChanceLevelLoss)
+def a_new_task_from_which_it_recovers(base):
+    new = np.interp(np.arange(N), [320, N], [np.log(10), 1.2])
+    return {"loss": np.where(DEAD, new, LEARNS), "accuracy": np.where(DEAD, 0.1 + (2.3 - new) / 3, SCORES)}
+
+
+@quiet(ChanceLevelLoss)
+def a_loss_that_happens_to_end_at_the_log_of_a_number(base):
+    """The accuracy is not that of guessing."""
+    loss = np.where(DEAD, np.log(10), LEARNS) * noise(0.002)
+    return {"loss": loss, "accuracy": np.where(DEAD, 0.55, SCORES) * noise(0.01)}
+
+
 @quiet(ChanceLevelLoss)
 def a_score_of_the_batches_while_the_loss_still_falls(base):
     return {"loss": (8 + 4 * np.exp(-np.arange(N) / 100)) * noise(0.01), "accuracy": np.zeros(N)}
@@ -157,3 +189,45 @@ def a_memorised_training_set(base):
     """The validation loss starts near ln(4) and rises: overfitting, of which the accuracy is a consequence."""
     train, test = 1.6 * np.exp(-np.arange(N) / 30), 5.8 - 4 * np.exp(-np.arange(N) / 30)
     return {"loss": train, "val_loss": test, "val_acc": 0.26 * noise(0.01)}
+
+
+POOR = np.abs(np.random.default_rng(3).normal(0, 0.04, N)).clip(0, 0.14)
+POOR[: N // 4] *= 0.5
+
+
+@fires(ChanceLevelLoss, step=0)
+def a_score_of_overlap_that_stays_poor(base):
+    """The training loss falls, and the segmentation of the validation data hardly overlaps with their labels."""
+    return {"loss": (0.5 + 3 * np.exp(-np.arange(N) / 80)) * noise(0.01), "val_dice": POOR}
+
+
+@quiet(ChanceLevelLoss)
+def a_score_of_overlap_that_rises_slowly(base):
+    return {"loss": (0.5 + 3 * np.exp(-np.arange(N) / 80)) * noise(0.01), "val_dice": np.linspace(0, 0.14, N)}
+
+
+@quiet(ChanceLevelLoss)
+def a_loss_that_is_named_after_the_score(base):
+    falling = 0.14 * np.exp(-np.arange(N) / 90)
+    return {"loss": (0.5 + 3 * np.exp(-np.arange(N) / 80)) * noise(0.01), "val_dice": falling}
+
+
+FLAT = 120 * noise(0.05)
+USELESS = np.random.default_rng(4).normal(0, 0.008, N).clip(-0.04, 0.04)
+
+
+@fires(ChanceLevelLoss, step=0)
+def a_value_function_that_explains_nothing(base):
+    return {"train/explained_variance": USELESS, "rollout/ep_rew_mean": FLAT, "train/loss": 20 * noise(0.1)}
+
+
+@quiet(ChanceLevelLoss)
+def a_reward_that_rises_without_a_value_function(base):
+    rising = FLAT * np.linspace(1, 4, N)
+    return {"train/explained_variance": USELESS, "rollout/ep_rew_mean": rising, "train/loss": 20 * noise(0.1)}
+
+
+@quiet(ChanceLevelLoss)
+def a_value_function_that_learns(base):
+    learned = USELESS + np.linspace(0, 0.6, N)
+    return {"train/explained_variance": learned, "rollout/ep_rew_mean": FLAT, "train/loss": 20 * noise(0.1)}

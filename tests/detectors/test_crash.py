@@ -54,3 +54,24 @@ def test_a_signal_from_outside_is_told(tmp_path: Path) -> None:
     rank += "local_rank: 3 (pid: 72) of binary: /usr/bin/python\n"
     (tmp_path / "train.log").write_text(steps + rank + signal)
     assert postmortem.scan(tmp_path).runs[0].verdict == "failed"
+
+
+def test_attempts_that_failed_where_nothing_was_trained(tmp_path: Path) -> None:
+    """Each job was started again in one file after an exception, and the last ones were cancelled."""
+    table = "+------------------------ GPU 0 is idle -----------------------+\n"
+    failure = 'Traceback (most recent call last):\n  File "/home/u/train.py", line 5, in <module>\n    main()\n{}\n'
+    bar = "  0%|          | {n}/100005 [00:{n:02d}<?, ?it/s]\n"
+    jobs = [failure.format("ValueError: Unknown split 'val'"), failure.format("IndexError: arrays used as indices")]
+    ends = "slurmstepd: error: *** JOB 26{} ON dgx-06 CANCELLED AT 2025-08-21T02:53:05 ***\n"
+    jobs += ["".join(bar.format(n=n) for n in range(40)) + ends.format(n) for n in (1, 2)]
+    log = "".join(f"Thu Aug 21 01:{30 + i}:46 2025\n{table}{job}" for i, job in enumerate(jobs))
+    (tmp_path / "slurm.out").write_text(log)
+    [run] = postmortem.scan(tmp_path).runs
+    [found] = [f for f in run.findings if f.name == "crash"]
+    assert (run.verdict, found.severity) == ("suspect", "warning")
+    assert found.message.startswith("2 attempts failed")
+    assert "IndexError" in found.message
+    steps = "".join(f"step {i} loss {2 - i / 40:.4f}\n" for i in range(40))
+    (tmp_path / "slurm.out").write_text(log + f"Thu Aug 21 01:50:46 2025\n{table}{steps}")
+    [run] = postmortem.scan(tmp_path).runs
+    assert "crash" not in {f.name for f in run.findings if f.severity != "info"}

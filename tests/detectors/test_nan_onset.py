@@ -119,3 +119,12 @@ def test_a_part_of_the_loss_that_the_model_does_not_have(tmp_path, tag, severity
     (tmp_path / "metrics.csv").write_text(f"step,loss,valid_loss,{tag}\n" + "".join(rows))
     [run] = postmortem.scan(tmp_path).runs
     assert [f.severity for f in run.findings if f.name == "nan-onset"] == [severity]
+
+
+def test_a_loss_that_was_nan_in_an_earlier_attempt_is_info(tmp_path):
+    """Its steps were logged again with finite losses; that it failed before is told with its step."""
+    row = "step {} loss {}\n".format
+    first = [row(i, "nan" if i >= 40 else 2 - i / 100) for i in range(0, 60, 2)]
+    (tmp_path / "train.log").write_text("".join(first + [row(i, 2 - i / 100) for i in range(0, 100, 2)]))
+    [run] = postmortem.scan(tmp_path).runs
+    assert [(f.severity, f.step) for f in run.findings if f.name == "nan-onset"] == [("info", 40)]

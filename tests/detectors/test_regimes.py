@@ -229,3 +229,17 @@ def test_the_finding_quotes_the_announcement(tmp_path: Path) -> None:
     [event] = [e for e in run.events if e.kind == "new-phase"]
     assert event.step == 3000
     assert '"Step 3000: switching to task B" at step 3000' in run.findings[0].message
+
+
+def test_a_phase_in_words_excuses_no_training_that_guesses_from_then_on(tmp_path: Path) -> None:
+    """A new task may cost all that was learned, but a training goes on from there: it does not stay at ln(10)."""
+    calm = noisy(np.ones(N)) ** 0.05
+    late = STEPS >= 300
+    columns = {
+        "loss": (np.where(late, np.log(10), np.interp(STEPS, [0, 250], [np.log(10), 0.2]))) * calm,
+        "accuracy": (np.where(late, 0.1, np.interp(STEPS, [0, 250], [0.1, 0.95]))) * calm,
+    }
+    found = announcing(tmp_path, "=== stage 2 ===", columns)
+    assert found.pop("chance-level-loss") == "warning"
+    assert found
+    assert set(found.values()) <= {"warning", "error"}

@@ -168,3 +168,15 @@ def test_a_run_that_starts_again_from_its_first_step_is_no_resume(tmp_path):
     rows = [f"step {i} loss {2 / (i + 1) + 0.1 * (i % 3):.6f}\n" for i in range(0, 300, 5)]
     _, found = _restarts(tmp_path, *rows[:27], *rows)
     assert [(how, step) for how, step, _ in found] == [("warning", 0)]
+
+
+def test_programs_that_were_started_at_a_shell_prompt_are_no_accident(tmp_path):
+    """Where each restart is a command that was typed, it is told with it; a counter that falls more often is not."""
+    rows = [f"step {i} loss {2 / (i + 1) + 0.1 * (i % 3):.6f}\n" for i in range(0, 300, 5)]
+    first, second = (f"(env) anna@node7:~/nmt$ python train.py --layers {n}\n" for n in (2, 4))
+    others = [row.replace("loss 0", "loss 1") for row in rows]
+    _, found = _restarts(tmp_path, first, *rows[20:], second, *others[21:])
+    assert [how for how, _, _ in found] == ["info"]
+    assert "train.py --layers 4" in found[0][2]
+    _, found = _restarts(tmp_path, first, *rows[20:], *others[42:], second, *rows[35:])
+    assert "warning" in {how for how, _, _ in found}

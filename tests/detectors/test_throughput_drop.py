@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 import numpy as np
 
+import postmortem
 from postmortem.detectors.throughput_drop import ThroughputDrop
 from tests.detectors.cases import N, fires, noise, quiet, scale, spoiled
 
@@ -42,3 +45,28 @@ def one_slow_rank_of_four(base):
 @fires(ThroughputDrop, step=200, ranks={"step_time": {k: 0.2 * noise(seed=k) * (1 + 3 * LATE) for k in range(4)}})
 def all_ranks_slow(base):
     return {tag: value for tag, value in base.items() if tag != "step_time"}
+
+
+def rows_of_episodes(path, returns, seconds):
+    """A log whose rows have a time and no step time, and what a scan finds of it: {name: (severity, message)}."""
+    start = datetime(2026, 5, 4, 10, 0, 0)
+    lines = [
+        f"{start + timedelta(seconds=float(t))} episode {10 * i} return {r:.1f} loss {0.3 + 0.01 * (i % 7):.4f}"
+        for i, (r, t) in enumerate(zip(returns, np.cumsum(seconds), strict=True))
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    [run] = postmortem.scan(path).runs
+    return {f.name: (f.severity, f.message) for f in run.findings}
+
+
+def test_rows_that_take_longer_with_their_episodes_are_no_slowdown(tmp_path):
+    """What goes up and down with the return is the length of the episodes; what only rises meanwhile is slowness."""
+    level = np.interp(np.arange(120), [0, 40, 60], [20, 20, 160])
+    returns = level * noise(0.3, 120)
+    severity, message = rows_of_episodes(tmp_path / "a.log", returns, 0.02 * returns * noise(0.1, 120, 2))[
+        "throughput-drop"
+    ]
+    assert severity == "info"
+    assert "return rises" in message
+    alone = rows_of_episodes(tmp_path / "b.log", returns, 0.02 * level * noise(0.1, 120, 3))
+    assert alone["throughput-drop"][0] == "warning"

@@ -12,7 +12,7 @@ from postmortem.core.view import View
 from postmortem.diagnoses import CAUSES
 from postmortem.diagnoses.shared.story import Story
 from postmortem.judging.causes import diagnose
-from postmortem.reporters.shared.outline import with_commands
+from postmortem.reporters.shared.commands import with_commands
 from postmortem.signatures import CATALOGUE
 from tests.diagnoses.cases import NAN_FROM_200, T, at_, from_
 

@@ -21,7 +21,6 @@ import pytest
 pytest.importorskip("tensorboard")
 
 ROOT = Path(__file__).parents[2]
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]["tensorboard_plugins"]
 
 
@@ -48,12 +47,18 @@ def server(environment, tmp_path_factory):
         shutil.copytree(ROOT / "sample_runs" / name, folder / name, ignore=shutil.ignore_patterns("*.pt"))
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--host", "127.0.0.1"]
     with said_to.open("w") as said:
-        process = subprocess.Popen([*command, "--load_fast", "false"], env=environment, stdout=said, stderr=said)
+        process = subprocess.Popen(
+            [*command, "--load_fast", "false"], env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said
+        )
     try:
         yield _address(process, said_to)
     finally:
         process.terminate()
-        process.wait(20)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _address(process, said):
@@ -63,17 +68,6 @@ def _address(process, said):
         assert process.poll() is None, said.read_text()
         time.sleep(0.1)
     raise AssertionError(said.read_text())
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync = pytest.importorskip("playwright.sync_api")
-    if BROWSER is None:
-        pytest.skip("no Chromium on this machine")
-    with sync.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"] if os.getuid() == 0 else [])
-        yield opened
-        opened.close()
 
 
 def test_the_tab_shows_findings_that_link_to_their_step(server, browser):

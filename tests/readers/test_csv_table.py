@@ -355,3 +355,15 @@ def test_one_damaged_step_is_no_restart(damaged: int, tmp_path: Path) -> None:
     reading = CsvTable.read(tmp_path / "metrics.csv")
     assert reading.points.step.tolist() == steps[:150] + steps[151:]
     assert [problem.lost for problem in reading.problems] == ["1 row"]
+
+
+def test_gyms_monitor(tmp_path: Path) -> None:
+    """A line of JSON comes before the header; the reward is named by one letter, and no step is printed."""
+    path = tmp_path / "0.monitor.csv"
+    rows = "".join(f"{i}.0,{i},{i / 9:.3f}\n" for i in range(30))
+    path.write_text('#{"t_start": 1561465272.1, "env_id": "Pole-v1"}\nr,l,t\n' + rows)
+    assert CsvTable.claims(path, path.read_bytes())
+    run = postmortem.load(path)
+    assert run.roles == {"r": "reward", "l": None, "t": None}
+    assert run.frame.value[run.frame.tag == "r"].tolist() == list(range(30))
+    assert not CsvTable.claims(path, b"a,b,c\n1,2,3\n")

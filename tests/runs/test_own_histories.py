@@ -76,6 +76,12 @@ def test_one_of_several_logs(exp):
         (exp / name).write_text(LOG)
     history = kept(exp, "20260101-120000", "b.log")
     assert sorted(map(len, runs(exp).values())) == [1, 2]
+    (exp / "sub").mkdir()
+    (exp / "sub" / "metrics.csv").write_text("step,loss\n1,2\n2,2\n")
+    note_log(history, exp / "sub")
+    joined = next(files for files in runs(exp).values() if len(files) == 2)
+    assert joined == ["postmortem-report/history/20260101-120000/history.jsonl", "sub/metrics.csv"]
+    (exp / "sub" / "metrics.csv").unlink()
     note_log(history, None)
     assert len(runs(exp)) == 3
     kept(exp, "20260103-120000", training="training-2")

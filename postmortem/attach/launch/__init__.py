@@ -7,7 +7,7 @@ session of its own. `watch` runs it for real, with the terminal, the signals and
 from __future__ import annotations
 
 from postmortem.attach.launch.foreground import Watched, watch
-from postmortem.attach.launch.rerun import CannotProtect, Launched, start
+from postmortem.attach.launch.rerun import OUTPUT, CannotProtect, Launched, start
 from postmortem.attach.launch.session import new_session
 
-__all__ = ["CannotProtect", "Launched", "Watched", "new_session", "start", "watch"]
+__all__ = ["OUTPUT", "CannotProtect", "Launched", "Watched", "new_session", "start", "watch"]

@@ -26,6 +26,10 @@ _BOOT = "import sys; sys.path.insert(0, sys.argv.pop(1)); from postmortem.attach
 _BOOT += "main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))"
 
 
+OUTPUT = "output"
+"""A file of the session: what the command writes to stdout, where whoever starts it says so."""
+
+
 class CannotProtect(RuntimeError):
     """The user's files cannot be protected on this machine; the message is one line and says how to go on without."""
 
@@ -48,6 +52,7 @@ class Launched:
         self._rest = b""
         self._code: int | None = None
         self._layers: Path | None = None
+        self._folder = Path.cwd()
 
     @property
     def returncode(self) -> int | None:
@@ -62,6 +67,12 @@ class Launched:
     def shadow_of(self, path: Path) -> Path | None:
         """Where the writes below ``path`` went: a folder or file that need not be there; None without an overlay."""
         return self.shadow / path.resolve().relative_to("/") if self.shadow else None
+
+    def logs_of(self, path: Path) -> list[Path]:
+        """Where a program that logs below ``path``, below its working directory or to its output has logged to, and
+        may have written nothing."""
+        shadows = [self.shadow_of(path), self.shadow_of(self._folder)]
+        return [*dict.fromkeys(shadow for shadow in shadows if shadow is not None), self.session / OUTPUT]
 
     def wait(self, until: Callable[[], bool] | Path | None = None, timeout: float | None = None) -> bool:
         """Until ``until`` is true (a path: is there) or the command itself has ended; False at the timeout.
@@ -178,6 +189,7 @@ def start(
         "environment": environment.rerun(os.environ, session, offline),
     }
     launched = _supervised(session, stdout, stderr, json.dumps(order).encode())
+    launched._folder = folder
     try:
         launched.wait(lambda: bool(launched.how or launched.failed))
     except BaseException:

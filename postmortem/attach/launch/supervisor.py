@@ -14,12 +14,14 @@ import select
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any, NoReturn
 
 from postmortem.attach.sandbox import _calls, overlay, stages
 
 _LOOK = 1.0  # seconds between two looks at the disk
+_AGAIN = 0.005  # seconds between two rounds of killing
 _SPARE = 2 << 30  # bytes that stay free on it
 _WAITED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -117,7 +119,8 @@ class _Supervisor:
         """What the child says, until it has nothing to say any more."""
         rest = b""
         while True:
-            self._ready(listen)
+            if not self._ready(listen):
+                continue
             got = os.read(listen, 65536)
             if not got:
                 return
@@ -130,19 +133,18 @@ class _Supervisor:
             done, code = os.waitpid(pid, os.WNOHANG)
             if done:
                 return os.waitstatus_to_exitcode(code)
-            self._ready(self._wake)
+            self._ready(self._wake)  # or after a while: who started us may have blocked the signal
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
 
-    def _ready(self, fd: int) -> None:
-        """Wait until ``fd`` can be read; end where the launcher is gone."""
-        while True:
-            ready, _, _ = select.select([fd, self.lifeline], [], [], _LOOK)
-            if self.lifeline in ready:
-                raise _Cut
-            if ready:
-                return
+    def _ready(self, fd: int) -> bool:
+        """Wait until ``fd`` can be read, for one look at the disk at most; end where the launcher is gone."""
+        ready, _, _ = select.select([fd, self.lifeline], [], [], _LOOK)
+        if self.lifeline in ready:
+            raise _Cut
+        if not ready:
             self._watch_disk()
+        return bool(ready)
 
     def _watch_disk(self) -> None:
         """A rerun that writes checkpoint after checkpoint must not fill the disk of the user."""
@@ -177,7 +179,10 @@ def _free(folder: str) -> int:
 
 
 def _kill_descendants() -> bool:
-    """Kill every child (orphans below become children) and collect it; False when there is none."""
+    """Kill every child (orphans below become children) and collect those that ended; False when there is none.
+
+    It does not wait for one that the list of children may have missed, as the kernel allows: it is asked again.
+    """
     own = os.getpid()
     for task in os.listdir("/proc/self/task"):
         children = Path(f"/proc/self/task/{task}/children")
@@ -186,9 +191,11 @@ def _kill_descendants() -> bool:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     try:
-        os.waitpid(-1, 0)
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
     except ChildProcessError:
         return False
+    time.sleep(_AGAIN)
     return True
 
 

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from postmortem.replay.step.errors import Site
     from postmortem.replay.step.overrides import Overrides
     from postmortem.replay.step.precision import Precision
-    from postmortem.replay.step.state import State
 
 _WHY = "the process cannot be forked"
 
@@ -115,7 +114,3 @@ class SeenOnce:
     def bad_before(self) -> set[Outside]:
         """What is non-finite at the end of the step."""
         return self._bad
-
-    def longer(self, before: State, lead: Sequence[int]) -> SeenOnce:
-        """It cannot be run."""
-        raise NotImplementedError

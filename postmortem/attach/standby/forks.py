@@ -111,12 +111,20 @@ def settle_down() -> None:
             found.all_tasks_done = threading.Condition(found.mutex)
 
 
-def send(fd: int, value: Any) -> None:
-    """Writes a pickled value as one message."""
+def send(fd: int, value: Any, seconds: float | None = None) -> None:
+    """Writes a pickled value as one message. Raises TimeoutError where nothing of it is taken for so long."""
     data = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     view = memoryview(_HEAD.pack(len(data)) + data)
+    os.set_blocking(fd, seconds is None)
     while view:
+        if seconds is not None and not select.select([], [fd], [], seconds)[1]:
+            raise TimeoutError
         view = view[os.write(fd, view) :]
+
+
+def heard(fd: int, seconds: float) -> bool:
+    """Whether the other side wrote something, or has ended, within so many seconds."""
+    return bool(select.select([fd], [], [], seconds)[0])
 
 
 def receive(fd: int, seconds: float | None = None) -> Any:
@@ -141,9 +149,12 @@ def _read(fd: int, size: int, end: float | None) -> bytes:
     return b"".join(parts)
 
 
-def end(process: int) -> None:
-    """Kills a child and takes its status."""
+def end(process: int, seconds: float = 10.0) -> None:
+    """Kills a child and takes its status; one that the kernel does not let go is left to it."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
+    deadline, pause = time.monotonic() + seconds, 0.0005
     with suppress(ChildProcessError):  # the program waits for its children itself
-        os.waitpid(process, 0)
+        while os.waitpid(process, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+            time.sleep(pause)
+            pause = min(2 * pause, 0.05)

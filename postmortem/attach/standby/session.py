@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from postmortem.replay.rerun.session import Outside
     from postmortem.replay.step.errors import Site
     from postmortem.replay.step.precision import Precision
-    from postmortem.replay.step.state import State
     from postmortem.replay.trace.tracer import Tracer
 
 
@@ -133,7 +132,3 @@ class ForkSession:
     def bad_before(self) -> set[Outside]:
         """See `Session`."""
         return {("batch", ""), *self.copy.program.bad()}
-
-    def longer(self, before: State, lead: Sequence[int]) -> ForkSession:
-        """A copy knows the steps since its fork only."""
-        raise NotImplementedError

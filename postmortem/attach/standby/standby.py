@@ -19,7 +19,7 @@ from postmortem.attach.measure.budget import Budget, Laps, clock, in_the_kernel
 from postmortem.attach.observer import Observer
 from postmortem.attach.sandbox import descriptors
 from postmortem.attach.standby.alone import among_others, can_be_alone
-from postmortem.attach.standby.forks import end, fork, receive, send
+from postmortem.attach.standby.forks import end, fork, heard, receive, send
 from postmortem.attach.standby.loaders import Record
 from postmortem.attach.standby.plan import bits
 from postmortem.replay.roll.level import COURSE
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _AMONG_OTHERS = 20.0
 """CPU seconds that copies of a rank may cost in addition to their share: each is good for one tick only, so that a
 short training is covered in every tick, and a long one in as many as the share allows."""
+_FORKING = 30.0
+"""Seconds within which a new copy says that it is there; it takes some milliseconds."""
 _READY = b"\n"  # from the copy: it shares nothing with the program any more
 
 
@@ -64,6 +66,8 @@ class Standby(Observer):
         self._laps = Laps(in_the_kernel)
         self._fresh = False
         self._compiled = compiled_frames()
+        self.hindered = False
+        """A copy could not be made, and none will be tried again."""
 
     # ---- what happens in the program
 
@@ -121,7 +125,7 @@ class Standby(Observer):
         In a child that repeats the program from here, later, an `Attempt` is returned, to which the events go already:
         the caller has nothing to do but to go back into the program.
         """
-        if not self.possible():
+        if self.hindered or not self.possible():
             return None
         began, busy = time.monotonic(), clock()
         self.retire()
@@ -137,6 +141,9 @@ class Standby(Observer):
         os.close(wake)
         os.close(told)
         # Until then the program must not go on; a copy that ended at once is found out when it is asked.
+        if not heard(answer, _FORKING):
+            self._give_up(process, request, answer)
+            return None
         os.read(answer, len(_READY))
         self.record.fork()
         self._losses = []
@@ -146,6 +153,13 @@ class Standby(Observer):
         self._fresh = True
         self._laps.restart()
         return None
+
+    def _give_up(self, process: int, *pipes: int) -> None:
+        """A copy that does not come to itself waits for a thread that was not copied, and so would the next one."""
+        end(process)
+        for fd in pipes:
+            os.close(fd)
+        self.hindered = True
 
     def _sleep(self, wake: int, told: int, tick: int) -> Attempt:
         """What the copy does; returns in its children only."""
@@ -195,7 +209,7 @@ class Standby(Observer):
             "capture": capture,
         }
         try:
-            send(copy.request, request)
+            send(copy.request, request, seconds)
             answer: dict[str, Any] = receive(copy.answer, seconds)
         except TimeoutError:
             answer = {"error": f"the investigation had not ended after {seconds:.0f} s", "tick": fault.tick}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.printable import number
 from postmortem.core.stats import median
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ class Timing:
 
 NOTHING = 0.005
 """Seconds per step below which a slowdown is nothing: a busy machine while a log of tiny steps was written."""
+_EPISODES = re.compile(r"(?:^|[/_. ])(?:ep|episode|eps)[_ ]?(?:len|length|steps)", re.IGNORECASE)
+"""The length of episodes, by its name."""
 _MILLISECONDS = re.compile(r"(?:^|[\W_])(?:ms|msec|millis\w*)(?:$|[\W_])", re.IGNORECASE)
 
 
@@ -74,6 +77,39 @@ def interrupted(view: View, series: Series) -> NDArray[np.bool_]:
     before = np.concatenate([series.step[:1] - 1, series.step[:-1]])
     found = np.searchsorted(steps, series.step, side="right") > np.searchsorted(steps, before, side="left")
     return found if found.mean() < 0.5 else np.zeros(len(series), bool)
+
+
+def longer_episodes(view: View, timing: Timing, shift: float) -> str:
+    """In words, what says that rows take longer as their episodes do; "" if nothing says it.
+
+    `shift` is the logarithm of how many times longer rows take. A reward or a length of episodes explains it if it
+    rises with the time, by half of that at least, and moves with it from row to row too: what only rises meanwhile, as
+    rewards do, explains nothing.
+    """
+    step, x = timing.series.step, np.log(np.maximum(timing.cost, 1e-300))
+    for series in view.series:
+        if series.role != "reward" and not _EPISODES.search(series.tag):
+            continue
+        own = series.finite
+        _, at, of = np.intersect1d(step, own.step, return_indices=True)
+        if len(at) < 20 or len(at) < 0.8 * len(step) or own.value[of].min() <= 0:
+            continue
+        y = np.log(own.value[of])
+        third = len(at) // 3
+        rises = median(y[-third:]) - median(y[:third])
+        alike = _rank_correlation(np.diff(x[at]), np.diff(y))
+        if rises >= 0.5 * shift and alike >= max(0.3, 3 / len(at) ** 0.5):
+            times = number(np.exp(rises))
+            return f"{series.tag} rises {times} times, and goes up and down with it: likely longer episodes"
+    return ""
+
+
+def _rank_correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    """Spearman's correlation of two series; 0 where one of them does not vary."""
+    if not (np.ptp(x) and np.ptp(y)):
+        return 0.0
+    ranks = [np.argsort(np.argsort(z, kind="stable")) for z in (x, y)]
+    return float(np.corrcoef(*ranks)[0, 1])
 
 
 def timings(view: View, points: int) -> list[Timing]:

@@ -62,6 +62,7 @@ def nul_problem(
     """The problem of `count` NULs of `width` bytes inside a text, or `at_end` of it; the first is at byte `offset`."""
     number = "1 NUL byte" if count == 1 else f"{count} NUL bytes"
     after = offset + count * width
+    several = " or from several programs that write to the file" if places > 1 else ""
     if places > 1:
         where, kept = f" in {places} places, the first at byte {offset}", "the text before, between and after them"
     else:
@@ -71,7 +72,7 @@ def nul_problem(
         path=path,
         offset=offset,
         line=line,
-        what=f"{number} in the text{where}, possibly from a system crash",
+        what=f"{number} in the text{where}, possibly from a system crash" + several,
         kept=kept,
         lost=LOST_IN_NULS if count > 3 else "",
     )

@@ -10,6 +10,7 @@ import torch
 from postmortem.replay.fixes import BaseFix, Case, fix
 from postmortem.replay.fixes.source_edit import contiguous_line
 from postmortem.replay.step.function_mode import StepMode, calling_frame
+from postmortem.replay.trace.places import Span, span_of
 from postmortem.replay.trace.tracer import Tracer
 
 if TYPE_CHECKING:
@@ -41,26 +42,37 @@ class Contiguous(BaseFix):
         """Traces the step with contiguous tensors and compares the strides again."""
         found = case.found
         file, line = found.file or "", found.line or 0
-        again = case.reruns.trace(Tracer(look=False), modes=(ContiguousAtLine(file, line),))
+        mode = ContiguousAtLine(file, line)
+        again = case.reruns.trace(Tracer(look=False), modes=(mode,))
         cured = again.stage is None and found.param not in [name for name, *_ in again.strides]
         agree = "agree" if cured else "still differ"
         case.how.append(f"with the tensors read at line {line} made contiguous, the strides {agree}")
         if not cured:
             return found
-        suggestion = contiguous_line(file, case.where.span if case.where else None)
+        known = case.where.span if case.where else None
+        suggestion = contiguous_line(file, known or (mode.met[0] if mode.met else None))
         return replace(found, established="cured", suggestion=suggestion)
 
 
 class ContiguousAtLine(StepMode):
-    """While active, the calls at this file and line get contiguous tensors; parameters stay unchanged."""
+    """While active, the calls at this file and line get contiguous tensors; parameters stay unchanged.
+
+    met: the spans of the calls that were changed.
+    """
 
     def __init__(self, file: str, line: int) -> None:
         super().__init__()
         self.file, self.line = file, line
+        self.met: list[Span | None] = []
 
     def change(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         """The call with contiguous tensors in place of `args`."""
         tensors = [a for a in args if isinstance(a, torch.Tensor) and not isinstance(a, torch.nn.Parameter)]
-        if not all(a.is_contiguous() for a in tensors) and calling_frame(self.file, self.line) is not None:
+        if all(a.is_contiguous() for a in tensors):
+            return func, args, kwargs
+        frame = calling_frame(self.file, self.line)
+        if frame is not None:
+            span = span_of(frame.f_code, frame.f_lasti)
+            self.met += [span] if span not in self.met else []
             args = tuple(a.contiguous() if type(a) is torch.Tensor else a for a in args)
         return func, args, kwargs

@@ -45,7 +45,7 @@ class Reruns:
 
     def __init__(self, runner: StepRunner, roll: Roll, step: int) -> None:
         self._runner, self._before, self.step = runner, roll.before, step
-        self.rolled: Rolled | None = Rolled(runner, roll)
+        self.rolled: Rolled | None = Rolled(runner, roll, self.longer)
         runner.restore(roll.before)
         train_step = runner.train_step
         self.batch: Any = runner.again(step)

@@ -127,10 +127,14 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """The steps before the one at fault, where a session can run these again, too."""
+    """The steps before the one at fault, where a session can run these again, too.
+
+    longer: a session whose reruns begin at a state with the steps that follow it, up to the one at fault.
+    """
 
     runner: StepRunner
     roll: Roll
+    longer: Callable[[State, Sequence[int]], Session]
 
 
 class Session(Protocol):
@@ -222,10 +226,6 @@ class Session(Protocol):
 
     def bad_before(self) -> set[Outside]:
         """What was non-finite before the first step that can be run again; the batch is always among it."""
-        ...
-
-    def longer(self, before: State, lead: Sequence[int]) -> Session:
-        """A session whose reruns begin at the state `before` with the steps `lead`. Only where `rolled` is known."""
         ...
 
 

@@ -10,24 +10,19 @@ import base64
 import hashlib
 from importlib.resources import files
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from postmortem.core.model import VERDICTS
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.html.charts import chart_data, has_chart
-from postmortem.reporters.html.fragment import (
-    STYLE,
-    escaped,
-    fragment,
-    not_read,
-    run_html,
-    verdict_tag,
-)
+from postmortem.reporters.html.fragment import STYLE, fragment, not_read, run_html
+from postmortem.reporters.html.parts import escaped, verdict_tag
+from postmortem.reporters.shared.culprit_words import brief, leads
 from postmortem.reporters.shared.outline import cause, folded, headline, onset, totals, worst_first
 from postmortem.reporters.shared.words import count
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from postmortem.core.report import Report, RunReport
 
@@ -85,7 +80,8 @@ def _body(report: Report, runs: Sequence[RunReport], *, overlay: bool) -> str:
 
 def _section(index: int, run: RunReport, *, opened: bool) -> str:
     title = f"<h2>{verdict_tag(run.verdict)} {escaped(run.name)}</h2>"
-    summary = f"<summary>{title} <span>{escaped(headline(run))}</span></summary>"
+    named = f", culprit {_culprit(run)}" if leads(run) else ""
+    summary = f"<summary>{title} <span>{escaped(headline(run) + named)}</span></summary>"
     chart = f'<div class="charts" data-run="{index}"></div>' if has_chart(run) else ""
     state = " open" if opened else ""
     return f'<details class="run" id="run-{index}"{state}>{summary}<div>{run_html(run, chart=chart)}</div></details>'
@@ -93,15 +89,15 @@ def _section(index: int, run: RunReport, *, opened: bool) -> str:
 
 def _table(runs: Sequence[RunReport]) -> str:
     """All runs, grouped by verdict and cause. The script adds sorting and filtering."""
-    heads = ("verdict", "run", "finding", "cause", "step", "last step")
-    columns = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    shown = [c for c in _COLUMNS if c.name != "culprit" or any(map(leads, runs))]
+    columns = "".join(f'<th scope="col"{c.attribute}>{c.name}</th>' for c in shown)
     rows = []
     for (verdict, name), members in groupby(enumerate(runs), key=lambda e: (e[1].verdict, _group_of(e[1]))):
         group = list(members)
         if len(group) > 1:
             title = f"{verdict_tag(verdict)} <b>{escaped(name or 'nothing wrong found')}</b> {count(len(group), 'run')}"
-            rows.append(f'<tr class="group"><th colspan="{len(heads)}" scope="colgroup">{title}</th></tr>')
-        rows += [_row(i, run) for i, run in group]
+            rows.append(f'<tr class="group"><th colspan="{len(shown)}" scope="colgroup">{title}</th></tr>')
+        rows += [_row(i, run, shown) for i, run in group]
     return (
         '<div class="tools" id="tools"></div>\n'
         f'<table id="runs"><thead><tr>{columns}</tr></thead><tbody>\n{"".join(rows)}</tbody></table>'
@@ -112,21 +108,52 @@ def _group_of(run: RunReport) -> str:
     return "" if run.verdict == "healthy" else cause(run)
 
 
-def _row(index: int, run: RunReport) -> str:
-    at = onset(run) if run.verdict in ("failed", "suspect") else None
-    folds = folded(run)
-    finding = f"{folds[0].first.code} {folds[0].first.name}" if folds and run.verdict in ("failed", "suspect") else ""
+def _row(index: int, run: RunReport, columns: Sequence[_Column]) -> str:
     codes = " ".join(sorted({f"{f.code} {f.name}" for f in run.findings}))
-    cells = (
-        verdict_tag(run.verdict),
-        f'<a href="#run-{index}">{escaped(run.name, 80)}</a>',
-        escaped(finding),
-        escaped(_group_of(run), 80),
-        "" if at is None else str(at),
-        "" if run.last_step is None else str(run.last_step),
-    )
     keys = f'data-run="{index}" data-verdict="{VERDICTS.index(run.verdict)}" data-codes="{escaped(codes, 400)}"'
-    return f"<tr {keys}>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>\n"
+    cells = "".join(f"<td{c.attribute}>{c.cell(index, run)}</td>" for c in columns)
+    return f"<tr {keys}>{cells}</tr>\n"
+
+
+def _bad(run: RunReport) -> bool:
+    return run.verdict in ("failed", "suspect")
+
+
+def _finding(run: RunReport) -> str:
+    folds = folded(run) if _bad(run) else ()
+    return f"{folds[0].first.code} {folds[0].first.name}" if folds else ""
+
+
+def _culprit(run: RunReport) -> str:
+    return brief(run.culprit) if run.culprit is not None and leads(run) else ""
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else str(step)
+
+
+class _Column(NamedTuple):
+    """A column of the table: what a cell shows, and how it is set; `wide` columns have no place on a phone."""
+
+    name: str
+    cell: Callable[[int, RunReport], str]
+    kind: str = ""
+
+    @property
+    def attribute(self) -> str:
+        """As an attribute of HTML."""
+        return f' class="{self.kind}"' if self.kind else ""
+
+
+_COLUMNS = (
+    _Column("verdict", lambda _, run: verdict_tag(run.verdict)),
+    _Column("run", lambda i, run: f'<a href="#run-{i}">{escaped(run.name, 80)}</a>'),
+    _Column("finding", lambda _, run: escaped(_finding(run))),
+    _Column("cause", lambda _, run: escaped(_group_of(run), 80), "wide"),
+    _Column("culprit", lambda _, run: escaped(_culprit(run), 80)),
+    _Column("step", lambda _, run: _step(onset(run) if _bad(run) else None), "n"),
+    _Column("last step", lambda _, run: _step(run.last_step), "n wide"),
+)
 
 
 def _overlay(runs: Sequence[RunReport]) -> str:

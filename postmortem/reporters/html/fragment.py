@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import json_value
 from postmortem.core.printable import number
 from postmortem.core.report import Report, RunReport
-from postmortem.reporters.replay_text import culprit_lines
+from postmortem.reporters.html.culprit import culprit_html
+from postmortem.reporters.html.parts import collapsed, escaped, items, listing, verdict_tag
+from postmortem.reporters.shared.commands import with_commands
+from postmortem.reporters.shared.culprit_words import actions, from_run, leads
 from postmortem.reporters.shared.outline import (
     CLAIMS,
     about,
@@ -27,20 +32,16 @@ from postmortem.reporters.shared.outline import (
     totals,
     triage,
     unchecked,
-    with_commands,
 )
 from postmortem.reporters.shared.panels import panels
 from postmortem.reporters.shared.svg import curve
-from postmortem.reporters.shared.words import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from postmortem.core.model import Event, Finding
     from postmortem.core.report import Around, Excerpt
     from postmortem.reporters.shared.outline import Fold, Group
-
-_MOST = 200  # entries of one list; the JSON has all
 
 STYLE = """
 .pm{font:14px/1.45 system-ui,sans-serif;max-width:70rem;overflow-wrap:anywhere}
@@ -54,8 +55,14 @@ STYLE = """
 .pm .run{border-top:1px solid #8886;padding:.8em 0}.pm summary{cursor:pointer}.pm summary h2{display:inline}
 .pm ul{margin:.2em 0;padding-left:1.3em}.pm pre{margin:.2em 0;padding:.4em .6em;background:#8882;border-radius:4px}
 .pm .tag{border-radius:3px;padding:0 .45em;color:#fff;font-size:.85em;font-weight:600;white-space:nowrap}
-.pm .failed,.pm .error{background:#d33}.pm .suspect,.pm .warning{background:#a56a00}
+.pm .failed,.pm .error{background:#d33}.pm .suspect,.pm .warning,.pm .finite{background:#a56a00}
 .pm .healthy{background:#2a8a3e}.pm .not-judged,.pm .info{background:#767676}
+.pm .cures{background:#2a8a3e}.pm .no{background:#767676}
+.pm .culprit{border-left:3px solid #d33;padding:.1em 0 .1em .9em;margin:.8em 0}
+.pm h4{font-size:.95em;margin:.8em 0 .2em}
+.pm .culprit h3{margin-top:.2em}.pm .culprit p{margin:.3em 0}.pm .lead{font-size:1.1em;font-weight:600}
+.pm .surely{margin:.6em 0}.pm .surely dt{color:var(--soft,inherit);font-size:.85em}.pm .surely dd{margin:0 0 .4em}
+.pm .log .line{display:block}.pm .log .at{background:#d1242f33}
 .pm .dim{opacity:.75}.pm svg{vertical-align:middle;max-width:100%}.pm td code{display:inline-block;min-width:6em}
 @media(max-width:40rem){.pm table{display:block;overflow-x:auto}}
 """.strip()
@@ -79,16 +86,6 @@ def fragment(what: Report | RunReport | Finding | str, chart: str = "") -> str:
     else:
         body = _finding(what)
     return f'<div class="pm"><style>{STYLE}</style>\n{body}</div>'
-
-
-def escaped(text: object, limit: int = 0) -> str:
-    """Text of a log or a file name as it may stand in HTML."""
-    return escape(clean(text, limit))
-
-
-def verdict_tag(verdict: str) -> str:
-    """The verdict as a coloured word."""
-    return f'<span class="tag {verdict}">{verdict.replace("-", " ")}</span>'
 
 
 # --- many runs
@@ -115,7 +112,7 @@ def _report(report: Report) -> str:
 
 def not_read(report: Report) -> str:
     """The paths that belong to no run."""
-    return _items("Not read", [escaped(problem_line(p)) for p in report.problems])
+    return items("Not read", [escaped(problem_line(p)) for p in report.problems])
 
 
 def _group(group: Group, anchors: dict[int, str]) -> str:
@@ -147,30 +144,52 @@ def run_html(run: RunReport, head: str = "", chart: str = "") -> str:
     `chart` takes the place of the small curves.
     """
     parts = [head, f'<p class="dim"><code>{escaped(run.path)}</code><br>{escaped(about(run))}</p>']
-    diagnosis = run.diagnosis
-    if diagnosis:
-        claim = CLAIMS[diagnosis.strength]
-        parts.append(f"<p>{claim}: <b>{escaped(diagnosis.name)}</b>. {escaped(diagnosis.summary)}</p>")
-    parts.append(_facts(run))
-    parts.append(_culprit(run))
-    if diagnosis:
-        parts.append(_items("What to do next", [_action(a) for a in diagnosis.next]))
+    if not leads(run):
+        parts.append(_claim(run))
+    parts += ["" if leads(run) else _facts(run), culprit_html(run), _facts(run) if leads(run) else ""]
+    parts.append(items("What to do next", [_action(a) for a in next_steps(run)]))
     parts += [chart, _values(run.around, curves=not chart)]
-    parts.append(_items("Findings", [_fold(fold, diagnosis.summary if diagnosis else "") for fold in folded(run)]))
-    if diagnosis:
-        parts.append(_items("Evidence for", [escaped(text) for text in diagnosis.evidence_for]))
-        parts.append(_items("Evidence against", [escaped(text) for text in diagnosis.evidence_against]))
-        parts.append(_items("Would disprove it", [escaped(text) for text in diagnosis.disprove]))
-    parts.append(_items("Log", [_event(e, run) for e in notable_events(run)]))
+    told = run.diagnosis.summary if run.diagnosis else ""
+    parts.append(items("Findings", [_fold(fold, told) for fold in folded(run)]))
+    parts.append(_evidence_of(run))
+    parts.append(items("Log", [_event(e, run) for e in notable_events(run)]))
     parts += [_excerpt(e, run) for e in (run.drawing.excerpts if run.drawing else ())]
-    parts += [_items(heading.capitalize(), [escaped(p) for p in problems]) for heading, problems in problem_lists(run)]
-    rest = _items("Not checked", [escaped(reason) for reason in unchecked(run)])
-    rest += _items("Notes", [escaped(n) for n in run.notes])
+    parts += [items(heading.capitalize(), [escaped(p) for p in problems]) for heading, problems in problem_lists(run)]
+    rest = items("Not checked", [escaped(reason) for reason in unchecked(run)])
+    rest += items("Notes", [escaped(n) for n in run.notes])
     finite = {None: "", True: ": finite", False: ": non-finite"}
-    rest += _items("Checkpoints", [f"<code>{escaped(c.path)}</code>{finite[c.finite]}" for c in run.checkpoints])
-    if rest:
-        parts.append(f"<details><summary>Not checked, notes, checkpoints</summary>{rest}</details>")
+    rest += items("Checkpoints", [f"<code>{escaped(c.path)}</code>{finite[c.finite]}" for c in run.checkpoints])
+    parts.append(collapsed("Not checked, notes, checkpoints", rest))
     return "\n".join(p for p in parts if p)
+
+
+def _claim(run: RunReport) -> str:
+    """The diagnosis with its strength."""
+    diagnosis = run.diagnosis
+    if diagnosis is None:
+        return ""
+    return f"<p>{CLAIMS[diagnosis.strength]}: <b>{escaped(diagnosis.name)}</b>. {escaped(diagnosis.summary)}</p>"
+
+
+def _evidence_of(run: RunReport) -> str:
+    """What speaks for and against the diagnosis; where a culprit leads, the diagnosis stands here as well."""
+    diagnosis = run.diagnosis
+    if diagnosis is None:
+        return ""
+    lists = items("Evidence for", [escaped(text) for text in diagnosis.evidence_for])
+    lists += items("Evidence against", [escaped(text) for text in diagnosis.evidence_against])
+    if leads(run):
+        return f"<h3>From the log alone, before the replay</h3>{_claim(run)}{lists}"
+    return lists + items("Would disprove it", [escaped(text) for text in diagnosis.disprove])
+
+
+def next_steps(run: RunReport) -> list[str]:
+    """What to do next, with a command in any case where something is wrong."""
+    steps = actions(run, partial(from_run, run=run))
+    folds = folded(run)
+    if run.verdict in ("failed", "suspect") and folds and not any(with_commands(step)[1] for step in steps):
+        steps.append(f"more about this finding: `postmortem explain {folds[0].first.code}`")
+    return steps
 
 
 def _facts(run: RunReport) -> str:
@@ -190,17 +209,6 @@ def _facts(run: RunReport) -> str:
     facts.append(("End of the log", "no steps" if run.last_step is None else f"step {run.last_step}"))
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
     return f'<dl class="facts">{cells}</dl>'
-
-
-def _culprit(run: RunReport) -> str:
-    """What a replay found: the operator, the source line, the samples, the fixes that were tried."""
-    culprit = run.culprit
-    if culprit is None:
-        return ""
-    lines = [escaped(line) for line in culprit_lines(culprit)]
-    if culprit.suggestion:
-        lines.append(f"A change that makes the step finite:<pre>{escape(culprit.suggestion[:4000])}</pre>")
-    return _items("Culprit", lines)
 
 
 def _log_line(number: int, text: str, *, marked: bool) -> str:
@@ -236,11 +244,11 @@ def _step(step: int | None) -> str:
 def _fold(fold: Fold, summary: str) -> str:
     members = ""
     if len(fold.members) > 1:
-        messages = _list([escaped(f.message, 600) for f in fold.members])
+        messages = listing([escaped(f.message, 600) for f in fold.members])
         members = f"<details><summary>all {len(fold.members)}</summary>{messages}</details>"
     elif fold.first.evidence:
         members = f"<details><summary>evidence</summary>{_evidence(fold.first)}</details>"
-    consequences = _list([_fold(c, summary) for c in fold.consequences])
+    consequences = listing([_fold(c, summary) for c in fold.consequences])
     return f"{_code(fold.first)} {escaped(describe(fold, summary))}{members}{consequences}"
 
 
@@ -276,14 +284,5 @@ def _event(event: Event, run: RunReport) -> str:
 
 def _action(action: str) -> str:
     words, commands = with_commands(action)
-    return escaped(words) + "".join(f'<pre class="command">{escape(c)}</pre>' for c in commands)
-
-
-def _items(title: str, items: Sequence[str]) -> str:
-    return f"<h3>{title}</h3>{_list(items)}" if items else ""
-
-
-def _list(items: Iterable[str]) -> str:
-    entries = list(items)
-    more = [f'<span class="dim">… {len(entries) - _MOST:,} more</span>'] if len(entries) > _MOST else []
-    return "<ul>" + "".join(f"<li>{i}</li>\n" for i in [*entries[:_MOST], *more]) + "</ul>" if entries else ""
+    shown = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped(words))
+    return shown + "".join(f'<pre class="command">{escape(c)}</pre>' for c in commands)

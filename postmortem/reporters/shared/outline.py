@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from postmortem.core.model import SEVERITIES, VERDICTS
 from postmortem.core.printable import number
 from postmortem.core.report import LEFT_OUT
+from postmortem.reporters.shared.culprit_words import brief, leads
 from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
@@ -185,9 +186,11 @@ def why_not_judged(run: RunReport) -> str:
 
 
 def cause(run: RunReport) -> str:
-    """The root cause by which runs are grouped: the diagnosis, and for a crash also what failed, without numbers."""
+    """The root cause by which runs are grouped: the culprit, else the diagnosis; for a crash also what failed."""
     if run.verdict == "not-judged":
         return why_not_judged(run)
+    if run.culprit is not None and leads(run):
+        return clean(f"{run.culprit.cause}: {brief(run.culprit)}")
     folds = folded(run)
     name = clean(folds[0].first.name if folds else "nothing wrong found")
     if run.diagnosis:
@@ -199,6 +202,18 @@ def cause(run: RunReport) -> str:
         words = re.sub(r"0x[0-9a-f]+|[0-9]+", "#", squeezed(event.message, 60))
         return f"{name.removesuffix(': ' + event.kind)}: {words}"
     return name if event.kind in name else f"{name}: {clean(event.kind)}"
+
+
+def explained(run: RunReport, limit: int = 0) -> list[str]:
+    """The culprit that a replay found, then the cause that the log alone allows to name, a line each."""
+    lines = []
+    if run.culprit is not None and leads(run):
+        surely = f"(established: {run.culprit.established})"
+        lines.append(clean(f"Culprit: {run.culprit.cause}: {brief(run.culprit)} {surely}"))
+    if run.diagnosis:
+        before = "From the log alone, before the replay: " if lines else ""
+        lines.append(f"{before}{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary, limit)}")
+    return lines
 
 
 def name_among_others(run: RunReport, limit: int = 0) -> str:
@@ -215,11 +230,14 @@ def onset(run: RunReport) -> int | None:
 
 
 def triage(report: Report) -> tuple[Group, ...]:
-    """Runs by verdict and root cause: worst verdict first, then the most frequent cause. Healthy runs are one group."""
+    """Runs by verdict and root cause: worst verdict first, then the most frequent cause, of two the one with a culprit.
+
+    Healthy runs are one group.
+    """
     groups: dict[tuple[Verdict, str], list[RunReport]] = {}
     for run in report.runs:
         groups.setdefault((run.verdict, "" if run.verdict == "healthy" else cause(run)), []).append(run)
-    ordered = sorted(groups.items(), key=lambda g: (VERDICTS.index(g[0][0]), -len(g[1]), g[0][1]))
+    ordered = sorted(groups.items(), key=lambda g: (VERDICTS.index(g[0][0]), -len(g[1]), not leads(g[1][0]), g[0][1]))
     return tuple(Group(verdict, name, tuple(runs)) for (verdict, name), runs in ordered)
 
 
@@ -306,6 +324,11 @@ def event_where(event: Event, run: RunReport) -> str:
     return ", ".join(parts)
 
 
+_LAYOUT = "next: `postmortem layout -- COMMAND`, with the training command, names the parameter and the line"
+_NEXT = {"ddp-stride": _LAYOUT, "stride-diag": _LAYOUT}
+"""Events that another command explains."""
+
+
 def event_facts(event: Event) -> list[str]:
     """Facts of an event that its message does not show: the line of the user's own code, then the other fields."""
     lines = []
@@ -321,6 +344,8 @@ def event_facts(event: Event) -> list[str]:
             rest.append(f"{_FIELD_WORDS.get(name) or name.replace('_', ' ')} {shown}")
     if rest:
         lines.append("; ".join(rest))
+    if event.kind in _NEXT:
+        lines.append(_NEXT[event.kind])
     return [squeezed(line, 300) for line in lines]
 
 
@@ -352,25 +377,6 @@ def location(run: RunReport, finding: Finding) -> tuple[str, int | None]:
                 return event.file, event.line
     files = [f for source in sorted(run.sources, key=lambda s: -s.points) for f in source.files]
     return (files[0] if files else run.path), None
-
-
-_TOOLS = "(?:(?:cd [^`]+ && )?postmortem|python|pip|export) "
-_QUOTED = re.compile(rf":? ?`((?:\$ )?{_TOOLS}[^`]*)`")
-_BARE = re.compile(rf"\s*(?:\$ )?({_TOOLS}.*?)(?:\s{{2,}}\((.*)\)\s*)?", re.DOTALL)
-
-
-def with_commands(action: str) -> tuple[str, list[str]]:
-    """Splits a next action into its words and its commands, which are shown so that they can be copied.
-
-    Commands are in backticks, or are the whole action; then a note in parentheses may follow after two spaces. In the
-    middle of a sentence, "this" replaces the command.
-    """
-    bare = _BARE.fullmatch(action)
-    if bare:
-        return (clean(bare[2], 1000) + ":" if bare[2] else ""), [clean(bare[1])]
-    commands = [clean(c.removeprefix("$ ")) for c in _QUOTED.findall(action)]
-    words = _QUOTED.sub(lambda m: " this" if action[m.end() :].strip(" .") else "", action).removesuffix(":")
-    return clean(words, 1000) + (":" if commands else ""), commands
 
 
 def no_checkpoint(run: RunReport) -> str:

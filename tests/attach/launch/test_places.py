@@ -153,7 +153,7 @@ def test_a_rerun_that_fills_the_disk_is_ended(tmp_path, monkeypatch):
     watcher.order, watcher.layers, watcher._least, watcher.lifeline = {"session": str(tmp_path)}, [], {}, alive
     watcher.tell = lambda **message: told.append(message)
     with pytest.raises(supervisor._Cut):
-        watcher._ready(silent)
+        list(watcher._messages(silent))
     assert "nearly filled the disk" in told[0]["failed"]
     for fd in (alive, lifeline, silent, end):
         os.close(fd)

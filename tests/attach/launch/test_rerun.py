@@ -241,7 +241,7 @@ LAUNCHER = textwrap.dedent("""
     session = launch.new_session()
     print(session, flush=True)
     launched = launch.start(["sh", "-c", sys.argv[1]], {}, session=session, cwd=Path(sys.argv[2]), sandbox=sys.argv[3])
-    launched.wait()
+    launched.wait(timeout=60)
 """)
 
 
@@ -261,11 +261,14 @@ def test_it_ends_with_the_launcher_at_any_moment(case, sandbox, number, monkeypa
             [sys.executable, "-c", LAUNCHER, STUBBORN, str(case), sandbox],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
         )  # fmt: skip
-        session = Path(launcher.stdout.readline().strip())
-        time.sleep(moment)
-        launcher.send_signal(number)
-        launcher.wait(10)
-        launcher.stdout.close()
+        try:
+            session = Path(launcher.stdout.readline().strip())
+            time.sleep(moment)
+            launcher.send_signal(number)
+            launcher.wait(10)
+        finally:
+            launcher.kill()
+            launcher.stdout.close()
         deadline = time.monotonic() + 5
         while (marked(mark) or (session / "layers").exists()) and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -281,7 +284,7 @@ def test_it_does_not_end_with_the_thread_that_started_it(case):
     session = launch.new_session()
     thread = threading.Thread(target=lambda: got.append(launch.start(["sleep", "60"], {}, session=session, cwd=case)))
     thread.start()
-    thread.join()
+    thread.join(20)
     with got[0] as launched:
         assert not launched.wait(timeout=0.3)
 

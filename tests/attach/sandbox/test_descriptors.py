@@ -10,6 +10,7 @@ import socket
 import pytest
 
 from postmortem.attach.sandbox import descriptors, mappings
+from tests.attach.children import said_by
 
 answer = -1  # in the child: the pipe to the parent
 
@@ -26,10 +27,7 @@ def in_child(body):
         finally:
             os._exit(0)
     os.close(write)
-    with open(read, "rb") as answer:
-        said = answer.read()
-    os.waitpid(pid, 0)
-    return json.loads(said)
+    return json.loads(said_by(pid, read))
 
 
 @pytest.fixture

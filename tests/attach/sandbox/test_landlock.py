@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from postmortem.attach.sandbox import landlock, metadata
+from tests.attach.children import said_by
 
 pytestmark = pytest.mark.skipif(not landlock.abi(), reason="this kernel has no Landlock")
 
@@ -29,10 +30,7 @@ def in_child(body):
         finally:
             os._exit(0)
     os.close(write)
-    with open(read, "rb") as answer:
-        said = answer.read()
-    os.waitpid(pid, 0)
-    return json.loads(said)
+    return json.loads(said_by(pid, read))
 
 
 def works(action) -> bool:
@@ -109,9 +107,9 @@ def test_the_parent_is_not_locked(files):
 
 def test_it_takes_no_time(files):
     def body():
-        started = time.perf_counter()
+        started = time.process_time()  # not of a busy machine
         landlock.lock_writes([files])
-        return time.perf_counter() - started
+        return time.process_time() - started
 
     assert min(in_child(body) for _ in range(5)) < 0.02
 

@@ -312,3 +312,31 @@ def test_forks_with_two_threads(tmp_path: Path) -> None:
     assert (answer["tick"], found["repeated"], found["culprit"]["op"]) == (12, True, "div")
     left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert str(tmp_path / "answer.json") not in left
+
+
+def test_a_copy_that_does_not_run_is_given_up(tmp_path: Path) -> None:
+    """The program never waits for it; the fault is seen all the same, and no other copy is tried."""
+    answer = watched(
+        tmp_path,
+        """
+        import os, time
+        import torch
+        from postmortem.attach.standby import standby
+
+        standby._FORKING = 0.5
+        forked = []
+        os.register_at_fork(after_in_parent=lambda: forked.append(1), after_in_child=lambda: time.sleep(90))
+        net = torch.nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for step in range(4):
+            assert len(forked) < 2
+            loss = net(torch.ones(3)).sum() / (0.0 if step == 3 else 1.0)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        """,
+        every=1,
+    )
+    assert (answer["tick"], answer["kind"], answer["found"]) == (3, "loss", None)
+    left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True, timeout=20).stdout
+    assert str(tmp_path / "answer.json") not in left

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import runpy
 import sys
@@ -25,6 +26,7 @@ def main(folder: Path) -> None:
         pid = os.fork()
         if not pid:
             code = 1
+            faulthandler.dump_traceback_later(60, exit=True)  # one that hangs fails, and says where
             try:
                 observe(program)
                 code = 0

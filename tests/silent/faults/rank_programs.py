@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 LOOP = """
+    import datetime
     import os
     import torch
     import torch.distributed as dist
@@ -12,7 +13,9 @@ LOOP = """
 
 
     def worker(rank):
-        dist.init_process_group("gloo", init_method=f"file://{{os.getcwd()}}/ranks", rank=rank, world_size=2)
+        limit = datetime.timedelta(seconds=50)
+        place = f"file://{{os.getcwd()}}/ranks"
+        dist.init_process_group("gloo", init_method=place, rank=rank, world_size=2, timeout=limit)
         torch.manual_seed({seed})
         model = {model}
         {first}

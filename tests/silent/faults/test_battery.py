@@ -33,8 +33,9 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / str(case)).mkdir()
         (folder / str(case) / "train.py").write_text(inspect.cleandoc(case.make()) + "\n")
     program = str(Path(__file__).with_name("programs.py"))
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, program, str(folder)], env=env, capture_output=True, text=True, check=False)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, program, str(folder)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -41,6 +41,20 @@ _COMPLETED = re.compile(
     )
 )
 """What frameworks print when a training ran to its end."""
+_PATIENCE_USED_UP = re.compile(
+    "|".join(
+        (
+            r"\b[Ee]arly[- ]?[Ss]topp(?:ing|er|ed)\b.{0,100}"
+            r"\b(?:[Rr]estor|[Ll]oad|[Rr]evert|[Rr]oll)(?:ing|ed) (?:\w{1,12} ){0,3}best\b",
+            r"\b[Ee]arly[- ]?[Ss]topp(?:ing|er)\W{1,4}[Ss]top(?:ping|ped)? (?:the )?train|\b[Ss]topped early\b"
+            r"|\b[Ee]arly[- ]?[Ss]topped (?:at|after|in) ",
+            r"(?:\b[Pp]atience|\b[Nn]o improvement|(?:not|n't) improve)[^;]{0,80}\W(?<!before )(?<!until )(?<!arly )"
+            r"(?:[Ee]arly[- ]stopp|[Ss]topp|[Tt]erminat|[Ee]nd)ing\b(?! (?:rate|in \d|if|when|counter))",
+            r"Restoring model weights from the end of the best epoch",
+        )
+    )
+)
+"""Early stopping in other words. A count of the patience ("3 out of 5") is no end."""
 COMPLETED_ANCHORS = (
     *(
         "Trainer.fit",
@@ -54,7 +68,8 @@ COMPLETED_ANCHORS = (
         "exits successfully",
         "End of training",
     ),
-    *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: ", "arly stopping"),
+    *("Training time", "raining time", "code", "status", "COMPLETE", "FINISHED", " score: "),
+    *("arly stop", "arlyStop", "arly-stop", "arly Stop", "topped early", "atience", "o improvement", "t improve"),
     *(
         "Best ckpt path: ",
         "exited",
@@ -62,10 +77,11 @@ COMPLETED_ANCHORS = (
         "Early Stopping",
         "Stopping. Best",
         "Trainer to stop",
+        "Restoring model weights",
         "# Ended (code",
     ),
 )
-"""Plain texts: every line that `_COMPLETED` matches contains at least one of them."""
+"""Plain texts: every line that one of the two matches contains at least one of them."""
 AFTER_COMPLETION = 20_000
 """With more bytes of training output than this after it, a completion line belongs to an earlier part of the job."""
 _COUNTED = 4 * AFTER_COMPLETION
@@ -127,7 +143,7 @@ class Progress:
         if not any(anchor in text for anchor in COMPLETED_ANCHORS):
             return
         text = text[:2000]
-        if _COMPLETED.search(text) is None:
+        if _COMPLETED.search(text) is None and _PATIENCE_USED_UP.search(text) is None:
             return
         known = self._completions.get(template)
         if known is not None:

@@ -85,14 +85,16 @@ def _without_time(text: str) -> str:
     return rest.strip() if prefix.best_rank is None else text.strip()[:500]
 
 
+_DATE = re.compile(r"(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? .{6,30}\d\d:\d\d")
+
+
 @dataclass(slots=True)
 class Attempts:
     """Counts the starts of a job that are appended in one file.
 
-    The first line of the file, printed again after a failure, starts another attempt; of a line with settings, as
-    ``args: Namespace(lr=0.1)``, only what precedes them counts, as they may differ. So may the numbers and nodes of a
-    line about the job: ``==== job 4410 restart_count=1 node=a-052 ====``. `number` is the current attempt, from 0;
-    `failed` whether an error was seen in it.
+    The first line of the file but a date, printed again after a failure, starts another attempt; of a line with
+    settings, as ``args: Namespace(lr=0.1)``, only what precedes them counts, as they may differ. So may the numbers in
+    a line about the job: ``==== job 4410 restart_count=1 node=a-052 ====``. `number` is the current attempt, from 0.
     """
 
     first_line: re.Pattern[str] | None = None
@@ -102,7 +104,8 @@ class Attempts:
 
     def learn(self, texts: Iterable[str]) -> None:
         """Takes the first line that is not blank, without its time, unless it is too short to be recognised."""
-        first = next((_without_time(text) for text in texts if text.strip()), "")
+        filled = (text for text in texts if text.strip())
+        first = _without_time(next((text for text in filled if not _DATE.match(text)), ""))
         settings = _SETTINGS.match(first)
         first = settings[1] if settings is not None else first
         if HEADER in first or len(first) < 8:

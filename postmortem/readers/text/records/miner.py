@@ -15,12 +15,14 @@ from postmortem.core.roles import role_of
 from postmortem.readers.text.records.names import Named, letters, name_of
 from postmortem.readers.text.records.placing import (
     counted_by,
+    epoch_anywhere,
     parts,
     place,
+    place_before_word,
     place_fraction,
     place_in_epoch,
     place_unnamed,
-    position_of_split,
+    position_of_first,
 )
 from postmortem.readers.text.records.record import Record, Trust, Value
 from postmortem.readers.text.records.split_words import give_splits, inherit_split, split_of_row
@@ -50,10 +52,10 @@ _WORDS = re.compile(r"""\b[A-Za-z_][\w.]{0,60}=(?:"[^"]{0,300}"|'[^']{0,300}'|[A
 """key=word pairs, as in logfmt."""
 _REVERSED = re.compile(rf"\s*+(?P<value>{NUMBER}|{NONFINITE}) (?P<name>[A-Za-z]{{2,12}}(?: [A-Za-z]{{2,12}}){{0,2}})$")
 _NESTED = re.compile(r"""['"]([^'"]{1,80})['"]\s*:\s*\{|[{}]""")
-_EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
 _SCORES = ("loss", "val_loss", "accuracy", "val_accuracy", "perplexity", "reward")
 _INERT = re.compile(
-    r"\s*+(?:File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
+    r"\s*+(?:(?:\([\w.\-]{1,60}\) )?[\w.\-]{1,60}@[\w.\-]{1,80}:[~/][^\s#$]{0,200}[#$] "  # a shell prompt
+    r"|File \"|Traceback|wandb: |\^|warnings?\.warn|During handling|raise |The above exception"
     r"|[\w.]{0,80}(?:Error|Exception|Warning|Interrupt)\b|\S{1,200}\.py:\d+: \w*Warning"
     r"|[A-Za-z_]\w{0,60}=[^\s,=]{1,80},\s*+$|(?i:config(?:uration)?|arg(?:ument)?s|hyper-?param(?:eter)?s|hparams|settings|options|flags)\s*+:\s"
     r"|(?:\w{1,40}(?: ?[:=] ?|\s))?\w{0,60}(?:Namespace|Args|Arguments|Config|Options|Settings)\(\w+=)"
@@ -222,6 +224,10 @@ class RowMiner:
 
     def _unnamed(self, match: re.Match[str], gap: str) -> None:
         """A number without a name: a position at the start of a row, or nothing."""
+        if end := place_before_word(self.record, match, self.text, gap):
+            self.covered += len("epoch")
+            self.end = end
+            return
         if not ((self.record.values and gap.strip() in ("", "(")) or gap.lstrip().startswith(")")):
             place_unnamed(self.record, match, self.text, gap)
             self.leftover += letters(gap)
@@ -242,7 +248,7 @@ class RowMiner:
         if unit and _RATE.match(unit) and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
             # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
             named = replace(named, name=unit, strong=True, leftover=0)
-        where = position(named.name) or position_of_split(record, named, raw, self.text, stop)
+        where = position(named.name) or position_of_first(record, named, raw, self.text, stop)
         if where is None:
             if role_of(named.name) is None and (several := _end_of_several(gap, raw, self.text, stop)):
                 self.covered += len(named.name)
@@ -315,7 +321,7 @@ class RowMiner:
         if len(record.values) > 8 and max(Counter(v.tag for v in record.values).values()) > 2:
             return None  # a dump of many results, one after the other
         if demand and self.leftover and self._is_prose(placed):
-            return _reversed(text, self.start) or _epoch_anywhere(text, self.start)
+            return _reversed(text, self.start) or epoch_anywhere(text, self.start)
         if not record.values and not placed:
             return _reversed(text, self.start) if demand else None
         inherit_split(record, text)
@@ -338,8 +344,10 @@ class RowMiner:
         if placed:
             if 2 * self.covered >= self.leftover:
                 return False
-            losses = any(role_of(v.tag) in ("loss", "val_loss") for v in self.record.values)
-            return (3 if losses else 2) * self.covered < self.leftover
+            scores = {role_of(v.tag) for v in self.record.values}.intersection(_SCORES)
+            several = len(scores) > 1 and self.record.n is not None  # "5/100 finished …, Loss is 0.5 Acc is 0.7"
+            losses = not scores.isdisjoint(("loss", "val_loss"))
+            return (8 if losses and several else 3 if losses else 2) * self.covered < self.leftover
         if not any(role_of(v.tag) is not None for v in self.record.values):
             return 0.3 * self.covered < self.leftover
         first = self.record.values[0]
@@ -350,15 +358,6 @@ class RowMiner:
         if alone and _NEW_RATE.search(self.text, 0, first.start):
             return False
         return 2 * self.covered < self.leftover
-
-
-def _epoch_anywhere(text: str, start: int) -> Record | None:
-    """An epoch and nothing else, from a sentence that names both it and the number of epochs."""
-    found = _EPOCH_ANYWHERE.search(text, start)
-    if found is None:
-        return None
-    at = {"epoch": found.span(1), "epochs": found.span(2)}
-    return Record(epoch=float(found[1]), epochs=float(found[2]), at=at)
 
 
 def _reversed(text: str, start: int) -> Record | None:

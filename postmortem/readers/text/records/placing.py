@@ -6,19 +6,22 @@ import re
 from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
-from postmortem.readers.text.records.record import Trust
+from postmortem.readers.text.records.record import Record, Trust
 from postmortem.readers.text.records.step_words import HELD_OUT, POSITIONS, SPLITS, position
 from postmortem.readers.text.records.tokens import number
 
 if TYPE_CHECKING:
     from postmortem.readers.text.records.names import Named
-    from postmortem.readers.text.records.record import Record
 
 _ABBREVIATED = {"e": "epoch", "ep": "epoch", "b": "step", "s": "step", "i": "step", "it": "step"}
 _SCORED = re.compile(r"\s++(?P<name>[A-Za-z][\w/]{0,60}) ?[=:]\s?[-+\d.nNiI]")
 _PRINTED = re.compile(r"\s*+[|:,\-]?\s*+(?P<name>[A-Za-z][\w/]{0,60})(?: ?[=:]\s?| )(?:[-+]?\.?\d|nan\b|-?inf\b)")
 _CLOSING = {"<": ">", "(": ")", "": ">"}
 """How a number in brackets at the start of a row ends, by how it begins."""
+_EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
+_EPOCH_AFTER = re.compile(r" [Ee]poch\b(?!\s{0,3}[:=#\[(]{0,2}\s{0,2}\d)")
+"""After the number of an epoch: ``5/100 in 0 epoch``; what follows is no other number of it."""
+_SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
 _BRACKETED = re.compile(r"^(?:\[[A-Za-z_ ]{1,40}\]\s?)+")
 
 
@@ -52,11 +55,17 @@ def place_fraction(record: Record, where: tuple[str, Trust], match: re.Match[str
             record.other_total, record.at["other_total"] = total, match.span("b")
 
 
-def position_of_split(record: Record, named: Named, raw: str, text: str, stop: int) -> tuple[str, Trust] | None:
-    """The step behind the first word of a row, one for its data: ``EVAL @ 250 | loss=1.2``, ``VALID 250 loss 1.2``."""
+def position_of_first(record: Record, named: Named, raw: str, text: str, stop: int) -> tuple[str, Trust] | None:
+    """What a number behind the first word of a row counts, if that is no metric.
+
+    The step after a word for the data: ``EVAL @ 250 | loss=1.2``, ``VALID 250 loss 1.2``; the epoch of
+    ``e: 3 lr: 0.1 loss 0.5``.
+    """
     split, _, between = named.name.partition(" ")
     if record.values or record.step is not None or record.n is not None or not raw.isdigit():
         return None
+    if named.strong and named.name.lower() == "e" and record.epoch is None and _SUCCESS.search(text, stop):
+        return POSITIONS["epoch"]
     if split.lower() not in SPLITS or between not in ("", "@", "at", "after", "#") or named.strong:
         return None
     return POSITIONS["step"] if between or _is_scored(text, stop, _PRINTED) else None
@@ -109,6 +118,26 @@ def place_unnamed(record: Record, match: re.Match[str], text: str, gap: str) -> 
     elif before == "][" and after[:1] == "]" and record.step is not None and record.level == Trust.LOCAL:
         record.epoch, record.n, record.step = record.step, value, None
         record.at["epoch"], record.at["n"] = record.at.pop("step"), span
+
+
+def place_before_word(record: Record, match: re.Match[str], text: str, gap: str) -> int:
+    """Take the 0 of ``5/100 in 0 epoch`` as the epoch; returns where the word ends, or 0 if it is none."""
+    if record.n is None or record.epoch is not None or gap.strip() not in ("in", "of", "at"):
+        return 0
+    found = _EPOCH_AFTER.match(text, match.end()) if (match["number"] or "").isdigit() else None
+    if found is None:
+        return 0
+    place(record, POSITIONS["epoch"], match["number"], match.span("number"), "")
+    return found.end()
+
+
+def epoch_anywhere(text: str, start: int) -> Record | None:
+    """An epoch and nothing else, from a sentence that names both it and the number of epochs."""
+    found = _EPOCH_ANYWHERE.search(text, start)
+    if found is None:
+        return None
+    at = {"epoch": found.span(1), "epochs": found.span(2)}
+    return Record(epoch=float(found[1]), epochs=float(found[2]), at=at)
 
 
 def _is_scored(text: str, at: int, pattern: re.Pattern[str] = _SCORED) -> bool:

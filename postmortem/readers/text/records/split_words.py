@@ -19,11 +19,11 @@ _ROLES = ("loss", "accuracy", "perplexity", "reward", None)
 
 _HEAD = re.compile(r"[\s\[({<*#=>\-|]{0,40}(?P<word>[^\W\d_]+(?:-out)?)(?![^\W_]|[_/.\-]\w)")
 _KEY = re.compile(
-    r"(?:^|[\s,{|;(\[])[\"']?(?:mode|split|phase|kind|set|stage|subset|partition)[\"']?\s?[=:]\s?[\"']?"
-    r"(?P<word>[^\W\d_]+(?:-out)?)(?![\w/.\-])",
+    r"(?:^|[\s,{|;(\[])[\"']?(?:mode|split|phase|kind|set|stage|subset|partition|_?type)[\"']?\s?[=:]\s?[\"']?"
+    r"(?P<word>[^\W\d_]+(?:-out)?)(?:_(?:epoch|iter|step|batch|set|loop))?(?![\w/.\-])",
     re.IGNORECASE,
 )
-"""A key that tells the data of its row: ``kind=valid``, ``phase: dev``, ``"split": "test"``."""
+"""A key that tells the data of its row: ``kind=valid``, ``phase: dev``, ``"_type": "val_epoch"``."""
 
 
 def split_of_row(record: Record, text: str, start: int) -> None:

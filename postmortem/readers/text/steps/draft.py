@@ -11,6 +11,7 @@ from postmortem.core.roles import role_of
 from postmortem.core.skipped import Skip, Skips
 from postmortem.readers.text.steps.epochs import carried_epoch
 from postmortem.readers.text.steps.nested import with_epochs
+from postmortem.readers.text.steps.passes import counted_behind, second_passes
 from postmortem.readers.text.steps.row_store import BAR, OTHERS, Cells, Mark, Tag
 
 if TYPE_CHECKING:
@@ -49,14 +50,16 @@ class Draft:
     def of(cls, store: RowStore) -> Draft:
         """Take everything out of `store`; drop replaced states of bars and numbers under too many names."""
         rows, codes, values = store.release()
-        rows = with_epochs(rows)
-        codes, tags = _with_split_words(codes, list(store.tags))
+        notes: list[str] = []
+        rows, codes, tags, replaced = second_passes(with_epochs(counted_behind(rows)), codes, list(store.tags), notes)
+        codes, tags = _with_split_words(codes, tags)
         far = (rows["epoch"] >= _FARTHEST_EPOCH) | (rows["epoch"] <= -_FARTHEST_EPOCH)
         if far.any():  # of a damaged line
             rows = rows.with_column("epoch", np.where(far, np.nan, rows["epoch"]))
         marks = np.array([t.mark for t in tags], np.uint8)
         names, cells, keep = [t.name for t in tags], Cells(rows["count"]), np.ones(len(codes), bool)
-        draft = cls(rows, cells, codes, values, keep, names, marks, carried_epoch(rows), last_states(rows))
+        draft = cls(rows, cells, codes, values, keep, names, marks, carried_epoch(rows), last_states(rows), notes)
+        draft.is_last_state[replaced] = False
         keep[cells.of(np.flatnonzero(~draft.is_last_state))] = False
         if OTHERS in tags:
             nameless = np.flatnonzero(codes == tags.index(OTHERS))

@@ -48,11 +48,19 @@ def summaries(draft: Draft, exact: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _once_an_epoch(draft: Draft, loose: NDArray[np.intp]) -> NDArray[np.bool_]:
-    """For each tag whether its values at `loose` are in rows that name a whole epoch, none of them named twice."""
+    """For each tag whether its values at `loose` are in rows that name a whole epoch, none of them named twice.
+
+    It may be named again after more steps of it: by another attempt, fold or program that is appended to the log.
+    """
     epoch = np.where(whole_epochs(draft.epoch), draft.epoch, np.nan)[draft.cells.owner()[loose]]
     codes = draft.codes[loose]
-    nameless = np.bincount(codes[np.isnan(epoch)], minlength=len(draft.tags)) > 0
-    named = np.flatnonzero(~np.isnan(epoch))
-    pairs, count = np.unique(np.stack([codes[named], epoch[named]]), axis=1, return_counts=True)
-    nameless[pairs[0, count > 1].astype(np.intp)] = True
-    return ~nameless
+    failed = np.bincount(codes[np.isnan(epoch)], minlength=len(draft.tags)) > 0
+    for code in np.unique(codes[~failed[codes]]).tolist():
+        mine = codes == code
+        at, named = loose[mine], epoch[mine]
+        stepped = np.setdiff1d(np.flatnonzero((draft.codes == code) & draft.keep), at, assume_unique=True)
+        before = np.searchsorted(stepped, at)
+        order = np.lexsort((at, named))  # of each epoch, one after the other
+        again = named[order][1:] == named[order][:-1]
+        failed[code] = bool((again & (before[order][1:] == before[order][:-1])).any())
+    return ~failed

@@ -42,7 +42,7 @@ def earlier_step(case: Investigation) -> Culprit | None:
     except Exception:  # noqa: BLE001  (the step was fine before and now raises: it cannot be relied on)
         return None
     for first in reversed(firsts):
-        case.reruns = alone.longer(states[first], range(first, alone.step))
+        case.reruns = rolled.longer(states[first], range(first, alone.step))
         again = case.trace()
         if again.stage == case.traced.stage and not _unseen(case, again):
             case.traced = again

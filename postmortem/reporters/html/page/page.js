@@ -2,7 +2,14 @@
 // Charts (uPlot), sorting and filtering of the table of runs, copy buttons. Everything readable is in the page without it.
 (() => {
   const COLORS = ["#4a7fd4", "#d98200", "#2a9d5c", "#a05bc4", "#c2477f", "#5a8f9c"];
+  const LABEL_ROWS = 4;
+  const CHECKPOINTS = new Map([
+    [true, { sign: "▲", color: "--good", words: "checkpoint, finite" }],
+    [false, { sign: "▼", color: "--error", words: "checkpoint, non-finite" }],
+    [null, { sign: "△", color: "--soft", words: "checkpoint, not looked into" }],
+  ]);
   const MARKS = { error: "--error", warning: "--warning", info: "--info" };
+  const MARKED = new Map([["error", "finding: error"], ["warning", "finding: warning"], ["info", "finding: info"]]);
   const dataElement = document.getElementById("data");
   const RUNS = dataElement ? JSON.parse(dataElement.textContent) : [];
   const css = (name) => getComputedStyle(document.body).getPropertyValue(name).trim();
@@ -68,28 +75,33 @@
       ctx.font = `${11 * px}px system-ui, sans-serif`;
       ctx.textAlign = "left"; ctx.textBaseline = "alphabetic";
       for (const step of run.restarts) if (inside(x(step))) line(x(step), css("--soft"), [2, 4]);
-      let free = -Infinity;
-      for (const [step, code, severity] of [...run.marks].sort((a, b) => a[0] - b[0])) {
+      const taken = []; // of each row of labels, the places that have one
+      for (const [step, code, severity] of run.marks) {
         const at = x(step), color = css(MARKS[severity]);
         if (!inside(at)) continue;
         line(at, color, [5, 3]);
-        if (!labels || at < free) continue;
+        if (!labels) continue;
         const size = ctx.measureText(code).width + 6 * px;
-        const start = at + size > left + width ? at - size + 3 * px : at + 3 * px;
-        ctx.fillStyle = color; ctx.fillText(code, start, top + 11 * px);
-        free = at + size;
+        const start = at + size > left + width ? at - size : at + 3 * px;
+        let row = 0;
+        while (taken[row]?.some(([a, b]) => start < b && start + size > a)) row += 1;
+        if (row >= LABEL_ROWS) continue;
+        (taken[row] ??= []).push([start, start + size]);
+        ctx.fillStyle = color; ctx.fillText(code, start, top + (11 + 12 * row) * px);
       }
       for (const [step, finite] of run.checkpoints) {
-        const at = x(step);
+        const at = x(step), kind = CHECKPOINTS.get(finite), base = top + height;
         if (!inside(at)) continue;
-        ctx.fillStyle = finite === false ? css("--error") : finite ? "#2a9d5c" : css("--soft");
-        ctx.beginPath(); ctx.moveTo(at, top + height - 7 * px); ctx.lineTo(at - 4 * px, top + height);
-        ctx.lineTo(at + 4 * px, top + height); ctx.fill();
+        const [tip, foot] = finite === false ? [base, base - 7 * px] : [base - 7 * px, base];
+        ctx.fillStyle = ctx.strokeStyle = css(kind.color); ctx.lineWidth = px;
+        ctx.beginPath(); ctx.moveTo(at, tip); ctx.lineTo(at - 4 * px, foot); ctx.lineTo(at + 4 * px, foot); ctx.closePath();
+        finite === null ? ctx.stroke() : ctx.fill();
       }
+      const under = (12 * taken.length + 11) * px; // below the labels
       ctx.textAlign = "center";
       list.forEach((s) => { ctx.fillStyle = s.color === null ? css("--error") : colorOf(s); for (const [step, kind] of s.nonfinite) {
         const at = x(step);
-        if (inside(at)) ctx.fillText(kind === "nan" ? "×" : kind === "inf" ? "↑" : "↓", at, top + (kind === "-inf" ? height - 4 * px : 23 * px));
+        if (inside(at)) ctx.fillText(kind === "nan" ? "×" : kind === "inf" ? "↑" : "↓", at, kind === "-inf" ? top + height - 10 * px : top + under);
       } });
       ctx.restore();
     };
@@ -100,12 +112,17 @@
     const box = make("div");
     const data = aligned(list), { positive, wide } = wideRange(list);
     let log = positive && wide && name !== "learning rate", plot;
-    const show = (step) => {
+    const show = (index) => {
+      const step = index === null ? null : data[0][index];
       const cells = list.map((s, i) => {
         const at = step === null ? { step: s.steps.at(-1), value: s.nonfinite.get(s.steps.at(-1)) ?? s.values.at(-1) } : valueAt(s, step);
         const dot = make("i"); dot.style.background = colorOf(s, i);
         return make("span", {}, dot, `${s.label} `, make("b", { textContent: at ? shown(at.value) : "–" }), at ? ` at step ${at.step}` : "");
       });
+      const near = (mark) => Math.abs(plot.valToPos(mark[0], "x") - plot.valToPos(step, "x")) < 5;
+      if (first && step !== null) {
+        cells.push(...run.marks.filter(near).slice(0, 2).map(([at, code, , words]) => make("span", {}, `step ${at}: `, make("b", { textContent: code }), ` ${words}`)));
+      }
       readout.replaceChildren(...cells, ...(positive ? [toggle] : []));
     };
     const toggle = make("button", { type: "button", onclick: () => { log = !log; draw(); } });
@@ -129,7 +146,7 @@
           points: { show: few || s.steps.length <= 40 && s.steps.length < data[0].length, size: 5 } }))],
         hooks: {
           draw: [drawMarks(run, list, first)],
-          setCursor: [(u) => show(u.cursor.idx === null || u.cursor.idx === undefined ? null : u.data[0][u.cursor.idx])],
+          setCursor: [(u) => show(u.cursor.idx ?? null)],
         },
       }, data, box);
       if (kept) plot.setScale("x", { min: kept[0], max: kept[1] });
@@ -137,8 +154,21 @@
     };
     draw();
     const summary = list.map((s) => `${s.label}: ${shown(s.nonfinite.get(s.steps[0]) ?? s.values[0])} at step ${s.steps[0]}, ${shown(s.nonfinite.get(s.steps.at(-1)) ?? s.values.at(-1))} at step ${s.steps.at(-1)}` + (s.nonfinite.size ? `, first non-finite value at step ${s.nonfinite.keys().next().value}` : ""));
+    const marked = first ? run.marks.map(([step, code, , words]) => `${code} at step ${step}: ${words}`) : [];
     box.setAttribute("role", "img");
-    box.setAttribute("aria-label", `${name} over steps. ${summary.join(". ")}`);
+    box.setAttribute("aria-label", `${name} over steps. ${[...summary, ...marked].join(". ")}`);
+    box.tabIndex = 0;
+    box.addEventListener("keydown", (event) => {
+      const move = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+      if (move === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
+      event.preventDefault();
+      const { min, max } = plot.scales.x, steps = data[0];
+      const from = Math.max(steps.findIndex((s) => s >= min), 0), to = steps.findLastIndex((s) => s <= max);
+      const now = plot.cursor.idx ?? (move > 0 ? from - 1 : to + 1);
+      const at = Math.min(Math.max(now + move, from), to);
+      readout.setAttribute("aria-live", "polite"); // a pointer that hovers is not read out
+      plot.setCursor({ left: plot.valToPos(steps[at], "x"), top: 10 }, true, true); // of all charts of the run
+    });
     return { nodes: [readout, box], get plot() { return plot; } };
   }
 
@@ -157,13 +187,29 @@
     return { name: "", onset: null, marks: [], restarts: [], checkpoints: [], list };
   }
 
+  const widthIn = (holder) => Math.max(holder.clientWidth, 200);
+
+  function legend(run) {
+    const seen = new Set(run.checkpoints.map(([, finite]) => finite));
+    const kinds = new Set(run.marks.map(([, , severity]) => severity));
+    const signs = [...MARKED].filter(([severity]) => kinds.has(severity)).map(([severity, words]) => ["╎", MARKS[severity], words]);
+    if (run.list.some((s) => s.nonfinite.size)) signs.push(["× ↑ ↓", "--error", "NaN, infinite"]);
+    for (const [finite, { sign, color, words }] of CHECKPOINTS) if (seen.has(finite)) signs.push([sign, color, words]);
+    if (run.restarts.length) signs.push(["┊", "--soft", "restart"]);
+    return make("div", { className: "legend" }, ...signs.map(([sign, color, words]) => {
+      const drawn = make("b", { textContent: sign });
+      drawn.style.color = `var(${color})`;
+      return make("span", {}, drawn, words);
+    }));
+  }
+
   function chart(holder) {
     const run = overlaid(holder.dataset.run.split(" ").map(Number));
     const all = run.list.flatMap((s) => [s.steps[0], s.steps.at(-1)]);
     const whole = [Math.min(...all), Math.max(...all)];
     if (whole[0] === whole[1]) whole[1] += 1;
     const names = [...new Set(run.list.map((s) => s.panel))];
-    const width = Math.max(holder.clientWidth, 260), group = `charts-${holder.dataset.run}`;
+    const width = widthIn(holder), group = `charts-${holder.dataset.run}`;
     const panels = names.map((name, i) =>
       panel(run, name, run.list.filter((s) => s.panel === name), width, group, i === 0, i === names.length - 1, whole));
     const zoom = (range) => panels.forEach((p) => p.plot.setScale("x", { min: range[0], max: range[1] }));
@@ -174,17 +220,19 @@
     if (run.onset !== null) {
       bar.append(make("button", { type: "button", textContent: `around step ${run.onset}`, onclick: () => holder.near(run.onset) }));
     }
-    const signs = [run.list.some((s) => s.nonfinite.size) && "× NaN, ↑ ↓ infinite", run.checkpoints.length && "▲ checkpoint",
-      run.restarts.length && "┊ restart"].filter(Boolean).join(" · ");
-    bar.append(make("span", { className: "hint", textContent: `drag to zoom, double-click for all${signs ? " · " + signs : ""}` }));
-    holder.replaceChildren(bar, ...panels.flatMap((p) => p.nodes));
-    holder.resize = () => panels.forEach((p) => p.plot.setSize({ width: Math.max(holder.clientWidth, 260), height: p.plot.height }));
+    bar.append(make("span", { className: "hint", textContent: "drag to zoom, double-click for all, arrow keys for single steps" }));
+    holder.replaceChildren(bar, legend(run), ...panels.flatMap((p) => p.nodes));
+    new ResizeObserver(() => {
+      if (!holder.clientWidth) return; // closed or filtered out
+      panels.forEach((p) => { if (p.plot.width !== widthIn(holder)) p.plot.setSize({ width: widthIn(holder), height: p.plot.height }); });
+    }).observe(holder);
     if (holder.dataset.step) holder.near(Number(holder.dataset.step));
     holder.redraw = () => panels.forEach((p) => p.plot.redraw());
   }
 
   const ready = (holder) => {
-    if (holder.resize || !holder.clientWidth) return;
+    // Closed first: asking for a size inside makes the browser lay it out, which takes a minute for 500 runs.
+    if (holder.redraw || holder.closest("details:not([open])") || !holder.clientWidth) return;
     try {
       chart(holder);
     } catch (error) { // a chart that cannot be drawn leaves the values in the table
@@ -195,8 +243,6 @@
   const every = (action) => document.querySelectorAll(".charts").forEach(action);
   every(ready);
   document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", () => d.querySelectorAll(".charts").forEach(ready)));
-  let waiting;
-  addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(() => every((h) => h.resize?.()), 100); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => every((h) => h.redraw?.()));
 
   // --- commands

@@ -125,3 +125,20 @@ def test_the_state_of_a_checkpoint_does_not_die(tmp_path: Path) -> None:
     (tmp_path / "checkpoint-190" / "trainer_state.json").write_text(state)
     (report,) = postmortem.scan(tmp_path).runs
     assert report.verdict == "healthy"
+
+
+def test_threads_that_lose_their_queue_are_no_cause(tmp_path: Path) -> None:
+    """The writer threads of a spawned process fail first in the log, because their parent closes the queue."""
+    closed = """Exception in thread Thread-1:
+Traceback (most recent call last):
+  File "/usr/lib/python3.10/threading.py", line 1016, in _bootstrap_inner
+    self.run()
+  File "/usr/lib/python3.10/multiprocessing/connection.py", line 136, in _check_closed
+    raise OSError("handle is closed")
+OSError: handle is closed
+"""
+    report = _report(tmp_path, train_out=_steps(0, 22) + closed + closed.replace("Thread-1", "Thread-2") + TRACEBACK)
+    found = [f for f in report.findings if f.name == "crash" and f.severity == "error"]
+    assert [f.evidence["exception"] for f in found] == ["ValueError"]
+    assert report.diagnosis is not None
+    assert "Expected more than 1 value" in report.diagnosis.summary

@@ -385,3 +385,25 @@ def test_how_a_program_says_that_it_was_stopped(scan: Scan, last: str, ended: st
 
 def test_a_signal_that_a_program_survived_is_no_end(scan: Scan) -> None:
     assert scan(STEPS + "caught SIGTERM, saving checkpoint\n" + STEPS * 8 + "Training finished\n").ended == "completed"
+
+
+@pytest.mark.parametrize(
+    ("last", "ended"),
+    [
+        ("EarlyStopping: dev_loss did not improve for 4 epochs. Restoring best weights from epoch 9", "completed"),
+        ("Early stopping: loaded the best model, of epoch 7", "completed"),
+        ("EarlyStopping: Stop training", "completed"),
+        ("Stopped early after 31 epochs (patience 5)", "completed"),
+        ("No improvement for 10 epochs, stopping training.", "completed"),
+        ("Ran out of patience. Stopping training.", "completed"),
+        ("Restoring model weights from the end of the best epoch: 11.", "completed"),
+        ("EarlyStopping counter: 3 out of 5", None),
+        ("No improvement for 3 epochs, stopping in 2", None),
+        ("patience 3/10 before early stopping", None),
+        ("early stopping patience=5 restore best weights: True", None),
+        ("Will stop training if no improvement for 5 epochs", None),
+    ],
+)
+def test_how_a_program_says_that_its_patience_is_used_up(scan: Scan, last: str, ended: str | None) -> None:
+    """A count of the patience is no end."""
+    assert scan(STEPS + last + "\n").ended == ended

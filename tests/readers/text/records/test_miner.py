@@ -204,3 +204,42 @@ def test_a_split_word_within_a_row_holds_for_what_follows(row, tags):
     assert record is not None
     assert [value.tag for value in record.values] == tags
     assert record.split == ""
+
+
+def test_a_sentence_of_scores_is_a_row(tmp_path: Path) -> None:
+    """The number before the word is the epoch; the words around the scores make no prose of them."""
+    path = tmp_path / "log.txt"
+    rows = [
+        f"{i}/40 in {e} epoch computed by 0:{e}:{i:02d} since start, Loss is {2 - i / 40 - e:.4f} Acc is 0.{i + 10}"
+        for e in (0, 1)
+        for i in range(40)
+    ]
+    path.write_text("\n".join(rows))
+    reading = read_text(path)
+    assert [s for s, _, _ in values_of(reading, "Loss")] == list(range(80))
+    assert values_of(reading, "Acc")[-1][1] == 0.49
+
+
+@pytest.mark.parametrize("kind", ["val_epoch", "eval_iter", "test"])
+def test_a_type_tells_the_data_of_its_row(kind: str, tmp_path: Path) -> None:
+    """``"_type": "val_epoch"``: the scores of the evaluation are no points of the training."""
+    path = tmp_path / "stats.log"
+    rows = []
+    for e in range(1, 9):
+        rows.append(f'stats: {{"_type": "train_epoch", "epoch": "{e}/8", "loss": {1 / e:.4f}, "top1_acc": {e}.5}}')
+        rows.append(f'stats: {{"_type": "{kind}", "epoch": "{e}/8", "top1_acc": {e + 10}.25}}')
+    path.write_text("\n".join(rows))
+    reading = read_text(path)
+    assert [v for _, v, _ in values_of(reading, "top1_acc")] == [e + 0.5 for e in range(1, 9)]
+    assert [v for _, v, _ in values_of(reading, f"{kind.partition('_')[0]} top1_acc")] == [
+        e + 10.25 for e in range(1, 9)
+    ]
+
+
+def test_a_short_name_of_the_epoch_at_the_head_of_a_row(tmp_path: Path) -> None:
+    """``e: 3 … loss`` counts epochs; energies do not."""
+    path = tmp_path / "log.txt"
+    path.write_text("".join(f"e:\t{e}\ts:\t8909\tlr:\t0.001\ttrainLoss\t{2 / e:.4f}\n" for e in range(1, 9)))
+    assert [s for s, _, _ in values_of(read_text(path), "trainLoss")] == list(range(1, 9))
+    found = mine("e: 3 pressure: 2.5")
+    assert found is None or found.epoch is None

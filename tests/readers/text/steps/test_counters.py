@@ -202,3 +202,15 @@ def test_blank_cells_of_a_table_are_left_out(tmp_path: Path, header: str) -> Non
     run = load(tmp_path, lines)
     assert steps(run, "trn_nll") == list(range(1, 31))
     assert steps(run, "dev_nll") == list(range(5, 31, 5))
+
+
+def test_summaries_of_epochs_that_come_again_are_no_points_either(tmp_path: Path) -> None:
+    """An attempt that is appended to the log names the same epochs again; its steps come before their summary."""
+    lines = []
+    for _ in range(3):
+        for epoch in (7, 8):
+            lines += [f"Epoch[{epoch}] Batch [{20 * i}] Train-L1loss={loss(i)}" for i in range(1, 20)]
+            lines.append(f"Epoch[{epoch}] Train-L1loss=0.{epoch}")
+    run = load(tmp_path, lines)
+    assert {float(v) for v in run.frame.value[run.frame.tag == "summary Train-L1loss"]} == {0.7, 0.8}
+    assert not {0.7, 0.8} & set(run.frame.value[run.frame.tag == "Train-L1loss"])

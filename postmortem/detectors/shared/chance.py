@@ -1,0 +1,79 @@
+"""Whether a run ends at chance: its loss at the logarithm of the number of classes, its accuracy at one in so many."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from postmortem.core.stats import centred_median
+
+if TYPE_CHECKING:
+    from postmortem.core.series import Series
+    from postmortem.core.view import View
+
+_POINTS = 4
+"""Points at chance, of the loss and of the accuracy."""
+_NEAR_LOSS, _NEAR_SCORE = 0.01, 0.25
+"""How far from ln(k) and from 1/k their levels may be, as a fraction."""
+_LEARNED = 0.9
+"""A loss below this share of ln(k) has learned something."""
+_MOST = 1000
+
+
+class Lost(NamedTuple):
+    """A classifier that was best at point `best` of `loss`, and guesses among `classes` classes since point `at`."""
+
+    loss: Series
+    score: Series
+    classes: int
+    best: int
+    at: int
+
+
+def lost_to_chance(view: View) -> Lost | None:
+    """What is lost where a training that had learned ends at chance, by two witnesses that agree on the classes.
+
+    The loss of the training stays at ln(k), an accuracy at 1/k, both to the end of the log, and both were clearly
+    better before. A new task does not look like that: its loss falls, or it is above ln(k) at first.
+    """
+    if "lost to chance" not in view.cache:
+        losses, scores = (
+            [s.finite for s in view.of(*roles) if len(s.finite) >= 2 * _POINTS]
+            for roles in (("loss",), ("accuracy", "val_accuracy"))
+        )
+        pairs = ((loss, score) for loss in losses for score in scores)
+        view.cache["lost to chance"] = next((found for pair in pairs if (found := _lost(*pair)) is not None), None)
+    found: Lost | None = view.cache["lost to chance"]
+    return found
+
+
+def excuses(view: View, step: int) -> bool:
+    """Whether an announced change at `step` may explain what a run loses there: not if it guesses from then on."""
+    lost = lost_to_chance(view)
+    return lost is None or not lost.loss.step[lost.best] < step <= lost.loss.step[lost.at]
+
+
+def _lost(loss: Series, score: Series) -> Lost | None:
+    n = len(loss)
+    end = float(np.median(loss.value[-max(_POINTS, n // 10) :]))
+    k = round(math.exp(end)) if 0 < end < math.log(_MOST) else 0
+    if k < 2 or abs(end / math.log(k) - 1) > _NEAR_LOSS:
+        return None
+    smooth = centred_median(loss.value, 3)
+    away = np.flatnonzero(np.abs(smooth / math.log(k) - 1) > 2 * _NEAR_LOSS)
+    learned = np.flatnonzero(smooth < _LEARNED * math.log(k))
+    if not len(away) or len(learned) < 2:
+        return None
+    at = int(away[-1]) + 1
+    rest = loss.value[at:]
+    if len(rest) < max(_POINTS, n // 10) or np.ptp(np.quantile(rest, [0.1, 0.9])) > _NEAR_LOSS * math.log(k):
+        return None
+    share = score.value / (100.0 if score.value.max() > 1 else 1.0) * k
+    since = share[score.step >= loss.step[at]]
+    before = share[score.step < loss.step[at]]
+    guesses = len(since) >= _POINTS and abs(float(np.median(since)) - 1) <= _NEAR_SCORE
+    if not guesses or not len(before) or since.max() > 1.5 or before.max() < 1 + 2 * _NEAR_SCORE:
+        return None
+    return Lost(loss, score, k, int(np.argmin(smooth)), at)

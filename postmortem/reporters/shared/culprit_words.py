@@ -1,0 +1,154 @@
+"""A culprit in words, for the reports for people: where it is, how surely, what was tried."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from postmortem.core.printable import number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from postmortem.core.culprit import Culprit, Fidelity, Fix
+    from postmortem.core.report import RunReport
+
+CAUSES = {
+    "bad-input": "the batch contains values that the step cannot handle",
+    "bad-parameter": "the model or optimizer state was non-finite before the step",
+    "forward-op": "an operator in the forward pass",
+    "backward-singularity": "an operator whose derivative is non-finite for this input",
+    "dtype-overflow": "a value too large for its dtype",
+    "loss-scale": "the loss scale is too large",
+    "optimizer-update": "the optimizer update",
+    "divergence": "the training diverged: the updates are too large",
+    "layout": "a gradient whose strides differ from those of its parameter",
+    "transient": "a failure that did not recur: a hardware fault or a race condition",
+    "outlier-sample": "samples of one batch carry the rise",
+    "exploding-layer": "one layer whose gain grows out of its course",
+    "dead-layer": "a layer that does not learn",
+    "learning-rate-zero": "the learning rate is zero",
+    "none": "nothing found",
+}
+ESTABLISHED = {
+    "cured": "cured: repaired in a rerun, the step no longer fails",
+    "observed": "observed: the rerun fails there; that a repair cures the step is not shown",
+    "inferred": "inferred from the reruns, not shown directly",
+}
+"""How surely a culprit is known, the surest first."""
+_AROUND = 2  # lines of source before and after the culprit's
+
+
+def found(culprit: Culprit | None) -> bool:
+    """Whether a replay named something."""
+    return culprit is not None and culprit.phase != "none"
+
+
+def leads(run: RunReport) -> bool:
+    """Whether a report of the run begins with its culprit: found by a replay that follows the log."""
+    c = run.culprit
+    return c is not None and found(c) and (c.fidelity is None or c.fidelity.ok)
+
+
+def where(c: Culprit) -> str:
+    """Operator, module and parameter, as far as they are known."""
+    module = "" if c.module is None else f"module {c.module}" if c.module else "outside any submodule"
+    place = [f"operator {c.op}" if c.op else "", module, f"parameter {c.param}" if c.param else ""]
+    return ", ".join(p for p in place if p)
+
+
+def brief(c: Culprit) -> str:
+    """The culprit in a few words: "log at train.py:33", else its operator or cause."""
+    place = f"{os.path.basename(c.file)}:{c.line}" if c.file and c.line else ""
+    what = c.op or c.param or c.cause
+    return f"{what} at {place}" if place else what
+
+
+def actions(run: RunReport, path: Callable[[str], str]) -> list[str]:
+    """What to do next, the culprit's file as `path` shows it."""
+    told = run.diagnosis.next if run.diagnosis else ()
+    file = run.culprit.file if run.culprit else None
+    return [action.replace(file, path(file)) if file else action for action in told]
+
+
+def fidelity_words(f: Fidelity) -> str:
+    """ "good. 17 of 17 logged values …"."""
+    trust = "good" if f.ok else "POOR" if f.compared else "unknown"
+    note = f.note or f"{f.exact} of {f.compared} logged losses reproduced to every logged digit"
+    return f"{trust}. {note}"
+
+
+def tried(c: Culprit) -> list[tuple[str, str, str]]:
+    """The fixes that were tried: name, outcome ("cures", "finite", "no") and what was changed, the best first.
+
+    "finite": the step is, but its loss is far from its course.
+    """
+    rows = [(f.name, _outcome(f), f.how + _loss_with(f)) for f in c.fixes]
+    if c.fresh_state is not None:
+        rows.append(("fresh state", "cures" if c.fresh_state else "no", "optimizer state reset"))
+    return sorted(rows, key=lambda row: ("cures", "finite", "no").index(row[1]))
+
+
+def _outcome(fix: Fix) -> str:
+    return "cures" if fix.good else "finite" if fix.cured else "no"
+
+
+def _loss_with(fix: Fix) -> str:
+    away = f", far from its course (about {number(fix.far_from)} before)" if fix.far_from is not None else ""
+    return f"; its loss is then {number(fix.loss)}{away}" if fix.cured and fix.loss is not None else ""
+
+
+def suggested(c: Culprit) -> str:
+    """What the change of the line does, which a replay suggests."""
+    away = any(f.name == "eps" and f.far_from is not None for f in c.fixes)
+    beyond = ", but not one that keeps the loss on its course" if away else ""
+    return f"A change of this line that makes the step finite{beyond}"
+
+
+def source_lines(c: Culprit) -> list[tuple[int, str]]:
+    """The line at fault with those around it, numbered; it alone where its file is not here or has changed since."""
+    if not c.file or not c.line:
+        return []
+    own, code = linecache.getline(c.file, c.line), (c.code or "").strip()
+    if code and own.strip() != code:
+        return [(c.line, code)]
+    numbered = [
+        (n, linecache.getline(c.file, n).rstrip()) for n in range(max(1, c.line - _AROUND), c.line + _AROUND + 1)
+    ]
+    return [(n, line) for n, line in numbered if line or n == c.line]
+
+
+def statistics(tensor: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The tensors at the operator, each with its statistics; all other values are one entry."""
+    inputs = [(f"input {i}", stats) for i, stats in enumerate(tensor.get("inputs") or ())]
+    other = {k: v for k, v in tensor.items() if k not in ("inputs", "output")}
+    for name, stats in [*inputs, ("output", tensor.get("output")), ("values", other)]:
+        if stats:
+            yield name, ", ".join(f"{k} {_value(v)}" for k, v in stats.items() if v is not None)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    return str(value)
+
+
+def from_here(path: str) -> str:
+    """The path relative to the working directory, if it lies below it."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except ValueError:
+        return path
+
+
+def from_run(path: str, run: RunReport) -> str:
+    """An absolute path relative to the folder of the run, else to the working directory, if it lies below one."""
+    if not os.path.isabs(path) or "\0" in run.path + path:
+        return path
+    folder = run.path if os.path.isdir(run.path) else os.path.dirname(run.path)
+    inside = os.path.relpath(os.path.realpath(path), os.path.realpath(folder))
+    return from_here(path) if inside.startswith(os.pardir) else inside
