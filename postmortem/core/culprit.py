@@ -23,6 +23,10 @@ Cause = Literal[
     "divergence",
     "layout",
     "transient",
+    "outlier-sample",
+    "exploding-layer",
+    "dead-layer",
+    "learning-rate-zero",
     "none",
 ]
 Phase = Literal["data", "parameters", "forward", "backward", "optimizer", "scaler", "layout", "none"]
@@ -33,7 +37,8 @@ Established = Literal["cured", "observed", "inferred"]
 class Fix:
     """A fix that was tried on the failing step.
 
-    cured: with it, loss, gradients and parameters are finite. loss: of the step with the fix, None: not known.
+    cured: with it, loss, gradients and parameters are finite; of a loss that rises but stays finite, with it the loss
+    stays in the range of the steps before. loss: of the step with the fix, None: not known.
     far_from: the usual loss of the steps before, where `loss` is more than ten times as large: the step is finite, and
     the training would not go on as before. None where it is not, or where that is not known.
     """
@@ -134,7 +139,8 @@ class Raised:
 class ReplayResult(Displayed):
     """The result of a replay: what was rerun, from which checkpoint, with which fidelity, and the culprit.
 
-    recipe, checkpoint: empty where the user's own `command` was run. fitted, unfitted: parts of the checkpoint that
+    recipe, checkpoint: empty where the user's own `command` was run; checkpoint also where the replay started from the
+    recipe's initial state. fitted, unfitted: parts of the checkpoint that
     were loaded, and parts that were not, in words. judged: False if the replay does not match the log, so that nothing
     can be concluded. next: what to do, the best established advice first. tick: the optimizer step at fault, counted
     from 0 at the start of the command. rank: of the process at fault. raised: the exception that ended the command

@@ -20,11 +20,14 @@ def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, .
     """Sentences, the best established first; none where there is no culprit.
 
     A change of the line or of the data comes before one of the precision, and that before one of the whole training.
-    `view` is the run's log: the learning rate and the gradient norm in it give the values.
+    checkpoint: empty for the initial state. `view` is the run's log: the learning rate and the gradient norm in it give
+    the values.
     """
     if culprit.phase == "none":
         return ()
     sentences = advised(culprit, view)
+    if not checkpoint:
+        return (*sentences, "then start again" if sentences else "fix the cause, then start again")
     if culprit.phase == "parameters":
         return (*sentences, f"do not resume from {checkpoint}: its state is the cause")
     if sentences:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.checkpoints.content import Saved, read_saved
+from postmortem.checkpoints.find import shown
 from postmortem.core.culprit import Fidelity
 from postmortem.core.errors import ReplayError
 from postmortem.replay.model import Context
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")
 """Keys of a checkpoint that hold the next step; others hold the last one done."""
+INITIAL = "the recipe's initial state"
+_STILL = 8  # steps that show what does not learn
 _RUN_ON = 200  # steps to run after the failing step, to compare them with the log
 _UNLOGGED_LIMIT = 1000  # steps to run without a log to compare with
 
@@ -61,13 +64,14 @@ class Attempt:
 class Attempts:
     """The attempts of one replay.
 
-    path: the checkpoint. trust: unpickle everything in it. progress: called with (steps done, steps in all, result).
+    path: the checkpoint, None for the recipe's initial state. trust: unpickle everything in it. progress: called with
+    (steps done, steps in all, result).
     """
 
     def __init__(
         self,
         recipe: Recipe,
-        path: Path,
+        path: Path | None,
         device: torch.device,
         view: View | None,
         aim: Aim,
@@ -81,6 +85,11 @@ class Attempts:
         self.skipped_first = False
         self.log_ends = view.last_step if view is not None else None
         self.checkpoints = list(view.checkpoints) if view is not None else []
+
+    @property
+    def start(self) -> str:
+        """What the replay starts from, in words."""
+        return INITIAL if self.path is None else f"checkpoint {shown(self.path)}"
 
     # ---- rolling
 
@@ -108,10 +117,10 @@ class Attempts:
             best.account.fitted.append(f"first step after the checkpoint: {numbering}")
         if not best.fidelity.ok and best.fidelity.compared and len(firsts) == 1 and self.skipped_first:
             if self.aim.asked is not None:
-                before = f"is before the checkpoint {self.path.name}, according to the logged losses"
+                before = f"is before {self.start}, according to the logged losses"
                 raise ReplayError(f"step {self.aim.asked} {before}: choose an earlier checkpoint")
             none = "no step after it can be replayed and compared with the log"
-            raise ReplayError(f"{self.path} is a checkpoint of the last step: {none}")
+            raise ReplayError(f"{self.path or INITIAL} is a checkpoint of the last step: {none}")
         if best.roll.ended == _ABANDONED:
             runner, account, _ = self.build()
             best = self.attempt(runner, account, best.first, final=True)
@@ -127,39 +136,44 @@ class Attempts:
         return compare(
             [*came_to_end, *attempt.further],
             self.logged(attempt.runner, done.results[0]) if done.results else {},
-            checkpoint=str(self.path),
+            checkpoint=None if self.path is None else str(self.path),
             first_step=attempt.first,
             rounding=attempt.rounding,
             random_state=NO_RANDOM_STATE not in attempt.account.unfitted,
         )
 
-    def build(self) -> tuple[StepRunner, Account, Saved]:
-        """The recipe's objects, created anew, with the checkpoint loaded into them."""
+    def build(self) -> tuple[StepRunner, Account, Saved | None]:
+        """The recipe's objects, created anew, with the checkpoint loaded into them; as they are, if there is none."""
         os.chdir(self.here)
-        saved = read_saved(self.path, trust=self.trust)
+        saved = None if self.path is None else read_saved(self.path, trust=self.trust)
         context = Context(
             device=self.device,
             step=self.aim.asked,
-            checkpoint=self.path.absolute(),
-            state=saved.content,
+            checkpoint=None if self.path is None else self.path.absolute(),
+            state=None if saved is None else saved.content,
             config=self.config,
         )
         runner = StepRunner(self.recipe.build(context))
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         rates = [g.get("lr") for g in groups]
-        account = load_saved(runner, saved, trust=self.trust)
+        if saved is None:
+            account = Account(rng=Rng.capture(runner.outside.generators))  # as it is after the recipe has seeded it
+        else:
+            account = load_saved(runner, saved, trust=self.trust)
         # loading makes new groups
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         self.recipe_rates = list(zip(groups, rates, strict=True))
         return runner, account, saved
 
-    def firsts(self, runner: StepRunner, saved: Saved) -> list[int]:
+    def firsts(self, runner: StepRunner, saved: Saved | None) -> list[int]:
         """The steps that may be the first after the checkpoint, most likely first."""
         given, until = runner.train_step.first_step, self.aim.step
         if given is not None:
             candidates = [int(given)]
         elif runner.train_step.batches is None and until is not None:
             candidates = [until]
+        elif saved is None:
+            candidates = [0 if self.view is None else self.view.first_step or 0]
         elif saved.step is None:
             raise ReplayError(f"{self.path} does not record its step: set first_step=… in the recipe's TrainStep")
         else:
@@ -171,7 +185,7 @@ class Attempts:
         possible = [c for c in candidates if until is None or c <= until + self.aim.beyond]
         self.skipped_first = len(possible) < len(candidates) and len(candidates) > 1
         if not possible:
-            checkpoint = f"step {candidates[0]}, the first after the checkpoint {self.path.name}"
+            checkpoint = f"step {candidates[0]}, the first after {self.start}"
             raise ReplayError(f"step {until} is before {checkpoint}: choose an earlier checkpoint")
         return possible if self.view is not None else possible[:1]
 
@@ -179,15 +193,7 @@ class Attempts:
         """Rolls forward from the loaded checkpoint, whose next step is `first`. Unless `final`, the roll is abandoned
         once its losses clearly differ from the log. Raises ReplayError if a batch cannot be drawn or memory runs
         out."""
-        until = self.aim.step
-        single = runner.train_step.batches is None
-        last = first + _UNLOGGED_LIMIT - 1
-        if single:
-            last = first
-        elif until is not None:
-            last = until + self.aim.beyond
-        if self.log_ends is not None and not single:
-            last = min(last, max(self.log_ends, first) + _UNLOGGED_LIMIT)
+        last = first if runner.train_step.batches is None else self._last(first)
         losses: dict[str | None, list[LoggedLoss]] = {}
         results: list[StepResult] = []
 
@@ -223,6 +229,14 @@ class Attempts:
         made = Attempt(runner, account, done, Fidelity(ok=False), first, self.run_on(runner, done))
         made.fidelity = self.compared(made)
         return made
+
+    def _last(self, first: int) -> int:
+        """The last step to run after the checkpoint, whose next step is `first`."""
+        until = self.aim.step
+        last = first + _UNLOGGED_LIMIT - 1 if until is None else until + self.aim.beyond
+        if self.aim.sought is not None and self.aim.sought.kind == "still":
+            last = min(last, first + _STILL - 1)
+        return last if self.log_ends is None else min(last, max(self.log_ends, first) + _UNLOGGED_LIMIT)
 
     def logged(self, runner: StepRunner, result: StepResult) -> dict[str | None, list[LoggedLoss]]:
         """The logged values that the losses of a step are compared with, by name of the loss."""

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from postmortem.core.culprit import Culprit
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
-    from postmortem.replay.attempts import Progress
+    from postmortem.replay.attempts import Attempt, Progress
+    from postmortem.replay.roll.aim import Aim
 
 
 def replay(
@@ -76,25 +78,50 @@ def replay(
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
         made = Attempts(found, path, where, view, aim, dict(config), trust, progress)
         attempt = made.best_attempt()
+        if checkpoint is None and _lost(attempt, aim):
+            path = made.path = choose_checkpoint(target, run, report, replace(aim, sought=None), None)
+            attempt = made.best_attempt()
         with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
             # the output of the step has been shown once
             culprit, judged = ReplayVerdict(made, fix=fix).of(attempt)
-            culprit = with_bad_start(culprit, made.here / path, attempt)
+            culprit = _with_start(culprit, None if path is None else made.here / path, attempt)
             notes = [write_repro(repro, attempt.runner, attempt.roll, culprit)] if repro is not None else []
     return ReplayResult(
         target=str(target),
         recipe=str(found.path),
-        checkpoint=str(path),
+        checkpoint="" if path is None else str(path),
         step=culprit.step if culprit.step is not None or aim.step is None else min(aim.step, attempt.roll.last),
         fidelity=attempt.fidelity,
         culprit=culprit,
         fitted=tuple(attempt.account.fitted),
         unfitted=tuple(attempt.account.unfitted),
         notes=tuple(notes),
-        next=advice(culprit, view, str(path)) if judged else (),
+        next=advice(culprit, view, "" if path is None else str(path)) if judged else (),
         judged=judged,
         seconds=time.monotonic() - started,
     )
+
+
+def _with_start(culprit: Culprit, start: Path | None, attempt: Attempt) -> Culprit:
+    """The culprit, with a note if what the replay started from explains that it does not follow the log."""
+    if start is not None:
+        return with_bad_start(culprit, start, attempt)
+    if attempt.fidelity.compared and not attempt.fidelity.ok:
+        attempt.fidelity = replace(attempt.fidelity, reasons=(_UNSEEDED, *attempt.fidelity.reasons))
+        return replace(culprit, fidelity=attempt.fidelity)
+    return culprit
+
+
+def _lost(attempt: Attempt, aim: Aim) -> bool:
+    """True if a replay that began some calm steps earlier does not follow the log: what the run was resumed with may
+    be known only from the checkpoint that it was resumed from."""
+    return aim.sought is not None and bool(attempt.fidelity.compared) and not attempt.fidelity.ok
+
+
+_UNSEEDED = (
+    "no checkpoint is of an earlier step, so the replay starts from the recipe's initial state: it has to set the seed "
+    "as the training did, and build the model in the same order"
+)
 
 
 def _without_recipe(target: Path, run: Run | None, report: RunReport | None) -> str:

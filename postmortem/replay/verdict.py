@@ -10,7 +10,9 @@ from postmortem.checkpoints.find import shown
 from postmortem.checkpoints.health import inspect
 from postmortem.core.culprit import Culprit
 from postmortem.core.errors import ReplayError
+from postmortem.replay.attempts import INITIAL
 from postmortem.replay.culprit.localize import localize
+from postmortem.replay.onset import with_onset
 from postmortem.replay.recipe.user_errors import describe
 from postmortem.replay.rerun.determinism import Fault, run_again
 from postmortem.replay.roll.fidelity import compare
@@ -19,6 +21,7 @@ from postmortem.replay.roll.level import leaps
 if TYPE_CHECKING:
     from postmortem.replay.attempts import Attempt, Attempts
     from postmortem.replay.roll.roll import Roll
+    from postmortem.replay.roll.sought import Sought
 
 Judged = tuple[Culprit, bool]
 """A culprit, and whether the run could be judged at all."""
@@ -33,7 +36,7 @@ class ReplayVerdict:
     def of(self, attempt: Attempt) -> Judged:
         """The culprit of the attempt. Raises ReplayError if the batches end before the last step to run."""
         done, fidelity = attempt.roll, attempt.fidelity
-        trail = [f"reran steps {done.first} to {done.last} from checkpoint {shown(self.attempts.path)}"]
+        trail = [f"reran steps {done.first} to {done.last} from {self.attempts.start}"]
         trail += self._other_than_asked(done)
         if fidelity.compared:
             trail.append(fidelity.note)
@@ -45,6 +48,8 @@ class ReplayVerdict:
         if fault is None and self.aim.failed:
             fault = done.overflow
         distrust = bool(fidelity.compared) and not fidelity.ok
+        if self.aim.sought is not None and not distrust and (found := self._sought(attempt, self.aim.sought, trail)):
+            return found, True
         if fault is not None:
             return self._failed(attempt, fault, trail, distrust=distrust)
         if done.diverged_at is None and self.aim.grows and not distrust:
@@ -57,6 +62,16 @@ class ReplayVerdict:
         if self.aim.nonfinite:
             return self._not_reproduced(attempt, trail)
         return self._nothing_found(attempt, trail, distrust=distrust)
+
+    def _sought(self, attempt: Attempt, sought: Sought, trail: list[str]) -> Culprit | None:
+        """The culprit of a finding of finite values; None where no stage names one. What they saw is in `trail`."""
+        runner = attempt.runner
+        found = localize(runner.train_step, runner=runner, rolled=Fault(attempt.roll), fixes=self.fix, sought=sought)
+        trail += found.how
+        if found.cause == "none":
+            return None
+        found = replace(found, fidelity=attempt.fidelity, how=tuple(trail))
+        return with_onset(found, self.attempts, attempt.first)
 
     def _failed(self, attempt: Attempt, fault: int, trail: list[str], *, distrust: bool) -> Judged:
         done = attempt.roll
@@ -106,7 +121,12 @@ class ReplayVerdict:
         if distrust:
             trail.append("no replayed step failed, but the losses do not match the log: nothing follows for the run")
             return _unknown(attempt, trail, cause="none"), False
-        trail.append(f"every loss, gradient and parameter is finite up to step {attempt.roll.last}")
+        sought, last = self.aim.sought, attempt.roll.last
+        if sought is None:
+            trail.append(f"every loss, gradient and parameter is finite up to step {last}")
+        else:
+            what = f"the log shows {sought.name} at step {sought.step}"
+            trail.append(f"{what}; every value is finite up to step {last}, and no cause was established")
         return _unknown(attempt, trail, cause="none", established="observed"), True
 
     def _not_reproduced(self, attempt: Attempt, trail: list[str]) -> Judged:
@@ -121,14 +141,14 @@ class ReplayVerdict:
         if earlier.compared and not earlier.ok:  # what such a replay does, the run need not have done
             return self._nothing_found(attempt, trail, distrust=True)
         for bad in self._bad_on_the_way(attempt.roll):
-            finite = f"every step replayed from {attempts.path.name} is finite"
+            finite = f"every step replayed from {_named(attempts.path)} is finite"
             trail.append(f"{finite}; the later checkpoint {bad.name} is not: replaying again from there")
             good, attempts.path = attempts.path, bad
             second = attempts.best_attempt()
             if second.roll.fault is not None:
                 found, judged = self.of(second)
                 attempt.fidelity, attempt.account = second.fidelity, second.account
-                resume = f"resume from {good.name} instead"
+                resume = f"resume from {_named(good)} instead"
                 trail.append(f"the run continued from {bad.name}, which holds non-finite values: {resume}")
                 return replace(found, how=(*trail, *found.how)), judged
             attempts.path = good
@@ -147,6 +167,10 @@ class ReplayVerdict:
         known = [c for c in self.attempts.checkpoints if c.step is not None and done.first <= c.step <= done.last]
         newest_first = [Path(c.path) for c in sorted(known, key=lambda c: -(c.step or 0))]
         return [path for path in newest_first if inspect(self.attempts.here / path).finite is False]
+
+
+def _named(path: Path | None) -> str:
+    return INITIAL if path is None else path.name
 
 
 def with_bad_start(found: Culprit, start: Path, attempt: Attempt) -> Culprit:

@@ -137,7 +137,9 @@ def closing_line(result: ReplayResult) -> str | None:
 def _headline(result: ReplayResult) -> str:
     where = "" if result.step is None else f", step {result.step}"
     if not result.command:
-        start = f"from checkpoint {shown(Path(result.checkpoint))}"
+        start = "from the recipe's initial state"
+        if result.checkpoint:
+            start = f"from checkpoint {shown(Path(result.checkpoint))}"
         return f"Replay of {result.target}{where}, {start} ({result.seconds:.1f} s)"
     where += "" if result.tick is None else f" (optimizer step {result.tick} of the command, counted from 0)"
     where += "" if result.rank is None else f", rank {result.rank}"

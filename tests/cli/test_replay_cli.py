@@ -327,7 +327,6 @@ BAD = {
         ["--checkpoint", "step_9.pt", "--step", "7"],
         "is of step 9, not before step 7",
     ),
-    "step before all checkpoints": ("pass", ["--step", "2"], "no checkpoint before step 2: the earliest is"),
     "no such device": ("pass", ["--device", "cuda:99"], "no such device: 'cuda:99'"),
     "no device at all": ("pass", ["--device", "abacus"], "no such device: 'abacus'"),
     "no file at all": ("pass", ["--checkpoint", "/dev/null"], "/dev/null: not a regular file, but a device or a pipe"),

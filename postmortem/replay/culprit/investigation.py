@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from postmortem.replay.culprit.course import Course
     from postmortem.replay.rerun.candidates import Candidate
     from postmortem.replay.rerun.determinism import Again
+    from postmortem.replay.roll.sought import Sought
 
 
 class Investigation:
@@ -27,15 +29,24 @@ class Investigation:
 
     reruns: the session that runs the step again. failure: what was known before. step: the step at fault, None if
     every step is finite; `last` is then the last step, else the same. reported: the log reports a failed run. fixes:
-    whether fixes are tried. trail: notes on what established the culprit, in the order in which they were found.
+    whether fixes are tried. sought: the finding of finite values that is looked for; course: the steps around it, once
+    a stage asked for them. trail: notes on what established the culprit, in the order in which they were found.
     times: how many reruns in a row must be finite to count as a cure. traced: the traced step, once a stage has traced
     it.
     """
 
     traced: Traced
+    course: Course | None
 
     def __init__(
-        self, reruns: Session, failure: Failure, *, fixes: bool, reported: bool = False, times: int = 1
+        self,
+        reruns: Session,
+        failure: Failure,
+        *,
+        fixes: bool,
+        reported: bool = False,
+        times: int = 1,
+        sought: Sought | None = None,
     ) -> None:
         self.reruns, self.failure, self.samples = reruns, failure, reruns.samples
         self.fixes, self.reported, self.times = fixes, reported, times
@@ -43,6 +54,7 @@ class Investigation:
         if failure.raised is not None:
             reruns.raised = failure.raised.site
         self.trail: list[str] = []
+        self.sought, self.course = sought, None
         self._determinism_unknown = False
         self._within: Within = "others"
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from postmortem.core.culprit import Culprit
     from postmortem.replay.model import TrainStep
+    from postmortem.replay.roll.sought import Sought
 
 _MANY_STEPS = 1_000_000
 
@@ -44,12 +45,13 @@ def localize(
     fixes: bool = True,
     runner: StepRunner | None = None,
     rolled: Fault | None = None,
+    sought: Sought | None = None,
 ) -> Culprit:
     """Names the culprit of the first step with a non-finite loss, gradient or parameter.
 
     step: the last step to look at, counted as in the log (default: all batches of a list, or the one `batch`).
-    fixes: whether fixes are tried. runner, rolled: steps that have been rolled forward already. device: device of the
-    reruns, by default that of the model.
+    fixes: whether fixes are tried. runner, rolled: steps that have been rolled forward already. sought: a finding of
+    finite values to explain. device: device of the reruns, by default that of the model.
 
     A step that raises because of a non-finite value (an assertion, an argument check of torch.distributions) is traced
     up to the exception. Model, optimizer, random generators, hooks and flags are unchanged when it returns or raises.
@@ -66,10 +68,11 @@ def localize(
         warnings.simplefilter("ignore")
         try:
             fault = rolled or _fault(runner, train_step, step)
-            case = _investigation(runner, fault, fixes=fixes, reported=reported)
+            case = _investigation(runner, fault, fixes=fixes, reported=reported, sought=sought)
             found = diagnose(case)
             if case.reruns.luck.times > case.times:  # the reruns turned out to be nondeterministic: cures may be luck
-                found = diagnose(_investigation(runner, fault, fixes=fixes, reported=reported, times=TRIES))
+                again = _investigation(runner, fault, fixes=fixes, reported=reported, times=TRIES, sought=sought)
+                found = diagnose(again)
         finally:
             runner.restore(before)
     if compiled:

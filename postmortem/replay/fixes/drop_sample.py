@@ -57,7 +57,9 @@ class DropSample(BaseFix):
             return None
         shown = ", ".join(map(str, culprit.samples[:_SHOWN])) + (", …" if len(culprit.samples) > _SHOWN else "")
         what, them = ("sample", "it") if len(culprit.samples) == 1 else ("samples", "them")
-        text = f"inspect {what} {shown} of the batch: without {them} the step does not fail"
+        rises = culprit.cause == "outlier-sample"
+        of, end = (f" of step {culprit.step}", "the loss does not rise") if rises else ("", "the step does not fail")
+        text = f"inspect {what} {shown} of the batch{of}: without {them} {end}"
         return Advice(Scope.DATA, text)
 
 

@@ -101,6 +101,40 @@ class Samples:
             out.append(self._each(micro, pick))
         return type(batch)(out)
 
+    # ---- one sample alone
+
+    @property
+    def stacks(self) -> bool:
+        """True if the samples are rows of tensors, not listed one by one."""
+        return not self._listed and self.rows > 0
+
+    def micro_batches(self, batch: Any) -> list[Any]:
+        """The micro-batches of a batch of this form; the batch itself without accumulation."""
+        return list(batch) if self._micro is not None else [batch]
+
+    def tensors(self, part: Any) -> list[tuple[torch.Tensor, int]]:
+        """(tensor, dimension of the samples) of each tensor of a micro-batch that has samples."""
+        found: list[tuple[torch.Tensor, int]] = []
+        self._each(part, lambda t, dim: found.append((t, dim)) or t)  # type: ignore[func-returns-value]
+        return found
+
+    def rebuilder(self, part: Any) -> Callable[[Sequence[torch.Tensor]], Any]:
+        """Makes a micro-batch of one sample from its row of each of `tensors(part)`."""
+
+        def rebuilt(rows: Sequence[torch.Tensor]) -> Any:
+            at = iter(rows)
+            return self._each(part, lambda t, dim: next(at).unsqueeze(dim))
+
+        return rebuilt
+
+    def alone(self, batch: Any, index: int) -> Any:
+        """The micro-batch that holds sample `index` only."""
+        if self._listed:
+            return pick_listed(batch, [index], self._listed)
+        part = self.micro_batches(batch)[index // self.rows]
+        row = torch.tensor([index % self.rows])
+        return self._each(part, lambda t, dim: t.index_select(dim, row.to(t.device)))
+
     def replace(self, bad: Collection[int], healthy: int | Sequence[int]) -> Callable[[Any], Any]:
         """Batch transform: the samples `bad` become copies of `healthy`; of several healthy ones, of the first in the
         same micro-batch, if there is one."""

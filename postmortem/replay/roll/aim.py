@@ -7,16 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.replay.roll.sought import explains, sought_of, without_learning
+
 if TYPE_CHECKING:
     from postmortem.core.model import Finding
     from postmortem.core.report import RunReport
     from postmortem.core.view import View
+    from postmortem.replay.roll.sought import Sought
 
 _NONFINITE = ("nan-onset", "inf-onset", "nonfinite-gradient", "masked-nonfinite")
-_GROWING = ("divergence", "gradient-explosion", "loss-spike", "loss-scale-collapse")
+_GROWING = ("divergence", "gradient-explosion", "loss-spike", "gradient-spike", "loss-scale-collapse")
 
 
 _NOT_OF_A_STEP = ("val_loss", "val_accuracy", "accuracy", "perplexity", "reward")  # roles of what evaluations log
+_AFTER = 20  # logged steps to run after a jump of the loss, at most up to its end
+_CALM = 15  # steps before a jump that make its level
+_GROWS = 8  # the same of a growth, which begins earlier than it is found
 _FAR = 1000  # steps to follow a divergence that never turns non-finite
 
 
@@ -27,7 +33,8 @@ class Aim:
     step: the last step to run (None: up to the end of the batches). asked: the step that the user requested.
     failed: the log reports a failed run. nonfinite: the log is non-finite at `step`. beyond: further steps to run, if
     a run crashed before it could log the failing step. masked: from this step on the log may show numbers in place of
-    non-finite losses. grows: the failure is a loss or gradient that grew.
+    non-finite losses. grows: the failure is a loss or gradient that grew. sought: the finding of finite values that is
+    looked for, if nothing in the log is non-finite.
     """
 
     step: int | None
@@ -37,6 +44,14 @@ class Aim:
     beyond: int = 0
     masked: int | None = None
     grows: bool = False
+    sought: Sought | None = None
+
+    @property
+    def start(self) -> int | None:
+        """The last step that a replay can start at: of a jump or growth, some calm steps come before it."""
+        if self.sought is None or self.sought.kind == "still" or self.step is None:
+            return self.step
+        return min(self.step, self.sought.step - (_GROWS if self.sought.kind == "growth" else _CALM))
 
 
 def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Aim:
@@ -57,12 +72,35 @@ def aim_at(view: View | None, report: RunReport | None, asked: int | None) -> Ai
     # a loss that stays finite while its gradient does not was replaced, too, or is a mean of what was finite
     masked = min(_steps([*replaced, *gradients])) if replaced or (gradients and not losses) else None
     unasked = replace(_by_log(view, report, findings, bad, losses, gradients), masked=masked)
+    collapse = any(f.name == "loss-scale-collapse" for f in findings)  # the gradients overflow: nothing is finite
+    if view is not None and not collapse and (not bad or explains(findings, bad)):
+        sought = sought_of(findings, roles, _interval(view), asked)
+        sought = sought or (None if bad or asked is not None else _without_learning(view))
+        unasked = _toward(unasked, sought, asked)
     if asked is None:
         return unasked
     grows = any(f.step == asked for f in findings if f.name in _GROWING)
     if grows and unasked.step is not None and unasked.step > asked:
         return replace(unasked, asked=asked)
-    return Aim(asked, asked, True, any(f.step == asked for f in bad), masked=masked)
+    sure = any(f.step == asked for f in bad)
+    return Aim(asked, asked, True, sure, masked=masked, sought=unasked.sought if not sure else None)
+
+
+def _toward(aim: Aim, sought: Sought | None, asked: int | None) -> Aim:
+    """The aim at a finding of finite values. A jump needs no steps after it, only those to see whether it stays."""
+    if sought is None:
+        return aim
+    if sought.kind == "spike" and asked is None and aim.grows and aim.step is not None:
+        return replace(aim, sought=sought, step=max(sought.step, min(aim.step, sought.step + _AFTER * sought.interval)))
+    return replace(aim, sought=sought)
+
+
+def _without_learning(view: View) -> Sought | None:
+    series = view.main("loss")
+    if series is None:
+        return None
+    finite = series.finite
+    return without_learning(finite.value.tolist(), finite.step.tolist())
 
 
 def _by_log(

@@ -19,30 +19,44 @@ if TYPE_CHECKING:
     from postmortem.replay.roll.aim import Aim
 
 
-def choose_checkpoint(target: Path, run: Run | None, report: RunReport | None, aim: Aim, given: Path | None) -> Path:
-    """The checkpoint to start from: the one given, else the diagnosis' last good one, else the newest good one.
+_FROM_THE_START = 1000
+"""A step up to which a replay may go from the recipe's initial state, where no checkpoint is early enough."""
+
+
+def choose_checkpoint(
+    target: Path, run: Run | None, report: RunReport | None, aim: Aim, given: Path | None
+) -> Path | None:
+    """The checkpoint to start from: the one given, else the diagnosis' last good one, else the newest good one; None
+    for the recipe's initial state, where every checkpoint of the run is of a later step.
 
     Every checkpoint but the one given is inspected before it is chosen. If none is finite, the newest before the step
-    is chosen: the replay reports that the run started from it. Raises ReplayError if there is none, or if the one
-    given is after the step.
+    is chosen: the replay reports that the run started from it. Raises ReplayError if there is none at all, or if the
+    one given is after the step.
     """
     known = known_checkpoints(run, report) or find_checkpoints(target)
     good = report.diagnosis.last_good_checkpoint if report is not None and report.diagnosis is not None else None
     steps = {Path(c.path).resolve(): c.step for c in known}
+    at = None if good is None else _step(Path(good), steps)
+    if aim.sought is not None and (aim.sought.kind == "still" or at is None or aim.start is None or at > aim.start):
+        good = None  # a jump needs some calm steps before it, a training that does not learn its last state
     if given is not None:
         return _given(given, aim, good, steps)
     if run is None and len(known) == 1 and Path(known[0].path) == target:
         return target
+    if not known and run is not None and aim.step is not None and aim.step <= _FROM_THE_START:
+        return None
     if not known:
         raise ReplayError(f"no checkpoint in {target}: give --checkpoint PATH")
     known = [_unless_changed(c) for c in known]
     if good is not None and (chosen := _diagnosed(good, known, aim, steps)) is not None:
         return chosen
     known = [c if c.step is not None else _with_step(c) for c in known]
-    candidates = [c for c in known if _before(c.step, aim)]
-    if not candidates:
-        first = min(known, key=lambda c: c.step or 0)
-        raise ReplayError(f"no checkpoint before step {aim.step}: the earliest is {first.path} (step {first.step})")
+    before = [c for c in known if _before(c.step, aim)]
+    candidates = [c for c in before if c.step is None or aim.start is None or c.step <= aim.start] or before
+    late = [c for c in candidates if c.step is not None and aim.start is not None and c.step > aim.start]
+    begins_before = aim.sought is not None and aim.sought.kind == "growth" and len(late) == len(candidates)
+    if not candidates or (begins_before and aim.start is not None and aim.start < _FROM_THE_START):
+        return None
     return Path(_newest_finite(candidates, aim).path)
 
 

@@ -343,6 +343,10 @@ class StepRunner:
             raise ReplayError("step(model, batch) returned no loss")
         return {name: loss / count for name, loss in losses.items()} if count > 1 else losses
 
+    def loss_of(self, micro: Any) -> torch.Tensor:
+        """The loss of one micro-batch at the present weights, the sum of named ones; nothing is run backward."""
+        return functools.reduce(operator.add, self._forward(self.train_step.step, micro, "loss", 1).values())
+
     def _autocast(self) -> Any:
         kind: str | None = self.train_step.autocast
         if self._overrides.dtype is not None:

@@ -26,6 +26,10 @@ CAUSES = {
     "divergence": "the training diverged: the updates are too large",
     "layout": "a gradient whose strides differ from those of its parameter",
     "transient": "a failure that did not recur: a hardware fault or a race condition",
+    "outlier-sample": "samples of one batch carry the rise",
+    "exploding-layer": "one layer whose gain grows out of its course",
+    "dead-layer": "a layer that does not learn",
+    "learning-rate-zero": "the learning rate is zero",
     "none": "nothing found",
 }
 ESTABLISHED = {

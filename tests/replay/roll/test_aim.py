@@ -68,7 +68,7 @@ def test_masked_losses_and_a_divergence_asked_for(tmp_path: Path) -> None:
 
 
 def test_newest_finite_before_the_step(tmp_path: Path) -> None:
-    """The newest finite one before the step; none finite: the newest; none before it, or none at all: one line."""
+    """The newest finite one before the step; none finite: the newest; none before it: the recipe's initial state."""
     empty = api.load(tmp_path)
     for step in (10, 20, 30, 40):
         value = float("nan") if step in (30, 40) else 1.0
@@ -80,14 +80,15 @@ def test_newest_finite_before_the_step(tmp_path: Path) -> None:
     def chosen(step: int, given: Path | None = None, good: int | None = None) -> str:
         diagnosis = SimpleNamespace(last_good_checkpoint=str(tmp_path / f"step_{good}.pt"))
         report: Any = good and SimpleNamespace(diagnosis=diagnosis, checkpoints=())
-        return choose_checkpoint(tmp_path, run, report, Aim(step), given).name
+        path = choose_checkpoint(tmp_path, run, report, Aim(step), given)
+        assert path is not None
+        return path.name
 
     assert chosen(35) == "step_20.pt"
     assert chosen(20) == "step_10.pt"  # the one of the very step may be from after it
     assert (chosen(35, good=10), chosen(20, good=20)) == ("step_10.pt", "step_10.pt")
     assert chosen(35, tmp_path / "step_30.pt") == "step_30.pt"
-    with pytest.raises(ReplayError, match=r"no checkpoint before step 5: the earliest is .*step_10\.pt"):
-        chosen(5)
+    assert choose_checkpoint(tmp_path, run, None, Aim(5), None) is None  # the recipe's initial state
     with pytest.raises(ReplayError, match="is of step 40, not before step 35"):
         chosen(35, tmp_path / "step_40.pt")
     run = replace(run, checkpoints=run.checkpoints[2:])

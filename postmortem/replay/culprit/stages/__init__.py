@@ -25,6 +25,8 @@ class DiagnosisStage(Protocol):
     __name__: str
     order: int
     """Stages are asked in this order."""
+    of_finding: bool
+    """It explains a finding of finite values, and is asked instead of the others where one is looked for."""
 
     def __call__(self, case: Investigation, /) -> Culprit | None:
         """The culprit, or None."""
@@ -35,11 +37,11 @@ F = TypeVar("F", bound="Callable[[Investigation], Culprit | None]")
 STAGES: Registry[DiagnosisStage] = Registry(__name__, key=lambda s: s.__name__, order=lambda s: s.order, noun="stage")
 
 
-def stage(*, order: int) -> Callable[[F], F]:
-    """Registers a stage; stages with a lower `order` are asked before it."""
+def stage(*, order: int, of_finding: bool = False) -> Callable[[F], F]:
+    """Registers a stage; stages with a lower `order` are asked before it. of_finding: it explains finite values."""
 
     def register(function: F) -> F:
-        function.order = order  # type: ignore[attr-defined]
+        function.order, function.of_finding = order, of_finding  # type: ignore[attr-defined]
         return STAGES.register(function)
 
     return register
@@ -52,7 +54,7 @@ def diagnose(case: Investigation) -> Culprit:
     is raised: the stage that failed might have named one.
     """
     failed: Exception | None = None
-    for ask in STAGES:
+    for ask in [s for s in STAGES if s.of_finding == (case.sought is not None)]:
         try:
             found = ask(case)
         except PostmortemError:
