@@ -43,8 +43,8 @@ def lost_to_chance(view: View) -> Lost | None:
             [s.finite for s in view.of(*roles) if len(s.finite) >= 2 * _POINTS]
             for roles in (("loss",), ("accuracy", "val_accuracy"))
         )
-        pairs = ((loss, score) for loss in losses for score in scores)
-        view.cache["lost to chance"] = next((found for pair in pairs if (found := _lost(*pair)) is not None), None)
+        pairs = (_lost(loss, score) for loss in losses for score in scores)
+        view.cache["lost to chance"] = next((lost for lost in pairs if lost is not None), None)
     found: Lost | None = view.cache["lost to chance"]
     return found
 

@@ -108,8 +108,8 @@ def _rank_correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
     """Spearman's correlation of two series; 0 where one of them does not vary."""
     if not (np.ptp(x) and np.ptp(y)):
         return 0.0
-    ranks = [np.argsort(np.argsort(z, kind="stable")) for z in (x, y)]
-    return float(np.corrcoef(*ranks)[0, 1])
+    first, second = (np.argsort(np.argsort(z, kind="stable")) for z in (x, y))
+    return float(np.corrcoef(first, second)[0, 1])
 
 
 def timings(view: View, points: int) -> list[Timing]:
