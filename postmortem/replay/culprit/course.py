@@ -13,7 +13,7 @@ from postmortem.replay.step.overrides import NOTHING, Overrides
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from postmortem.replay.culprit.investigation import Investigation
+    from postmortem.replay.rerun.session import Rolled
     from postmortem.replay.roll.sought import Sought
     from postmortem.replay.step.result import StepResult
     from postmortem.replay.step.state import State
@@ -24,7 +24,7 @@ _PROBES = 3  # calm batches that are run at other weights
 
 
 class Course:
-    """The steps of the roll of `case`, whose finding is `sought`.
+    """The steps of a roll whose finding is `sought`.
 
     first: the first step of the jump or growth in the replay. level, limit: the median of the values before it, and
     the largest value that still counts as calm. Use it only where `of` returned one.
@@ -32,24 +32,15 @@ class Course:
 
     first: int
 
-    def __init__(self, case: Investigation, sought: Sought) -> None:
-        assert case.reruns.rolled is not None
-        self.case, self.sought = case, sought
-        self.runner, self.roll = case.reruns.rolled.runner, case.reruns.rolled.roll
-        self.found = False
+    def __init__(self, rolled: Rolled, sought: Sought) -> None:
+        self.runner, self.roll, self.sought = rolled.runner, rolled.roll, sought
         self._states: dict[int, State] = {}
 
     @classmethod
-    def of(cls, case: Investigation) -> Course | None:
-        """The course of the case's finding; None if it is of another kind, or the replay does not show it."""
-        sought = case.sought
-        if sought is None or sought.kind == "still" or case.reruns.rolled is None:
-            return None
-        if case.course is None:
-            course = cls(case, sought)
-            course.found = course._find()
-            case.course = course
-        return case.course if case.course.found else None
+    def of(cls, rolled: Rolled, sought: Sought) -> Course | None:
+        """The course of the finding `sought`; None if the replay does not show it."""
+        course = cls(rolled, sought)
+        return course if course._find() else None
 
     def values(self) -> list[float]:
         """The values that the finding is about, by step of the roll."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import linecache
 import math
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.culprit import Culprit
+from postmortem.replay.culprit.course import Course
 from postmortem.replay.fixes import Case, conclude, try_fixes
 from postmortem.replay.fixes.precision import measure_precision
 from postmortem.replay.rerun.session import TRIES, Failure, Outside, Session, Stage, Traced
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
     import torch
 
-    from postmortem.replay.culprit.course import Course
     from postmortem.replay.rerun.candidates import Candidate
     from postmortem.replay.rerun.determinism import Again
     from postmortem.replay.roll.sought import Sought
@@ -28,15 +29,13 @@ class Investigation:
     """A step, its reruns, and what the stages of the diagnosis have found.
 
     reruns: the session that runs the step again. failure: what was known before. step: the step at fault, None if
-    every step is finite; `last` is then the last step, else the same. reported: the log reports a failed run. fixes:
-    whether fixes are tried. sought: the finding of finite values that is looked for; course: the steps around it, once
-    a stage asked for them. trail: notes on what established the culprit, in the order in which they were found.
-    times: how many reruns in a row must be finite to count as a cure. traced: the traced step, once a stage has traced
-    it.
+    every step is finite; `last` is then the last step, else the same. reported: the log reports a failed run.
+    fixes: whether fixes are tried. sought: the finding of finite values that is looked for. trail: notes on what
+    established the culprit, in the order in which they were found. times: how many reruns in a row must be finite
+    to count as a cure. traced: the traced step, once a stage has traced it.
     """
 
     traced: Traced
-    course: Course | None
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class Investigation:
         if failure.raised is not None:
             reruns.raised = failure.raised.site
         self.trail: list[str] = []
-        self.sought, self.course = sought, None
+        self.sought = sought
         self._determinism_unknown = False
         self._within: Within = "others"
 
@@ -112,6 +111,13 @@ class Investigation:
             suspects = set(self.reruns.trace(flags, mask=mask, change=change).suspects)
         tracer = Tracer(detail=suspects, repair=repair, within=self._within, samples=samples)
         return self.reruns.trace(tracer, mask=mask, change=change, after=after)
+
+    @cached_property
+    def course(self) -> Course | None:
+        """The steps around the finding that is looked for; None where there is none, or the replay does not show it."""
+        if self.sought is None or self.sought.kind == "still" or self.reruns.rolled is None:
+            return None
+        return Course.of(self.reruns.rolled, self.sought)
 
     # ---- the answer
 

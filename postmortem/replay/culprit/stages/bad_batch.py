@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from postmortem.core.printable import number
-from postmortem.replay.culprit.course import Course
 from postmortem.replay.culprit.stages import stage
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 def bad_batch(case: Investigation) -> Culprit | None:
     """Answers if the batches of calm steps have their usual value at the weights of the step, no particular samples
     carry the jump, and no layer does."""
-    course = Course.of(case)
+    course = case.course
     if course is None or course.sought.kind != "spike":
         return None
     step = course.first

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def rate_change(case: Investigation) -> Culprit | None:
     """Answers if the learning rate of all parameters rose in the step before the jump, and its usual value keeps the
     loss calm."""
-    course = Course.of(case)
+    course = case.course
     if course is None or course.first - 1 <= course.roll.first:
         return None
     step = course.first - 1
@@ -41,7 +41,7 @@ def rate_change(case: Investigation) -> Culprit | None:
 def bad_update(case: Investigation) -> Culprit | None:
     """Answers if calm batches have their usual loss before the step before the jump and not after it, and a smaller
     update of that step keeps it."""
-    course = Course.of(case)
+    course = case.course
     if course is None or course.sought.kind != "spike" or course.first - 1 <= course.roll.first:
         return None  # what makes a growth over many steps is the question of the stage `divergence`
     return _of_update(case, course)

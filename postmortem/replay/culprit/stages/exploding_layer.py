@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from postmortem.core.culprit import Fix
 from postmortem.core.printable import number
-from postmortem.replay.culprit.course import Course
 from postmortem.replay.culprit.gains import Gains, Held, own_tensors
 from postmortem.replay.culprit.investigation import code_at
 from postmortem.replay.culprit.stages import stage
@@ -16,6 +15,7 @@ from postmortem.replay.step.overrides import Overrides
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit
+    from postmortem.replay.culprit.course import Course
     from postmortem.replay.culprit.gains import Left
     from postmortem.replay.culprit.investigation import Investigation
     from postmortem.replay.step.runner import StepRunner
@@ -27,7 +27,7 @@ _AFTER = 4  # steps after the first of the jump that have to stay calm
 @stage(order=120, of_finding=True)
 def exploding_layer(case: Investigation) -> Culprit | None:
     """Answers if the steps stay calm with the weights of one module held, and do not with those of all others held."""
-    course = Course.of(case)
+    course = case.course
     if course is None:
         return None
     gains = _gains(course)

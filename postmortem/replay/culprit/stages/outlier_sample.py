@@ -27,7 +27,7 @@ _DATA = 0.5  # part of the jump that calm batches may show at the same weights, 
 def outlier_sample(case: Investigation) -> Culprit | None:
     """Answers if calm batches have their usual loss at the weights of the step, and the step is calm without some
     samples."""
-    course = Course.of(case)
+    course = case.course
     if course is None:
         return None
     step = course.first
