@@ -92,7 +92,7 @@ def test_tutorial_ends_with_a_cure_and_a_report(tmp_path):
         check=True,
         timeout=120,
     )
-    assert f"wrote {tmp_path}/report.html (1 run)\n" in done.stderr
+    assert f"wrote {tmp_path}/report.html (1 run), to open in a browser: file://" in done.stderr
     assert "It says `wrote /tmp/report.html (1 run)`" in after
 
 

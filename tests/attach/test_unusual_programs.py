@@ -121,7 +121,8 @@ def test_the_line_is_named(folder: Path, postmortem, name: str) -> None:
     code, answer = under_watch(postmortem, sys.executable, "train.py")
     culprit = answer["culprit"]
     tick = 6 if "workers" in name else 3
-    assert (code, answer["tick"], culprit["op"], culprit["line"], culprit["samples"]) == (1, tick, "div", line, [2])
+    said = (code, answer["tick"], culprit["op"], culprit["line"], culprit["samples"])
+    assert said == (1, tick, "div", line, [2]), culprit["how"]
     assert not (folder / "trained").exists()
 
 

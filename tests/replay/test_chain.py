@@ -104,11 +104,11 @@ def test_chain(
 
 
 def test_answer_ends_with_what_to_do(trained: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The report of a scan with --replay carries the culprit with its step, and the repair that cured in place of the
-    command."""
+    """The report of a scan with --replay carries the culprit with its step, the repair that cured, and the command that
+    tries the step again after it."""
     with pytest.raises(SystemExit):
         main(["scan", "--replay", str(trained("epochs"))])
     out = " ".join(capsys.readouterr().out.split())  # lines are broken where the path of the folder wants it
     assert "forward-op at step 24: operator div, module mean" in out
     assert "total / count[:, None].clamp(min=1e-06)" in out
-    assert "$ postmortem replay" not in out
+    assert "after the change, replay the step again: $ postmortem replay" in out

@@ -96,7 +96,8 @@ def test_what_a_restart_overwrote_is_told(tmp_path: Path) -> None:
     _write(tmp_path, "", NOW, range(200), nan_from=150)
     _write(tmp_path, "", NOW + 1000, range(120, 500), rate=0.004, process="node1.5151.0")
     (report,) = postmortem.scan(tmp_path).runs
-    assert [(f.name, f.step) for f in report.findings] == [("step-reset", 120)]
+    found = [(f.name, f.step, f.severity) for f in report.findings]
+    assert found == [("step-reset", 120, "warning"), ("nan-onset", 150, "info")]
     assert "train/loss was non-finite (NaN or Inf) from step 150 on" in report.findings[0].message
 
 
