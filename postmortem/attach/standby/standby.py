@@ -39,13 +39,15 @@ _READY = b"\n"  # from the copy: it shares nothing with the program any more
 
 @dataclass(slots=True)
 class _Sleeper:
-    """A copy. forked: the tick at whose end it was forked; began: when, in monotonic seconds."""
+    """A copy. forked: the tick at whose end it was forked; began: when, in monotonic seconds; owner: the process whose
+    copy it is. A worker of a DataLoader inherits the object."""
 
     process: int
     request: int
     answer: int
     forked: int
     began: float
+    owner: int
 
 
 class Standby(Observer):
@@ -148,7 +150,7 @@ class Standby(Observer):
         self.record.fork()
         self._losses = []
         self._compiled = compiled_frames()
-        self._copy = _Sleeper(process, request, answer, tick, began)
+        self._copy = _Sleeper(process, request, answer, tick, began, os.getpid())
         self._budget.spent += max(clock() - busy, 0.0)
         self._fresh = True
         self._laps.restart()
@@ -182,7 +184,8 @@ class Standby(Observer):
         if self._copy is not None:
             for fd in (self._copy.request, self._copy.answer):
                 os.close(fd)
-            end(self._copy.process)
+            if self._copy.owner == os.getpid():
+                end(self._copy.process)
             self._copy = None
 
     def investigate(
@@ -196,7 +199,7 @@ class Standby(Observer):
         the step is stored as well, see `keeping`; for a fault of the kind "requested" nothing else is done.
         """
         copy = self._copy
-        if copy is None or fault.tick <= copy.forked:
+        if copy is None or copy.owner != os.getpid() or fault.tick <= copy.forked:
             return None
         request = {
             "tick": fault.tick,

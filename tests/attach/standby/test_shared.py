@@ -81,3 +81,26 @@ def test_a_signal_to_the_group_is_handled_once(tmp_path):
     with pytest.raises(KeyError):  # the copy is gone, nothing is examined
         watched(tmp_path, watched_by_group)["culprit"]
     assert (tmp_path / "log.txt").read_text().splitlines().count("saved") == 1
+
+
+WORKERS = """
+    import torch
+    from torch.utils.data import DataLoader
+
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+    for step in range(9):
+        if step == 2:
+            print(list(DataLoader(range(4), num_workers=1)))  # an evaluation
+        loss = (model(torch.ones(1)) / (step != 5)).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_worker_that_ends_leaves_the_copy_alone(tmp_path):
+    """A forked worker inherits what watches the program, and tells it that it has ended."""
+    found = watched(tmp_path, WORKERS)
+    assert "error" not in found  # an answer came, if only that the end of the evaluation cannot be repeated
+    assert found["tick"] == 5

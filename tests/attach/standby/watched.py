@@ -51,6 +51,10 @@ class Watch(Flags):
         if self.every and (number + 1) % self.every == 0:
             self.standby.take(number)
 
+    def end(self) -> None:
+        super().end()
+        self.standby.retire()
+
     def failed(self, fault: Fault, tick: Tick) -> None:
         boundaries.exchange(Observer())
         found = self.standby.investigate(fault)
