@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from postmortem.attach.observer import Observer
 
 _installed = False
+_HERE = os.path.dirname(__file__)
 
 
 def install(observer: Observer) -> None:
@@ -216,7 +217,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback as it would be without the functions here that wrap those of torch."""
     frames = []
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename != __file__:
+        if os.path.dirname(trace.tb_frame.f_code.co_filename) != _HERE:
             frames.append(trace)
         trace = trace.tb_next
     for outer, inner in itertools.pairwise([*frames, None]):
