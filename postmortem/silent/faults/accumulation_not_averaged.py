@@ -63,8 +63,8 @@ class AccumulationNotAveraged(BaseFault):
                 continue
             yield self.blame(
                 at,
-                f"{times} backward passes are summed before each of {count(len(same), 'step')} of {kind}; each loss is a "
-                f"mean over its batch, and nothing divides it by {times}",
+                f"{times} backward passes are summed before each of {count(len(same), 'step')} of {kind}; each loss is "
+                f"a mean over its batch, and nothing divides it by {times}",
                 confirm=f"divide the loss by {times} before backward(), and compare",
                 backwards=times,
                 steps=len(same),

@@ -46,8 +46,8 @@ class AttentionMaskInverted(BaseFault):
         probed = found["padding", inverted[0]]
         yield self.blame(
             attention_line(probed, masks=True),
-            f"the output of {probed.module} at the tokens changes by up to {probed.change:.1%} of its largest value with "
-            f"the embeddings of the padding, and not at all with those of another token (step {probed.step})",
+            f"the output of {probed.module} at the tokens changes by up to {probed.change:.1%} of its largest value "
+            f"with the embeddings of the padding, and not at all with those of another token (step {probed.step})",
             confirm="change one token of a padded sequence, and compare the outputs at the others",
             change=probed.change,
             step=probed.step,

@@ -58,8 +58,8 @@ class SoftmaxWrongDim(BaseFault):
             dim = _elsewhere(last)
             yield self.blame(
                 last.at,
-                f"at {count(len(losses), 'step')} the input of {last.name}{ending(losses)} sums to 1 over dimension {dim} "
-                f"of {list(last.prediction)}; the class dimension is {last.values['classes']}",
+                f"at {count(len(losses), 'step')} the input of {last.name}{ending(losses)} sums to 1 over dimension "
+                f"{dim} of {list(last.prediction)}; the class dimension is {last.values['classes']}",
                 confirm="print output.sum(1): it is 1 for probabilities of classes",
                 seen=len(losses),
                 dim=dim,

@@ -79,8 +79,8 @@ class VanishingGradient(BaseFault):
             yield self.blame(
                 look.parameters[layers[0]].made or look.optimizers[optimizer].stack,
                 f"the gradient shrinks from {first[-1]:.2g} in {look.name(layers[-1])} to {first[0]:.2g} in "
-                f"{look.name(layers[0])} over {count(len(layers), 'layer')}; the updates of the first one are {median(still):.1g} of "
-                "its weights",
+                f"{look.name(layers[0])} over {count(len(layers), 'layer')}; the updates of the first one are "
+                f"{median(still):.1g} of its weights",
                 confirm="print p.grad.norm() of each layer, from the first to the last",
                 ratio=first[0] / first[-1],
                 layers=len(layers),
