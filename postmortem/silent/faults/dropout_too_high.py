@@ -53,7 +53,8 @@ class DropoutTooHigh(BaseFault):
         yield self.blame(
             at,
             f"{count(len(high), 'dropout')} with p up to {probability:g} were active in training: {probability:.0%} of "
-            f"the values become 0; the training loss went from {first:.3g} to {last:.3g} in {count(look.steps, 'step')}",
+            f"the values become 0; the training loss went from {first:.3g} to {last:.3g} in "
+            f"{count(look.steps, 'step')}",
             confirm=f"train a few epochs with p={1 - probability:.2g}",
             dropout=probability,
             first_loss=first,
