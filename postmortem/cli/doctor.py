@@ -22,6 +22,7 @@ _EXTRAS = {
     "safetensors": ("replay", "checkpoints in this format cannot be replayed"),
     "matplotlib": ("plot", "plots in Python and notebooks do not work"),
     "tensorboard": ("tensorboard", "there is no tab Postmortem in TensorBoard"),
+    "pyarrow": ("parquet", "export cannot write Parquet"),
     "wandb": ("wandb", "annotate --wandb does not work"),
 }
 """Package -> the extra that installs it, and what is not there without it."""

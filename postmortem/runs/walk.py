@@ -20,7 +20,7 @@ from postmortem.readers.mlflow import is_part_of_a_store
 from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
 from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.text.lines.blocks import looks_like_text
-from postmortem.runs.own_reports import is_own_report
+from postmortem.runs.own_reports import is_own_report, is_own_table
 from postmortem.runs.passed_over import hidden_logs, is_backup, linked_logs, of_a_log, passed_over
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
     if is_own_report(head):
         if explicit:
             problems.append(Problem(path=str(path), what="a report of postmortem, not a log", lost="the file"))
+        return None
+    if not explicit and is_own_table(head):
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
