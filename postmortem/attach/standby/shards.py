@@ -76,7 +76,7 @@ class Gathered:
 def _own_part(output: torch.Tensor, input: torch.Tensor, op: Any = None, group: Any = None, **options: Any) -> None:  # noqa: A002
     """In a copy: what this rank itself adds to its part of the sum."""
     group = group or torch.distributed.group.WORLD
-    with _disable_current_modes(), torch.no_grad():
+    with torch.no_grad():  # a tracer sees where the gradient came from
         output.copy_(input.reshape(group.size(), -1)[group.rank()].view_as(output))
         if op == torch.distributed.ReduceOp.AVG:
             output.div_(group.size())
