@@ -14,14 +14,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postmortem import api
-from postmortem.cli.shared import CONTEXT, PATH, own_stdout, warn_of_broken_plugins, write_whole
+from postmortem.cli.shared import (
+    CONTEXT,
+    PATH,
+    own_stdout,
+    refuse_to_replace_a_log,
+    warn_of_broken_plugins,
+    write_whole,
+)
 from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
-from postmortem.core.errors import PostmortemError, UsageError
+from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
 from postmortem.reporters import REPORTERS, RenderOptions
 from postmortem.reporters.shared.redact import redacted
 from postmortem.reporters.shared.words import count
-from postmortem.runs.walk import claim
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +99,7 @@ def scan(
 ) -> int:
     """Find all runs below PATHS (by default this folder) and report what happened to each, worst first."""
     render = REPORTERS[format_]
-    _refuse_to_replace_a_log(output, paths)
+    refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=fail_on, **options)
     report = _scanned(
         paths,
@@ -136,7 +142,7 @@ def scan(
 )
 def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, **options: Any) -> int:
     """Write a self-contained HTML report of the runs below PATHS (by default this folder); it needs no network."""
-    _refuse_to_replace_a_log(output, paths)
+    refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=None, **options)
     found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], draw=True)
     shown = redacted(found) if redact else found
@@ -242,13 +248,3 @@ def _write(text: str, output: Path | None) -> None:
         write_whole(output, text)
     except OSError as error:
         raise PostmortemError(f"{output}: cannot be written: {error.strerror}") from error
-
-
-def _refuse_to_replace_a_log(output: Path | None, paths: tuple[Path, ...]) -> None:
-    """UsageError where the output would replace a file that a scan of the paths reads."""
-    if output is None or not output.is_file():
-        return
-    real = output.resolve()
-    roots = [path.resolve() for path in paths or _HERE]
-    if real in roots or (any(map(real.is_relative_to, roots)) and claim(output, []) is not None):
-        raise UsageError(f"{output} is a log that this scan reads: write the report to another file")

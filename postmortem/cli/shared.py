@@ -9,15 +9,15 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from postmortem.core.errors import NotFoundError
+from postmortem.core.errors import NotFoundError, UsageError
 from postmortem.core.model import json_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from postmortem.core.run import Run
 
@@ -90,20 +90,40 @@ def echo_json(document: Any) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: an older file stays as it is until the new one is complete. Raises OSError."""
+    """Writes a text file whole or not at all, see `whole_file`. Raises OSError."""
+    with whole_file(path) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write: an older one of this name stays as it is until the new one is complete. Raises OSError."""
     path = path.resolve()
     if path.exists() and not path.is_file():  # a pipe, /dev/stdout
-        path.write_text(text, encoding="utf-8")
+        with path.open("wb") as stream:
+            yield stream
         return
     umask = os.umask(0)
     os.umask(umask)
     handle, name = tempfile.mkstemp(prefix=".postmortem-", dir=path.parent)
     new = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
         new.chmod(path.stat().st_mode & 0o7777 if path.exists() else 0o666 & ~umask)
         new.replace(path)
     except BaseException:
         new.unlink(missing_ok=True)
         raise
+
+
+def refuse_to_replace_a_log(output: Path | None, paths: Sequence[Path]) -> None:
+    """UsageError where the output would replace a file that is read from the paths."""
+    from postmortem.runs.walk import claim  # as in `loaded`
+
+    if output is None or not output.is_file():
+        return
+    real = output.resolve()
+    roots = [path.resolve() for path in paths]
+    if real in roots or (any(map(real.is_relative_to, roots)) and claim(output, []) is not None):
+        raise UsageError(f"{output} is a log that this command reads: write to another file")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from postmortem.runs.table_file import CSV_HEADER
+
 _VERDICTS = rb"(?:FAILED|SUSPECT|HEALTHY|NOT JUDGED)"
 _ANNOTATION = re.compile(rb"::(?:error|warning|notice) file=[^\n]*,title=[^\n]+|\d+ runs?: [^\n]+")
 """A line for GitHub Actions."""
@@ -31,3 +33,8 @@ def is_own_report(head: bytes) -> bool:
     if head.startswith(b"::"):
         return all(map(_ANNOTATION.fullmatch, whole))
     return bool(_PAGE_BEGINS.match(head)) and all(map(_PAGE_LINE.fullmatch, whole))
+
+
+def is_own_table(head: bytes) -> bool:
+    """Whether a file that begins with these bytes is a table of `postmortem export`: the numbers of a run twice."""
+    return head.startswith(CSV_HEADER.encode() + b"\n")

@@ -48,7 +48,7 @@ def test_a_log_is_not_replaced(postmortem, runs):
     for command, path in (("scan", runs), ("scan", log), ("report", runs)):
         called = postmortem(command, path, "-o", log)
         assert called.code == 2
-        assert "is a log that this scan reads" in called.err
+        assert "is a log that this command reads" in called.err
         assert log.read_bytes() == content
 
 

@@ -16,8 +16,12 @@ ALL = list(READERS)
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.fixture
 def usual_name(reader: type) -> str:
-    """The name that the reader's own test file declares with ``@usual_name``."""
+    """The name that the reader's own test file declares with ``@usual_name``.
+
+    A fixture, as that file is imported here: its own tests of hypothesis may not be made within one that runs.
+    """
     (name,) = [case.make() for case in cases_of(reader) if case.kind == "usual_name"]
     return str(name)
 
@@ -40,9 +44,9 @@ def test_all_load() -> None:
 
 @pytest.mark.parametrize("reader", ALL, ids=lambda r: r.kind)
 class TestEveryReader:
-    def test_it_claims_its_usual_name(self, reader: type, tmp_path: Path) -> None:
+    def test_it_claims_its_usual_name(self, reader: type, usual_name: str, tmp_path: Path) -> None:
         """The declared name is one that the reader takes, at least with the content that `head` shows."""
-        path = tmp_path / usual_name(reader)
+        path = tmp_path / usual_name
         text = b"step 1 loss 2\n"
         rows, history = b'{"step": 1, "loss": 2}\n', b'{"loss": [2, 1]}'
         monitor = b"timestamp, utilization.gpu [%]\n"
@@ -55,16 +59,16 @@ class TestEveryReader:
 
     @QUICK
     @given(data=st.one_of(st.binary(max_size=300), st.text(max_size=100).map(lambda t: t.encode("utf-16"))))
-    def test_any_bytes(self, reader: type, tmp_path: Path, data: bytes) -> None:
+    def test_any_bytes(self, reader: type, usual_name: str, tmp_path: Path, data: bytes) -> None:
         """Random bytes and UTF-16 text under its usual name raise nothing."""
-        check(reader, tmp_path / usual_name(reader), data)
+        check(reader, tmp_path / usual_name, data)
 
     @pytest.mark.parametrize(
         "data", [b"", b"\n", b"\0" * 5000, b"\xff\xfe", b"[" * 5000, b'{"a":' * 5000, b",,,\n,,\n", b"nan" * 999]
     )
-    def test_odd_bytes(self, reader: type, tmp_path: Path, data: bytes) -> None:
+    def test_odd_bytes(self, reader: type, usual_name: str, tmp_path: Path, data: bytes) -> None:
         """Empty, hollow and absurd files raise nothing."""
-        check(reader, tmp_path / usual_name(reader), data)
+        check(reader, tmp_path / usual_name, data)
 
     def test_what_cannot_be_opened(self, reader: type, tmp_path: Path) -> None:
         """A path that is gone, or a folder, is an OSError, which the caller turns into a Problem."""
