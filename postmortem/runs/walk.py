@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from postmortem.checkpoints.find import is_checkpoint
+from postmortem.checkpoints.histories import is_level
 from postmortem.core.annotations import FOLDER, SUFFIX
 from postmortem.core.errors import described
 from postmortem.core.model import Problem
@@ -114,6 +115,8 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         return None  # versions, not numbers; or read with the meta.yaml of its run
     if not explicit and path.name == "culprit.txt" and path.with_suffix(".json").is_file():
         return None  # what `postmortem run` answered of a run
+    if is_level(path):
+        return None
     if not explicit and path.name.endswith(SUFFIX) and "tfevents" in path.name:
         return None  # what `postmortem annotate` wrote
     try:
