@@ -110,14 +110,12 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
 
     A log that no reader recognises becomes a Problem, and so does any such file that the user named (`explicit`).
     """
-    if of_wandb_itself(path):
+    if of_wandb_itself(path) or is_level(path):
         return None
     if path.name == "requirements.txt" or is_part_of_a_store(path):
         return None  # versions, not numbers; or read with the meta.yaml of its run
     if not explicit and path.name == "culprit.txt" and path.with_suffix(".json").is_file():
         return None  # what `postmortem run` answered of a run
-    if is_level(path):
-        return None
     if not explicit and path.name.endswith(SUFFIX) and "tfevents" in path.name:
         return None  # what `postmortem annotate` wrote
     try:
