@@ -143,6 +143,7 @@ def _headline(result: ReplayResult) -> str:
         return f"Replay of {result.target}{where}, {start} ({result.seconds:.1f} s)"
     where += "" if result.tick is None else f" (optimizer step {result.tick} of the command, counted from 0)"
     where += "" if result.rank is None else f", rank {result.rank}"
+    where += "" if result.micro_batch is None else f", micro-batch {result.micro_batch} of the step"
     what = "Replay" if result.protection else "Watch"
     return f"{what} of {result.target}{where}, by `{shlex.join(result.command)}` ({result.seconds:.1f} s)"
 
