@@ -57,6 +57,8 @@ class Kept:
 
     def read(self, reader: type[Reader], path: Path) -> Reading:
         """What the reader reads from a file: all of it if it is new or was replaced, else what was added."""
+        if getattr(reader, "other_files", False):
+            return reader.read(path)  # its own file does not show what changed
         key = f"{reader.kind} {path}"
         known = self._files.get(key)
         before = state_of(path)
