@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from postmortem.attach.answers import Process
+    from postmortem.checkpoints.histories import Level
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
     from postmortem.replay.roll.aim import Aim
 
 OnFault = Literal["continue", "skip", "stop"]
-Level = Literal["basic", "advanced", "extreme"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +200,9 @@ class _Rerun:
             return True
         if any(p.fault is not None for p in trainers):
             answered = all(p.culprit is not None or p.unexamined for p in trainers if p.fault is not None)
+            failed = [p.fault for p in trainers if p.fault is not None]
+            if answered and len(failed) >= max(int(fault.get("of", 2)) for fault in failed):
+                return True
             return answered and now - self._heard > _SILENT
         if now - self._looked < _LOOK or not trainers:
             return False
