@@ -19,6 +19,7 @@ from postmortem.attach.boundaries.readings import last_chance
 from postmortem.attach.observer import Observer
 from postmortem.attach.outcome import Outcome
 from postmortem.core.errors import UsageError
+from postmortem.core.own_output import beside_a_training
 from postmortem.reporters.replay_text import capture_lines, replay_lines
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Watch:
         result = Outcome(str(Path.cwd()), command, answers, None, "").of_watch(None)
         if answers.at_fault() is not None:
             self.result = result
-            print("\n".join(["", *replay_lines(result), ""]), file=sys.stderr)
+            print(beside_a_training("\n".join(["", *replay_lines(result), ""]), sys.stderr), file=sys.stderr)
         for line in capture_lines(result):
             print(f"postmortem: {line}", file=sys.stderr)
 
