@@ -27,6 +27,7 @@ from postmortem.attach.levels.watch import Levels
 from postmortem.attach.measure.reductions import all_finite
 from postmortem.attach.observer import Observer
 from postmortem.attach.standby import Standby
+from postmortem.attach.standby.alone import among_others
 from postmortem.attach.standby.loaders import Record
 from postmortem.core.culprit import Culprit
 from postmortem.replay.trace.user_code import owner_of
@@ -211,7 +212,8 @@ class Agent(Flags):
         over = fault.kind == "parameter"
         if self._levels is not None:
             self._levels.close(None if over else tick)
-        self.report.line("fault", tick=fault.tick, what=fault.kind, losses=[] if over else tick.losses, rank=rank())
+        losses = [] if over else tick.losses
+        self.report.line("fault", tick=fault.tick, what=fault.kind, losses=losses, rank=rank(), of=ranks())
         self._examine(fault)
         if self.plan["on_fault"] == "stop":  # at once, so that no `finally` saves over a checkpoint
             self.report.stopped()
@@ -232,6 +234,11 @@ class Agent(Flags):
             return
         if "capture" in answer:
             self.report.line("capture", **answer["capture"])
+        found = answer["culprit"]
+        if self.plan["mode"] == "replay" and among_others() and not answer["repeated"]:
+            # its step depends on the other ranks, which the copy does not have
+            self.report.line("unexamined", why="; ".join(found["how"]), again=True)
+            return
         _tell(self.report, answer)
 
     def raised(self, error: BaseException) -> None:
@@ -336,6 +343,12 @@ def rank() -> int | None:
         return torch.distributed.get_rank() if torch.distributed.get_world_size() > 1 else None
     size, number = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK", "")
     return int(number) if number.isdigit() and size != "1" else None
+
+
+def ranks() -> int:
+    """How many processes train together."""
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if together else 1
 
 
 def described(error: BaseException) -> dict[str, Any]:

@@ -105,6 +105,10 @@ class Answers:
         ranks = {p.rank: p.passes for p in self.trainers if p.rank is not None and p.rank != process.rank}
         return [ranks[rank] for rank in sorted(ranks)] if process.rank is not None else []
 
+    def of_ranks(self) -> dict[int, list[Pass]]:
+        """The backward passes of each rank, of the last process that had it."""
+        return {p.rank: p.passes for p in self.trainers if p.rank is not None and p.passes}
+
     @property
     def attached(self) -> bool:
         """Some process of the program imported torch under our eyes."""

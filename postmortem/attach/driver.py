@@ -200,6 +200,9 @@ class _Rerun:
             return True
         if any(p.fault is not None for p in trainers):
             answered = all(p.culprit is not None or p.unexamined for p in trainers if p.fault is not None)
+            failed = [p.fault for p in trainers if p.fault is not None]
+            if answered and len(failed) >= max(int(fault.get("of", 2)) for fault in failed):
+                return True
             return answered and now - self._heard > _SILENT
         if now - self._looked < _LOOK or not trainers:
             return False

@@ -28,6 +28,7 @@ from postmortem.attach.outcome import Outcome
 from postmortem.attach.paced import Paced, scale
 from postmortem.checkpoints.histories import HOME, LEVELS, Level
 from postmortem.core.errors import PostmortemError, UsageError
+from postmortem.core.own_output import beside_a_training
 from postmortem.reporters.replay_text import capture_lines, replay_lines
 
 if TYPE_CHECKING:
@@ -163,7 +164,8 @@ class Watch:
 
         A row has `latent/mean`, `latent/std`, `latent/absmax`, `latent/nonfinite` (a number of values) and `latent/t`;
         `step` counts the calls from 0. They lie in history-latents.jsonl in the folder `history`, which a scan reads: a
-        value that is not finite, or that explodes (1,000 times its level, see LOS008), is a finding. Non-finite ones are also told on stderr, once.
+        value that is not finite, or that explodes (1,000 times its level, see LOS008), is a finding. Non-finite ones
+        are also told on stderr, once.
         """
         if os.getpid() != self._process:
             return  # a copy of the process that repeats a step
@@ -190,7 +192,7 @@ class Watch:
         result = Outcome(str(Path.cwd()), command, answers, None, "").of_watch(None)
         if answers.at_fault() is not None:
             self.result = result
-            print("\n".join(["", *replay_lines(result), ""]), file=sys.stderr)
+            print(beside_a_training("\n".join(["", *replay_lines(result), ""]), sys.stderr), file=sys.stderr)
         for line in capture_lines(result):
             print(f"postmortem: {line}", file=sys.stderr)
 

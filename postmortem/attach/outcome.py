@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from postmortem.attach.answers import NO_OPTIMIZER
 from postmortem.attach.own_logs import log_of
 from postmortem.attach.shadow import fidelity as by_own_log
 from postmortem.attach.shadow import followed
-from postmortem.attach.steps import matched
+from postmortem.attach.steps import by_rank, matched
 from postmortem.core.culprit import Culprit, Fidelity, Raised, ReplayResult
 from postmortem.core.errors import ReplayError
 
@@ -47,7 +47,8 @@ class NothingSeen(ReplayError):
 class Outcome:
     """What came of a command. view: the log of the run that it is compared with. protection: how the user's files were
     protected. mapping: of the ticks of a watched program to the steps of the log that it wrote, once it has ended; log:
-    where that lies. code: the exit code of a watched program that has ended. logs: where a rerun has logged to."""
+    where that lies. code: the exit code of a watched program that has ended. logs: where a rerun has logged to. ranks:
+    how closely each rank that has a log of its own follows that."""
 
     target: str
     command: tuple[str, ...]
@@ -58,6 +59,7 @@ class Outcome:
     log: Path | None = None
     code: int | None = None
     logs: Sequence[Path] = ()
+    ranks: dict[int, Fidelity] = field(default_factory=dict)
 
     @property
     def process(self) -> Process | None:
@@ -86,6 +88,8 @@ class Outcome:
         trail = [_counted(process, mapping)]
         if fidelity.note:
             trail.append(fidelity.note)
+        self.ranks = by_rank(self.view, self.answers.of_ranks(), masked=aim.masked)
+        trail += [f"rank {rank}, its own log: {of.note}" for rank, of in self.ranks.items() if rank != process.rank]
         if mapping is not None and aim.asked is not None and mapping.first > aim.asked and process.fault is None:
             first = f"the first step of the command is step {mapping.first} of the log"
             raise ReplayError(f"{first}, after step {aim.asked}: name an earlier checkpoint in the command")
@@ -230,8 +234,13 @@ class Outcome:
         if culprit.phase != "none" and not fidelity.ok and not fidelity.compared:
             culprit = replace(culprit, established="observed")
         judged = culprit.phase != "none" or culprit.cause == "transient"
+        following = tuple(found.get("next", ()))
+        if following:
+            following += (f"then start the training again, by this command: `{shlex.join(self.command)}`",)
         return replace(
-            self._result(process, mapping, fidelity, culprit, judged=judged), next=tuple(found.get("next", ()))
+            self._result(process, mapping, fidelity, culprit, judged=judged),
+            next=following,
+            micro_batch=found.get("micro_batch"),
         )
 
     def _result(
@@ -256,6 +265,10 @@ class Outcome:
             command=self.command,
             tick=int(fault["tick"]) if fault is not None else None,
             rank=process.rank if process is not None else None,
+            ranks=tuple(
+                {"rank": rank, "ok": of.ok, "compared": of.compared, "exact": of.exact}
+                for rank, of in self.ranks.items()
+            ),
             protection=self.protection,
         )
 

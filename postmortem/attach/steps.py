@@ -234,6 +234,13 @@ _SURE = 4  # values of a log that are met without one that is not
 _ENOUGH = 0.5  # share of the logged values that must be met
 
 
+def by_rank(view: View | None, passes: dict[int, list[Pass]], *, masked: int | None = None) -> dict[int, Fidelity]:
+    """How closely each rank that has a log of its own follows that. passes: of each rank."""
+    logs = {s.rank for s in view.series} if view is not None else set()
+    own = {rank: p for rank, p in sorted(passes.items()) if rank in logs}
+    return {rank: matched(view, p, rank, masked=masked)[1] for rank, p in own.items()}
+
+
 def logged_losses(view: View | None, rank: int | None) -> list[LoggedLoss]:
     """The logged tags that are losses of the training, those of this rank where ranks log on their own."""
     if view is None:

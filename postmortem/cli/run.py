@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 
 from postmortem.cli.shared import CONTEXT, echo_json
 from postmortem.core.errors import PostmortemError
+from postmortem.core.own_output import beside_a_training
 from postmortem.core.printable import printable
 from postmortem.reporters.check_text import check_lines
 from postmortem.reporters.replay_text import capture_lines, closing_line, replay_lines
@@ -80,7 +82,7 @@ def run(
     def tell(result: ReplayResult) -> None:
         if result.culprit.phase == "none" and result.raised is None and not result.next:
             return
-        click.echo(printable("\n" + "\n".join(replay_lines(result, _width())) + "\n"), err=True)
+        _beside("\n" + "\n".join(replay_lines(result, _width())) + "\n")
 
     json_wanted = format_ == "json"
     from postmortem.attach import driver  # not at the top: --help loads no pandas
@@ -103,7 +105,7 @@ def run(
     if json_wanted:
         echo_json(looks[0].as_json() if looks else result.as_json())
     elif looks:
-        click.echo(printable("\n" + "\n".join(check_lines(looks[0], _width(), verbose=verbose, ran=True))), err=True)
+        _beside("\n" + "\n".join(check_lines(looks[0], _width(), verbose=verbose, ran=True)))
     return code
 
 
@@ -127,6 +129,10 @@ def _look(command: tuple[str, ...], started: float, into: list[CheckResult], ses
     from postmortem.attach.checking import looked
 
     into.append(looked(session, command, time.monotonic() - started))
+
+
+def _beside(text: str) -> None:
+    click.echo(beside_a_training(printable(text), sys.stderr), err=True)
 
 
 def _width() -> int:

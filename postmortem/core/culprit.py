@@ -143,8 +143,10 @@ class ReplayResult(Displayed):
     recipe's initial state. fitted, unfitted: parts of the checkpoint that
     were loaded, and parts that were not, in words. judged: False if the replay does not match the log, so that nothing
     can be concluded. next: what to do, the best established advice first. tick: the optimizer step at fault, counted
-    from 0 at the start of the command. rank: of the process at fault. raised: the exception that ended the command
-    where no non-finite value explains it. protection: how the user's files were protected from the command.
+    from 0 at the start of the command. rank: of the process at fault. micro_batch: its micro-batch at fault, counted
+    from 0, None where a step has one batch, or where that is not known. ranks: of each rank that has a log of its own,
+    how many of its losses follow that. raised: the exception that ended the command where no non-finite value explains
+    it. protection: how the user's files were protected from the command.
     captures: what was captured of a watched program: path, tick, step and bytes of each, or why there is none.
     """
 
@@ -163,6 +165,8 @@ class ReplayResult(Displayed):
     command: tuple[str, ...] = ()
     tick: int | None = None
     rank: int | None = None
+    micro_batch: int | None = None
+    ranks: tuple[dict[str, Any], ...] = ()
     raised: Raised | None = None
     protection: str = ""
     captures: tuple[dict[str, Any], ...] = ()
@@ -180,6 +184,8 @@ class ReplayResult(Displayed):
             "command": list(self.command),
             "tick": self.tick,
             "rank": self.rank,
+            "micro_batch": self.micro_batch,
+            "ranks": list(self.ranks),
             "captures": json_value(self.captures),
             "raised": None if self.raised is None else json_value(asdict(self.raised)),
         }

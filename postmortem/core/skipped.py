@@ -39,6 +39,7 @@ class Skip(StrEnum):
     NAMELESS = "numbers under more names than are kept", "A log of so many different names has no metrics under them."
     BESIDE_MEAN = "counts and spreads beside a mean", "Of a group of statistics the mean is the metric."
     UNEXPLAINED = "lines with numbers that no parser recognised", "Metrics may be among them."
+    OWN = "lines that postmortem wrote", "`postmortem run` reports into the output of the training."
     # cells and values that are no finite or infinite number
     NOT_NUMERIC = "non-numeric values", "Texts, lists and other values that are no number."
     CELLS = "non-numeric cells", "Texts in a table."
@@ -69,7 +70,7 @@ class Skip(StrEnum):
     OTHER = "other", "What a plugin leaves out, in its own words."
 
 
-_REASONS = {str(why): why for why in Skip}
+REASONS = {str(why): why for why in Skip}
 
 
 class Skips(Counter[Skip]):
@@ -93,7 +94,7 @@ class Skips(Counter[Skip]):
         if isinstance(more, Skips):
             self.words.update(more.words)
         for why, count in more.items():
-            if (reason := _REASONS.get(why)) is not None:
+            if (reason := REASONS.get(why)) is not None:
                 self[reason] += count
             else:
                 self.other(str(why), count)

@@ -188,6 +188,7 @@ def test_sharded_ranks_are_not_restarted(folder: Path, postmortem) -> None:
         """,
         PLAIN,
         """
+        model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Linear(8, 1))
         fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
         optimizer = torch.optim.SGD(model.parameters(), 0.01)
         try:

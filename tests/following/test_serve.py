@@ -220,6 +220,8 @@ def test_from_the_command_line(run: Path) -> None:
     """The URL is printed, the token differs each time, and Ctrl-C ends it with exit code 0."""
     command = [sys.executable, "-m", "postmortem", "serve", str(run)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    limit = threading.Timer(100, process.kill)
+    limit.start()
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip()
@@ -233,6 +235,7 @@ def test_from_the_command_line(run: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     finally:
+        limit.cancel()
         process.kill()
     assert (process.returncode, err) == (0, "postmortem: ended\n")
 

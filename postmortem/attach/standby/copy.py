@@ -13,6 +13,7 @@ from postmortem.attach.standby.alone import cut_off
 from postmortem.attach.standby.forks import end, fork, receive, send, settle_down
 from postmortem.attach.standby.plan import Plan, Reply
 from postmortem.attach.standby.scene import Scene
+from postmortem.attach.standby.shards import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,7 @@ class Copy(Scene):
         asked = request.get("capture")
         protect(keep=answer, allow=[Path(asked["folder"])] if asked else [])
         cut_off()
+        gathered.take(request["gathered"])
         super().__init__(record, request["tick"], request["kind"], request["since"])
         self._attempt = attempt
         self.seconds: float = request["seconds"]

@@ -59,9 +59,19 @@ def _answer(copy: Copy, request: Mapping[str, Any]) -> dict[str, Any]:
     if case.reruns.luck.times > case.times:  # the attempts turned out to be nondeterministic: cures may be luck
         found = diagnose(_case(copy, request, again, looked, times=TRIES))
     answer: dict[str, Any] = {"repeated": True, "tick": copy.tick, "culprit": found.as_json(), **kept}
-    if copy.failing_pass is not None and copy.micro_batches > 1:
-        answer["micro_batch"] = copy.failing_pass - 1
+    several = max(copy.micro_batches, request.get("passes", 0)) > 1  # of the failing tick the rest was not seen
+    if several and (micro := _micro_batch(copy, case.samples.rows, found)) is not None:
+        answer["micro_batch"] = micro
     return answer
+
+
+def _micro_batch(copy: Copy, rows: int, found: Culprit) -> int | None:
+    """The one whose loss is non-finite, else that of the samples at fault; None where these are in several, or none
+    are known."""
+    if copy.failing_pass is not None:
+        return copy.failing_pass - 1
+    parts = {sample // rows for sample in found.samples or ()} if rows else set()
+    return parts.pop() if len(parts) == 1 else None
 
 
 def _look(copy: Copy) -> Reply:

@@ -21,6 +21,7 @@ from postmortem.attach.standby.alone import among_others, can_be_alone
 from postmortem.attach.standby.forks import end, fork, heard, receive, send
 from postmortem.attach.standby.loaders import Record
 from postmortem.attach.standby.plan import bits
+from postmortem.attach.standby.shards import gathered
 from postmortem.replay.roll.level import COURSE
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Standby(Observer):
         self.record = Record()
         self._copy: _Sleeper | None = None
         self._losses: list[tuple[int, str]] = []
-        self._passes = 0
+        self._passes = self._usual = 0
         self.course: deque[float] = deque(maxlen=COURSE)
         """The losses of the last ticks, of each that of its last backward pass; told by who watches the program."""
         self._budget = Budget(share)
@@ -136,7 +137,8 @@ class Standby(Observer):
         began, busy = time.monotonic(), clock()
         self.retire()
         self.record.reach(self._passes)
-        self._passes = 0
+        self._usual, self._passes = self._passes, 0
+        gathered.begin()
         wake, request = os.pipe()
         answer, told = os.pipe()
         process = fork()
@@ -196,6 +198,7 @@ class Standby(Observer):
             for fd in (self._copy.request, self._copy.answer):
                 os.close(fd)
             self._copy = None
+            gathered.end()
 
     def investigate(
         self, fault: Fault, *, fixes: bool = True, seconds: float = 300.0, capture: dict[str, Any] | None = None
@@ -215,6 +218,8 @@ class Standby(Observer):
             "kind": fault.kind,
             "losses": [pair for pair in self._losses if pair[0] <= fault.tick],
             "since": self.record.portable(),
+            "gathered": gathered.rows,
+            "passes": self._usual,
             "course": list(self.course),
             "seconds": 20.0 + 30.0 * (time.monotonic() - copy.began),
             "fixes": fixes,

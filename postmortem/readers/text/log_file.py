@@ -63,6 +63,8 @@ class LogFile:
         self.first_time = np.nan
         self.last_time = np.nan
         self.job: str | None = None
+        self.own = 0
+        """Rows of which postmortem itself wrote the end."""
         self.open = 0
         """Up to which byte of the next block the search for events sees every line, see `NEAR`."""
         self.code_lines: list[int] = []
@@ -114,6 +116,8 @@ class LogFile:
         ]
         if self.parser.unexplained:
             reading.skipped[Skip.UNEXPLAINED] = self.parser.unexplained
+        if self.own:
+            reading.skipped[Skip.OWN] = self.own
         job = self.job or next((g for m in [_JOB_IN_NAME.search(self.path.name)] if m for g in m.groups() if g), None)
         if job:
             reading.facts.setdefault("job_id", job)
@@ -162,6 +166,7 @@ class LogFile:
     def _block(self, block: Block) -> Iterator[tuple[int, str]]:
         rows = Rows(block)
         out = Ordered(rows.line)
+        self.own += rows.own
         news = self.bulk.read(rows, out)
         self._note_times(rows)
         out.into(self.store)

@@ -98,9 +98,11 @@ def flat(values: Iterable[Any], out: list[torch.Tensor]) -> list[torch.Tensor]:
     return out
 
 
-def written(info: OpInfo, args: Any, out: Any) -> list[torch.Tensor]:
+def written(info: OpInfo, args: Any, kwargs: dict[str, Any], out: Any) -> list[torch.Tensor]:
     """The tensors that an operator returned, or if it returned none, wrote into."""
-    return flat((out,), []) or flat([args[i] for i in info.mutates if i < len(args)], [])
+    if found := flat((out,), []):
+        return found
+    return flat([*(args[i] for i in info.mutates if i < len(args)), *(kwargs.get(name) for name in info.out)], [])
 
 
 _CANONICAL = {

@@ -20,11 +20,20 @@ NO_MEMORY = 1
 _COMPUTABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+def local(t: torch.Tensor) -> torch.Tensor:
+    """Of a sharded tensor (DTensor) this rank's part, which may be empty: to read the whole is a collective."""
+    return t if type(t) in _PLAIN else getattr(t, "_local_tensor", t)
+
+
 def values_of(t: torch.Tensor, *, coalesced: bool = False) -> torch.Tensor:
     """The numbers of a tensor as a real, dense one: the values of a sparse tensor, both parts of a complex one.
 
     coalesced: add up the values of a sparse COO tensor that have the same index, as a norm needs it.
     """
+    t = local(t)
     if t._is_zerotensor():
         return torch.zeros(t.shape, device=t.device)
     if t.is_nested and t.layout == torch.strided:
@@ -50,6 +59,7 @@ def has_rows(t: torch.Tensor) -> bool:
 
 def storage_key(t: torch.Tensor) -> int:
     """A positive number, equal for tensors that share memory; NO_MEMORY if there is none to share."""
+    t = local(t)
     try:
         if t.layout != torch.strided:
             t = t._values() if t.layout == torch.sparse_coo else t.values()
@@ -60,6 +70,7 @@ def storage_key(t: torch.Tensor) -> int:
 
 def sum_of(t: torch.Tensor) -> torch.Tensor:
     """The sum, finite only if all terms are; half precision is summed in single precision."""
+    t = local(t)
     return t.sum(dtype=torch.float32) if t.dtype in (torch.float16, torch.bfloat16) else t.sum()
 
 
@@ -112,7 +123,6 @@ def _norms(tensors: Mapping[str, torch.Tensor], order: float) -> torch.Tensor:
     by_device: dict[tuple[Any, Any], list[tuple[int, torch.Tensor]]] = {}
     for i, t in enumerate(tensors.values()):
         values = values_of(t.detach(), coalesced=True)
-        values = getattr(values, "_local_tensor", values)  # of a sharded tensor, this rank's part, which may be empty
         if values.is_floating_point() and values.numel():
             by_device.setdefault((values.device, values.dtype), []).append((i, values))
     out = torch.zeros(len(tensors), dtype=torch.float64)

@@ -37,7 +37,7 @@ from postmortem.replay.trace.calls import Call
 from postmortem.replay.trace.operators import WRITES_OVER, OpInfo, flat, info_of, infos, written
 from postmortem.replay.trace.places import CHECKPOINT, MODULE_CALL, NOWHERE, STOP, USER, Where, kind_of, kinds, where
 from postmortem.replay.trace.records import Hit, TraceLog
-from postmortem.replay.trace.tensors import NO_MEMORY, exact_bits, storage_key, sum_of, values_of
+from postmortem.replay.trace.tensors import NO_MEMORY, exact_bits, local, storage_key, sum_of, values_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -54,6 +54,7 @@ _NO_PLACE = (None, 0, 0, None)
 
 def _total(t: torch.Tensor) -> torch.Tensor:
     """The sum of a tensor's values; the common case first, as this runs for every operator."""
+    t = local(t)
     return (
         t.sum() if t.dtype == torch.float32 and t.layout == torch.strided and not t.is_nested else sum_of(values_of(t))
     )
@@ -216,7 +217,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.log.items.append((index, out, sources[0]))
             return out
         else:
-            outputs = written(info, args, out)
+            outputs = written(info, args, kwargs, out)
         if info.undeclared:
             outputs = outputs + flat([args[i] for i in info.undeclared if i < len(args)], [])
         if index in self._repair:
@@ -231,7 +232,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._places.append(_NO_PLACE)
         out = func(*args, **kwargs)
         if index in self._repair:
-            self._mend(index, written(info_of(func), args, out))
+            self._mend(index, written(info_of(func), args, kwargs, out))
         return out
 
     def _note_origin(self, index: int, info: OpInfo, task: int) -> None:

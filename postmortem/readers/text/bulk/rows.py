@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from postmortem.core.own_output import OWN
 from postmortem.readers.text.failures.scanner import prefilter
 from postmortem.readers.text.lines.blocks import text_of
 from postmortem.readers.text.records.tokens import LONGEST_ROW
@@ -17,12 +19,18 @@ if TYPE_CHECKING:
 
     from postmortem.readers.text.lines.blocks import Block
 
+_OWN = OWN.encode()
+_VERSIONED = b'{\n  "schema_version": '
+_ANSWER = re.compile(rb'^\{\n  "schema_version": \d+,\n(?: [^\n]*+\n)*+\}$', re.MULTILINE)
+"""What `--format json` prints."""
+
 
 class Rows:
     """Rows of a block, in order; a row ends at a line feed, a carriage return or a hole of NULs.
 
     `start`, `length` (bytes) and `line` are int64[n]; `filled` are the rows that are not empty; `hidden` marks rows
-    that the search for events need not see; `redrawn`: some row does not end at a line feed.
+    that the search for events need not see; `redrawn`: some row does not end at a line feed; `own`: rows of which
+    postmortem itself wrote the end, which is left out.
     """
 
     def __init__(self, block: Block) -> None:
@@ -40,8 +48,23 @@ class Rows:
         self.line[:1] = block.first_line
         np.cumsum(feed[:-1], out=self.line[1:])
         self.line[1:] += block.first_line
+        self.own = self._leave_out_own()
         self.filled = np.flatnonzero(self.length > 0)
         self.hidden = np.zeros(len(end), bool)
+
+    def _leave_out_own(self) -> int:
+        """Ends rows where a line of postmortem begins: at their begin, or after a bar that was not ended."""
+        found, at = 0, self.padded.find(_OWN, 0, self.size)
+        while at >= 0:
+            row = int(np.searchsorted(self.start, at, side="right")) - 1
+            end = int(self.start[row] + self.length[row])
+            self.length[row] = at - self.start[row]
+            found, at = found + 1, self.padded.find(_OWN, end, self.size)
+        for answer in _ANSWER.finditer(self.padded, 0, self.size) if _VERSIONED in self.padded else ():
+            first, last = np.searchsorted(self.start, answer.span())
+            self.length[first:last] = 0
+            found += int(last - first)
+        return found
 
     def bytes(self, i: int) -> bytes:
         """The bytes of row `i`, without its line end."""
