@@ -47,10 +47,10 @@ demo: .venv/.replay  ## say what happened in sample_runs/, replay a NaN by its o
 		$$($(HAS_TORCH) && echo --replay)
 
 test: .venv/.dev  ## run every test
-	.venv/bin/python -m pytest -n 2
+	.venv/bin/python -m pytest -n 2 --dist worksteal
 
 test-oldest: .venv-oldest/.installed  ## run every test with the oldest versions that pyproject.toml allows
-	.venv-oldest/bin/python -m pytest -n 2 $(OLDEST)
+	.venv-oldest/bin/python -m pytest -n 2 --dist worksteal $(OLDEST)
 
 wheel: .venv/.dev  ## build the wheel into dist/, install it into an environment of its own and use it there
 	rm -rf dist .venv-wheel

@@ -35,7 +35,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = str(Path(__file__).with_name("programs.py"))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, program, str(folder)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=280)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=500)
     assert done.returncode == 0, done.stderr
     return folder
 
