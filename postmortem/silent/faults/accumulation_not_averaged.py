@@ -111,7 +111,10 @@ def _inside(loop: Any, step: Place, backward: Place) -> bool:
 
 
 def _named_part(node: ast.AST) -> bool:
+    """Whether a name or a key, as in ``config["accum"]``, is that of a number of micro-batches."""
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        name = node.value
     return any(word in name.lower() for word in ("accum", "micro"))
 
 

@@ -39,6 +39,19 @@ def parts_of_a_batch_are_summed() -> str:
     )
 
 
+@blamed(AccumulationNotAveraged, at="loss.backward()")
+def a_number_of_micro_batches_from_a_configuration() -> str:
+    return loop(
+        "optimizer.zero_grad()",
+        "config = dict(accum=4)",
+        "for i in range(config['accum']):",
+        "    part = torch.arange(8 * i, 8 * i + 8)",
+        "    " + LOSS,
+        "    loss.backward()",
+        "optimizer.step()",
+    )
+
+
 @quiet(AccumulationNotAveraged)
 def the_learning_rate_is_divided() -> str:
     accumulated = loop(

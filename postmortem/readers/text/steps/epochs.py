@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
     from postmortem.readers.text.steps.row_store import StoredRows
 
+_FAR_OVER = 1.1
+"""A counter beyond its printed total by more than this factor shows that the total is not the length of an epoch. One
+that is a little beyond it belongs to a total that was computed or rounded."""
+
 
 def carried_epoch(rows: StoredRows) -> NDArray[np.float64]:
     """The epoch of each row; after a header row (an epoch and nothing else) the last one named on its rank;
@@ -73,7 +77,7 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         base = _base(rows[mine], e)
         if not _starts_again(rows[mine], e, n):
             continue
-        if (total > 0).all() and (n <= total).all():
+        if (total > 0).all() and (n <= _FAR_OVER * total).all():
             length = total
         else:
             length = np.full(len(mine), _learnt_length(e, n))

@@ -243,3 +243,13 @@ def test_a_total_that_is_exceeded_is_not_the_length_of_an_epoch(tmp_path: Path) 
     assert steps(run, "loss") == list(range(135))
     assert run.frame.segment.max() == 0
     assert "an epoch is assumed to have 60 steps" in notes(run)
+
+
+def test_a_total_that_is_exceeded_a_little_stays_the_length_of_its_epoch(tmp_path: Path) -> None:
+    """Epochs of 40 and of 60 batches, one of which is a little longer than announced: each keeps its own length."""
+    totals = [40, 40, 60, 60]
+    lengths = [40, 40, 64, 60]
+    places = [(e, i) for e, length in enumerate(lengths) for i in range(0, length, 2)]
+    run = load(tmp_path, [f"epoch={e} i={i}/{totals[e]} loss={loss(40 * e + i)}" for e, i in places])
+    assert steps(run, "loss") == [e * totals[e] + i for e, i in places]
+    assert "assumed" not in notes(run)
