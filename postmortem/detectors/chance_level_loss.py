@@ -42,20 +42,20 @@ class ChanceLevelLoss(BaseDetector):
 
     What it looks for: a training loss that ends at ln(number of classes), where the number is known from the
     configuration, from what the log prints ("100 classes", "chance=1%") or from an accuracy of 1 / (number of classes);
-    scores that are zero from the first evaluation to the last; scores that take only two values, which add up to 1,
-    while the loss does not fall; an accuracy at 1/k in the whole run, with a loss at ln(k) or somewhat above; a
-    validation accuracy at chance, with a validation loss far above ln(k), while the training loss falls; a score of
-    overlap (Dice, IoU) that stays poor in all evaluations while the training loss falls; in reinforcement learning, an
-    explained variance near zero from the first update to the last, with a reward that does not rise; a loss at ln(k)
-    and an accuracy at 1/k to the end of the log, after both were clearly better.
+    scores that are zero in all evaluations; scores that take only two values, which add up to 1, while the loss does
+    not fall; an accuracy at 1/k in the whole run, with a loss at or slightly above ln(k); a validation accuracy at
+    chance, with a validation loss far above ln(k), while the training loss falls; an overlap score (Dice, IoU) that
+    stays poor in all evaluations while the training loss falls; in reinforcement learning, an explained variance near
+    zero in all updates, with a reward that does not rise; a loss at ln(k) and an accuracy at 1/k up to the end of the
+    log, after both were clearly better.
 
     Why it matters: the model predicts the same for every input: it has learned nothing, or has lost what it had
     learned.
 
     How: the median of the second half of the run is within `tolerance` of ln(k). If the number of classes k is unknown,
-    nothing is reported. An accuracy at 1/k in every third of the run, in per cent or as a fraction, and a loss of which
-    no third is below ln(k) or more than 15 % above, are chance as well: they agree on k, which is three or more then. A
-    validation loss that starts near its level of guessing and rises is overfitting.
+    nothing is reported. Without a known k, an accuracy at 1/k in every third of the run (in per cent or as a fraction)
+    together with a loss that in no third is below ln(k) or more than 15 % above it also counts: both agree on k, which
+    is three or more. A validation loss that starts near chance level and rises is overfitting.
 
     Typical causes: inputs and labels that do not match (shuffled separately), dead units, a learning rate that made the
     weights explode early, inputs that are all zero.
@@ -67,9 +67,9 @@ class ChanceLevelLoss(BaseDetector):
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
-        """Relative distance to ln(k), minimum number of points; a score that is usually no more than `nothing`, and
-        never more than five times that, in at least this many evaluations shows no learning; the best score of overlap
-        (Dice, IoU) that is still poor."""
+        """Relative distance to ln(k), minimum number of points; a score that is usually at most `nothing`, and never
+        more than five times that, in at least this many evaluations shows no learning; the best overlap score (Dice,
+        IoU) that still counts as poor."""
 
         tolerance: float = 0.01
         points: int = 20

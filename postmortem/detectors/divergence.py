@@ -39,11 +39,11 @@ class Divergence(BaseDetector):
     Why it matters: the weights get worse with every step; the steps after the onset are lost.
 
     How: the median of a window around each point is compared with its lowest value so far. If more than half of the
-    rise of log(loss) falls within three points, it is a spike without recovery, and loss-spike reports it. The onset is
-    the last point before the rise. Of a short log that ends in a steady climb, only the noise before the climb counts:
-    five points or more, from the lowest of all on, each above the one before. A loss that rises from the start to
-    30 times its first value and never comes near that value again has no earlier level to compare with; its onset is
-    the first point above twice the first value.
+    rise of log(loss) happens within three points, it is a spike without recovery, which loss-spike reports. The onset
+    is the last point before the rise. If a short log ends in a steady climb (five or more points from the lowest one
+    on, each above the previous one), only the noise before the climb counts. A loss that rises from the start to 30
+    times its first value and never returns near it has no earlier level to compare with; its onset is the first point
+    above twice the first value.
 
     Typical causes: a learning rate that is too high or was ramped up, a sign error or gradient ascent in one loss term,
     wrong labels, weights that grow without bound.
@@ -51,15 +51,15 @@ class Divergence(BaseDetector):
     What to try: resume from the last good checkpoint with a lower learning rate; check what changed at the onset
     (schedule, data, loss weights).
 
-    Severity: info if a schedule that is logged (the weight of a loss term, a task, a difficulty) changes while the loss
-    rises, at the same pace, or the log announces a new phase in words where it begins to rise, and the loss stays below
-    three times its first level (with unfrozen layers or averaged weights, if at most half of what was learned is lost).
-    No change excuses a classifier that guesses from then on.
+    Severity: info if a logged schedule (the weight of a loss term, a task, a difficulty) changes at the same pace while
+    the loss rises, or a log message announces a new phase where the rise begins, and the loss stays below three times
+    its initial level (with unfrozen layers or averaged weights: if at most half of the progress is lost). This does not
+    apply to a classifier that is at chance level from then on.
 
-    Known false positives: the losses of adversarial training and reinforcement learning drift; runs with several
-    competing losses or a reward are reported only if the loss grows by a multiple, unless every score or reward stays
-    near zero; the loss of a discriminator only if it is higher than by guessing, and that
-    of a value function only if it grows by more than the square of the return.
+    Known false positives: the losses of adversarial training and reinforcement learning drift. Runs with several
+    competing losses or a reward are reported only if the loss grows several times over, unless every score or reward
+    stays near zero; a discriminator loss only if it is above chance level; the loss of a value function only if it
+    grows by more than the square of the return.
     """
 
     @dataclass(frozen=True, kw_only=True)

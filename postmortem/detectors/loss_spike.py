@@ -42,8 +42,8 @@ class LossSpike(BaseDetector):
     How: residuals of log(loss) from the median of the previous 25 points, in units of their median absolute deviation
     (Hampel identifier, JASA 69, 1974), taken from neighbouring points. A spike exceeds `z` units, is at least `ratio`
     times the previous level, and is at least `gap` times as high (in log) as the run's next independent excursion: with
-    heavy-tailed noise only the gap distinguishes a spike. Without one, a jump that gives back half of what was learned,
-    for 8 points at least, is enough. The first part of the run (`guard`) is ignored.
+    heavy-tailed noise only the gap distinguishes a spike. Without such a gap, a jump is enough if it undoes half of the
+    progress for at least 8 points. The first part of the run (`guard`) is ignored.
 
     Typical causes: a corrupt or unusual batch, a learning rate close to the stability limit, a second moment of Adam
     that adapts too slowly (beta2 too high), no gradient clipping, wrong labels in one shard.
@@ -51,12 +51,11 @@ class LossSpike(BaseDetector):
     What to try: replay the step and inspect the batch; clip the gradient norm; lower the learning rate or beta2; skip
     the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
-    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step, if
-    the spike is the start of a rise that a slow change of one explains (the weight of a loss term), or if the log
-    announces a new phase there in words (not if unfrozen layers or the end of a warm-up cost half of what was learned),
-    or if three and more jumps lie at the multiples of one number of steps and recover (a program that resets something
-    every 3000 steps), unless the peak is above ten times the first level of the loss, or a classifier guesses from
-    then on.
+    Severity: info if a logged schedule (a task, a sequence length, a difficulty) changes at the same step; if the spike
+    starts a rise that is explained by a slow change of a schedule (the weight of a loss term); if a log message
+    announces a new phase there (not if unfreezing layers or the end of a warm-up undoes half of the progress); or if
+    three or more jumps occur at multiples of one number of steps and recover (a program that resets something every
+    3000 steps), unless the peak is above ten times the initial loss or a classifier is at chance level from then on.
 
     Known false positives: the start of a new data set or curriculum stage that is not logged; a single restart of the
     learning rate (if the schedule restarts several times, rises of the loss at a restart are ignored).

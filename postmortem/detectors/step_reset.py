@@ -160,15 +160,14 @@ class StepReset(BaseDetector):
     What to try: check that the step, optimizer and scheduler of the checkpoint were restored; use a separate folder for
     every attempt.
 
-    Severity: info if the steps go back to their beginning several times and no attempt failed: the folds of a
-    cross-validation, the trials of a search, the phases of a training, or a counter that starts again in each epoch.
-    Info as well for a new training or phase, which begins at the first step after one that was complete (it had a round
-    length, or that of the next one), and whose loss does not go on from there, and for one that the log announces where
-    the counter starts over ("Phase 2: fine-tuning", a date line of the job script, a title with a date); if nothing of
-    a training (loss, learning rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and
-    if the counter starts over after an exception and the run completed or came farther than before; and if the
-    scheduler preempted the job and it resumed; and if the steps that were logged again gave the same losses and
-    gradient norms as the first time.
+    Severity: info if the steps go back to their beginning several times and no attempt failed (folds of a
+    cross-validation, trials of a search, phases of a training, a counter that restarts in each epoch). Also info for a
+    new training or phase: one that begins at the first step after a complete one (of a round length, or as long as the
+    next one) and whose loss does not continue from it, or one that the log announces where the counter restarts ("Phase
+    2: fine-tuning", a date line of the job script, a title with a date). Also info if no training metric (loss,
+    learning rate, gradient norm) is logged after it, as in an evaluation of saved checkpoints; if the counter restarts
+    after an exception and the run completed or got further than before; if the scheduler preempted the job and it
+    resumed; and if the repeated steps gave the same losses and gradient norms as the first time.
 
     Known false positives: two phases or folds in one log, each counted from zero, that nothing announces.
     """
