@@ -39,40 +39,43 @@ class Divergence(BaseDetector):
     Why it matters: the weights get worse with every step; the steps after the onset are lost.
 
     How: the median of a window around each point is compared with its lowest value so far. If more than half of the
-    rise of log(loss) happens within three points, it is a spike without recovery, which loss-spike reports. The onset
-    is the last point before the rise. If a short log ends in a steady climb (five or more points from the lowest one
-    on, each above the previous one), only the noise before the climb counts. A loss that rises from the start to 30
-    times its first value and never returns near it has no earlier level to compare with; its onset is the first point
-    above twice the first value.
+    rise of log(loss) falls within three points, it is a spike without recovery, and loss-spike reports it. The onset is
+    the last point before the rise. Of a short log that ends in a steady climb, only the noise before the climb counts:
+    five points or more, from the lowest of all on, each above the one before. A loss that rises from the start to
+    30 times its first value and never comes near that value again has no earlier level to compare with; its onset is
+    the first point above twice the first value. A loss below zero diverges if its size grows by five orders of
+    magnitude and still grows by half from the second third of the run to the last; its onset is the first point from
+    which it is ten times the size of the first values.
 
     Typical causes: a learning rate that is too high or was ramped up, a sign error or gradient ascent in one loss term,
-    wrong labels, weights that grow without bound.
+    a loss term that has no minimum, wrong labels, weights that grow without bound.
 
     What to try: resume from the last good checkpoint with a lower learning rate; check what changed at the onset
     (schedule, data, loss weights).
 
-    Severity: info if a logged schedule (the weight of a loss term, a task, a difficulty) changes at the same pace while
-    the loss rises, or a log message announces a new phase where the rise begins, and the loss stays below three times
-    its initial level (with unfrozen layers or averaged weights: if at most half of the progress is lost). This does not
-    apply to a classifier that is at chance level from then on.
+    Severity: info if a schedule that is logged (the weight of a loss term, a task, a difficulty) changes while the loss
+    rises, at the same pace, or the log announces a new phase in words where it begins to rise, and the loss stays below
+    three times its first level (with unfrozen layers or averaged weights, if at most half of what was learned is lost).
+    No change excuses a classifier that guesses from then on.
 
-    Known false positives: the losses of adversarial training and reinforcement learning drift. Runs with several
-    competing losses or a reward are reported only if the loss grows several times over, unless every score or reward
-    stays near zero; a discriminator loss only if it is above chance level; the loss of a value function only if it
-    grows by more than the square of the return.
+    Known false positives: the losses of adversarial training and reinforcement learning drift; runs with several
+    competing losses or a reward are reported only if the loss grows by a multiple, unless every score or reward stays
+    near zero; the loss of a discriminator only if it is higher than by guessing, and that
+    of a value function only if it grows by more than the square of the return.
     """
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
         """Rise over the best value as a fraction, and in standard deviations (2.7 are four MADs); the size at which
         loss-spike reports a spike; minimum number of points; the multiple of its first value that a loss which rises
-        from the start must reach."""
+        from the start must reach, and that of its first size that a loss below zero must."""
 
         rise: float = 0.25
         z: float = 2.7
         spike: float = 4.0
         points: int = 15
         from_start: float = 30.0
+        unbounded: float = 1e5
 
     code = "LOS002"
     name = "divergence"
@@ -99,7 +102,7 @@ class Divergence(BaseDetector):
     def _judge(self, view: View, series: Series, contest: bool) -> Finding | None:
         res = residuals(view, series)
         if not res.log:
-            return None
+            return self._without_bound(series)
         x = np.log(series.value)
         n = len(x)
         if not contest and (left := self._left_the_start(x)):
@@ -149,6 +152,29 @@ class Divergence(BaseDetector):
             severity="info" if change else None,
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
+        )
+
+    def _without_bound(self, series: Series) -> Finding | None:
+        """A loss that runs to minus infinity: its size has grown by orders of magnitude, and still grows at the end.
+
+        A log-likelihood is below zero too, but converges; so does the value that a policy is to raise.
+        """
+        x, n = series.value, len(series)
+        size, third = np.abs(x), n // 3
+        start = max(1.0, float(np.median(size[: max(5, n // 50)])))
+        middle, last = (float(np.median(part)) for part in (x[third : 2 * third], x[-third:]))
+        if not (last < -self.options.unbounded * start and last < 1.5 * min(middle, 0.0)):
+            return None
+        at = int(np.flatnonzero(size <= 10 * start).max(initial=-1)) + 1
+        end = float(np.median(x[-max(3, n // 12) :]))
+        high = n - max(3, n // 12) + _nearest(x[-max(3, n // 12) :], end)
+        return self.found(
+            series,
+            at,
+            f"{series.tag} falls without a lower bound: from {number(x[0])} at step {series.step[0]} to "
+            f"{number(x[high])} at step {series.step[high]}, and still falls at the end",
+            end=n - 1,
+            evidence={"best": float(x[0]), "best_step": series.step[0], "end": end, "noise": 0.0},
         )
 
     def _left_the_start(self, x: NDArray[np.float64]) -> int:

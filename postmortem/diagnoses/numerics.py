@@ -69,7 +69,7 @@ class Numerics:
             .because(*[f.message for f in bad if f.tag != root.tag or f.name != root.name][:3])
             .against(_RAMP if ramp else None)
             .disproved_by(
-                "a replay of the step stays finite (then the fault is not deterministic, e.g. hardware or a race, "
+                "a replay of the step stays finite (then the fault is not deterministic, as of hardware or a race, "
                 "or the batch is a different one)"
             )
             .advise(
