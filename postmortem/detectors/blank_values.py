@@ -37,24 +37,24 @@ class _Gap(NamedTuple):
 
 @detector
 class BlankValues(BaseDetector):
-    """A loss or gradient norm that has no value (null, an empty cell) while the training goes on.
+    """A loss or gradient norm that has no value (null, an empty cell) while the training continues.
 
-    What it looks for: a metric that was logged beside others in every row, and from some row on is not, although
-    the others go on; and single rows in which it is null or empty. Also a loss that is null or empty in all rows.
+    What it looks for: a metric that was logged with others in every row and from some row on is missing, although the
+    others continue; single rows in which it is null or empty; a loss that is null or empty in all rows.
 
     Why it matters: many programs cannot write NaN and infinities and leave the value out: JSON encoders write null,
-    pandas' to_csv an empty cell, some loggers nothing. So a dead run looks like a healthy one whose loss is not shown.
+    pandas' to_csv an empty cell, some loggers nothing. A dead run then looks like a healthy one without a logged loss.
 
     How: the steps of the metric are compared with those of the learning rate, the gradient norm and times of the same
-    source, and in a table with its rows. Metrics that are logged rarely by design (validation) share no rows with
-    them. No statistics. A missing value is no proof of a NaN: the message says likely.
+    source, and in a table with its rows. Metrics that are logged rarely by design (validation) share no rows with them.
+    No statistics. A missing value does not prove a NaN, so the message says "likely".
 
-    Typical causes: any cause of nan-onset, hidden by the encoder; a metric that the program stopped to log.
+    Typical causes: any cause of nan-onset, hidden by the encoder; a metric that the program stopped logging.
 
     What to try: log NaN by name (json.dumps writes NaN by default; to_csv(na_rep="nan")); look into the checkpoint
     after this step with `postmortem checkpoints`; replay the step.
 
-    Known false positives: a training in phases whose later phase logs no loss under any name.
+    Known false positives: a multi-phase training whose later phase logs no loss under any name.
     """
 
     @dataclass(frozen=True, kw_only=True)

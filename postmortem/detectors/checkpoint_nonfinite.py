@@ -22,9 +22,9 @@ class CheckpointNonfinite(BaseDetector):
     Why it matters: a run that resumes from such a checkpoint is non-finite from its first step, whatever else is fixed.
     The last good checkpoint is an older one.
 
-    How: every tensor of the checkpoint is read and its non-finite values are counted; no statistics. Of a run whose log
-    shows no error, the newest checkpoint is checked if it is no larger than 512 MiB. If it holds non-finite values,
-    and of failed runs, checkpoints are checked from the newest back to the first good one; all are checked with
+    How: every tensor of the checkpoint is read and its non-finite values are counted; no statistics. If the log shows
+    no error, only the newest checkpoint is checked, and only up to 512 MiB. If it holds non-finite values, or if the
+    run failed, checkpoints are checked from the newest back to the first good one; all are checked with
     ``--checkpoints`` or ``postmortem checkpoints``.
 
     Typical causes: the run became non-finite and continued to save checkpoints; the weights became non-finite before

@@ -29,9 +29,8 @@ class Crash(BaseDetector):
     """The log shows that the program failed: an exception, an out-of-memory error, a kill.
 
     What it looks for: events of severity error whose signature marks them as a cause, not as a consequence on other
-    ranks or in the launcher; without any, attempts that failed before others in a log that shows no training at all
-    (a warning); a recorded exit code (W&B) that is not 0, and as info a signal that ended the
-    run from outside.
+    ranks or in the launcher; without any, attempts that failed before others in a log that shows no training at all (a
+    warning); a recorded exit code (W&B) that is not 0, and as info, a signal that ended the run from outside.
 
     Why it matters: it ended the run; the finding gives the line of the log.
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @detector
 class DataloaderStall(BaseDetector):
-    """Steps that wait for data, many times longer than a usual step.
+    """Steps that wait for data many times longer than usual.
 
     What it looks for: single steps, or all steps from some point on, in which the data loading time (or the step time,
     if the loading time is not logged) is many times the usual one and not negligible compared with a step.
@@ -33,18 +33,18 @@ class DataloaderStall(BaseDetector):
     one, a loader that is too slow.
 
     How: the time is more than `factor` times the median before it and 5 ms longer, and longer than half a usual step.
-    Stalls at regular intervals (checkpoints, evaluations, epochs) are ignored, and step times in which a logged
-    evaluation or a checkpoint falls. The longest must be at least twice as long as nine in ten steps before it:
-    times that scatter are no stalls.
+    Stalls at regular intervals (checkpoints, evaluations, epochs) are ignored, and so are step times that include a
+    logged evaluation or a checkpoint. The longest must be at least twice as long as nine in ten steps before it, so
+    that widely varying times are not stalls.
 
     Typical causes: slow or shared storage, too few workers, a shuffle buffer that is refilled, a sample that takes
     seconds to decode, workers that restart every epoch (persistent_workers=False), swapping of host memory.
 
     What to try: use more workers and prefetching, copy the data to a local disk, measure __getitem__ per sample.
 
-    Known false positives: irregular checkpoints or evaluations that are part of the step time and are not logged.
-    Steps that become slower where a logged schedule (a resolution, a sequence length) changes, or where the log
-    announces a new phase in words, are not reported.
+    Known false positives: irregular checkpoints or evaluations that are part of the step time and are not logged. Steps
+    that become slower when a logged schedule (a resolution, a sequence length) changes, or when a log message announces
+    a new phase, are not reported.
     """
 
     @dataclass(frozen=True, kw_only=True)

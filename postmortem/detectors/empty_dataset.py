@@ -22,15 +22,15 @@ _OPTIONAL = re.compile(
 
 @detector
 class EmptyDataset(BaseDetector):
-    """The program reports a data set or a cache without a sample.
+    """The program reports an empty data set or cache.
 
     What it looks for: messages such as "Cache preloaded: 0 items" or "Found 0 images", see `postmortem explain
     empty-cache`.
 
-    Why it matters: a training over 0 samples ends without an error, and its numbers say nothing about the data.
+    Why it matters: a training on 0 samples ends without an error, and its metrics are meaningless.
 
-    How: no statistics. One finding for all messages of a run. Messages about splits that a training can do without
-    (validation, test) and about other files (checkpoints, settings) do not count.
+    How: no statistics. One finding for all messages of a run. Messages about optional splits (validation, test) and
+    about other files (checkpoints, settings) do not count.
 
     Typical causes: a wrong path, name or case of a split; a missing folder; a filter that removes every sample.
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @detector
 class GeneratorCollapse(BaseDetector):
-    """The discriminator of a GAN never errs any more, and the generator does not recover.
+    """The discriminator of a GAN no longer makes errors, and the generator does not recover.
 
-    What it looks for: a discriminator loss that falls to nothing and stays there until the end of the log, while the
-    generator loss is high or stands still.
+    What it looks for: a discriminator loss that falls to nearly zero and stays there until the end of the log, while
+    the generator loss is high or constant.
 
-    Why it matters: a discriminator that never errs gives the generator no gradient that helps; images made from there
-    on do not improve, however long the training goes on.
+    Why it matters: a discriminator without errors gives the generator no useful gradient; images generated from then on
+    do not improve, however long the training continues.
 
     How: the discriminator loss is below 0.01 in nineteen of twenty points of the last part of the log, at least 20
     points and a quarter of it. The generator loss in that part is above 4 in nine of ten points (the discriminator

@@ -35,8 +35,8 @@ class GradientExplosion(BaseDetector):
 
     What to try: clip the gradient norm, lower the learning rate, use a longer warm-up, normalise activations.
 
-    Severity: info if a logged schedule changes at that step, or the log announces a new phase or unfrozen layers there
-    in words, and the loss is no higher afterwards.
+    Severity: info if a logged schedule changes at that step, or a log message announces a new phase or unfrozen layers
+    there, and the loss is no higher afterwards.
 
     Known false positives: norms that start very small (zero-initialised output layers) and grow to their normal size
     early in the run. That part is ignored, and so is a new phase in which the learning rate was set again.

@@ -32,11 +32,11 @@ class GradientSpike(BaseDetector):
 
     How: residuals of log(gradient norm) from the median of the previous 25 points, in units of their median absolute
     deviation (Hampel identifier, JASA 69, 1974). A spike exceeds `z` units, is at least `ratio` times the previous
-    level, and is at least `gap` times as high (in log) as the run's next independent excursion. The level that follows
-    has to be lower by `ratio` as well: a norm that grows from almost nothing to its normal size has no spike.
+    level, and is at least `gap` times as high (in log) as the run's next independent excursion. The level after it must
+    be lower by `ratio` as well, so that a norm that grows from almost zero to its normal size is not a spike.
 
-    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step, or
-    the log announces a new phase or unfrozen layers there in words.
+    Severity: info if a logged schedule (a task, a sequence length, a difficulty) changes at the same step, or a log
+    message announces a new phase or unfrozen layers there.
 
     Typical causes: a corrupt or very long sample, a rare class, loss terms divided by a small number, a learning rate
     close to the stability limit.

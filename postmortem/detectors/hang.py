@@ -30,21 +30,21 @@ _ACTIVE = ("loss", "val_loss", "accuracy", "val_accuracy", "reward", "lr", "grad
 class Hang(BaseDetector):
     """The run hung: a collective timed out, or nothing was logged for a long time before the end.
 
-    What it looks for: a message about it in the log (a watchdog, a timeout of a collective), or a time between the last
-    logged step and the end of the log that is far longer than any time between two rows.
+    What it looks for: a log message about it (a watchdog, a collective timeout), or a pause between the last logged
+    step and the end of the log that is far longer than any pause between two rows.
 
-    Why it matters: the machines were occupied without computing. The rank that is missing from the collective is the
-    one to investigate.
+    Why it matters: the machines were occupied without computing anything. The rank that is missing from the collective
+    is the one to investigate.
 
     How: the events, or else the wall times: nothing logged for more than `silence` seconds and for more than `factor`
-    times the longest pause before. A log of nvidia-smi in the folder counts if the GPUs that were at work are idle at
-    its end and their memory is still in use: the process is there and does nothing.
+    times the longest pause before. An nvidia-smi log in the folder counts if the GPUs that were busy are idle at its
+    end while their memory is still in use: the process exists but does nothing.
 
-    An unfinished run that was stopped from outside counts earlier, if its log has times: after more than `waited`
-    seconds, `rows` usual times between two rows, and `factor` times the longest pause before.
+    If an unfinished run was stopped from outside and its log has timestamps, a shorter pause is enough: more than
+    `waited` seconds, `rows` times the usual time between two rows, and `factor` times the longest pause before.
 
-    Severity: warning if only nvidia-smi shows it and the planned length of the training is unknown: a notebook that has
-    finished holds its memory as well; warning as well if somebody stopped it.
+    Severity: warning if only nvidia-smi shows it and the planned length of the training is unknown (a finished notebook
+    keeps its memory as well), or if somebody stopped the run.
 
     Typical causes: one rank took another branch, left the loop early or crashed; a slow or dead network; a waiting data
     loader worker; a lock in a forked process.

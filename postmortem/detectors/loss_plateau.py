@@ -45,8 +45,8 @@ class LossPlateau(BaseDetector):
     What to try: check the gradient norm per layer and the number of parameters that require gradients; check that the
     model can overfit one batch.
 
-    A stop that coincides with a change of a logged schedule (a task, the weight of a loss term), or after which the
-    validation loss goes on falling, is not reported.
+    Not reported if the stop coincides with a change of a logged schedule (a task, the weight of a loss term), or if the
+    validation loss continues to fall after it.
 
     Known false positives: a run that starts from converged weights. Losses of adversarial training and reinforcement
     learning are not judged.

@@ -31,7 +31,7 @@ class LrZero(BaseDetector):
 
     What to try: compute the scheduler's total steps from the training loop; set a minimum learning rate.
 
-    A rate that is small but not zero is not reported; if the loss stands still with it, loss-plateau says so.
+    A rate that is small but not zero is not reported; if the loss is flat with it, loss-plateau reports that.
 
     Known false positives: a parameter group that is frozen intentionally and whose learning rate is logged separately.
     """

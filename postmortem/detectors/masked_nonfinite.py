@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @detector
 class MaskedNonfinite(BaseDetector):
-    """A loss that becomes exactly 0.0, as where a logger replaced a NaN.
+    """A loss that becomes exactly 0.0, as happens when a logger replaces a NaN.
 
     What it looks for: a training loss that becomes exactly zero and stays zero until the end, although it was far from
     zero at the previous point. A gradient norm that is NaN or zero there confirms it.
@@ -28,9 +28,9 @@ class MaskedNonfinite(BaseDetector):
     Why it matters: the transformers Trainer replaces NaN and infinite losses before logging them
     (`logging_nan_inf_filter`, on by default), so a dead run looks like a perfect one.
 
-    How: at least `points` exact zeros at the end of the series, after a value above `before`; after any value that is
-    not zero, if every score that was above zero is exactly zero from there on as well: a perfect loss with useless
-    scores is no success.
+    How: at least `points` exact zeros at the end of the series, after a value above `before`. After any non-zero value
+    if every score that was above zero is exactly zero from then on as well, since a perfect loss with useless scores is
+    not a success.
 
     Typical causes: any cause of nan-onset, hidden by the filter; also batches in which all labels are ignored (-100),
     or a loss multiplied by zero.

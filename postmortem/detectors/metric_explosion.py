@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 @detector
 class MetricExplosion(BaseDetector):
-    """A metric that is neither a loss nor a gradient norm and grows by orders of magnitude and stays there.
+    """A metric other than a loss or gradient norm grows by orders of magnitude and stays there.
 
-    What it looks for: a perplexity, or a metric whose name shows no role, which was measured at a steady level, and
-    whose magnitude then exceeds all of that level by a factor of 1,000, up to the end of the log.
+    What it looks for: a perplexity, or a metric whose name shows no role, that was at a steady level and then exceeds
+    it by a factor of 1,000 up to the end of the log.
 
-    Why it matters: activations, weights or an objective that explode are the same failure whatever their name is. The
-    other detectors judge only metrics whose role is known.
+    Why it matters: exploding activations, weights or objectives are the same failure under any name. The other
+    detectors judge only metrics whose role is known.
 
     How: the first part of the log ends where the magnitude first exceeds ten times all before it (8 points or more);
     nine of ten of its points are below the level. The end is the median of the last twelfth. The first part has to be
-    noisy, and must not grow by itself. At the end the values are at least 10,000. The onset is the first point from
-    which on the magnitude stays above five times the level. One finding names the metric that explodes first; the
-    evidence lists the others.
+    noisy without a trend. At the end the values are at least 10,000. The onset is the first point from which on the
+    magnitude stays above five times the level. One finding names the metric that explodes first; the evidence lists the
+    others.
 
     Typical causes: those of a divergence: a learning rate that is too high, weights or activations without a bound,
     a term without a lower bound.
 
-    What to try: look at what the metric measures; tell its role under `roles` in the configuration, so that all
-    detectors that apply judge it.
+    What to try: check what the metric measures; set its role under `roles` in the configuration, so that all applicable
+    detectors judge it.
 
-    Known false positives: a quantity that is to grow by a factor of 1,000 and whose name does not show it. Counts,
-    times, settings, scores, rewards, hardware and integers are not judged.
+    Known false positives: a quantity that is meant to grow by a factor of 1,000 and whose name does not show it.
+    Counts, times, settings, scores, rewards, hardware and integers are not judged.
     """
 
     @dataclass(frozen=True, kw_only=True)

@@ -26,12 +26,11 @@ class NanOnset(BaseDetector):
     Why it matters: a NaN in the loss or the gradient reaches all weights with the next update. The steps after it are
     lost, and only a checkpoint from before it can be used.
 
-    How: the first logged NaN, without the points that a restart overwrote; no statistics. Of a series that stays
-    non-finite, it is the first one from which it did not recover (for ten times as many points). With a logging
-    interval of k steps, the true onset lies within the k steps before it: the evidence has `between`. Where
-    the loss and the gradient norm stay finite, or the log ends before they would show it, what the program reports in
-    words counts ("NaN/Inf detected in loss!"): an error if nothing was trained after it, `info` if the program skipped
-    the step, else a warning.
+    How: the first logged NaN, without the points that a restart overwrote; no statistics. If a series stays non-finite,
+    it is the first NaN from which it did not recover (for ten times as many points). With a logging interval of k
+    steps, the true onset lies within the k steps before it: the evidence has `between`. If loss and gradient norm stay
+    finite, or the log ends before they could show it, the program's own messages count ("NaN/Inf detected in loss!"):
+    an error if nothing was trained after it, `info` if the program skipped the step, else a warning.
 
     Typical causes: log(0), 0/0, the square root of a negative number or its derivative at zero, overflow to infinity
     and then inf - inf, a NaN in the data, a learning rate that is too high, fp16 without a loss scale.
@@ -42,9 +41,9 @@ class NanOnset(BaseDetector):
     Severity: info for a score that is undefined in some evaluations (no positive example in the batch) and finite in
     later ones, and for an explained variance, which is undefined where all returns are equal, if all losses and
     gradient norms of the run are finite; for single gradient norms, after which the gradient norm and the loss stay
-    finite; and for few evaluations in a run whose training metrics are always finite and whose last evaluations are
-    (a warning if they are more than a tenth, or only one evaluation follows). Info as well for the loss of an earlier
-    attempt, whose steps a restart logged again.
+    finite; and for few evaluations in a run whose training metrics are always finite and whose last evaluations are (a
+    warning if they are more than a tenth, or only one evaluation follows). Also info for the loss of an earlier attempt
+    whose steps a restart logged again.
 
     Known false positives: a score that is undefined up to the last evaluation. Values that are NaN only before the
     first finite value, and gradient norms of steps that a loss scaler skipped, are not reported.

@@ -24,11 +24,11 @@ class NonfiniteGradient(BaseDetector):
     What it looks for: the first step with a non-finite gradient norm and a finite loss.
 
     Why it matters: the loss alone does not show the fault, which may be in the backward pass. If the update was
-    applied, the weights are lost from this step on. Where the loss stays finite and the gradient norm is finite again,
-    the update was skipped or did no harm: `info`, or a warning if there are many such steps.
+    applied, the weights are lost from this step on. If the loss stays finite and the gradient norm is finite again, the
+    update was skipped or harmless: `info`, or a warning if there are many such steps.
 
-    How: exact comparison of the logged values at the same step; no statistics. Where all of them are finite, what the
-    program reports in words counts ("NaN gradient in encoder.weight").
+    How: exact comparison of the logged values at the same step; no statistics. If all of them are finite, the program's
+    own messages count ("NaN gradient in encoder.weight").
 
     Typical causes: a derivative that is infinite where the function is not (sqrt, norm or pow at zero, atan2,
     log near zero, where() with an infinite branch), fp16 gradients that overflow, a loss scale too high.
@@ -37,8 +37,8 @@ class NonfiniteGradient(BaseDetector):
     root; check whether the optimizer step is skipped if gradients are non-finite.
 
     Known false positives: a working loss scaler causes single infinite norms at the steps that it skips. They are not
-    reported if a loss scale that changes, or its overflows, are logged. A logged loss may be that of one of several
-    micro-batches, and another one of them was non-finite.
+    reported if a loss scale that changes, or its overflows, are logged. The logged loss may be that of one of several
+    micro-batches while another one was non-finite.
     """
 
     code = "NAN003"

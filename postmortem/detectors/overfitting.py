@@ -37,9 +37,9 @@ class Overfitting(BaseDetector):
 
     What to try: use the checkpoint of the best step; stop early; add weight decay, dropout or more data.
 
-    Severity: info if a validation accuracy goes on improving: confident errors cost more, but there are fewer. Where
-    no accuracy is named as one of validation, one that is logged as rarely as the evaluations counts. A part of the
-    validation loss counts only if the sum of the parts rises.
+    Severity: info if a validation accuracy keeps improving: confident errors cost more, but there are fewer. If no
+    accuracy is named as a validation metric, one that is logged as rarely as the evaluations is used. A component of
+    the validation loss counts only if the sum of the components rises.
 
     Known false positives: a validation loss that rises because confident errors cost more, where no accuracy is logged.
     """

@@ -47,13 +47,13 @@ class _Course(NamedTuple):
 class ScoreCollapse(BaseDetector):
     """A score or reward rises, then falls back to its level at the start, and stays there to the end of the log.
 
-    What it looks for: an accuracy or a reward that loses nearly all that it had gained, for good.
+    What it looks for: an accuracy or a reward that permanently loses nearly all of its gain.
 
-    Why it matters: what was learned is lost. The last checkpoint is worth nothing, an earlier one may be.
+    Why it matters: the progress is lost. The last checkpoint is useless, an earlier one may be usable.
 
-    How: the running median. It has to rise by at least `gain` times its noise and a fifth of its top, to lose
-    three quarters of that again, and to stay down for at least the last `lasting` of the run. A score that comes back
-    in between, and scores of which another one of the same role keeps its gain, are not reported.
+    How: the running median has to rise by at least `gain` times its noise and a fifth of its maximum, lose three
+    quarters of that again, and stay low for at least the last `lasting` of the run. A score that recovers in between is
+    not reported, nor is one if another score of the same role keeps its gain.
 
     Typical causes: an update that is too large (policy collapse: the entropy falls to zero, then nothing is explored),
     a learning rate that does not decay, no limit on the change of the policy (KL, clip range), catastrophic overfitting
@@ -62,8 +62,8 @@ class ScoreCollapse(BaseDetector):
     What to try: continue from the checkpoint before the fall with a lower learning rate, more entropy bonus or a
     tighter KL limit; look at the loss, the gradient norm and the entropy at the step of the fall.
 
-    Severity: info if a schedule that is logged (a task, a difficulty) changes at the step of the fall, or the log
-    announces a new phase there in words, unless a classifier guesses from then on.
+    Severity: info if a logged schedule (a task, a difficulty) changes at the step of the fall, or a log message
+    announces a new phase there, unless a classifier is at chance level from then on.
 
     Known false positives: a log that ends in a long dip of reinforcement learning; a new task that is not logged.
     """

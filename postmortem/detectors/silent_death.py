@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 class SilentDeath(BaseDetector):
     """The log stops in the middle of the training, without a reason.
 
-    What it looks for: a run that did fewer steps (or epochs) than planned, with no error, no message of a job scheduler
-    and no regular end.
+    What it looks for: a run that did fewer steps (or epochs) than planned, with no error, no job scheduler message and
+    no regular end.
 
     Why it matters: a process killed from outside (host memory, node failure, scancel, power) leaves no traceback.
 
     How: the number of steps or epochs announced by the log, the progress bar or the configuration is compared with the
     last one logged; W&B files that end without an exit record. A run that did less than `share` of the announced length
     died silently. A counter that restarts in every epoch counts as a fraction of an epoch. A counter that is printed
-    every 50 steps has reached its end when fewer than 50 steps are left. The trainer_state.json of a checkpoint alone
-    is no log that stops.
+    every 50 steps has reached its end when fewer than 50 steps are left. The trainer_state.json of a checkpoint does
+    not count as a log that stops.
 
     Typical causes: the kernel's out-of-memory killer, a preempted or failed node, a lost connection to the terminal,
     a full disk.

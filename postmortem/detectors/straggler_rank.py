@@ -47,10 +47,10 @@ class StragglerRank(BaseDetector):
     How: the median of the rank divided by the median over all ranks is above `ratio`, and the rank is slower than the
     median rank in at least `share` of the common steps (a sign test). At least three ranks are needed. A time of the
     rank's own work (``compute_s``, ``forward_ms``) is judged before the time of the whole step, which is the same for
-    all ranks that wait for each other; of times of waiting (``allreduce_wait_s``) the rank that waits least is late,
-    if the others wait for it for `waiting` of a step or more. A rank that
-    becomes slower (the best split of its time relative to the others, by the same measures) is reported from that step
-    on; for that, two ranks are enough. Differences below 5 ms are nothing.
+    all ranks that wait for each other; of waiting times (``allreduce_wait_s``), the rank that waits least is the late
+    one, if the others wait for at least a fraction `waiting` of a step. A rank that becomes slower (the best split of
+    its time relative to the others, by the same measures) is reported from that step on; two ranks are enough for that.
+    Differences below 5 ms are ignored.
 
     Typical causes: a throttled GPU, a node with other jobs, uneven shards, a rank that also writes logs and
     checkpoints.

@@ -30,17 +30,17 @@ class ThroughputDrop(BaseDetector):
 
     How: the best split of log(time per step) into two levels (Scott and Knott, 1974). The later level is slower by at
     least `ratio` times and `z` noise units and by 5 ms per step, and lasts until the end. If neither step times nor
-    throughput are logged, the wall times of the rows are used. Of several ranks, more than half have to be slower: one
-    slow rank is a straggler-rank.
+    throughput are logged, the wall times of the rows are used. With several ranks, more than half have to be slower: a
+    single slow rank is reported as straggler-rank.
 
     Typical causes: a throttled or shared GPU, a slow disk or network, a growing data structure, longer samples, other
     jobs on the node, debugging code left enabled.
 
     What to try: compare the nodes, check GPU clocks and temperature, profile a few steps before and after.
 
-    Severity: info if a schedule that is logged (a resolution, a sequence length, a batch size) changes at that step, or
-    the log announces a new phase there in words, or if the times are those of the rows, rise with the reward or the
-    length of the episodes, and go up and down with it from row to row.
+    Severity: info if a logged schedule (a resolution, a sequence length, a batch size) changes at that step, if a log
+    message announces a new phase there, or if only row times are known and they follow the reward or the episode length
+    from row to row.
 
     Known false positives: a change of batch size, sequence length or evaluation frequency, or a switch to another data
     set, that is not logged.

@@ -18,8 +18,8 @@ class BadBatch:
     """One batch may have made a stable training fail: loss, gradient norm and learning rate showed no change before it.
 
     A single jump while the learning rate does not rise and the gradient norm is flat suggests a faulty sample rather
-    than a problem of the optimisation. It is a possible cause. Of a NaN there is a second one that looks the same in a
-    log, an operation at the limit of its numeric range: the diagnosis is then called bad-batch-or-numerics.
+    than a problem of the optimisation. It is a possible cause. For a NaN, an operation at the limit of its numeric
+    range looks the same in a log: the diagnosis is then called bad-batch-or-numerics.
     """
 
     name = "bad-batch"

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @diagnosis
 class UnwrittenValues:
-    """A loss or gradient norm has no value while the training goes on: NaN or Inf that the program cannot write is the
-    likely reason.
+    """A loss or gradient norm has no value while the training continues, likely because the program cannot write NaN or
+    Inf.
 
     JSON encoders write null for NaN, pandas' to_csv an empty cell, some loggers nothing. Likely if the log has nulls or
-    empty cells from some row on to the end; possible if the metric is only gone, as a program may also stop to log it.
-    What is logged beside it, and the saved weights, tell the two apart.
+    empty cells from some row on to the end; possible if the metric is only missing, as a program may also stop logging
+    it. Other metrics and the saved weights distinguish the two cases.
     """
 
     name = "unwritten-values"
@@ -52,7 +52,7 @@ class UnwrittenValues:
             )
             .disproved_by("weights saved after it are finite", "the program logs this metric only in some phases")
             .advise(
-                None if saved else f"look at the weights saved after step {root.step}: {look}",
+                None if saved else f"inspect the weights saved after step {root.step}: {look}",
                 'log NaN by name: json.dumps writes NaN by default, pandas with to_csv(na_rep="nan")',
             )
             .replay()

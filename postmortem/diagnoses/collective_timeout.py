@@ -20,11 +20,12 @@ class CollectiveTimeout:
     """Ranks waited for another rank until the timeout; the missing rank is named.
 
     The ranks that print the timeout are those that waited. The suspects are the ranks that a barrier lists as missing,
-    or else the ranks that printed nothing, if they are not more than those that waited (the log of a single rank proves
-    nothing); the rank that had queued the fewest collectives; and the rank whose last printed step is lower than that
-    of the others.
+    or else the ranks that printed nothing, if there are no more of them than ranks that waited (the log of a single
+    rank proves nothing); the rank that had queued the fewest collectives; and the rank whose last printed step is lower
+    than that of the others.
 
-    Where a single rank is missing, the finding that it hung is the root, and the timeouts of the others follow from it.
+    If a single rank is missing, the finding that it hung is the root cause, and the timeouts of the others are its
+    consequences.
 
     Known false positive: with several process groups, ranks of another group print nothing either.
     """

@@ -21,9 +21,9 @@ class CorruptResume:
     rate was set.
 
     It shows as a learning rate that jumps back to its peak or differs at the step where the log restarts, or as a loss
-    that jumps at that step, or where the log says that the run was resumed. Later failures (a spike, a divergence, NaN)
-    are consequences. A learning rate that starts again without a restart in the log is a possible cause only: a
-    schedule with a warm restart looks the same.
+    that jumps at that step or where the log reports a resume. Later failures (a spike, a divergence, NaN) are
+    consequences. A learning rate that starts over without a restart in the log is only a possible cause, as a schedule
+    with a warm restart looks the same.
     """
 
     name = "corrupt-resume"
@@ -55,7 +55,7 @@ def _scheduler_lost(view: View, findings: tuple[Finding, ...], jump: Finding) ->
         .advise(f"restore the scheduler state, so that {jump.tag} continues at {before}, not {after}", _SAVE_ALL)
         .diagnosis(
             CorruptResume.name,
-            f"The schedule starts again at step {jump.step}, as where the scheduler is not restored: {jump.message}.",
+            f"The schedule starts over at step {jump.step}, as if the scheduler was not restored: {jump.message}.",
             "likely" if restarted else "possible",
         )
     )
@@ -94,18 +94,18 @@ def _weights_lost(view: View, findings: tuple[Finding, ...], reset: Finding) -> 
 
 
 def _state_lost(view: View, findings: tuple[Finding, ...], jump: Finding) -> Diagnosis:
-    """The steps do not go back: the log itself says that the run was resumed there."""
+    """The steps do not go back: the log itself reports the resume."""
     announced = _announced_resume(view, jump)
     assert announced is not None
     where = f", line {announced.line}" if announced.line else ""
     return (
         _restart_story(view, findings, jump)
         .because(f'the log says "{announced.message[:120]}"{where}')
-        .disproved_by("loss and learning rate of a run that was not interrupted do the same at this step")
+        .disproved_by("loss and learning rate of an uninterrupted run do the same at this step")
         .advise("check which checkpoint was loaded and that it is the newest", _SAVE_ALL)
         .diagnosis(
             CorruptResume.name,
-            f"The training became worse where it was resumed: {jump.message}. The checkpoint may be an older one, or "
+            f"The training got worse where it was resumed: {jump.message}. The checkpoint may be an older one, or "
             "part of the state was not restored.",
             "likely",
         )
@@ -124,7 +124,7 @@ def _announced_resume(view: View, jump: Finding) -> Event | None:
 
 
 def _restart_story(view: View, findings: tuple[Finding, ...], root: Finding) -> Story:
-    """What the three have in common: the loss before and after, the restarts, and the failing step to replay."""
+    """The parts that all three share: the loss before and after, the restarts, and the failing step to replay."""
     story = Story(view, root, consequences(findings, root)).because(root.message)
     loss, good = view.main("loss"), last_good_step(view, root.step)
     before, after = value_at(loss, good), value_at(loss, root.step)

@@ -22,9 +22,9 @@ _SEE = re.compile(r"See (?P<other>[\w-]+)(?:[:;] (?P<rest>.+)|\.?$)")
 class Crash:
     """The program failed with a message; the metrics show nothing that led to it.
 
-    Certain where the message itself proves what it means (CUDA out of memory, a time limit, the text of an assertion),
-    likely where it usually means that (an input/output error): the page of the signature says which. A program that
-    stopped responding, and a time-out, which is a symptom of what another rank did, are likely causes.
+    Certain if the message itself proves its meaning (CUDA out of memory, a time limit, the text of an assertion),
+    likely if it usually means this (an input/output error); the page of the signature says which. A program that
+    stopped responding and a timeout, which is a symptom of another rank's failure, are likely causes.
     """
 
     name = "crash"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @diagnosis
 class DeadSchedule:
     """The learning rate reached zero, or a thousandth of its peak, long before the end, and the loss has not changed
-    since (without such a plateau, a possible cause only)."""
+    since (without such a plateau, only a possible cause)."""
 
     name = "dead-schedule"
     priority = 72

@@ -25,9 +25,9 @@ Loss.cu, NLLLoss2d.cu, Indexing.cu, ScatterGatherKernel.cu, MultinomialKernel.cu
 
 @diagnosis
 class DeviceAssert:
-    """An assertion inside a CUDA kernel failed; the condition that it printed shows which kind of value was wrong.
+    """An assertion inside a CUDA kernel failed; the printed condition shows which kind of value was wrong.
 
-    Kernels run asynchronously: the line in the traceback may come after the call that was wrong.
+    Kernels run asynchronously: the line in the traceback may come after the faulty call.
     """
 
     name = "device-assert"

@@ -17,10 +17,10 @@ _TRAINING = ("loss", "grad_norm", "layer_grad_norm", "lr", "loss_scale", "perple
 
 @diagnosis
 class EvaluationNan:
-    """Only the evaluation is non-finite: no metric of the training is, and the training loss is finite after it.
+    """Only the evaluation is non-finite: no training metric is, and the training loss is finite after it.
 
-    The onset lies between the last finite evaluation and the first non-finite one; the log does not show more. Where
-    training and evaluation are non-finite, the training is the cause, also if both are logged once per epoch.
+    The onset lies between the last finite evaluation and the first non-finite one; the log does not show more. If
+    training and evaluation are both non-finite, the training is the cause, even if both are logged once per epoch.
     """
 
     name = "evaluation-nan"
@@ -57,8 +57,8 @@ class EvaluationNan:
 
 
 def _evaluation(view: View, root: Finding) -> bool:
-    """True for a quantity of evaluations: by its role, or, for one without a role of the training, if it is logged as
-    rarely as the validation loss and at its steps."""
+    """True for an evaluation metric: by its role, or, without a training role, if it is logged as rarely as the
+    validation loss and at the same steps."""
     known = role(view, root) or ""
     if known.startswith("val_") or known in _TRAINING:
         return known.startswith("val_")

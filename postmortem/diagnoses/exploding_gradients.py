@@ -25,7 +25,7 @@ _FAR = 100.0
 class ExplodingGradients:
     """The gradient norm grew by orders of magnitude, and the loss followed, at a learning rate that did not rise.
 
-    A non-finite value right after a gradient norm or loss that was a hundred times its level belongs here as well.
+    Also reported for a non-finite value right after a gradient norm or loss a hundred times its usual level.
     """
 
     name = "exploding-gradients"

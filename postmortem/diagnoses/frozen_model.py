@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 @diagnosis
 class FrozenModel:
     """The weights may not change, or the model may predict the same for every input, although the learning rate is not
-    zero. Possible only: the weights of two checkpoints show it, the log does not.
+    zero. Only a possible cause: the weights of two checkpoints show it, the log does not.
 
-    Where only some metrics never change, it is called stale-metric; where the loss is that of guessing,
-    constant-predictor; where the loss is flat from the start for another reason, no-learning.
+    Called stale-metric if only some metrics never change, constant-predictor if the loss is at chance level, and
+    no-learning if the loss is flat from the start for another reason.
     """
 
     name = "frozen-model"
@@ -42,13 +42,14 @@ class FrozenModel:
             guesses = any(f.name == "chance-level-loss" for f in still)
             name = "constant-predictor" if guesses else "no-learning"
             cause = (
-                "A model that only guesses logs such values"
+                "A model at chance level logs such values"
                 if guesses
                 else "Either the weights do not change, or their changes do not help"
             )
             disprove = "the loss is already as low as the data allow"
             advice = [
-                "compare the weights of two checkpoints: if equal, no update reaches them; if not, they do not help",
+                "compare the weights of two checkpoints: if equal, no update reaches them; "
+                "if not, the updates do not help",
                 "count the parameters that require gradients and are in the optimizer",
                 "overfit a single batch: if that fails, the model or the training loop has a bug",
                 "check the gradient norm per layer",

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 @diagnosis
 class GeneratorCollapse:
-    """The discriminator of a GAN won for good, so the generator gets no gradient that helps.
+    """The discriminator of a GAN won permanently, so the generator gets no useful gradient.
 
-    A generator loss that rises in this part of the log follows from it: neither the learning rate nor a batch made it.
+    A generator loss that rises in this part of the log is a consequence of it, not of the learning rate or a batch.
     """
 
     name = "generator-collapse"
@@ -34,10 +34,11 @@ class GeneratorCollapse:
             .because(*(f.message for f in rises[:2]))
             .disproved_by("images made after this step are better than those before it")
             .advise(
-                "compare images from before and after the step; if they no longer change, go back to one before it",
+                "compare images from before and after the step; if they no longer change, "
+                "go back to a checkpoint before it",
                 "lower the discriminator's learning rate, or update it less often than the generator",
                 "add a gradient penalty or spectral normalization to the discriminator, or smooth its labels",
-                "check that real and generated images are scaled alike: a difference is enough to tell them apart",
+                "check that real and generated images are scaled alike: a difference is enough to distinguish them",
             )
             .diagnosis("generator-collapse", f"{root.message[0].upper()}{root.message[1:]}.", "likely")
         )

@@ -16,8 +16,8 @@ _UNTIMED = "no data loading time is logged: the step time alone does not show wh
 class InputPipeline:
     """The training waits for data, for a slow rank, or for a machine that became slower.
 
-    That it waits for data is likely if loading times are logged, else possible. If one rank is slower than the others,
-    the diagnosis is called straggler; if all steps take longer and the log does not show why, slowdown.
+    Waiting for data is a likely cause if loading times are logged, else a possible one. If one rank is slower than the
+    others, the diagnosis is called straggler; if all steps take longer and the log does not show why, slowdown.
     """
 
     name = "input-pipeline"

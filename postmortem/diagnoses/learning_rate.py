@@ -22,9 +22,9 @@ class LearningRateTooHigh:
     """The learning rate became too high for the model: it jumped, or it was rising when the loss became unstable.
 
     Reported only if the learning rate is logged and was rising, or had jumped, in the tenth of the run before the
-    onset: likely, or only possible if the loss was stable until the step at which it failed and the learning rate did
-    not jump a few rows before. A jump is then the root, and what followed its consequence. A learning rate that is
-    itself NaN or infinite when the training fails is certain: the diagnosis is then called nonfinite-learning-rate.
+    onset: likely, or only possible if the loss was stable up to the failing step and the learning rate did not jump a
+    few rows before. A jump is then the root cause of what follows. A learning rate that is itself NaN or infinite when
+    the training fails is a certain cause: the diagnosis is then called nonfinite-learning-rate.
     """
 
     name = "learning-rate-too-high"

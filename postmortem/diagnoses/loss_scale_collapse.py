@@ -16,11 +16,10 @@ if TYPE_CHECKING:
 
 @diagnosis
 class LossScaleCollapse:
-    """The loss scaler could not find a working scale: it halved the scale again and again, as it does while gradients
+    """The loss scaler could not find a working scale: it halved the scale repeatedly, as it does while gradients
     overflow.
 
-    The scaler hides what makes them overflow, as it skips the updates. The first skipped step of the fall is the one to
-    investigate.
+    The scaler hides the cause of the overflow, as it skips the updates. Investigate the first skipped step of the fall.
     """
 
     name = "loss-scale-collapse"

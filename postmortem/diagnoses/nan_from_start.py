@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class NanFromStart:
     """The loss was never finite, or only in the very first rows: the data or the initial weights may be non-finite.
 
-    Likely if the first steps themselves are logged; where the first row comes later, the onset is not known.
+    Likely if the very first steps are logged; if the first logged row comes later, the onset is unknown.
     """
 
     name = "nan-from-the-start"

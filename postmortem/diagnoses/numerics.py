@@ -27,10 +27,10 @@ class Numerics:
     """An operation of the model, the loss or its derivative produced NaN or infinity, and nothing in the log explains
     it.
 
-    This diagnosis remains if a metric became non-finite and neither the learning rate, the gradients nor the loss scale
-    changed before it. It is a possible cause: a replay of the step can show what the log does not. The backward pass is
-    the likely place if the gradient is non-finite at a step whose own logged loss is finite: every step is logged, and
-    no step has several micro-batches by the configuration.
+    Reported if a metric became non-finite and neither the learning rate, the gradients nor the loss scale changed
+    before it. It is a possible cause: a replay of the step can show what the log does not. The backward pass is the
+    likely place if the gradient is non-finite at a step whose own loss is logged and finite: every step is logged, and
+    the configuration sets no gradient accumulation.
     """
 
     name = "numerics"
@@ -59,10 +59,8 @@ class Numerics:
         elif backward:
             where = "The logged loss is finite, but not every step or micro-batch is logged: it may not have been there"
         elif root.evidence.get("finite_after"):
-            where = (
-                "Later values are finite, so the weights are likely intact; whether data or an operation is at fault, "
-            )
-            where += "the log does not show"
+            where = "Later values are finite, so the weights are likely intact; the log does not show whether data or "
+            where += "an operation is at fault"
         else:
             where = "The log does not show whether data, forward pass or weights are at fault"
         ramp = bool(watched(view)) and not stable_before(view, root.step)

@@ -22,12 +22,12 @@ _FIRST_STEPS = 2
 
 @diagnosis
 class OutOfMemory:
-    """The GPU had no memory left for another tensor; the numbers in the message and the step show what used it.
+    """The GPU had no memory left for another tensor; the numbers in the message and the step show what used the memory.
 
     A request larger than the whole GPU suggests a wrong shape. Memory of other processes, and memory that PyTorch has
     reserved but cannot use for the request (fragmentation), are named if either would have been enough. A failure in
-    the first steps means that the model or batch does not fit; a failure after many steps, a longer batch, an
-    evaluation, or memory that grew. Fields of the message:
+    the first steps means that the model or batch does not fit; a failure after many steps suggests a longer batch, an
+    evaluation or growing memory. Fields of the message:
     https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
     """
 

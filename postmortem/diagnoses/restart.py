@@ -19,9 +19,9 @@ _WATCHED = ("loss", "grad_norm")
 
 @diagnosis
 class Restart:
-    """The run was restarted and continued; nothing else is wrong with the history that survived.
+    """The run was restarted and continued; nothing else is wrong with the surviving history.
 
-    What the restart overwrote is evidence: an attempt that became non-finite is named, and what changed after it.
+    Overwritten points are used as evidence: an attempt that became non-finite is named, with what changed after it.
     """
 
     name = "restarted"
@@ -57,7 +57,7 @@ class Restart:
 
 
 def _failed(series: Series) -> str:
-    """In words: where an overwritten attempt became non-finite."""
+    """Describes where an overwritten attempt became non-finite."""
     at = int(np.argmax(~np.isfinite(series.value)))
     value = number(float(series.value[at]))
     return (

@@ -36,6 +36,7 @@ class SilentDeath:
             )
             .diagnosis(
                 "silent-death",
-                f"{died} The process may have been killed from outside or still run, or the log is not complete.",
+                f"{died} The process may have been killed from outside or may still be running, "
+                "or the log is incomplete.",
             )
         )

@@ -24,10 +24,10 @@ class StickyAverage:
     """The logged loss stays non-finite (or exactly 0) while the gradient norm stays finite: the logged average keeps a
     NaN.
 
-    A running sum that took in one NaN never becomes finite again. The transformers Trainer logs such a sum: with
+    A running sum with one NaN never becomes finite again. The transformers Trainer logs such a sum: with
     `logging_nan_inf_filter=False`, one non-finite micro-batch makes all later losses NaN. A finite, positive gradient
-    norm at the later steps shows that their losses were finite. Whether an update with the NaN was skipped, only the
-    saved weights show: they are to be looked at before anything is repeated.
+    norm at the later steps shows that their losses were finite. Only the saved weights show whether the update with the
+    NaN was skipped: inspect them before you rerun anything.
     """
 
     name = "sticky-average"
@@ -54,10 +54,10 @@ class StickyAverage:
         return (
             Story(view, root, consequences(findings, root))
             .because(f"{grad.tag} is finite at all later steps, {span}", saved)
-            .against(None if saved else "no saved weights of these steps were looked at")
+            .against(None if saved else "no saved weights of these steps were inspected")
             .disproved_by("weights that were saved after it hold non-finite values")
             .advise(
-                None if saved else f"look at the saved weights first; if finite, only the average is lost: {look}",
+                None if saved else f"inspect the saved weights first; if finite, only the average is lost: {look}",
                 "log the loss of each step; transformers: logging_nan_inf_filter=True leaves NaN out of the average",
                 f"find the micro-batch of step {root.step} with a non-finite loss (no labels, an empty sample)",
             )

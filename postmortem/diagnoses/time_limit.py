@@ -25,7 +25,8 @@ _SILENT = 20
 
 @diagnosis
 class TimeLimit:
-    """The job reached its time limit: reports how much of the training is left, or that it had stopped long before.
+    """The job reached its time limit: reports how much of the training is left, or that it had stopped making progress
+    long before.
 
     The remaining time is estimated from the speed of the last half of the rows logged since the last restart.
     """

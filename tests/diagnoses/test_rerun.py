@@ -45,7 +45,7 @@ def test_what_a_command_needs_is_there(recipe, launched, script, checkpoint, sta
         (
             {},
             "runs/a/ck.pt",
-            "postmortem replay runs/a -- COMMAND  (COMMAND is your training command, told to resume from runs/a/ck.pt)",
+            "postmortem replay runs/a -- COMMAND  (COMMAND is your training command, set to resume from runs/a/ck.pt)",
         ),
         (
             {"script": SCRIPT},

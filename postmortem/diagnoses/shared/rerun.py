@@ -1,4 +1,4 @@
-"""The command that shows more of a run that failed: the one that can work with what the run left."""
+"""The command that investigates a failed run further, given the files that the run left."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from postmortem.core.run import Run
 
 ANY_COMMAND = "python train.py …"
-"""Stands for a training command of which nothing is known."""
+"""Placeholder for an unknown training command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """A line to type. `note`: what has to be filled in, or "". `start`: where it starts: from a checkpoint, at the
-    start of the training, or there and under watch, which changes the files that the training writes."""
+    """A command line. `note`: what has to be filled in, or "". `start`: from a checkpoint, from the beginning of the
+    training, or from the beginning under watch, which overwrites the training's own files."""
 
     command: str
     note: str = ""
@@ -31,11 +31,11 @@ class Rerun:
 
 
 def rerun(run: Run, step: int | None, checkpoint: str | None, *, startable: bool) -> Rerun:
-    """How the fault of `run` can be seen again.
+    """How to reproduce the fault of `run`.
 
-    `checkpoint`: a good one from before the fault, if one is known; `startable`: there is one, or there are some that
-    may be. A recipe comes first, as it repeats the step alone; both it and a command that is not known need a
-    checkpoint, else the training runs under watch. A `step` is named only to a recipe: a command finds it by the log.
+    `checkpoint`: a good one from before the fault, if known; `startable`: there is one, or there are candidates. A
+    recipe is preferred, as it reruns the step alone. A recipe and an unknown command need a checkpoint; without one,
+    the training runs under watch. Only a recipe gets `step`: a command finds it in the log.
     """
     if run.recipe and startable:
         return Rerun(_by_recipe(run, step, checkpoint))
@@ -52,7 +52,7 @@ def rerun(run: Run, step: int | None, checkpoint: str | None, *, startable: bool
         return Rerun(own, "; ".join(filter(None, [_options(run), _to_fill_in(own), resumed])))
     return Rerun(
         f"postmortem replay {shlex.quote(str(run.path))} -- COMMAND",
-        f"COMMAND is your training command, told to resume {from_where}",
+        f"COMMAND is your training command, set to resume {from_where}",
     )
 
 

@@ -107,7 +107,7 @@ def has_errors(findings: Iterable[Finding]) -> bool:
 
 
 def _words(view: View, root: Finding) -> Iterator[str]:
-    """What the program itself reports of a non-finite value: the parameters that it names, and the line."""
+    """What the program itself reports about a non-finite value: the parameters that it names, and the line."""
     if root.name not in NONFINITE:
         return
     for event in view.events:
