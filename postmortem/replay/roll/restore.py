@@ -18,6 +18,7 @@ from postmortem.checkpoints.find import companions_of
 from postmortem.checkpoints.formats.shared.restricted_pickle import WHOLE
 from postmortem.core.errors import ReplayError, UnreadableCheckpoint
 from postmortem.replay.roll.random_state import NO_RANDOM_STATE, SavedRng, find_rng
+from postmortem.replay.roll.sharded import sharded_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,7 +196,7 @@ def _load_model(key: str, model: torch.nn.Module, saved: Saved, account: Account
         pairs = [(n, tuple(best.source[best.pairs[n]].shape), tuple(target[n].shape)) for n in best.mismatched[:3]]
         shapes = ", ".join(f"{n} is {there} in the checkpoint and {here} in the model" for n, there, here in pairs)
         raise ReplayError(f"{saved.path}: {len(best.mismatched)} weights do not match the recipe's {what}: {shapes}")
-    model.load_state_dict({t: best.source[s] for t, s in best.pairs.items()}, strict=False)
+    model.load_state_dict({t: sharded_as(target[t], best.source[s]) for t, s in best.pairs.items()}, strict=False)
     tensors = _tensors(model)
     loaded = {id(t) for name, t in tensors.items() if name in best.pairs}
     missing = [name for name, t in tensors.items() if name in target and name not in best.pairs and id(t) not in loaded]
@@ -297,6 +298,7 @@ def _load_optimizer(runner: StepRunner) -> Callable[[Any, Any], None]:
             state = _by_index(optimizer, state, names)
             _check_groups(optimizer, state)
             _check_shapes(optimizer, state)
+            state = _sharded(optimizer, state)
         optimizer.load_state_dict(state)
 
     return load
@@ -320,6 +322,19 @@ def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: di
 
 
 _SETTINGS = {"lr", "betas", "eps", "momentum", "alpha", "dampening", "lr_decay", "lambd", "rho", "etas", "step_sizes"}
+
+
+def _sharded(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """`saved` with the whole tensors of parameters that are sharded among ranks sharded as these are."""
+    ids = [i for g in saved["param_groups"] for i in g["params"]]
+    params = dict(zip(ids, (p for g in optimizer.param_groups for p in g["params"]), strict=False))
+    state = {
+        i: {key: sharded_as(params[i], value) for key, value in kept.items()}
+        if i in params and isinstance(kept, dict)
+        else kept
+        for i, kept in saved["state"].items()
+    }
+    return {**saved, "state": state}
 
 
 def _check_groups(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
