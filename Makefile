@@ -33,7 +33,7 @@ help:  ## list the targets
 .venv-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints-oldest.txt \
-		-e '.[parquet,plot,replay]' hypothesis jsonschema pytest pytest-timeout pytest-xdist tensorboard
+		-e '.[parquet,plot,replay,zstd]' hypothesis jsonschema pytest pytest-timeout pytest-xdist tensorboard
 	touch $@
 
 demo: .venv/.replay  ## say what happened in sample_runs/, replay the NaN, and another by its own command, write report.html

@@ -48,7 +48,6 @@ class Report:
     def __init__(self, session: Path) -> None:
         self._session, self._folder, self._notes = session, session / "processes", session / "notes"
         self._file: int | None = None
-        self._process = 0
 
     def note(self, text: str) -> None:
         """What hinders us, in one line."""
@@ -61,13 +60,12 @@ class Report:
         (self._session / "stopped").touch()
 
     def line(self, kind: str, **fields: Any) -> None:
-        """Appends one object. Each process of the program has a file of its own, forked ones as well."""
-        if self._file is None or self._process != os.getpid():
-            self._process = os.getpid()
+        """Appends one object."""
+        if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._folder / f"{self._process}.jsonl", flags, 0o600)
-            self.line("start", pid=self._process, rank=rank(), argv=sys.argv, started=time.time())
+            self._file = os.open(self._folder / f"{os.getpid()}.jsonl", flags, 0o600)
+            self.line("start", pid=os.getpid(), rank=rank(), argv=sys.argv, started=time.time())
         os.write(self._file, (json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 
@@ -79,13 +77,24 @@ class Agent(Flags):
         # An update can only be left out before it is made, so that `skip` waits for a device.
         late = plan.get("deferred", False) if watching and plan["on_fault"] != "skip" else None
         super().__init__(self.failed, self.tick_ended, share=_FLAGS[plan["mode"]], deferred=late)
-        self.plan = plan
+        self.session, self.plan = session, plan
         self.report = Report(session)
         self.standby = Standby(share=_SHARE[plan["mode"]])
         self.captures = Captures(plan.get("capture"), self._terminated)
         self._capturing: int | None = None
-        self._process = os.getpid()
         self._levels = self._measuring()
+
+    def in_fork(self) -> Observer:
+        """A new one: the process may be a rank that trains. Nothing is written before it does."""
+        self.leave()
+        return type(self)(self.session, self.plan)
+
+    def leave(self) -> None:
+        """For a process that the program forked: what is held here belongs to the one before."""
+        self.standby.leave()
+        self.captures.leave()
+        if self._levels is not None:
+            self._levels.leave()
 
     def _measuring(self) -> Levels | None:
         """Who keeps the history, if one is to be kept."""
@@ -99,6 +108,10 @@ class Agent(Flags):
     def batch(self, loader: Any, index: int, batch: Any) -> Any:
         """Recorded, for the copy."""
         return self.standby.batch(loader, index, batch)
+
+    def no_batch(self, loader: Any, index: int, error: Exception) -> None:
+        """Recorded, for the copy."""
+        self.standby.no_batch(loader, index, error)
 
     def loss(self, loss: torch.Tensor) -> None:
         """Recorded and read."""
@@ -119,6 +132,7 @@ class Agent(Flags):
 
     def ready(self, optimizer: torch.optim.Optimizer) -> None:
         """A training begins: the first tick can be repeated as well."""
+        self.captures.listen()
         if listener.ticks == 0:
             self._sleep(-1)
 
@@ -171,8 +185,6 @@ class Agent(Flags):
                 self._levels.close()
 
     def _sleep(self, tick: int) -> None:
-        if self._process != os.getpid():  # forked by the program: the copy is that of another process
-            self._process, self.standby = os.getpid(), Standby(share=self.standby.share)
         if self._forks():
             self.standby.take(tick)  # in a child of the copy another observer listens from here on
 
@@ -190,7 +202,7 @@ class Agent(Flags):
 
     def failed(self, fault: Fault, tick: Tick) -> None:
         """The first fault: it is investigated, and nothing is watched after it."""
-        boundaries.exchange((_Skipping if self.plan["on_fault"] == "skip" else _Bystander)(self.report))
+        boundaries.exchange((_Skipping if self.plan["on_fault"] == "skip" else _Bystander)(self))
         over = fault.kind == "parameter"
         if self._levels is not None:
             self._levels.close(None if over else tick)
@@ -254,8 +266,13 @@ class Agent(Flags):
 class _Bystander(Observer):
     """After the first fault only the ticks count on, for a program that goes on."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    def __init__(self, agent: Agent) -> None:
+        self._agent, self._report = agent, agent.report
+
+    def in_fork(self) -> Observer:
+        """Nobody, as nothing is watched after a fault."""
+        self._agent.leave()
+        return Observer()
 
     def raised(self, error: BaseException) -> None:
         self._report.line("raised", tick=listener.ticks, rank=rank(), time=time.time(), **described(error))
@@ -268,8 +285,12 @@ class Armed(Observer):
     """Traces the tick that is known to fail, in a process that cannot be forked; it ends with the answer."""
 
     def __init__(self, session: Path, tick: int, kind: str) -> None:
-        self.report, self.fault, self.kind = Report(session), tick, kind
-        self.record = Record()
+        self.session, self.fault, self.kind = session, tick, kind
+        self.report, self.record = Report(session), Record()
+
+    def in_fork(self) -> Observer:
+        """A new one, which counts from its own start."""
+        return Armed(self.session, self.fault, self.kind)
 
     def batch(self, loader: Any, index: int, batch: Any) -> Any:
         """Recorded."""

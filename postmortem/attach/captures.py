@@ -37,15 +37,30 @@ class Captures:
         self._numbers: dict[int, int] = {}
         self._wanted = False
         self._looked = 0.0
-        self._process = os.getpid()
-        if plan is not None and threading.current_thread() is threading.main_thread():
-            for name, handler in (("SIGTERM", self._on_term), ("SIGUSR2", self._on_request)):
-                number = getattr(signal, name, None)
-                if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-                    signal.signal(number, handler)
+        self._taken: list[int] | None = None
+
+    def listen(self) -> None:
+        """A training begins in this process: from now on the signals are heard."""
+        if self._plan is None or self._taken is not None:
+            return
+        self._taken = []
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for name, handler in (("SIGTERM", self._on_term), ("SIGUSR2", self._on_request)):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, handler)
+                self._taken.append(number)
+
+    def leave(self) -> None:
+        """For a process that the program forked: it ends by a signal as it would without us."""
+        for number in self._taken or ():
+            if getattr(signal.getsignal(number), "__self__", None) is self:
+                signal.signal(number, signal.SIG_DFL)
 
     def updated(self, optimizer: Any) -> None:
         """An optimizer has ended a tick: the order in which they take turns tells where in its loop the program is."""
+        self.listen()
         self._updated.append(self._numbers.setdefault(id(optimizer), len(self._numbers)))
 
     def asked(self, rank: int | None) -> dict[str, Any] | None:
@@ -74,7 +89,7 @@ class Captures:
         self._wanted = True
 
     def _on_term(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() == self._process and os.environ.get("RANK", "0") == "0":  # not that of a child of the program
+        if os.environ.get("RANK", "0") == "0":
             self._terminated()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

@@ -83,6 +83,10 @@ class Watch:
         shutil.rmtree(self._session, ignore_errors=True)
         self._session = None
 
+    def leave(self) -> None:
+        """In a process that the program forked: nothing is told or removed at the end of the block."""
+        self._session = None
+
     def tell(self) -> None:
         """Prints what was found, once."""
         if self._session is None or self.result is not None:
@@ -110,6 +114,16 @@ class _Agent(Agent):
     def begin(self) -> None:
         """The first step begins."""
         self._sleep(-1)
+
+    def in_fork(self) -> Observer:
+        """Nobody: the block is the business of the process before."""
+        self.leave()
+        return Observer()
+
+    def leave(self) -> None:
+        """The folder is that of the process before as well."""
+        super().leave()
+        self._watch.leave()
 
     def failed(self, fault: Fault, tick: Tick) -> None:
         """Told before the program goes on, or is stopped."""

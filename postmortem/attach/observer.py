@@ -11,15 +11,26 @@ if TYPE_CHECKING:
 class Observer:
     """Listens to one process of the user's program. Every method does nothing by default.
 
+    In a process that the program forks, who listens is what `in_fork` returned there; what the observer itself holds is
+    of the process before. Our own copies of a process go on with what they are told to.
+
     A tick is what the program does up to the end of one `optimizer.step` (or `scaler.step`, also one that the scaler
     skips); ticks count from 0, from the start of the program. In a tick the events come in this order: `batch`,
     `loss` and `backward_done` once for each backward pass, `before_update`, `after_update`, `tick`. A program may draw
     batches ahead, and a tick may have no backward pass of its own.
     """
 
+    def in_fork(self) -> Observer:
+        """This process was just forked by the program -> who listens in it. It may not raise, and is to be fast."""
+        return Observer()
+
     def batch(self, loader: Any, index: int, batch: Any) -> Any:
-        """The iterator of a DataLoader gave its `index`-th batch, counted from 0. What is returned takes its place."""
+        """The iterator of a DataLoader was asked, the `index`-th time in this iteration, from 0, and gave this batch.
+        What is returned takes its place."""
         return batch
+
+    def no_batch(self, loader: Any, index: int, error: Exception) -> None:
+        """It was asked, and raised: StopIteration at the end of an iteration, or what its data set raised."""
 
     def forward(self, root: torch.nn.Module, name: str) -> None:
         """A module is called that no other module calls. Only spoken while `boundaries.watch_roots` is on."""

@@ -23,6 +23,7 @@ _EXTRAS = {
     "matplotlib": ("plot", "plots in Python and notebooks do not work"),
     "tensorboard": ("tensorboard", "there is no tab Postmortem in TensorBoard"),
     "pyarrow": ("parquet", "export cannot write Parquet"),
+    "zstandard": ("zstd", "logs compressed with zstd are not read"),
     "wandb": ("wandb", "annotate --wandb does not work"),
 }
 """Package -> the extra that installs it, and what is not there without it."""

@@ -18,7 +18,10 @@ _RANK = re.compile(r"[-_.]?(?:global_?)?(?:rank|worker|proc|task)[-_.]?(?P<rank>
 _RANK_FOLDER = re.compile(r"rank[-_]?(\d+)")
 _TORCHRUN = re.compile(r"attempt_\d+/(?P<rank>\d+)/std(?:out|err)\.log$")
 _JOB = re.compile(r"(?<!\d)(?P<job>\d{4,10})(?:_(?P<array>\d+))?(?!\d)")
-_ENDINGS = re.compile(r"(?:\.(?:log|(?:std)?(?:out|err)|txt|csv|tsv|jsonl?|o|e|gz|\d{1,3}(?=\.gz$)))+$", re.IGNORECASE)
+_ENDINGS = re.compile(
+    r"(?:\.(?:log|(?:std)?(?:out|err)|txt|csv|tsv|jsonl?|o|e|gz|xz|zst|bz2|\d{1,3}(?=\.(?:gz|xz|zst|bz2)$)))+$",
+    re.IGNORECASE,
+)
 _STREAM = re.compile(r"(?:^|[-_.])(?:std)?(?:out|err(?:or)?|log)$", re.IGNORECASE)
 _STANDARD_TABLES = {
     *("metrics", "results", "progress", "history", "log", "scalars"),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from postmortem.core.model import Problem
 from postmortem.core.roles import role_of
+from postmortem.readers.packed_text import is_packed_log
 from postmortem.readers.shared.decode import decoded
 from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.shared.step_column import COUNTERS, EPOCHS, plain
@@ -53,7 +54,8 @@ def passed_over(path: Path, head: bytes) -> Problem | None:
     if is_backup(path) and of_a_log(path):
         why = "not read: a backup copy by its name; name it in the command to read it"
     elif (packed := _PACKED.get(path.suffix.lower())) and of_a_log(path):
-        why = f"not read: compressed with {packed}; decompress it first"
+        extra = packed == "zstd" and is_packed_log(path.name)
+        why = f"not read: compressed with {packed}; decompress it first" + ", or install the extra [zstd]" * extra
     elif (kind := _NOT_OPENED.get(path.suffix.lower())) and _OF_METRICS.search(path.stem):
         why = f"not opened: {kind}; export it as CSV to have it read"
     elif path.suffix.lower() == ".json" and (names := _series_in(head)):

@@ -31,7 +31,7 @@ def requeued(paths: Iterable[Path]) -> Iterator[list[Path]]:
     by_job: dict[str, dict[int, Path]] = defaultdict(dict)
     for path in paths:
         job, _, start = (slurm_job(path) or "").partition("_")
-        if start and path.suffix != ".gz":
+        if start and path.suffix not in (".gz", ".xz", ".zst", ".bz2"):
             by_job[job].setdefault(int(start), path)
     for starts in by_job.values():
         chain: list[Path] = []

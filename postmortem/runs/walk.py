@@ -17,6 +17,7 @@ from postmortem.core.model import Problem
 from postmortem.core.registry import collected_faults, report_fault
 from postmortem.readers import READERS
 from postmortem.readers.mlflow import is_part_of_a_store
+from postmortem.readers.packed_text import is_empty_log
 from postmortem.readers.shared.decode import begins_with_nuls, leading_nuls
 from postmortem.readers.shared.rotated import rotated
 from postmortem.readers.text.lines.blocks import looks_like_text
@@ -126,7 +127,7 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
         if explicit:
             problems.append(Problem(path=str(path), what="a report of postmortem, not a log", lost="the file"))
         return None
-    if not explicit and is_own_table(head):
+    if not explicit and (is_own_table(head) or is_empty_log(path.name, head)):
         return None
     if not explicit and path.suffix == ".txt" and len(head.split()) == 1:
         return None  # one word is no log: Megatron's latest_checkpointed_iteration.txt
@@ -181,7 +182,7 @@ def _head(path: Path, *, explicit: bool) -> bytes:
 
 
 def _why_unknown(path: Path, head: bytes) -> str:
-    if not head:
+    if not head or is_empty_log(path.name, head):
         return "the file is empty"
     if not head.strip(b"\0"):
         return "contains only NUL bytes, as left by a system crash"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from postmortem.attach.observer import Observer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
 
@@ -17,7 +21,8 @@ class Listener:
     ticks: ticks that have ended. backwards: backward passes since the last tick. nested: depth of backward passes that
     run now. optimizers: all that were made; `stepped`: those that made a tick. stepping: depth of nested optimizer
     steps. scaling: the step of a GradScaler that runs now. unscaled: id of a scaled loss -> (itself, the loss before).
-    waited: seconds in which loaders drew batches, since who measures that set it back.
+    waited: seconds in which loaders drew batches, since who measures that set it back. iterations: of loaders, that
+    have begun.
     """
 
     def __init__(self) -> None:
@@ -31,6 +36,8 @@ class Listener:
         self.scaling: Any = None
         self.unscaled: dict[int, tuple[Any, Any]] = {}
         self.waited = 0.0
+        self.iterations = 0
+        self._copies: int | None = None
 
     def ended(self, optimizer: torch.optim.Optimizer, *, skipped: bool) -> None:
         """An optimizer's step, or a scaler's, has ended: one tick."""
@@ -40,6 +47,25 @@ class Listener:
         self.ticks, self.backwards = number + 1, 0
         self.unscaled.clear()
         observer.tick(number)
+
+    @contextmanager
+    def copy(self) -> Iterator[None]:
+        """What this thread forks inside is a copy of ours, and none of the program's processes."""
+        self._copies = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._copies = None
+
+    def copying(self) -> bool:
+        """Whether this thread is in `copy`."""
+        return self._copies == threading.get_ident()
+
+    def forked(self) -> None:
+        """This process was forked by the program: the only place where a watcher learns that it lives in another."""
+        self.ticks = self.backwards = 0
+        before, self.observer = self.observer, Observer()
+        self.observer = before.in_fork()
 
 
 listener = Listener()

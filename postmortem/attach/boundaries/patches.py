@@ -5,17 +5,17 @@ from __future__ import annotations
 import atexit
 import functools
 import itertools
+import os
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import dataloader
 
 from postmortem.attach.boundaries.current import listener
-from postmortem.attach.boundaries.readings import last_chance, patch_readings, settle
+from postmortem.attach.boundaries.loaders import patch_loaders
+from postmortem.attach.boundaries.readings import forget_readings, last_chance, patch_readings, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from postmortem.attach.observer import Observer
 
 _installed = False
+_HERE = os.path.dirname(__file__)
 
 
 def install(observer: Observer) -> None:
@@ -36,9 +37,18 @@ def install(observer: Observer) -> None:
     _patch_optimizers()
     _patch_scaler()
     _patch_backward()
-    _patch_loaders()
+    patch_loaders()
     _patch_endings()
     patch_readings()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_forked_process)
+
+
+def _in_forked_process() -> None:
+    """A process that the program forks, as a worker of a DataLoader: what was seen so far is of another process."""
+    if not listener.copying():
+        forget_readings()
+        listener.forked()
 
 
 # ---- optimizers
@@ -145,7 +155,7 @@ def _patch_scaler() -> None:
     kind.step, kind.scale = step, scale  # type: ignore[method-assign]
 
 
-# ---- losses and batches
+# ---- losses
 
 
 def _patch_backward() -> None:
@@ -169,20 +179,6 @@ def _patch_backward() -> None:
             listener.nested -= 1
 
     torch.autograd.backward = backward
-
-
-def _patch_loaders() -> None:
-    kind = dataloader._BaseDataLoaderIter
-    drawing = kind.__next__
-
-    @functools.wraps(drawing)
-    def __next__(self: Any) -> Any:  # noqa: N807
-        began = time.perf_counter()
-        batch = drawing(self)
-        listener.waited += time.perf_counter() - began
-        return listener.observer.batch(self, self._num_yielded - 1, batch)
-
-    kind.__next__ = __next__  # type: ignore[method-assign]
 
 
 # ---- the end of the program
@@ -221,7 +217,7 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     """The traceback as it would be without the functions here that wrap those of torch."""
     frames = []
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename != __file__:
+        if os.path.dirname(trace.tb_frame.f_code.co_filename) != _HERE:
             frames.append(trace)
         trace = trace.tb_next
     for outer, inner in itertools.pairwise([*frames, None]):

@@ -135,6 +135,12 @@ def settle(tensors: Any) -> None:
         del now.pending[place]  # it goes on with it: the backward pass itself is told
 
 
+def forget_readings() -> None:
+    """In a process that the program forked: what was read is told by the one that read it."""
+    _readings.finite.clear()
+    _readings.pending.clear()
+
+
 def last_chance() -> None:
     """The program ends: what is pending has no backward pass. Before the first tick no place is known to be one where
     losses are read: the last one was."""

@@ -55,7 +55,6 @@ class Look:
         self._moved: dict[int, tuple[str, int] | None] = {}
         self._seen: set[Any] = set()
         self._roots = watch_roots()
-        self._pid = os.getpid()
         self._file: int | None = None
         self._over = False
 
@@ -77,6 +76,11 @@ class Look:
         self._patch_moves()
         self._change.begin()
         atexit.register(self._ended)
+        os.register_at_fork(after_in_child=self._leave)
+
+    def _leave(self) -> None:
+        """In a process that the program forked, as a worker of a DataLoader: nothing is looked at."""
+        self._over = True
 
     def _patch_ddp(self) -> None:
         kind: Any = DistributedDataParallel
@@ -112,7 +116,7 @@ class Look:
     # ---- models and their inputs
 
     def _called(self, module: torch.nn.Module, args: Any) -> None:
-        if self._over or os.getpid() != self._pid:
+        if self._over:
             return
         for name, root in roots().items():
             if root is module:
@@ -162,7 +166,7 @@ class Look:
 
     def _watched(self, tensors: Any, *args: Any, **kwargs: Any) -> None:
         some = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        if self._over or os.getpid() != self._pid:
+        if self._over:
             self._backward(tensors, *args, **kwargs)
             return
         if self._nested == 0:
@@ -261,7 +265,7 @@ class Look:
     def _enough(self, done: int) -> None:
         """Ends the process before a backward pass, of which there were `done` at its line, if enough was seen of every
         line (a line that runs but once in a while is not waited for), or the time is up."""
-        if self._over or os.getpid() != self._pid or self._nested:
+        if self._over or self._nested:
             return
         late = time.monotonic() - self._began > self._seconds and bool(self._phases)
         every = min(self._phases.values(), default=0) >= self._iterations
@@ -275,7 +279,7 @@ class Look:
             os._exit(0)
 
     def _ended(self) -> None:
-        if self._over or os.getpid() != self._pid:
+        if self._over:
             return
         self._over = True
         if self._file is not None and self._phases:
@@ -286,13 +290,13 @@ class Look:
                 self._note(f"a change cannot be shown: {described(error)}")
             for line in changed:
                 self._tell("changed", **line)
-            (self._folder / f"{self._pid}.over").touch()
+            (self._folder / f"{os.getpid()}.over").touch()
 
     def _tell(self, kind: str, **fields: Any) -> None:
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._file = os.open(self._folder / f"{self._pid}.jsonl", flags, 0o600)
+            self._file = os.open(self._folder / f"{os.getpid()}.jsonl", flags, 0o600)
         os.write(self._file, (json.dumps({"kind": kind, **fields}) + "\n").encode())
 
 

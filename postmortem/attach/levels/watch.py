@@ -52,7 +52,6 @@ class Levels(Observer):
         self._extreme = level == "extreme"
         self._rows, self._names, self._later, self._failed = Rows(folder, rank), LayerNames(), later, failed
         self._off = False
-        self._process = os.getpid()
         self._budgets = {name: Budget(share, allowance=ALLOWANCES[name]) for name, share in SHARES.items()}
         self._laps = Laps()
         self._device: torch.device | None = None
@@ -114,7 +113,7 @@ class Levels(Observer):
             budget.earn(took)
         self._budgets["operators"].spent += burden
         self._disarm()
-        if self._off or self._process != os.getpid():
+        if self._off:
             return
         rows, waited, marks = self._budgets["rows"], listener.waited, self._marks
         listener.waited = 0.0
@@ -134,6 +133,10 @@ class Levels(Observer):
         if self._extreme and self._marks is not None and due and may_be_entered():
             self._operators = Operators()
             self._operators.__enter__()  # type: ignore[no-untyped-call]
+
+    def leave(self) -> None:
+        """For a process that the program forked: what it computes is not measured here."""
+        self._disarm()
 
     def _disarm(self) -> None:
         if self._operators is not None:
@@ -223,7 +226,7 @@ class Levels(Observer):
     def close(self, tick: Tick | None = None) -> None:
         """Nothing more is measured, and what is there is written. tick: the one under way, at a fault."""
         self._disarm()
-        if self._off or self._process != os.getpid():
+        if self._off:
             return
         try:
             if tick is not None and tick.losses:

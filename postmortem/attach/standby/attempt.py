@@ -65,7 +65,7 @@ class Attempt(Observer):
         """
         boundaries.exchange(self)
         if forked:
-            loaders.feed(self.scene.record, self.scene.since)
+            loaders.feed(self.scene.since)
             files.keep_in_memory()
             databases.keep_in_memory()
             if "torch._dynamo" in sys.modules:
@@ -89,6 +89,12 @@ class Attempt(Observer):
                 if self.plan.begin is not None:
                     self.reply.drawn.append((key, randomness()))
         return given
+
+    def no_batch(self, loader: Any, index: int, error: Exception) -> None:
+        """The attempt cannot go on, also where the program would catch that."""
+        if isinstance(error, loaders.MissingBatch):
+            with _disable_current_modes():
+                self._fail(str(error))
 
     def tick(self, number: int) -> None:
         """The tick before the one at fault, or this one, has ended."""
@@ -262,8 +268,6 @@ class Attempt(Observer):
     def raised(self, error: BaseException) -> None:
         """The program ends with an exception."""
         with _disable_current_modes():
-            if isinstance(error, loaders.MissingBatch):
-                self._fail(str(error))
             self.reply.raised = Raised(describe("", error), error_site(error))
             if not self.armed:
                 self._fail(f"the program{self.reply.raised.said}, before the step at fault")

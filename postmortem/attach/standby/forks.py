@@ -23,6 +23,8 @@ from typing import Any
 
 import torch
 
+from postmortem.attach.boundaries.current import listener
+
 _HEAD = struct.Struct("=Q")
 _PR_SET_PDEATHSIG = 1
 _PAUSE_HARD = 2
@@ -40,7 +42,8 @@ def fork() -> int:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: the process has threads
-            child = os.fork()
+            with listener.copy():
+                child = os.fork()
         if child == 0:
             _forget_handlers()
     finally:

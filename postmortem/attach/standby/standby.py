@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import sys
 import time
 from collections import deque
@@ -40,15 +39,13 @@ _READY = b"\n"  # from the copy: it shares nothing with the program any more
 
 @dataclass(slots=True)
 class _Sleeper:
-    """A copy. forked: the tick at whose end it was forked; began: when, in monotonic seconds; owner: the process whose
-    copy it is. A worker of a DataLoader inherits the object."""
+    """A copy. forked: the tick at whose end it was forked; began: when, in monotonic seconds."""
 
     process: int
     request: int
     answer: int
     forked: int
     began: float
-    owner: int
 
 
 class Standby(Observer):
@@ -78,6 +75,10 @@ class Standby(Observer):
         """Records what a loader gives."""
         self.record.took(loader, index, batch)
         return batch
+
+    def no_batch(self, loader: Any, index: int, error: Exception) -> None:
+        """Records that it gives none: the end of an iteration."""
+        self.record.refused(loader, index, error)
 
     def loss(self, loss: torch.Tensor) -> None:
         """Records the loss, which an attempt has to repeat."""
@@ -152,7 +153,7 @@ class Standby(Observer):
         self.record.fork()
         self._losses = []
         self._compiled = compiled_frames()
-        self._copy = _Sleeper(process, request, answer, tick, began, os.getpid())
+        self._copy = _Sleeper(process, request, answer, tick, began)
         self._budget.spent += max(clock() - busy, 0.0)
         self._fresh = True
         self._laps.restart()
@@ -184,10 +185,15 @@ class Standby(Observer):
     def retire(self) -> None:
         """Ends the copy, if there is one."""
         if self._copy is not None:
+            process = self._copy.process
+            self.leave()
+            end(process)
+
+    def leave(self) -> None:
+        """For a process that the program forked: the copy is that of the one before."""
+        if self._copy is not None:
             for fd in (self._copy.request, self._copy.answer):
                 os.close(fd)
-            if self._copy.owner == os.getpid():
-                end(self._copy.process)
             self._copy = None
             gathered.end()
 
@@ -202,13 +208,13 @@ class Standby(Observer):
         the step is stored as well, see `keeping`; for a fault of the kind "requested" nothing else is done.
         """
         copy = self._copy
-        if copy is None or copy.owner != os.getpid() or fault.tick <= copy.forked:
+        if copy is None or fault.tick <= copy.forked:
             return None
         request = {
             "tick": fault.tick,
             "kind": fault.kind,
             "losses": [pair for pair in self._losses if pair[0] <= fault.tick],
-            "since": _picklable(self.record.since),
+            "since": self.record.portable(),
             "gathered": gathered.rows,
             "passes": self._usual,
             "course": list(self.course),
@@ -255,13 +261,3 @@ def _woken(record: Record, request: dict[str, Any], told: int) -> Attempt:
         os._exit(0)
     attempt.begin()
     return attempt
-
-
-def _picklable(batches: dict[Any, Any]) -> dict[Any, Any]:
-    """The batches that can be handed to another process; the others are drawn again there, if no worker made them."""
-    found = {}
-    for key, batch in batches.items():
-        with suppress(Exception):
-            pickle.dumps(batch)
-            found[key] = batch
-    return found

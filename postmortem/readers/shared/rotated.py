@@ -9,7 +9,7 @@ from typing import NamedTuple
 _ROTATED = re.compile(
     r"(?P<base>.+\.(?:log|out|err|txt|stdout|stderr))"
     r"(?:\.(?P<number>\d{1,3})|[.-](?P<date>20\d\d-?[01]\d-?[0-3]\d)(?:[T_.-](?P<clock>\d\d[-_.:]?\d\d(?:[-_.:]?\d\d)?))?)"
-    r"(?:\.gz)?",
+    r"(?:\.(?:gz|xz|zst|bz2))?",
     re.IGNORECASE,
 )
 

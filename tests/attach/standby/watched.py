@@ -33,6 +33,9 @@ class Watch(Flags):
     def batch(self, loader: Any, index: int, batch: Any) -> Any:
         return self.standby.batch(loader, index, batch)
 
+    def no_batch(self, loader: Any, index: int, error: Exception) -> None:
+        self.standby.no_batch(loader, index, error)
+
     def loss(self, loss: Any) -> None:
         self.standby.loss(loss)
         super().loss(loss)

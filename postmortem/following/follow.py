@@ -1,0 +1,144 @@
+"""Looks again and again at runs that grow; only those with changed files are read again."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from postmortem import api
+from postmortem.core.config import Config
+from postmortem.core.report import tell_apart
+from postmortem.following.files import Tree
+from postmortem.following.news import OPEN, News, first_news, news, of_run, told_of
+from postmortem.runs.each import read
+from postmortem.runs.target import shared_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from postmortem.core.model import Problem
+    from postmortem.core.report import RunReport
+    from postmortem.core.run import Run
+    from postmortem.following.files import State
+    from postmortem.following.news import Told
+    from postmortem.runs.claimed import RunFiles
+
+SILENCE = 300.0
+"""Seconds without a write after which a run is told as silent; more where it paused longer before."""
+_PAUSES = 10  # times the longest pause
+_MISSED = 2  # looks in a row without a run, after which it is gone: a file may be exchanged for a new one
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One run (several, where programs wrote into one file). grown: when its files last changed."""
+
+    state: State
+    reports: list[RunReport]
+    grown: float
+    pause: float = 0.0
+    live: bool = True
+    judged: float = 0.0
+    silent: bool = False
+
+
+class Follow:
+    """What `watch-logs` and `serve` know of the runs below `roots`.
+
+    silence: seconds without a write, and more than ten times the longest pause that was seen, after which a run whose
+    log names no end counts as silent. `look` has to be called again and again.
+    """
+
+    def __init__(self, roots: Sequence[Path], config: Config | None = None, *, silence: float = SILENCE) -> None:
+        self.tree = Tree(roots)
+        self._config, self._silence = config or Config(), silence
+        self._runs: dict[tuple[str, str], _Followed] = {}
+        self._told: dict[tuple[str, str], Told] = {}
+        self._missed: dict[tuple[str, str], int] = {}
+
+    @property
+    def reports(self) -> list[RunReport]:
+        """The newest of all runs."""
+        return [report for run in self._runs.values() for report in run.reports]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What could not be inspected."""
+        return self.tree.problems
+
+    def look(self) -> list[News]:
+        """Reads what has changed -> what is new. The first time every run is new."""
+        now = time.time()
+        self.tree.look()
+        shared = shared_folders(self.tree.runs)
+        found: list[News] = []
+        seen = set()
+        for files, state in zip(self.tree.runs, self.tree.states(), strict=True):
+            key = str(files.path), files.name
+            seen.add(key)
+            found += self._one(key, files, state, shared, now)
+        tell_apart(self.reports)
+        return [*found, *self._gone(seen)]
+
+    def _one(
+        self, key: tuple[str, str], files: RunFiles, state: State, shared: frozenset[Path], now: float
+    ) -> Iterator[News]:
+        run = self._runs.get(key)
+        changed = run is None or run.state != state
+        if run is None:
+            grown = self.tree.newest(files)
+            run = self._runs[key] = _Followed(state, [], grown, live=now - grown < self._silence)
+        elif changed:
+            grown = self.tree.newest(files) or now
+            run.pause = max(run.pause, grown - run.grown) if run.live else run.pause
+            run.state, run.grown = state, max(run.grown, grown)
+        patience = max(self._silence, _PAUSES * run.pause)
+        was_live, run.live = run.live, now - run.grown < patience
+        # one that is "running" by the times in its log may have ended by now
+        waits = not run.live and now - run.judged > patience and any(r.ended == "running" for r in run.reports)
+        if not (changed or was_live != run.live or waits):
+            return
+        run.reports = [self._judged(r, live=run.live) for r in read(files, self._config.roles, self.tree.roots, shared)]
+        run.judged = now
+        for report in run.reports:
+            yield from self._news(report, run, now)
+
+    def _judged(self, run: Run, *, live: bool) -> RunReport:
+        """A log that grows is that of a run that runs, whatever its last line is."""
+        if live and run.ended in ("unknown", "cut"):
+            run = replace(run, ended="running")
+        report = api.judge(run, self._config)
+        report.run = None
+        return report
+
+    def _news(self, report: RunReport, run: _Followed, now: float) -> Iterator[News]:
+        key = report.path, report.name
+        before = self._told.get(key)
+        self._told[key] = told_of(report)
+        if before is None:
+            run.silent = not run.live
+            yield first_news(report, live=run.live)
+            return
+        yield from news(before, report, live=run.live)
+        if run.live == (not run.silent) or report.ended not in OPEN or (not run.live and report.ended == "running"):
+            return
+        run.silent = not run.live
+        if run.live:
+            yield of_run(report, "goes-on", f"its log grows again, to step {report.last_step}")
+            return
+        silence = now - run.grown
+        known = f"; the longest pause seen before was {run.pause:.0f} s" if run.pause else ""
+        message = f"nothing was written for {silence / 60:.0f} min{known}: it hangs, waits, or ended without a word"
+        yield of_run(report, "silent", message, "warning", seconds=round(silence, 1))
+
+    def _gone(self, seen: set[tuple[str, str]]) -> Iterator[News]:
+        for key in [k for k in self._runs if k not in seen]:
+            self._missed[key] = self._missed.get(key, 0) + 1
+            if self._missed[key] < _MISSED:
+                continue
+            for report in self._runs.pop(key).reports:
+                self._told.pop((report.path, report.name), None)
+                yield News(kind="gone", run=report.name, path=report.path, message="its files are gone")
+        self._missed = {k: n for k, n in self._missed.items() if k in self._runs and k not in seen}
