@@ -30,6 +30,7 @@ from postmortem.replay.recipe.load import Recipe
 from postmortem.replay.roll.restore import Account, load_saved
 from postmortem.replay.roll.sharded import is_sharded
 from postmortem.replay.roll.start import first_steps
+from postmortem.replay.step.batches import clone_tensor, tensor_map
 from postmortem.replay.step.errors import exits_are_errors
 from postmortem.replay.step.rng import Rng
 from postmortem.replay.step.runner import StepRunner, needs_closure
@@ -54,7 +55,8 @@ class RankRunner(StepRunner):
 
     def parts(self, step: int) -> list[Any]:
         """The micro-batches of a step. Raises ReplayError if there are no more."""
-        return list(self._micro_batches(self._ask(step)))
+        batch = tensor_map(clone_tensor, self._ask(step))  # it may come from a loader, whose batches are known already
+        return list(self._micro_batches(batch))
 
     def train(self, step: int) -> bool:
         """One step. False where there is no batch for it."""
@@ -81,11 +83,12 @@ class RankRunner(StepRunner):
     def _pass(self, function: Any, micro: Any, single: str, *, last: bool) -> float:
         wrapped = [m for m in self.models.values() if isinstance(m, DistributedDataParallel)]
         for model in self.models.values():
-            if hasattr(model, "set_requires_gradient_sync"):  # FSDP2
-                model.set_requires_gradient_sync(last)
+            synchronise: Any = getattr(model, "set_requires_gradient_sync", None)  # FSDP2
+            if synchronise is not None:
+                synchronise(last)
         with nullcontext() if last or not wrapped else wrapped[0].no_sync():
             losses = self._forward(function, micro, single, self.train_step.accumulate)
-            loss: Any = functools.reduce(operator.add, losses.values())
+            loss = functools.reduce(operator.add, losses.values())
             (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         return float(loss.detach())
 

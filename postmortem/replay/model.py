@@ -28,9 +28,9 @@ class TrainStep:
     scaler: a GradScaler is used, with `init_scale`. first_step: the log's step of the first step after the
         checkpoint. ranks=N: the training has N processes, and so has the replay (gloo, on the CPU): the recipe is
         called in each, with ``ctx.rank`` and ``ctx.world_size``. Write N as a number: it is read from the file, as
-        the recipe cannot be called before. logged: the tag, or {loss name: tag}, that holds the loss. shared: keys of the batch that are
-        not per sample; sample_dim: key -> dimension of the sample, if not 0; divisible=False: samples cannot
-        be dropped (nodes of one graph).
+        the recipe cannot be called before. logged: the tag, or {loss name: tag}, that holds the loss. shared: keys
+        of the batch that are not per sample; sample_dim: key -> dimension of the sample, if not 0;
+        divisible=False: samples cannot be dropped (nodes of one graph).
     """
 
     model: Any

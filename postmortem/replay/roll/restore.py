@@ -291,7 +291,11 @@ def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
 
 
 def _load_optimizer(runner: StepRunner) -> Callable[[Any, Any], None]:
-    names = {id(p): _plain(n) for n, p in runner.named_parameters().items()}
+    # of several models, the names in a checkpoint may begin with the model's or not
+    names = {id(p): [_plain(n)] for n, p in runner.named_parameters().items()}
+    for model in runner.models.values():
+        for name, p in model.named_parameters():
+            names[id(p)].append(_plain(name))
 
     def load(optimizer: Any, state: dict[str, Any]) -> None:
         if isinstance(optimizer, torch.optim.Optimizer):
@@ -304,7 +308,7 @@ def _load_optimizer(runner: StepRunner) -> Callable[[Any, Any], None]:
     return load
 
 
-def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
+def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: dict[int, list[str]]) -> dict[str, Any]:
     """`saved` with its state keyed by position, as torch expects it; distributed checkpoints use names or strings."""
     groups = saved["param_groups"]
     groups = [groups[k] for k in sorted(groups)] if isinstance(groups, dict) else groups
@@ -312,7 +316,10 @@ def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: di
     if any(isinstance(k, str) for k in state):
         by_name = {_plain(k): v for k, v in state.items() if isinstance(k, str)}
         params = [p for g in optimizer.param_groups for p in g["params"]]
-        state = {i: by_name[names[id(p)]] for i, p in enumerate(params) if names.get(id(p)) in by_name}
+        known = {i: next((n for n in names.get(id(p), ()) if n in by_name), None) for i, p in enumerate(params)}
+        if by_name and not any(known.values()):
+            raise ValueError(f"none of its parameters ({', '.join(list(by_name)[:2])}, …) is one of the optimizer's")
+        state = {i: by_name[name] for i, name in known.items() if name is not None}
         start, made = 0, []
         for own, group in zip(optimizer.param_groups, groups, strict=True):
             made.append({**group, "params": list(range(start, start + len(own["params"])))})
