@@ -11,7 +11,6 @@ import functools
 import json
 import operator
 import os
-import re
 import sys
 from contextlib import nullcontext
 from itertools import count
@@ -27,6 +26,7 @@ from postmortem.checkpoints.content import read_saved
 from postmortem.core.errors import ReplayError
 from postmortem.replay.model import Context
 from postmortem.replay.recipe.load import Recipe
+from postmortem.replay.recipe.ranks import own_file
 from postmortem.replay.roll.restore import Account, load_saved
 from postmortem.replay.roll.sharded import is_sharded
 from postmortem.replay.roll.start import first_steps
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 _LIMIT = datetime.timedelta(seconds=120)
 """How long a rank waits for the others."""
-_OF_RANK_0 = re.compile(r"(rank[_-]?)0+(?!\d)")
 
 
 class RankRunner(StepRunner):
@@ -135,17 +134,13 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def own_file(path: Path, rank: int) -> Path:
-    """The checkpoint of a rank, where each has its own: of ``…rank0…`` that of this rank, if it is there."""
-    own = path.with_name(_OF_RANK_0.sub(rf"\g<1>{rank}", path.name))
-    return own if own.exists() else path
-
-
 def main(order: dict[str, Any]) -> None:
     """All steps, up to the last one of the order."""
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     dist.init_process_group("gloo", timeout=_LIMIT)
+    # A recipe may call the set-up of the training, for NCCL on other devices; here the ranks have met.
+    dist.init_process_group = lambda *_, **__: None
     rank, size = dist.get_rank(), dist.get_world_size()
     recipe = Recipe(order["recipe"])
     path = None if order["checkpoint"] is None else own_file(Path(order["checkpoint"]), rank)

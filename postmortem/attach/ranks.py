@@ -14,6 +14,7 @@ from postmortem.attach import driver
 from postmortem.core.errors import ReplayError
 from postmortem.core.view import View
 from postmortem.replay.advice import advice
+from postmortem.replay.recipe.ranks import ranks_saved
 from postmortem.replay.roll.start import known_checkpoints
 
 if TYPE_CHECKING:
@@ -57,6 +58,11 @@ def replay(
     if not torch_distributed():
         raise ReplayError(f"ranks={needed.ranks}: this torch has no torch.distributed with gloo")
     view = View(run) if run is not None else None
+    logged = 1 + max((s.rank for s in view.series if s.rank is not None), default=-1) if view is not None else 0
+    saved = 0 if needed.checkpoint is None else ranks_saved(needed.checkpoint)
+    for count, what in ((logged, "the log is"), (saved, "the checkpoint is")):
+        if count > needed.ranks:
+            raise ReplayError(f"ranks={needed.ranks}, but {what} of {count} ranks: set ranks={count} in the recipe")
     order = _order(needed, view, step, trust)
     best: ReplayResult | None = None
     for numbering in (0, 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.errors import ReplayError
@@ -22,6 +23,23 @@ class RanksNeeded(ReplayError):
         super().__init__(f"{recipe.path.name} needs ranks={ranks}: `postmortem replay` starts them, one process cannot")
         self.recipe, self.ranks, self.checkpoint = recipe, ranks, checkpoint
         self.aim, self.config = aim, config
+
+
+_RANK = re.compile(r"(rank[_-]?)\d+")
+
+
+def own_file(path: Path, rank: int) -> Path:
+    """The checkpoint of a rank, where each has its own: of ``…rank0…`` that of this rank, if it is there."""
+    own = path.with_name(_RANK.sub(rf"\g<1>{rank}", path.name))
+    return own if own.exists() else path
+
+
+def ranks_saved(path: Path) -> int:
+    """How many ranks have a checkpoint of their own like this one; 0 if its name has no rank."""
+    if not _RANK.search(path.name):
+        return 0
+    like = _RANK.sub("", path.name)
+    return sum(bool(_RANK.search(p.name)) and _RANK.sub("", p.name) == like for p in path.parent.iterdir())
 
 
 def ranks_written(recipe: Recipe) -> int:
