@@ -193,6 +193,7 @@ class Outcome:
         how = {"cause": "none", "phase": "none", "fidelity": fidelity}
         if process.raised is not None:
             trail.append("no non-finite value was seen before the exception")
+            trail += self._dead()
             culprit = Culprit(how=tuple(trail), step=None, **how)  # type: ignore[arg-type]
             return replace(self._result(process, mapping, fidelity, culprit), raised=raised(process))
         if not fidelity.ok:
@@ -206,11 +207,21 @@ class Outcome:
         failed = aim.nonfinite and wanted == aim.step  # the log is non-finite at `aim.step`
         short = wanted is not None and done is not None and done < wanted and not stopped
         if short:
-            trail.append(f"the command ended there, before step {wanted}")
+            trail += [f"the command ended there, before step {wanted}", *self._dead()]
         elif failed:
             trail.append("the log is non-finite there and the rerun is finite: the failure did not recur")
         culprit = Culprit(how=tuple(trail), step=done, established="observed", **how)  # type: ignore[arg-type]
         return self._result(process, mapping, fidelity, culprit, judged=not short and not failed)
+
+    def _dead(self) -> list[str]:
+        """That a rank died without an exception, as by a signal or for lack of memory, which others die of."""
+        silent = [p for p in self.answers.trainers if p.rank is not None and not p.ended and p.raised is None]
+        if not silent or len(silent) == len(self.answers.trainers):
+            return []
+        who = f"rank{'s' if len(silent) > 1 else ''} {', '.join(str(p.rank) for p in silent)}"
+        return [
+            f"{who} ended without an exception (by a signal?): what other ranks raised may follow from that"
+        ]
 
     def _named(
         self, process: Process, mapping: Mapping | None, fidelity: Fidelity, trail: list[str], aim: Aim | None
