@@ -49,6 +49,12 @@ def _only_marked_tests_use_the_gpu(request: pytest.FixtureRequest, monkeypatch: 
         monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or writes the user's cache, in this process or in one that it starts."""
+    os.environ["POSTMORTEM_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @dataclass(frozen=True)
 class Called:
     """What a command line printed and returned."""

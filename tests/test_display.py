@@ -69,7 +69,7 @@ def test_a_replay_and_its_culprit(sample_runs: Path, postmortem: Command, monkey
     shows(result, re.sub(r"\(\d+\.\d(\s+)s\)", rf"({result.seconds:.1f}\1s)", printed))  # the path may wrap the line
     shows(result.culprit, str(result.culprit))
     established, _, how = str(result.culprit).partition("\n\nHow this was established:\n")
-    assert established.startswith("Culprit: an operator in the forward pass")
+    assert established.startswith("Culprit: log(0) at step 156, in sample 30 of the batch: 16 of the 512 values")
     assert established in str(result)
     assert "reran steps 140 to 156" in how
     assert repr(result.culprit) == "<Culprit forward-op at step 156: phase forward, operator log, train.py:33>"

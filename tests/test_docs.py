@@ -47,7 +47,7 @@ def comparable(text: str) -> str:
     before the fault leaves open whether the step is deterministic.
     """
     text = re.sub(r"\(\d+\.\d s\)", "(… s)", text)
-    text = re.sub(r"^  .*(rounding, as measured|reruns, moves them).*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^Fidelity: (\w+).*\n(?:  .*\n)*", r"Fidelity: \1 …\n", text, flags=re.MULTILINE)
     text = re.sub(r"^  - two finite reruns of the step .*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"\d+ (of \d+ )?logged values of .*", "… logged values", text)
 

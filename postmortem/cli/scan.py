@@ -28,6 +28,7 @@ from postmortem.core.printable import printable
 from postmortem.reporters import REPORTERS, RenderOptions
 from postmortem.reporters.shared.redact import redacted
 from postmortem.reporters.shared.words import count
+from postmortem.runs.cache import cached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +63,11 @@ _replay = click.option(
     is_flag=True,
     help="Rerun the failing step of failed runs that have a recipe.py and a checkpoint; name the culprit.",
 )
+_no_cache = click.option(
+    "--no-cache",
+    is_flag=True,
+    help="Read every file again, and keep nothing of them in the user's cache folder.",
+)
 
 
 @click.command(context_settings=CONTEXT)
@@ -86,6 +92,7 @@ _replay = click.option(
 )
 @_checkpoints
 @_replay
+@_no_cache
 @click.option("--baseline", type=PATH, metavar="RUN", help="Report for each run where it first differs from this one.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every finding, event and problem in full.")
 def scan(
@@ -106,6 +113,7 @@ def scan(
         config,
         checkpoints=options["checkpoints"],
         replay=options["replay"],
+        cache=not options["no_cache"],
         baseline=baseline,
         draw=format_ == "html",
         locate=format_ in _WITH_PLACES,
@@ -134,6 +142,7 @@ def scan(
 @_role
 @_checkpoints
 @_replay
+@_no_cache
 @click.option("--overlay", is_flag=True, help="Also draw the curves of all runs in one set of charts, to compare them.")
 @click.option(
     "--redact",
@@ -144,7 +153,8 @@ def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, *
     """Write a self-contained HTML report of the runs below PATHS (by default this folder); it needs no network."""
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=None, **options)
-    found = _scanned(paths, config, checkpoints=options["checkpoints"], replay=options["replay"], draw=True)
+    how = {"checkpoints": options["checkpoints"], "replay": options["replay"], "cache": not options["no_cache"]}
+    found = _scanned(paths, config, **how, draw=True)
     shown = redacted(found) if redact else found
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
     click.echo(
@@ -181,6 +191,7 @@ def _scanned(
     *,
     checkpoints: bool,
     replay: bool,
+    cache: bool,
     baseline: Path | None = None,
     draw: bool = False,
     locate: bool = False,
@@ -188,7 +199,7 @@ def _scanned(
     if replay:
         warn_of_broken_plugins()
     try:
-        with own_stdout() if replay else nullcontext():
+        with own_stdout() if replay else nullcontext(), cached(_warn) if cache else nullcontext():
             report = api.scan(
                 paths or _HERE,
                 config=config,
@@ -205,6 +216,10 @@ def _scanned(
             warn_of_broken_plugins(*api.OF_A_SCAN, used=True)
     _tell_not_replayed(report)
     return report
+
+
+def _warn(what: str) -> None:
+    click.echo(printable(f"postmortem: {what}"), err=True)
 
 
 def _tell_not_replayed(report: Report) -> None:

@@ -64,6 +64,19 @@ def own_command(run: Path, launched: Launched | None, checkpoint: str | None) ->
     return _there(launched, f"postmortem replay {shlex.quote(seen(str(run)))} -- {shlex.join(words)}")
 
 
+def resumed_command(launched: Launched | None, checkpoint: str) -> str | None:
+    """The line to type that goes on with the training from `checkpoint`; None if its command is not known.
+
+    Where its script does not show how it resumes, with PLACEHOLDER for the option.
+    """
+    if launched is None:
+        return None
+    folder = launched.folder
+    path = os.path.relpath(checkpoint, folder) if folder and not os.path.isabs(checkpoint) else checkpoint
+    line = shlex.join(_resumed(launched.words, launched.resume, path))
+    return f"cd {shlex.quote(folder)} && {line}" if folder else line
+
+
 def watched_command(launched: Launched) -> str:
     """The line to type that runs the command again, from its start and under watch."""
     return _there(launched, f"postmortem run -- {shlex.join(launched.words)}")

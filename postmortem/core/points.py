@@ -51,6 +51,25 @@ class Points:
         points._count = count
         return points
 
+    def stored(self) -> tuple[Any, ...]:
+        """The parts that `of_stored` makes the same points of."""
+        return self.tags, self.code, self.value, self._columns, self._by_row, self._count
+
+    @classmethod
+    def of_stored(
+        cls,
+        tags: list[str],
+        code: NDArray[Any],
+        value: NDArray[np.float64],
+        columns: dict[str, NDArray[Any]],
+        by_row: dict[str, NDArray[Any]],
+        count: NDArray[np.uint16],
+    ) -> Points:
+        """Points of the parts that `stored` returned."""
+        points = cls(tags, code, columns["step"], value, columns["wall_time"], columns["rank"])
+        points._by_row, points._count = by_row, count
+        return points
+
     @property
     def step(self) -> NDArray[np.int64]:
         """int64[n]: the training step of each point."""

@@ -70,7 +70,7 @@ class Skip(StrEnum):
     OTHER = "other", "What a plugin leaves out, in its own words."
 
 
-_REASONS = {str(why): why for why in Skip}
+REASONS = {str(why): why for why in Skip}
 
 
 class Skips(Counter[Skip]):
@@ -94,7 +94,7 @@ class Skips(Counter[Skip]):
         if isinstance(more, Skips):
             self.words.update(more.words)
         for why, count in more.items():
-            if (reason := _REASONS.get(why)) is not None:
+            if (reason := REASONS.get(why)) is not None:
                 self[reason] += count
             else:
                 self.other(str(why), count)

@@ -31,7 +31,7 @@ Content = Literal["history", "events", "table", "snapshot", "output", "monitor"]
 class Reader(Protocol):
     """What a source needs. The class docstring describes the format, with its source.
 
-    `content` and `home` are optional; a reader without them gets the defaults below.
+    `content`, `other_files` and `home` are optional; a reader without them gets the defaults below.
     """
 
     kind: ClassVar[str]
@@ -40,6 +40,8 @@ class Reader(Protocol):
     """Readers are asked in this order, lowest first; text, which takes anything readable, comes last."""
     content: ClassVar[Content] = "history"
     """How its files are grouped into runs."""
+    other_files: ClassVar[bool] = False
+    """Whether `read` also opens files beside `path`; what it read is then not cached."""
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:

@@ -38,6 +38,7 @@ class MLflow:
     kind: ClassVar[str] = "mlflow"
     priority: ClassVar[int] = 25
     content: ClassVar[Content] = "history"
+    other_files: ClassVar[bool] = True
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:

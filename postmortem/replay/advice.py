@@ -6,14 +6,25 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
+from postmortem.core.launched import PLACEHOLDER, resumed_command
 from postmortem.replay.fixes import FIXES, Advice, Scope, finite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from postmortem.core.culprit import Culprit, Fix, ReplayResult
     from postmortem.core.view import View
+
+_KEEPS = {
+    Scope.LINE: "it changes this line alone, and data, learning rate and precision stay as they are",
+    Scope.STATE: "code, data and settings stay as they are",
+    Scope.DATA: "it changes the data alone, and code and settings stay as they are",
+    Scope.PRECISION: "data and learning rate stay as they are",
+    Scope.RATE: "code and data stay as they are",
+    Scope.TRAINING: "code and data stay as they are",
+}
+"""Why an advice comes before those of a wider scope."""
 
 
 def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, ...]:
@@ -30,9 +41,24 @@ def advice(culprit: Culprit, view: View | None, checkpoint: str) -> tuple[str, .
         return (*sentences, "then start again" if sentences else "fix the cause, then start again")
     if culprit.phase == "parameters":
         return (*sentences, f"do not resume from {checkpoint}: its state is the cause")
-    if sentences:
-        return (*sentences, f"then resume from {checkpoint}")
-    return (f"fix the cause, then resume from {checkpoint}",)
+    return (*sentences, f"{'then' if sentences else 'fix the cause, then'} {_resume(view, checkpoint)}")
+
+
+def _resume(view: View | None, checkpoint: str) -> str:
+    """How the training goes on from `checkpoint`: its own command where the files of the run show it."""
+    run = view.run if view is not None else None
+    launched = run.launched or run.script if run is not None else None
+    command = resumed_command(launched, checkpoint)
+    if launched is None or command is None:
+        told = "; the training's own command is not known here" if run is not None else ""
+        return f"resume from {checkpoint}{told}"
+    if launched.resume is None and launched.guessed:
+        how = f"start {launched.words[-1]} with its options, and let it load this checkpoint"
+        return f"resume from {checkpoint}: {how} (no option of it that resumes was seen)"
+    notes = [f"add the options that {launched.words[-1]} was given"] if launched.guessed else []
+    notes += [f"{PLACEHOLDER} stands for the option by which it resumes"] if launched.resume is None else []
+    note = f" ({'; '.join(notes)})" if notes else ""
+    return f"resume from {checkpoint}{note}, by this command: `{command}`"
 
 
 def advised(culprit: Culprit, view: View | None) -> list[str]:
@@ -51,9 +77,18 @@ def _of_the_fixes(culprit: Culprit, view: View | None) -> list[str]:
             given.append((cure.far_from is not None, _with_its_loss(advised, cure)))
     if any(a.scope is Scope.LINE for far, a in given if not far):
         given = [(far, a) for far, a in given if a.scope is not Scope.STATE]
-    texts = [a.text for _, a in sorted(given, key=lambda each: (each[0], each[1].scope))]
+    ordered = sorted(given, key=lambda each: (each[0], each[1].scope))
+    texts = _in_turn([a for far, a in ordered if not far]) + [a.text for far, a in ordered if far]
     only_far = bool(given) and all(far for far, _ in given)
     return [*_nothing_cured(culprit, "keeps the loss on its course"), *texts] if only_far else texts
+
+
+def _in_turn(given: Sequence[Advice]) -> list[str]:
+    """The sentences; of several cures, the first says why it is taken first."""
+    texts = [a.text for a in given]
+    if len(given) > 1 and given[0].scope < given[-1].scope:
+        texts[0] += f". Try this first: {_KEEPS[given[0].scope]}"
+    return texts
 
 
 def _far(culprit: Culprit, name: str) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
 from postmortem.reporters.shared.culprit_words import (
-    CAUSES,
     fidelity_words,
     found,
     from_here,
@@ -20,6 +19,7 @@ from postmortem.reporters.shared.culprit_words import (
     tried,
     where,
 )
+from postmortem.reporters.shared.what_happened import CAUSES, happened, incident
 from postmortem.reporters.shared.words import count, squeezed
 
 if TYPE_CHECKING:
@@ -194,7 +194,12 @@ def _verdict(c: Culprit) -> Iterator[str]:
     if c.phase == "none" and c.cause == "none":
         yield f"No culprit: {c.how[-1] if c.how else 'every step stayed finite'}."
         return
-    yield f"Culprit: {CAUSES[c.cause]} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
+    meaning = f"{CAUSES[c.cause]} (cause: {c.cause}, phase: {c.phase}, established: {c.established})"
+    if incident(c) is None:
+        yield f"Culprit: {meaning}"
+    else:
+        yield f"Culprit: {happened(c)}"
+        yield f"  {meaning}"
     if place := where(c):
         yield f"  {place}"
 

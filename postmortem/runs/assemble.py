@@ -19,6 +19,7 @@ from postmortem.core.roles import role_of
 from postmortem.core.run import Run
 from postmortem.core.skipped import Skip, Skips
 from postmortem.readers import content_of
+from postmortem.runs.cache import read_file
 from postmortem.runs.claimed import RunFiles
 from postmortem.runs.config import config_of_run
 from postmortem.runs.interleaved import told_apart
@@ -200,7 +201,7 @@ def _same_bytes(a: Path, b: Path) -> bool:
 
 def _read(part: Part) -> Reading:
     try:
-        reading = part.reader.read(part.path)
+        reading = read_file(part.reader, part.path)
         if not isinstance(reading, Reading):
             raise TypeError(f"{reading!r} is not a Reading")
     except OSError as error:

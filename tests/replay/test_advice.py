@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
+
 from postmortem.core.culprit import Culprit, Fix
+from postmortem.core.launched import Launched
+from postmortem.core.run import Run
+from postmortem.core.view import View
 from postmortem.replay.advice import advice
 
 
@@ -33,10 +39,47 @@ def test_line_then_sample_then_resume() -> None:
         suggestion="--- train.py\n+++ train.py\n@@ -7 +7 @@\n-    y = x.log()\n+    y = x.clamp(min=1e-06).log()\n",
     )
     assert advice(found, None, "ck_9.pt") == (
-        "train.py:7: `y = x.clamp(min=1e-06).log()` (makes the step finite)",
+        "train.py:7: `y = x.clamp(min=1e-06).log()` (makes the step finite). Try this first: it changes this line "
+        "alone, and data, learning rate and precision stay as they are",
         "inspect sample 3 of the batch: without it the step does not fail",
         "then resume from ck_9.pt",
     )
+
+
+KNOWN = Launched(("python", "train.py", "--lr", "1"), source="job.sh", resume=("--resume", "{checkpoint}"))
+HIDDEN = Launched(("python", "train.py"), source="job.sh")
+THERE = Launched(
+    ("python", "train.py"), source="train.py", folder="runs/a", guessed=True, resume=("--ckpt={checkpoint}",)
+)
+GUESSED = Launched(("python", "train.py"), source="train.py", guessed=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({}, "then resume from ck_9.pt; the training's own command is not known here"),
+        ({"launched": KNOWN}, "then resume from ck_9.pt, by this command: `python train.py --lr 1 --resume ck_9.pt`"),
+        (
+            {"launched": HIDDEN},
+            "then resume from ck_9.pt (RESUME_FROM stands for the option by which it resumes), by this command: "
+            "`python train.py RESUME_FROM ck_9.pt`",
+        ),
+        (
+            {"script": THERE},
+            "then resume from ck_9.pt (add the options that train.py was given), by this command: "
+            "`cd runs/a && python train.py --ckpt=../../ck_9.pt`",
+        ),
+        (
+            {"script": GUESSED},
+            "then resume from ck_9.pt: start train.py with its options, and let it load this checkpoint",
+        ),
+    ],
+)
+def test_the_training_goes_on_by_its_own_command(how: dict[str, Any], said: str) -> None:
+    """Where files of the run show it; what they do not show has to be filled in, and the advice says so."""
+    run = Run(name="a", path=Path("runs/a"), streams=[], event_list=[], problems=[], sources=[], **how)
+    fixed = culprit(fixes=(Fix(name="eps", cured=True, how="log kept away"),))
+    assert advice(fixed, View(run), "ck_9.pt")[-1].startswith(said)
 
 
 def test_overflow_names_the_precisions_that_cured() -> None:

@@ -68,7 +68,7 @@ def test_a_report_says_how_surely_a_culprit_is_known(replayed, name):
     text = shown(with_fidelity(replayed, ok=True, compared=70, exact=69, note="69 of 70 losses exact"), name)
     assert "stablished" in text
     assert "cured" in text
-    assert "good. 69 of 70 losses exact" in text
+    assert "good, it follows the log. 69 of 70 losses exact" in text
 
 
 @pytest.mark.parametrize("name", FOR_PEOPLE)

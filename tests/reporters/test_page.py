@@ -27,6 +27,10 @@ CULPRIT = Culprit(
     code="return torch.log(energy)",
     samples=(30,),
     step=156,
+    tensor={
+        "inputs": [{"shape": [32, 16], "dtype": "float32", "min": 0.0, "max": 1.76, "zeros": 16, "nan": 0, "inf": 0}],
+        "output": {"shape": [32, 16], "dtype": "float32", "min": -14.7, "max": 0.57, "zeros": 0, "nan": 0, "inf": 16},
+    },
     fixes=(Fix(name="eps", cured=True, how="input kept at least 1e-06", loss=1.392), Fix(name="fp64", cured=False)),
     fidelity=Fidelity(ok=True, compared=17, exact=7, note="7 of 17 logged values reproduced"),
     established="cured",
@@ -197,21 +201,35 @@ def test_every_run_at_fault_has_a_command_to_copy(page, report):
 
 
 def test_the_culprit_is_the_first_thing_of_its_run(page):
-    """Its line, relative to the run, then source, sureness and fidelity, and a column in the table."""
+    """What happened, its line relative to the run, then source, sureness and fidelity, and a column in the table."""
     section = run_named(page, NAN.name).locator("section.culprit")
-    assert (
-        section.locator(".lead").inner_text()
-        == "train.py:33 · operator log, module frontend · step 156 · sample 30 of the batch"
-    )
+    zeros = "16 of the 512 values that log received are 0, and log(0) is -inf"
+    assert section.locator(".lead").inner_text() == f"log(0) at step 156, in sample 30 of the batch: {zeros}"
+    assert section.locator(".lead + p").inner_text() == "train.py:33 · operator log, module frontend"
     assert "return torch.log(energy)" in section.locator(".source .at").inner_text()
     assert "energy = " in section.locator(".source").inner_text()
     assert "repaired in a rerun, the step no longer fails" in section.inner_text()
-    assert "good. 7 of 17 logged values reproduced" in section.inner_text()
+    assert "good, it follows the log. 7 of 17 logged values reproduced" in section.inner_text()
     assert (
         "input kept at least 1e-06; its loss is then 1.392" in section.locator(".fixes tr", has_text="eps").inner_text()
     )
     row = page.locator("#runs tr", has=page.locator("a", has_text=NAN.name))
-    assert "log at train.py:33" in row.inner_text()
+    assert "log(0) at train.py:33" in row.inner_text()
+
+
+def test_what_the_log_alone_allowed_is_folded_away_once_a_culprit_is_known(page):
+    """It says that the culprit takes its place; a run without a replay has its cause in full view."""
+    before = run_named(page, NAN.name).locator("details.before")
+    assert "the culprit above takes its place" in before.locator("summary").inner_text()
+    assert not before.locator("p").is_visible()
+    assert not run_named(page, "nan-empty-mask").locator("details.before").count()
+
+
+def test_a_code_is_explained_where_the_pointer_rests(page):
+    """The name of a finding comes first; its code has what it means as its title."""
+    code = run_named(page, NAN.name).locator("li abbr", has_text="NAN001").first
+    assert code.get_attribute("title").startswith("The first NaN of a metric.")
+    assert run_named(page, NAN.name).locator("summary").first.inner_text().count("nan-onset") == 1
 
 
 def test_charts_follow_the_width_of_the_window(page):
@@ -226,6 +244,21 @@ def test_charts_follow_the_width_of_the_window(page):
     until(page, lambda: canvas.bounding_box()["width"] > 600)
     page.set_viewport_size({"width": 390, "height": 900})
     until(page, lambda: canvas.bounding_box()["width"] <= 380)
+
+
+def test_no_option_of_a_command_breaks_on_a_phone(browser, page_file):
+    """A command breaks at spaces and after slashes only: the pieces between them stand on one line."""
+    narrow = browser.new_page(viewport={"width": 390, "height": 800})
+    narrow.goto(page_file.as_uri())
+    commands = narrow.locator("details[open] pre.command")
+    assert commands.count()
+    rows = "pre => [...pre.querySelectorAll('span')].map(s => [s.textContent, s.getClientRects().length, s.innerText])"
+    seen = [piece for pre in commands.all() for piece in pre.evaluate(rows)]
+    assert any(text.startswith("--") for text, *_ in seen)
+    assert all(lines == 1 for _, lines, _ in seen)
+    one_line = "pre => Math.max(...[...pre.querySelectorAll('span')].map(s => s.offsetHeight))"
+    assert all(pre.evaluate(one_line) < 30 for pre in commands.all() if pre.locator("span").count())
+    narrow.close()
 
 
 def test_no_number_breaks_on_a_phone(browser, page_file):
@@ -263,13 +296,13 @@ def test_a_mark_is_named_where_the_cursor_is(page):
     run = run_named(page, NAN.name)
     run.locator("button", has_text="around step 156").click()
     chart = run.locator("[role=img]").first
-    assert "CKP001 at step 159: " in chart.get_attribute("aria-label")
+    assert "checkpoint-nonfinite (CKP001) at step 159: " in chart.get_attribute("aria-label")
     chart.focus()
     page.keyboard.press("Home")
     seen = set()
     for _ in range(60):
         page.keyboard.press("ArrowRight")
-        seen.update(re.findall(r"step (\d+): (\w+)", run.locator(".readout").first.inner_text()))
+        seen.update(re.findall(r"step (\d+): [\w-]+ \((\w+)\)", run.locator(".readout").first.inner_text()))
     assert {("156", "NAN001"), ("159", "CKP001")} <= seen
 
 
@@ -371,6 +404,8 @@ def test_redacting_leaves_out_who_and_where(report):
     notes = (
         "saved to /home/alice/secret-project/ckpt.pt by alice on host: gpu-node-17",
         "`cd /data/team && postmortem replay x -- python train.py --token abc123 lr=0.1`",
+        "then resume from c.pt, by this command: `cd /data/team && accelerate launch train.py --token abc456`",
+        "then resume from c.pt, by this command: `go train --token abc789`",
         "alice@login.example.org (10.1.2.3), C:\\Users\\bob\\runs\\a.log",
     )
     code = replace(
@@ -386,6 +421,8 @@ def test_redacting_leaves_out_who_and_where(report):
         "secret-project",
         "gpu-node-17",
         "abc123",
+        "abc456",
+        "abc789",
         "0.1`",
         "10.1.2.3",
         "example.org",
@@ -396,4 +433,4 @@ def test_redacting_leaves_out_who_and_where(report):
         assert secret not in text, secret
     assert "…/ckpt.pt" in text
     assert "…/train.py:33" in text
-    assert "NAN001 nan-onset in train/loss at step 156" in text
+    assert "nan-onset in train/loss at step 156" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,6 +10,7 @@ import torch
 from postmortem.replay.fixes.sanitize_input import sanitized
 from postmortem.replay.rerun.candidates import Candidate, candidates
 from postmortem.replay.step.overrides import Overrides
+from postmortem.replay.trace.operators import canonical
 from postmortem.replay.trace.tensors import NAN
 from postmortem.replay.trace.tracer import Tracer
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from postmortem.replay.rerun.session import Traced
 
 _ROUNDS, _AT_MOST = 4, 8
+_NAMED = 4  # other candidates in a note
 
 Mends = dict[int, "Callable[[torch.Tensor], Any]"]
 _FINITE = {"loss": "the loss is finite", "grad": "the gradients are finite", "param": "the parameters are finite"}
@@ -173,12 +176,29 @@ def _which(best: Candidate, wanted: list[Candidate]) -> str:
     """`best` among the candidates, and what was done to it, as the beginning of a sentence."""
     masked = "with its output masked" if best.outside is None else "with these values masked"
     if len(wanted) > 1:
-        return f"1 of {len(wanted)} {_places(wanted)}; {masked}"
+        others = [_named(c) for c in wanted if c is not best]
+        known = all(others) and len(others) <= _NAMED
+        named = f" (the other{'s' * (len(others) > 1)}: {', '.join(others)})" if known else ""
+        return f"1 of {len(wanted)} {_places(wanted)}{named}; {masked}"
     if best.outside is None:
         return f"the only operation that first produces non-finite values; {masked}"
     kind, name = best.outside
     where = {"batch": "the batch", "optimizer": f"the optimizer state of {name}"}.get(kind, name)
     return f"non-finite values first appear in {where} only; {masked}"
+
+
+def _named(c: Candidate) -> str:
+    """A candidate in a few words: "div in the backward pass of train.py:33"; empty where nothing of it is known."""
+    if c.outside is not None:
+        kind, name = c.outside
+        return "the batch" if kind == "batch" else f"{kind} {name}"
+    if not c.op:
+        return ""
+    at = c.hits[0].where
+    place = f"{os.path.basename(at.file)}:{at.line}" if at.file else ""
+    if c.hits[0].backward:
+        return f"the derivative of {canonical(c.op)}{f' at {place}' if place else ''}"
+    return f"{canonical(c.op)}{f' at {place}' if place else ''}"
 
 
 def _zero(t: torch.Tensor) -> None:

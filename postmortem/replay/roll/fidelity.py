@@ -291,13 +291,14 @@ def _note(scores: Sequence[_Score], mismatch: int | None, rounding: Rounding | N
     error = max(s.error for s in scores)
     reproduced = f"{exact} of {compared} logged values"
     moved = "" if rounding is None else f"; rounding, as measured by reruns, moves them by {rounding.largest:.1e}"
+    accepted = "" if rounding is None else f", and up to {min(rounding.accepted, SAME_RUN):.1e} counts as rounding"
     if exact == compared and not any(s.finite for s in scores):
         little = "which says little about the state before"
         return f"only non-finite losses could be compared: {tags} is non-finite where the replay is, {little}"
     if exact == compared:
         return f"{compared} logged value{'s' if compared > 1 else ''} of {tags} reproduced to every logged digit"
     if ok:
-        others = f"the others within a relative error of {error:.1e}{moved}"
+        others = f"the others within a relative error of {error:.1e}{moved}{accepted}"
         return f"{reproduced} of {tags} reproduced to every logged digit, {others}"
     return (
         f"the replay does not follow the log: it differs from {tags} at step {mismatch} ({reproduced} reproduced, "

@@ -38,6 +38,11 @@ class Rounding:
         """The largest relative change over all steps."""
         return max(self.moved.values(), default=0.0)
 
+    @property
+    def accepted(self) -> float:
+        """The largest relative difference that counts as rounding at any step."""
+        return max(AT_LEAST, _MARGIN * self.largest)
+
     def explains(self, step: int, error: float) -> bool:
         """True if rounding may have changed the loss of `step` by the relative `error`."""
         return error <= max(AT_LEAST, _MARGIN * self.moved.get(step, self.largest))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,9 +17,9 @@ from postmortem.core.model import VERDICTS
 from postmortem.reporters import RenderOptions, reporter
 from postmortem.reporters.html.charts import chart_data, has_chart
 from postmortem.reporters.html.fragment import STYLE, fragment, not_read, run_html
-from postmortem.reporters.html.parts import escaped, verdict_tag
+from postmortem.reporters.html.parts import code_html, escaped, headline_html, meanings, verdict_tag
 from postmortem.reporters.shared.culprit_words import brief, leads
-from postmortem.reporters.shared.outline import cause, folded, headline, onset, totals, worst_first
+from postmortem.reporters.shared.outline import cause, folded, onset, totals, worst_first
 from postmortem.reporters.shared.words import count
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def render(report: Report, options: RenderOptions) -> str:
     style = f"{_part('uPlot.min.css') if charts else ''}\n{STYLE}\n{_part('page.css')}"
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src {_source(script)}"
     data = f'<script type="application/json" id="data">{chart_data(runs)}</script>\n' if charts else ""
+    codes = json.dumps(meanings(f.code for run in runs for f in run.findings)).replace("<", "\\u003c")
+    data += f'<script type="application/json" id="codes">{codes}</script>\n'
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -80,8 +83,8 @@ def _body(report: Report, runs: Sequence[RunReport], *, overlay: bool) -> str:
 
 def _section(index: int, run: RunReport, *, opened: bool) -> str:
     title = f"<h2>{verdict_tag(run.verdict)} {escaped(run.name)}</h2>"
-    named = f", culprit {_culprit(run)}" if leads(run) else ""
-    summary = f"<summary>{title} <span>{escaped(headline(run) + named)}</span></summary>"
+    named = f"; {escaped(_culprit(run))}" if leads(run) else ""
+    summary = f"<summary>{title} {headline_html(run)}{named}</summary>"
     chart = f'<div class="charts" data-run="{index}"></div>' if has_chart(run) else ""
     state = " open" if opened else ""
     return f'<details class="run" id="run-{index}"{state}>{summary}<div>{run_html(run, chart=chart)}</div></details>'
@@ -121,7 +124,10 @@ def _bad(run: RunReport) -> bool:
 
 def _finding(run: RunReport) -> str:
     folds = folded(run) if _bad(run) else ()
-    return f"{folds[0].first.code} {folds[0].first.name}" if folds else ""
+    if not folds:
+        return ""
+    first = folds[0].first
+    return f"{escaped(first.name)} {code_html(first.code)}"
 
 
 def _culprit(run: RunReport) -> str:
@@ -148,7 +154,7 @@ class _Column(NamedTuple):
 _COLUMNS = (
     _Column("verdict", lambda _, run: verdict_tag(run.verdict)),
     _Column("run", lambda i, run: f'<a href="#run-{i}">{escaped(run.name, 80)}</a>'),
-    _Column("finding", lambda _, run: escaped(_finding(run))),
+    _Column("finding", lambda _, run: _finding(run)),
     _Column("cause", lambda _, run: escaped(_group_of(run), 80), "wide"),
     _Column("culprit", lambda _, run: escaped(_culprit(run), 80)),
     _Column("step", lambda _, run: _step(onset(run) if _bad(run) else None), "n"),

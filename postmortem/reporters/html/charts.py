@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.model import SEVERITIES
-from postmortem.reporters.shared.outline import onset
+from postmortem.reporters.shared.outline import folded, onset
 from postmortem.reporters.shared.panels import panel_of
 from postmortem.reporters.shared.words import clean
 
@@ -46,10 +46,29 @@ def _run(run: RunReport, every: int) -> dict[str, Any] | None:
         "name": clean(run.name, 80),
         "series": [_series(c, start, every) for c in run.drawing.curves],
         "onset": start,
-        "marks": [[f.step, f.code, f.severity, clean(f.message, 160)] for f in _marked(run.findings)],
+        "band": _band(run, start) if bad else None,
+        "marks": [
+            [f.step, clean(f.name), f.severity, clean(f.message, 160), clean(f.code)] for f in _marked(run.findings)
+        ],
         "restarts": list(run.drawing.restarts[:50]),
         "checkpoints": [[c.step, c.finite] for c in run.checkpoints if c.step is not None][:200],
     }
+
+
+def _band(run: RunReport, start: int | None) -> list[int] | None:
+    """First and last step of the fault: to the last step of what follows from the root, or to the end of a metric that
+    stays non-finite."""
+    root = next(iter(folded(run)), None)
+    if start is None or root is None or run.drawing is None:
+        return None
+    found = [*root.members, *(f for fold in root.consequences for f in fold.members)]
+    ends = [f.end_step for f in found if f.end_step is not None and f.tag is not None]
+    for curve in run.drawing.curves:
+        after = [v for step, v in zip(curve.step, curve.value, strict=True) if step >= start]
+        if after and not any(map(math.isfinite, after)):
+            ends.append(curve.step[-1])
+    end = max(ends, default=start)
+    return [start, end] if end > start else None
 
 
 def _marked(findings: Sequence[Finding]) -> list[Finding]:

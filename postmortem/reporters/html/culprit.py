@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from postmortem.reporters.html.parts import collapsed, escaped, items, verdict_tag
 from postmortem.reporters.shared.culprit_words import (
-    CAUSES,
     ESTABLISHED,
     fidelity_words,
     found,
@@ -19,6 +18,7 @@ from postmortem.reporters.shared.culprit_words import (
     tried,
     where,
 )
+from postmortem.reporters.shared.what_happened import CAUSES, SHOWN, happened
 
 if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit
@@ -39,7 +39,7 @@ def culprit_html(run: RunReport) -> str:
     parts = [_lead(c, run), _source(c), _surely(c), _fixes(c)]
     if c.suggestion:
         diff = c.suggestion.replace(c.file, from_run(c.file, run)) if c.file else c.suggestion
-        parts.append(f"<h4>{suggested(c)}</h4><pre>{escape(diff[:4000])}</pre>")
+        parts.append(f'<h4>{suggested(c)}</h4><pre class="source">{escape(diff[:4000])}</pre>')
     tensors = [f"{escaped(name)}: {escaped(values)}" for name, values in statistics(c.tensor)]
     parts.append(
         collapsed("Tensors there, and how it was established", items("Tensors", tensors) + items("How", _how(c)))
@@ -56,18 +56,24 @@ def _how(c: Culprit) -> list[str]:
 
 
 def _lead(c: Culprit, run: RunReport) -> str:
-    """File and line, operator, step, samples; below them what the cause means."""
+    """What happened in one sentence; below it file and line, operator, samples, and what the cause means."""
+    said = happened(c)
     place = [f"<code>{escaped(from_run(c.file, run))}:{c.line}</code>"] if c.file and c.line else []
     place += [escaped(where(c))] if where(c) else []
-    place += [f"step {c.step}"] if c.step is not None else []
-    if c.samples:
+    if c.samples and len(c.samples) > SHOWN:
         more = ", …" if len(c.samples) > _SAMPLES else ""
-        listed = ", ".join(map(str, c.samples[:_SAMPLES])) + more
-        place.append(f"{'sample' if len(c.samples) == 1 else 'samples'} {listed} of the batch")
+        place.append(f"samples {', '.join(map(str, c.samples[:_SAMPLES]))}{more} of the batch")
     means = CAUSES.get(c.cause, "")
-    meaning = f"{escaped(c.cause)}: {means}" if means else escaped(c.cause)
-    in_double = {True: "; it does not fail in double precision", False: "; it also fails in double precision", None: ""}
-    return f'<p class="lead">{" · ".join(place)}</p><p>{meaning}{in_double[c.precision_only]}</p>'
+    meaning = [f"{means[:1].upper()}{means[1:]}"] if means and means not in said else []
+    in_double = {
+        True: "it does not fail in double precision (fp64)",
+        False: "it fails in double precision (fp64) as well, so more digits do not help",
+        None: "",
+    }
+    meaning += [in_double[c.precision_only]] if c.precision_only is not None else []
+    words = escaped(said)
+    note = f'{"; ".join(meaning)} <span class="dim">(cause: {escaped(c.cause)})</span>'
+    return f'<p class="lead">{words}</p><p>{" · ".join(place)}</p><p>{note}</p>'
 
 
 def _source(c: Culprit) -> str:
@@ -84,18 +90,21 @@ def _code(text: str) -> str:
 
 def _surely(c: Culprit) -> str:
     """How the culprit was established and how closely the replay followed the log."""
-    facts = [("Established", escaped(ESTABLISHED[c.established]))] if found(c) else []
+    dim = f' <span class="dim">(established: {c.established})</span>'
+    facts = [("How sure this is", escaped(ESTABLISHED[c.established]) + dim)] if found(c) else []
     if c.fidelity is not None:
-        facts.append(("Fidelity of the replay", escaped(fidelity_words(c.fidelity), 1500)))
-        facts += [("May differ because", escaped("; ".join(c.fidelity.reasons), 1500))] if c.fidelity.reasons else []
+        f = c.fidelity
+        facts.append(("Does the replay follow the log? (fidelity)", escaped(fidelity_words(f), 1500)))
+        facts += [("May differ because", escaped("; ".join(f.reasons), 1500))] if f.reasons else []
     cells = "".join(f"<div><dt>{name}</dt><dd>{words}</dd></div>" for name, words in facts)
     return f'<dl class="surely">{cells}</dl>' if facts else ""
 
 
 def _fixes(c: Culprit) -> str:
     rows = "".join(
-        f"<tr><td>{verdict_tag(outcome)}</td><td><code>{escaped(name)}</code></td><td>{escaped(how, 600)}</td></tr>\n"
+        f"<tr><td>{verdict_tag(outcome)}</td><td>{escaped(how, 600)}</td>"
+        f'<td><code class="dim">{escaped(name)}</code></td></tr>\n'
         for name, outcome, how in tried(c)
     )
-    head = "<thead><tr><th>result</th><th>fix</th><th>what was changed, and the loss then</th></tr></thead>"
+    head = "<thead><tr><th>result</th><th>what was changed, and the loss then</th><th>name</th></tr></thead>"
     return f'<h4>Fixes tried on this step</h4><table class="fixes">{head}<tbody>{rows}</tbody></table>' if rows else ""

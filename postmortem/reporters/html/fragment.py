@@ -5,14 +5,24 @@ from __future__ import annotations
 import json
 import re
 from functools import partial
-from html import escape
+from html import escape, unescape
 from typing import TYPE_CHECKING
 
 from postmortem.core.model import json_value
 from postmortem.core.printable import number
 from postmortem.core.report import Report, RunReport
 from postmortem.reporters.html.culprit import culprit_html
-from postmortem.reporters.html.parts import collapsed, escaped, items, listing, verdict_tag
+from postmortem.reporters.html.parts import (
+    breakable,
+    code_html,
+    collapsed,
+    escaped,
+    explained_codes,
+    headline_html,
+    items,
+    listing,
+    verdict_tag,
+)
 from postmortem.reporters.shared.commands import with_commands
 from postmortem.reporters.shared.culprit_words import actions, from_run, leads
 from postmortem.reporters.shared.outline import (
@@ -23,7 +33,6 @@ from postmortem.reporters.shared.outline import (
     describe,
     event_where,
     folded,
-    headline,
     no_checkpoint,
     notable_events,
     onset,
@@ -62,8 +71,14 @@ STYLE = """
 .pm h4{font-size:.95em;margin:.8em 0 .2em}
 .pm .culprit h3{margin-top:.2em}.pm .culprit p{margin:.3em 0}.pm .lead{font-size:1.1em;font-weight:600}
 .pm .surely{margin:.6em 0}.pm .surely dt{color:var(--soft,inherit);font-size:.85em}.pm .surely dd{margin:0 0 .4em}
+.pm code span,.pm .command span{display:inline-block;max-width:100%;overflow-x:auto}
+.pm code span,.pm .command span,.pm .fixes td:last-child code{white-space:nowrap;vertical-align:bottom}
+.pm pre.source{white-space:pre;overflow-x:auto}.pm .source .line{width:max-content;min-width:100%}
+.pm abbr[title]{cursor:help;text-decoration:none;border-bottom:1px dotted}
+.pm ol{margin:.2em 0;padding-left:1.6em}.pm li{margin:.15em 0}
 .pm .log .line{display:block}.pm .log .at{background:#d1242f33}
-.pm .dim{opacity:.75}.pm svg{vertical-align:middle;max-width:100%}.pm td code{display:inline-block;min-width:6em}
+.pm .dim,.pm abbr{opacity:.75}
+.pm svg{vertical-align:middle;max-width:100%}.pm td code{display:inline-block;min-width:6em}
 @media(max-width:40rem){.pm table{display:block;overflow-x:auto}}
 """.strip()
 
@@ -79,13 +94,13 @@ def fragment(what: Report | RunReport | Finding | str, chart: str = "") -> str:
         body = run_html(
             what,
             chart=panels(what),
-            head=f"<h2>{verdict_tag(what.verdict)} {escaped(what.name)}: {escaped(headline(what))}</h2>",
+            head=f"<h2>{verdict_tag(what.verdict)} {escaped(what.name)}: {headline_html(what)}</h2>",
         )
     elif isinstance(what, str):
         body = f"<pre>{escape(what)}</pre>{chart}"
     else:
         body = _finding(what)
-    return f'<div class="pm"><style>{STYLE}</style>\n{body}</div>'
+    return f'<div class="pm"><style>{STYLE}</style>\n{explained_codes(body)}</div>'
 
 
 # --- many runs
@@ -101,7 +116,7 @@ def _report(report: Report) -> str:
     first_of_cause = {id(group.runs[0]) for group in groups[:10] if group.verdict in ("failed", "suspect")}
     for run in order:
         title = f"<h2>{verdict_tag(run.verdict)} {escaped(run.name)}</h2>"
-        summary = f"<summary>{title} <span>{escaped(headline(run))}</span></summary>"
+        summary = f"<summary>{title} {headline_html(run)}</summary>"
         opened = " open" if id(run) in first_of_cause or len(order) == 1 else ""
         story = run_html(run, chart=panels(run))
         parts.append(f'<details class="run" id="{anchors[id(run)]}"{opened}>{summary}{story}</details>')
@@ -147,7 +162,7 @@ def run_html(run: RunReport, head: str = "", chart: str = "") -> str:
     if not leads(run):
         parts.append(_claim(run))
     parts += ["" if leads(run) else _facts(run), culprit_html(run), _facts(run) if leads(run) else ""]
-    parts.append(items("What to do next", [_action(a) for a in next_steps(run)]))
+    parts.append(items("What to do next", [_action(a) for a in next_steps(run)], ordered=True))
     parts += [chart, _values(run.around, curves=not chart)]
     told = run.diagnosis.summary if run.diagnosis else ""
     parts.append(items("Findings", [_fold(fold, told) for fold in folded(run)]))
@@ -179,7 +194,10 @@ def _evidence_of(run: RunReport) -> str:
     lists = items("Evidence for", [escaped(text) for text in diagnosis.evidence_for])
     lists += items("Evidence against", [escaped(text) for text in diagnosis.evidence_against])
     if leads(run):
-        return f"<h3>From the log alone, before the replay</h3>{_claim(run)}{lists}"
+        cured = run.culprit is not None and run.culprit.established == "cured"
+        now = "the culprit above takes its place" if cured else "see the culprit above"
+        title = f"From the log alone, before the replay: {CLAIMS[diagnosis.strength].lower()}; {now}"
+        return f'<details class="before"><summary>{title}</summary>{_claim(run)}{lists}</details>'
     return lists + items("Would disprove it", [escaped(text) for text in diagnosis.disprove])
 
 
@@ -253,7 +271,8 @@ def _fold(fold: Fold, summary: str) -> str:
 
 
 def _code(finding: Finding) -> str:
-    return f'<span class="tag {finding.severity}">{escaped(finding.code)}</span> <b>{escaped(finding.name)}</b>'
+    name = f'<span class="tag {finding.severity}">{escaped(finding.name)}</span>'
+    return f"{name} {code_html(finding.code)}"
 
 
 def _evidence(finding: Finding) -> str:
@@ -284,5 +303,5 @@ def _event(event: Event, run: RunReport) -> str:
 
 def _action(action: str) -> str:
     words, commands = with_commands(action)
-    shown = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped(words))
-    return shown + "".join(f'<pre class="command">{escape(c)}</pre>' for c in commands)
+    shown = re.sub(r"`([^`]+)`", lambda m: f"<code>{breakable(unescape(m[1]))}</code>", escaped(words))
+    return shown + "".join(f'<pre class="command">{breakable(c)}</pre>' for c in commands)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from postmortem.core.printable import number
+from postmortem.reporters.shared.what_happened import incident
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,26 +16,9 @@ if TYPE_CHECKING:
     from postmortem.core.culprit import Culprit, Fidelity, Fix
     from postmortem.core.report import RunReport
 
-CAUSES = {
-    "bad-input": "the batch contains values that the step cannot handle",
-    "bad-parameter": "the model or optimizer state was non-finite before the step",
-    "forward-op": "an operator in the forward pass",
-    "backward-singularity": "an operator whose derivative is non-finite for this input",
-    "dtype-overflow": "a value too large for its dtype",
-    "loss-scale": "the loss scale is too large",
-    "optimizer-update": "the optimizer update",
-    "divergence": "the training diverged: the updates are too large",
-    "layout": "a gradient whose strides differ from those of its parameter",
-    "transient": "a failure that did not recur: a hardware fault or a race condition",
-    "outlier-sample": "samples of one batch carry the rise",
-    "exploding-layer": "one layer whose gain grows out of its course",
-    "dead-layer": "a layer that does not learn",
-    "learning-rate-zero": "the learning rate is zero",
-    "none": "nothing found",
-}
 ESTABLISHED = {
-    "cured": "cured: repaired in a rerun, the step no longer fails",
-    "observed": "observed: the rerun fails there; that a repair cures the step is not shown",
+    "cured": "shown by a cure: with this repaired in a rerun, the step no longer fails",
+    "observed": "seen in a rerun, which fails there; that a repair cures the step is not shown",
     "inferred": "inferred from the reruns, not shown directly",
 }
 """How surely a culprit is known, the surest first."""
@@ -60,9 +44,10 @@ def where(c: Culprit) -> str:
 
 
 def brief(c: Culprit) -> str:
-    """The culprit in a few words: "log at train.py:33", else its operator or cause."""
+    """The culprit in a few words: "log(0) at train.py:33", else its operator or cause."""
     place = f"{os.path.basename(c.file)}:{c.line}" if c.file and c.line else ""
-    what = c.op or c.param or c.cause
+    met = incident(c)
+    what = met.name if met else c.op or c.param or c.cause
     return f"{what} at {place}" if place else what
 
 
@@ -74,8 +59,8 @@ def actions(run: RunReport, path: Callable[[str], str]) -> list[str]:
 
 
 def fidelity_words(f: Fidelity) -> str:
-    """ "good. 17 of 17 logged values …"."""
-    trust = "good" if f.ok else "POOR" if f.compared else "unknown"
+    """ "good, it follows the log. 17 of 17 logged values …"."""
+    trust = "good, it follows the log" if f.ok else "POOR" if f.compared else "unknown"
     note = f.note or f"{f.exact} of {f.compared} logged losses reproduced to every logged digit"
     return f"{trust}. {note}"
 
@@ -88,7 +73,7 @@ def tried(c: Culprit) -> list[tuple[str, str, str]]:
     rows = [(f.name, _outcome(f), f.how + _loss_with(f)) for f in c.fixes]
     if c.fresh_state is not None:
         rows.append(("fresh state", "cures" if c.fresh_state else "no", "optimizer state reset"))
-    return sorted(rows, key=lambda row: ("cures", "finite", "no").index(row[1]))
+    return sorted(rows, key=lambda row: (("cures", "finite", "no").index(row[1]), row[0] != "eps"))  # the line first
 
 
 def _outcome(fix: Fix) -> str:

@@ -11,6 +11,7 @@ from postmortem.core.model import SEVERITIES, VERDICTS
 from postmortem.core.printable import number
 from postmortem.core.report import LEFT_OUT
 from postmortem.reporters.shared.culprit_words import brief, leads
+from postmortem.reporters.shared.what_happened import happened, incident
 from postmortem.reporters.shared.words import clean, count, squeezed
 
 if TYPE_CHECKING:
@@ -146,8 +147,11 @@ def describe(fold: Fold, summary: str = "") -> str:
     return clean(message, 400) if len(fold.members) == 1 and message and message not in summary else place(fold)
 
 
-def headline(run: RunReport) -> str:
-    """What happened, in one line: "NAN001 nan-onset in train/loss at step 4821"; without a tag, also the message."""
+def headline(run: RunReport, *, name_first: bool = False) -> str:
+    """What happened, in one line: "NAN001 nan-onset in train/loss at step 4821"; without a tag, also the message.
+
+    With `name_first`, "nan-onset in train/loss at step 4821 (NAN001)".
+    """
     if run.verdict == "not-judged":
         return why_not_judged(run)
     folds = folded(run)
@@ -159,7 +163,8 @@ def headline(run: RunReport) -> str:
         )
     first = folds[0].first
     event = seen_in_log(run, first)
-    words = f"{clean(first.code)} {clean(first.name)} {place(folds[0])}".strip()
+    words = f"{clean(first.name)} {place(folds[0])}".strip()
+    words = f"{words} ({clean(first.code)})" if name_first else f"{clean(first.code)} {words}"
     message = event.message if event else ""
     if event is None and first.tag is None:
         message = first.message
@@ -210,8 +215,10 @@ def explained(run: RunReport, limit: int = 0) -> list[str]:
     if run.culprit is not None and leads(run):
         surely = f"(established: {run.culprit.established})"
         lines.append(clean(f"Culprit: {run.culprit.cause}: {brief(run.culprit)} {surely}"))
+        if incident(run.culprit) is not None:
+            lines.append(f"What happened: {clean(happened(run.culprit), limit)}")
     if run.diagnosis:
-        before = "From the log alone, before the replay: " if lines else ""
+        before = "From the log alone, before the replay that found the culprit: " if lines else ""
         lines.append(f"{before}{CLAIMS[run.diagnosis.strength]}: {clean(run.diagnosis.summary, limit)}")
     return lines
 

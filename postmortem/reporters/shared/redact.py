@@ -16,7 +16,10 @@ _PART = r"[^/\\\s'\"`<>|:;,()\[\]]"
 _PATH = re.compile(rf"(?<![\w.:/\\~-])(?:~|[A-Za-z]:)?[/\\](?:{_PART}+[/\\])+(?={_PART})")
 _AT_HOST = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)*")
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b(?!\.\d)")
-_COMMAND = re.compile(r"(?<= -- )[^`\n]+")
+_COMMAND = re.compile(
+    r"(?<= -- )[^`\n]+|(?<=`)(?:cd |python|torchrun |accelerate |deepspeed |srun |bash |sh |uv )[^`\n]+"
+    r"|(?<=by this command: `)[^`\n]+"
+)
 _OPTION = re.compile(r"(?P<name>--?[A-Za-z][\w.-]*)(?:=|\s+)(?!-)\S+|(?P<key>\b[\w.]+)=\S+")
 _NAMED = re.compile(
     r"\b(?P<word>host(?:name)?|node(?:name|list)?|user(?:name)?)(?P<sep>\s*[:=]\s*['\"]?)(?P<name>[\w.\-\[\]]+)", re.I

@@ -103,9 +103,13 @@ def test_advice_of_the_line_takes_the_place_of_a_fresh_state() -> None:
     tried = (Fix(name="clip_grad", cured=True, how="clipped"), Fix(name="rewrite", cured=True))
     fields: dict[str, Any] = {"cause": "forward-op", "phase": "forward", "fresh_state": True}
     said = advice(Culprit(**fields, fixes=tried), None, "x.pt")
-    assert said == ("rewrite it", "clip the gradient norm (clipped: cures it)", "then resume from x.pt")
+    assert [line.partition(". Try this first")[0] for line in said] == [
+        "rewrite it",
+        "clip the gradient norm (clipped: cures it)",
+        "then resume from x.pt",
+    ]
     said = advice(Culprit(**fields, fixes=tried[:1]), None, "x.pt")
-    assert said[0] == "reset the optimizer state (makes the step finite)"
+    assert said[0].startswith("reset the optimizer state (makes the step finite). Try this first: ")
 
 
 def test_fixes_are_tried_in_this_order() -> None:

@@ -62,8 +62,19 @@
     return { positive: values.length > 0 && low > 0, wide: low > 0 && high / low > 50 };
   }
 
+  // The steps at fault, shaded.
+  function band(u, [first, last]) {
+    const { ctx } = u, { left, top, width, height } = u.bbox;
+    const at = (step) => Math.min(Math.max(u.valToPos(step, "x", true), left), left + width);
+    ctx.save();
+    ctx.fillStyle = css("--error"); ctx.globalAlpha = 0.1;
+    ctx.fillRect(at(first), top, at(last) - at(first), height);
+    ctx.restore();
+  }
+
   function drawMarks(run, list, labels) {
     return (u) => {
+      if (run.band) band(u, run.band);
       const { ctx } = u, { left, top, width, height } = u.bbox, px = devicePixelRatio || 1;
       const x = (step) => Math.round(u.valToPos(step, "x", true));
       const inside = (at) => at >= left && at <= left + width;
@@ -76,18 +87,18 @@
       ctx.textAlign = "left"; ctx.textBaseline = "alphabetic";
       for (const step of run.restarts) if (inside(x(step))) line(x(step), css("--soft"), [2, 4]);
       const taken = []; // of each row of labels, the places that have one
-      for (const [step, code, severity] of run.marks) {
+      for (const [step, name, severity] of run.marks) {
         const at = x(step), color = css(MARKS[severity]);
         if (!inside(at)) continue;
         line(at, color, [5, 3]);
         if (!labels) continue;
-        const size = ctx.measureText(code).width + 6 * px;
+        const size = ctx.measureText(name).width + 6 * px;
         const start = at + size > left + width ? at - size : at + 3 * px;
         let row = 0;
         while (taken[row]?.some(([a, b]) => start < b && start + size > a)) row += 1;
         if (row >= LABEL_ROWS) continue;
         (taken[row] ??= []).push([start, start + size]);
-        ctx.fillStyle = color; ctx.fillText(code, start, top + (11 + 12 * row) * px);
+        ctx.fillStyle = color; ctx.fillText(name, start, top + (11 + 12 * row) * px);
       }
       for (const [step, finite] of run.checkpoints) {
         const at = x(step), kind = CHECKPOINTS.get(finite), base = top + height;
@@ -121,7 +132,7 @@
       });
       const near = (mark) => Math.abs(plot.valToPos(mark[0], "x") - plot.valToPos(step, "x")) < 5;
       if (first && step !== null) {
-        cells.push(...run.marks.filter(near).slice(0, 2).map(([at, code, , words]) => make("span", {}, `step ${at}: `, make("b", { textContent: code }), ` ${words}`)));
+        cells.push(...run.marks.filter(near).slice(0, 2).map(([at, name, , words, code]) => make("span", {}, `step ${at}: `, make("b", { textContent: name }), ` (${code}) ${words}`)));
       }
       readout.replaceChildren(...cells, ...(positive ? [toggle] : []));
     };
@@ -154,7 +165,7 @@
     };
     draw();
     const summary = list.map((s) => `${s.label}: ${shown(s.nonfinite.get(s.steps[0]) ?? s.values[0])} at step ${s.steps[0]}, ${shown(s.nonfinite.get(s.steps.at(-1)) ?? s.values.at(-1))} at step ${s.steps.at(-1)}` + (s.nonfinite.size ? `, first non-finite value at step ${s.nonfinite.keys().next().value}` : ""));
-    const marked = first ? run.marks.map(([step, code, , words]) => `${code} at step ${step}: ${words}`) : [];
+    const marked = first ? run.marks.map(([step, name, , words, code]) => `${name} (${code}) at step ${step}: ${words}`) : [];
     box.setAttribute("role", "img");
     box.setAttribute("aria-label", `${name} over steps. ${[...summary, ...marked].join(". ")}`);
     box.tabIndex = 0;
@@ -184,7 +195,7 @@
         list.push({ ...decoded(series), label: `${run.name}: ${series.label}`, color });
       }
     }
-    return { name: "", onset: null, marks: [], restarts: [], checkpoints: [], list };
+    return { name: "", onset: null, band: null, marks: [], restarts: [], checkpoints: [], list };
   }
 
   const widthIn = (holder) => Math.max(holder.clientWidth, 200);
@@ -193,6 +204,7 @@
     const seen = new Set(run.checkpoints.map(([, finite]) => finite));
     const kinds = new Set(run.marks.map(([, , severity]) => severity));
     const signs = [...MARKED].filter(([severity]) => kinds.has(severity)).map(([severity, words]) => ["╎", MARKS[severity], words]);
+    if (run.band) signs.push(["▒", "--error", `steps ${run.band[0]} to ${run.band[1]}: at fault`]);
     if (run.list.some((s) => s.nonfinite.size)) signs.push(["× ↑ ↓", "--error", "NaN, infinite"]);
     for (const [finite, { sign, color, words }] of CHECKPOINTS) if (seen.has(finite)) signs.push([sign, color, words]);
     if (run.restarts.length) signs.push(["┊", "--soft", "restart"]);
@@ -244,6 +256,11 @@
   every(ready);
   document.querySelectorAll("details").forEach((d) => d.addEventListener("toggle", () => d.querySelectorAll(".charts").forEach(ready)));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => every((h) => h.redraw?.()));
+
+  // --- codes of findings
+
+  const codes = JSON.parse(document.getElementById("codes").textContent);
+  document.querySelectorAll(".pm abbr").forEach((abbr) => { abbr.title = codes[abbr.textContent] ?? ""; });
 
   // --- commands
 
