@@ -219,9 +219,7 @@ class Outcome:
         if not silent or len(silent) == len(self.answers.trainers):
             return []
         who = f"rank{'s' if len(silent) > 1 else ''} {', '.join(str(p.rank) for p in silent)}"
-        return [
-            f"{who} ended without an exception (by a signal?): what other ranks raised may follow from that"
-        ]
+        return [f"{who} ended without an exception (by a signal?): what other ranks raised may follow from that"]
 
     def _named(
         self, process: Process, mapping: Mapping | None, fidelity: Fidelity, trail: list[str], aim: Aim | None
