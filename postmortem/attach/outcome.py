@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from postmortem.attach.answers import NO_OPTIMIZER
+from postmortem.attach.answers import NO_OPTIMIZER, exit_words
 from postmortem.attach.own_logs import log_of
 from postmortem.attach.shadow import fidelity as by_own_log
 from postmortem.attach.shadow import followed
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from postmortem.replay.roll.aim import Aim
 
 _WATCHED = "`postmortem run -- COMMAND` watches a training from its start, without a resume"
+_GLOO = (
+    "the program talks by NCCL, which needs GPUs: let it use gloo and the CPU here, or write a recipe with ranks=N, "
+    "which postmortem runs on gloo"
+)
 _WHERE = {
     "loss": "the loss of backward pass {index} of optimizer step {tick} is non-finite",
     "skipped-loss": "the program read a non-finite loss in optimizer step {tick}, and did not use it",
@@ -195,7 +199,8 @@ class Outcome:
             trail.append("no non-finite value was seen before the exception")
             trail += self._dead()
             culprit = Culprit(how=tuple(trail), step=None, **how)  # type: ignore[arg-type]
-            return replace(self._result(process, mapping, fidelity, culprit), raised=raised(process))
+            result = replace(self._result(process, mapping, fidelity, culprit), raised=raised(process))
+            return replace(result, next=(_GLOO,)) if "NCCL" in process.raised["message"] else result
         if not fidelity.ok:
             trail.append("no step of the rerun failed, but nothing follows for the run")
             culprit = Culprit(how=tuple(trail), **how)  # type: ignore[arg-type]
@@ -214,12 +219,11 @@ class Outcome:
         return self._result(process, mapping, fidelity, culprit, judged=not short and not failed)
 
     def _dead(self) -> list[str]:
-        """That a rank died without an exception, as by a signal or for lack of memory, which others die of."""
-        silent = [p for p in self.answers.trainers if p.rank is not None and not p.ended and p.raised is None]
-        if not silent or len(silent) == len(self.answers.trainers):
+        """That a rank ended without an exception, of which the others die."""
+        first = self.answers.first_ended()
+        if first is None or any(p.rank == first[0] and p.raised for p in self.answers.processes.values()):
             return []
-        who = f"rank{'s' if len(silent) > 1 else ''} {', '.join(str(p.rank) for p in silent)}"
-        return [f"{who} ended without an exception (by a signal?): what other ranks raised may follow from that"]
+        return [f"rank {first[0]} ended first, by {exit_words(first[1])}: the other ranks ended because of that"]
 
     def _named(
         self, process: Process, mapping: Mapping | None, fidelity: Fidelity, trail: list[str], aim: Aim | None
@@ -243,12 +247,9 @@ class Outcome:
         if culprit.phase != "none" and not fidelity.ok and not fidelity.compared:
             culprit = replace(culprit, established="observed")
         judged = culprit.phase != "none" or culprit.cause == "transient"
-        following = tuple(found.get("next", ()))
-        if following:
-            following += (f"then start the training again, by this command: `{shlex.join(self.command)}`",)
         return replace(
             self._result(process, mapping, fidelity, culprit, judged=judged),
-            next=following,
+            next=tuple(found.get("next", ())),
             micro_batch=found.get("micro_batch"),
         )
 
