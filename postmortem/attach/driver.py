@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from postmortem.attach.answers import Process
+    from postmortem.checkpoints.histories import Level
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
     from postmortem.replay.roll.aim import Aim
 
 OnFault = Literal["continue", "skip", "stop"]
-Level = Literal["basic", "advanced", "extreme"]
 
 
 @dataclass(frozen=True, slots=True)

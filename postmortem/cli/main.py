@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("postmortem.cli.scan:report", "Write a self-contained HTML report of the runs below PATHS."),
     "export": ("postmortem.cli.export:export", "Write the numbers of a run as CSV or Parquet."),
     "watch-logs": ("postmortem.cli.watch_logs:watch_logs", "Watch runs while they grow; print what is new."),
+    "serve": ("postmortem.cli.serve:serve", "Serve the state of a run over HTTP while it grows; set its level."),
     "annotate": ("postmortem.cli.annotate:annotate", "Write findings where TensorBoard and W&B show them."),
     "doctor": ("postmortem.cli.doctor:doctor", "Show versions, devices, readers and plugins, and what is missing."),
 }

@@ -15,7 +15,7 @@ from postmortem.runs.each import read
 from postmortem.runs.target import shared_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from postmortem.core.model import Problem
@@ -48,11 +48,20 @@ class Follow:
     """What `watch-logs` and `serve` know of the runs below `roots`.
 
     silence: seconds without a write, and more than ten times the longest pause that was seen, after which a run whose
-    log names no end counts as silent. `look` has to be called again and again.
+    log names no end counts as silent. also: gets each run that was read, with its report.
+    `look` has to be called again and again.
     """
 
-    def __init__(self, roots: Sequence[Path], config: Config | None = None, *, silence: float = SILENCE) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        config: Config | None = None,
+        *,
+        silence: float = SILENCE,
+        also: Callable[[Run, RunReport], None] | None = None,
+    ) -> None:
         self.tree = Tree(roots)
+        self._also = also
         self._config, self._silence = config or Config(), silence
         self._runs: dict[tuple[str, str], _Followed] = {}
         self._told: dict[tuple[str, str], Told] = {}
@@ -110,6 +119,8 @@ class Follow:
         if live and run.ended in ("unknown", "cut"):
             run = replace(run, ended="running")
         report = api.judge(run, self._config)
+        if self._also is not None:
+            self._also(run, report)
         report.run = None
         return report
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from postmortem.checkpoints.find import is_checkpoint
+from postmortem.checkpoints.histories import is_level
 from postmortem.core.annotations import FOLDER, SUFFIX
 from postmortem.core.errors import described
 from postmortem.core.model import Problem
@@ -109,7 +110,7 @@ def claim(path: Path, problems: list[Problem], *, explicit: bool = False) -> typ
 
     A log that no reader recognises becomes a Problem, and so does any such file that the user named (`explicit`).
     """
-    if of_wandb_itself(path):
+    if of_wandb_itself(path) or is_level(path):
         return None
     if path.name == "requirements.txt" or is_part_of_a_store(path):
         return None  # versions, not numbers; or read with the meta.yaml of its run

@@ -30,6 +30,11 @@ class Rows:
         self._since = time.monotonic()
         self._every = self._part = 1
 
+    @property
+    def folder(self) -> Path | None:
+        """Where the file is; None until there is one."""
+        return self._folder if self._file is not None else None
+
     def add(self, row: dict[str, Any]) -> None:
         """Takes a row; whole lines are written some at a time. Raises OSError if they cannot be."""
         self._rows += 1
@@ -48,10 +53,12 @@ class Rows:
             return
         data = "".join(self._lines).encode()
         self._lines, self._waiting = [], 0
-        if self._written + len(data) > self._limit:
-            return
         if self._file is None:
             self._file = self._open()
+        elif (size := os.fstat(self._file).st_size) < self._written:  # somebody cleared the history
+            self._written, self._part, self._every = size, 1, 1
+        if self._written + len(data) > self._limit:
+            return
         os.write(self._file, data)
         self._written += len(data)
         while self._written > self._limit * (1 - 0.5**self._part):
@@ -66,7 +73,9 @@ class Rows:
             folder = self._folder if number == 1 else self._folder / f"training-{number}"
             folder.mkdir(parents=True, exist_ok=True)
             try:
-                return os.open(folder / name, flags, 0o666)
+                file = os.open(folder / name, flags, 0o666)
             except FileExistsError:
                 continue
+            self._folder = folder
+            return file
         raise FileExistsError(f"{self._folder}: a hundred trainings have a history there")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from postmortem.attach.boundaries.current import listener
+from postmortem.attach.levels.control import Control
 from postmortem.attach.levels.norms import LayerNames, Norms
 from postmortem.attach.levels.operators import Operators, may_be_entered
 from postmortem.attach.levels.rows import Rows
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from postmortem.attach.flags import Tick
     from postmortem.attach.levels.norms import Sample
     from postmortem.attach.measure.later import Later
+    from postmortem.checkpoints.histories import Level
 
 SHARES = {"rows": 0.003, "norms": 0.035, "operators": 0.13}
 """Of the time of the ticks. With the flags' own share `advanced` stays below 5 % and `extreme` below 20 %."""
@@ -42,17 +44,19 @@ class Levels(Observer):
 
     def __init__(
         self,
-        level: str,
+        level: Level,
         folder: Path,
         rank: Callable[[], int | None],
         later: Later,
         failed: Callable[[str], None],
     ) -> None:
-        self._norms = Norms() if level != "basic" else None
-        self._extreme = level == "extreme"
+        self._control = Control(level, rank)
+        self._budgets: dict[str, Budget] = {}
+        self._norms: Norms | None = None
+        self._extreme = False
+        self._set(level)
         self._rows, self._names, self._later, self._failed = Rows(folder, rank), LayerNames(), later, failed
         self._off = False
-        self._budgets = {name: Budget(share, allowance=ALLOWANCES[name]) for name, share in SHARES.items()}
         self._laps = Laps()
         self._device: torch.device | None = None
         self._marks: Marks | None = None
@@ -65,6 +69,12 @@ class Levels(Observer):
         self._memory: tuple[float, dict[str, float]] = (-math.inf, {})
         self._open: dict[int, _Row] = {}
         self._order: list[torch.optim.Optimizer] = []
+
+    def _set(self, level: Level) -> None:
+        self._norms = (self._norms or Norms()) if level != "basic" else None
+        self._extreme = level == "extreme"
+        # anew: what was not measured until now is not made up for
+        self._budgets = {name: Budget(share, allowance=ALLOWANCES[name]) for name, share in SHARES.items()}
 
     # ---- what happens in a tick
 
@@ -115,6 +125,9 @@ class Levels(Observer):
         self._disarm()
         if self._off:
             return
+        asked = self._control.asked(self._rows.folder)
+        if asked is not None:
+            self._set(asked)
         rows, waited, marks = self._budgets["rows"], listener.waited, self._marks
         listener.waited = 0.0
         self._marks = None
@@ -232,6 +245,7 @@ class Levels(Observer):
             if tick is not None and tick.losses:
                 self._rows.add({"tick": tick.number, "time": time.time(), "loss": tick.losses[-1]})
             self._rows.flush()
+            self._control.ended(self._rows.folder)
         except OSError as error:
             self._stop(f"no history is kept: {error.filename or ''} {error.strerror or error}")
         self._off = True

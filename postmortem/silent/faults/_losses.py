@@ -30,7 +30,7 @@ def lines(look: Look, *names: str, values: bool = True) -> Iterator[list[LossCom
             found[loss.name, loss.at].append(loss)
     enough = [losses for losses in found.values() if len(losses) >= SEEN]
     if not enough:
-        raise NotChecked(f"no loss that would show it ({', '.join(names[:3])}) was seen {SEEN} times")
+        raise NotChecked(f"no suitable loss ({', '.join(names[:3])}) was seen {SEEN} times")
     yield from enough
 
 

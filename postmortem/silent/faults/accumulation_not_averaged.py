@@ -26,20 +26,19 @@ _MEANS = ("Mean", "NllLoss", "MseLoss", "BinaryCrossEntropy", "SmoothL1", "Huber
 
 @fault
 class AccumulationNotAveraged(BaseFault):
-    """Gradients of several micro-batches are summed although the learning rate is meant for their mean: updates are as
-    many times too large.
+    """Gradients of N micro-batches are summed instead of averaged, so each update is N times too large.
 
-    How it is found: the same line runs backward several times before each step, which waits for a counter or for the
-    end of a loop over parts of a batch, on losses that are means over their batch; nothing on the way from the loss
-    divides by the number, and the gradients that the step uses are not divided either.
+    How it is found: the same line calls backward several times before each step, and the step waits for a counter or
+    for the end of a loop over parts of a batch. Each loss is a mean over its batch; nothing in its graph divides it by
+    the number of passes, and the gradients are not divided before the step either.
 
-    Not blamed: losses that are divided or multiplied before backward; a learning rate that is a quotient; several
-    losses of one step, each on its own line or each of another task; optimizers to which the size of the gradient does
-    not matter (Adam).
+    Not blamed: losses that are divided or multiplied before backward; a learning rate that is written as a quotient;
+    several losses in one step, each on its own line or for a different task; optimizers that do not depend on the size
+    of the gradient (Adam).
 
     What to do: `(loss / accumulation_steps).backward()`.
 
-    How to confirm: compare the gradient's norm with that of one batch of the same samples.
+    How to confirm: compare the gradient norm with that of one large batch of the same samples.
     """
 
     code = "TRN009"
@@ -64,8 +63,8 @@ class AccumulationNotAveraged(BaseFault):
                 continue
             yield self.blame(
                 at,
-                f"{times} backward passes add up before each of {count(len(same), 'step')} of {kind}; each loss is a "
-                f"mean over its batch, and nothing divides it by {times}",
+                f"{times} backward passes are summed before each of {count(len(same), 'step')} of {kind}; each loss is "
+                f"a mean over its batch, and nothing divides it by {times}",
                 confirm=f"divide the loss by {times} before backward(), and compare",
                 backwards=times,
                 steps=len(same),

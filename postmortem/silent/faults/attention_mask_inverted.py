@@ -18,17 +18,18 @@ _NOTHING = 1e-5
 
 @fault
 class AttentionMaskInverted(BaseFault):
-    """The padding mask is the wrong way round: attention reads the padding and hides the tokens.
+    """The padding mask is inverted: attention reads the padding and hides the tokens.
 
-    How it is found: a copy of the model is run again with other embeddings at the padding, and with another one at one
-    token. At the other tokens, what comes out of the attention changes with the padding and not with the token.
+    How it is found: a copy of the model is rerun twice, once with other embeddings at the padding and once with another
+    embedding at one token. At the remaining tokens, the output of the attention changes with the padding and not with
+    the token.
 
-    Not blamed: models that read both (no mask), or tokens only.
+    Not blamed: models in which attention reads both (no mask) or only the tokens.
 
-    What to do: `~mask`. In `key_padding_mask` of torch, True hides; in `attn_mask` of `scaled_dot_product_attention`,
-    True shows.
+    What to do: `~mask`. In torch's `key_padding_mask`, True hides a position; in the `attn_mask` of
+    `scaled_dot_product_attention`, True shows it.
 
-    How to confirm: change one token of a padded sequence and compare the outputs at the others.
+    How to confirm: change one token of a padded sequence and compare the outputs at the other tokens.
     """
 
     code = "TRN069"
@@ -45,8 +46,8 @@ class AttentionMaskInverted(BaseFault):
         probed = found["padding", inverted[0]]
         yield self.blame(
             attention_line(probed, masks=True),
-            f"the output of {probed.module} at tokens changes by up to {probed.change:.1%} of its largest value with "
-            f"the embeddings of the padding, and not at all with that of another token (step {probed.step})",
+            f"the output of {probed.module} at the tokens changes by up to {probed.change:.1%} of its largest value "
+            f"with the embeddings of the padding, and not at all with those of another token (step {probed.step})",
             confirm="change one token of a padded sequence, and compare the outputs at the others",
             change=probed.change,
             step=probed.step,

@@ -17,23 +17,25 @@ if TYPE_CHECKING:
 
 @fault
 class BestStateAliased(BaseFault):
-    """The best weights are kept as `model.state_dict()`, whose tensors are the live ones: they go on to change, and
-    what is restored or saved later is the last state.
+    """The best weights are kept as `model.state_dict()`, whose tensors share memory with the model: they keep changing
+    during training, and what is restored or saved later is the last state.
 
-    How it is found: a state that was taken at an earlier step is loaded or, if it was taken under a condition, saved,
-    and its tensors are still the memory of the model that was trained since.
+    How it is found: a state dict that was taken at an earlier step is loaded later (or saved, if it was taken under a
+    condition), and its tensors still share memory with the model, which was trained in between.
 
-    Not blamed: states that are used at the step at which they were taken, copies (`copy.deepcopy`, `.clone()`, a file).
+    Not blamed: state dicts that are used at the step at which they were taken; copies (`copy.deepcopy`, `.clone()`, a
+    file).
 
     What to do: `copy.deepcopy(model.state_dict())`.
 
-    How to confirm: compare a tensor of the kept state with the model's right before it is restored: they are equal.
+    How to confirm: right before the kept state is restored, compare one of its tensors with the model's: they are
+    equal.
     """
 
     code = "TRN065"
     name = "best-state-aliased"
     family = "weights"
-    checks = "states that are kept are copies"
+    checks = "kept state dicts are copies"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         used: list[Loaded | Saved] = [*look.of(Loaded), *look.of(Saved)]
@@ -45,8 +47,8 @@ class BestStateAliased(BaseFault):
             line = f" (line {use.at.line})" if use.at else ""
             yield self.blame(
                 use.stack or use.at,
-                f"the state that state_dict() gave after {use.taken} steps is {verb} after {use.step}{line}, and its "
-                "tensors are the memory of the model, which was trained in between: it holds the last weights",
+                f"the state dict taken after {use.taken} steps is {verb} after {use.step}{line}, but its tensors "
+                "share memory with the model, which was trained in between: it holds the last weights",
                 confirm="compare the kept state with model.state_dict() right before it is used: they are equal",
                 taken=use.taken,
                 used=use.step,

@@ -24,18 +24,18 @@ _STEPS = 3
 
 @fault
 class Bf16UpdatesLost(BaseFault):
-    """Parameters are kept in bf16 or fp16, so that small updates are rounded away: the training stops early without a
-    sign of it.
+    """Parameters are kept in bf16 or fp16, so small updates are rounded away: training stops early, with no sign of it.
 
-    How it is found: at the full learning rate, more than half of the elements of such parameters whose gradient is not
-    zero have the same value before and after the optimizer's step.
+    How it is found: at the full learning rate, the optimizer's step leaves more than half of the elements that have a
+    non-zero gradient unchanged.
 
-    Not blamed: fp32 parameters with autocast, fp32 master copies in the optimizer, updates large enough to arrive, and
-    optimizers of other packages, which may round at random or keep the remainder.
+    Not blamed: fp32 parameters with autocast; optimizers with fp32 master copies; updates that are large enough to
+    survive rounding; optimizers from other packages, which may use stochastic rounding or keep the remainder.
 
-    What to do: keep the parameters in fp32 and use `torch.autocast`; else an fp32 master copy or stochastic rounding.
+    What to do: keep the parameters in fp32 and use `torch.autocast`; otherwise use fp32 master copies or stochastic
+    rounding.
 
-    How to confirm: count `(p == before).float().mean()` around `step()`, and compare a run in fp32.
+    How to confirm: compute `(p == before).float().mean()` around `step()`, and compare with a run in fp32.
     """
 
     code = "TRN034"
@@ -61,8 +61,8 @@ class Bf16UpdatesLost(BaseFault):
             dtype = look.parameters[low[0]].dtype
             yield self.blame(
                 _where(look, optimizer, low),
-                f"{median(shares):.0%} of the elements of {count(len(low), f'{dtype} parameter')} that have a "
-                f"gradient keep their value in a step of {look.optimizers[optimizer].type} (median)",
+                f"a step of {look.optimizers[optimizer].type} leaves {median(shares):.0%} (median) of the elements "
+                f"with a gradient in {count(len(low), f'{dtype} parameter')} unchanged",
                 confirm="compare p before and after step(), and a run with fp32 parameters under torch.autocast",
                 unchanged=median(shares),
                 parameters=len(low),

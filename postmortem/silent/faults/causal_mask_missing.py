@@ -17,15 +17,15 @@ _CHANGES = 1e-3
 
 @fault
 class CausalMaskMissing(BaseFault):
-    """A model that is trained to predict the next token can see it: its loss becomes far too good, and it cannot
+    """A model trained to predict the next token can see that token: its loss becomes far too good, and it cannot
     generate.
 
-    How it is found: the targets are the input tokens, one position on. A copy of the model is run again with other
-    tokens in the second half: outputs of the first half change. The first module is named whose output there changes
-    although its input does not.
+    How it is found: the targets are the input tokens, shifted by one position. A copy of the model is rerun with other
+    tokens in the second half of the sequences, and outputs in the first half change. The module named is the first one
+    whose output there changes although its input does not.
 
     Not blamed: models whose targets are not the next tokens (masked language models, classifiers); encoders whose
-    tokens are not those that are predicted.
+    tokens are not the predicted ones.
 
     What to do: `is_causal=True`, or a mask of -inf above the diagonal before the softmax.
 

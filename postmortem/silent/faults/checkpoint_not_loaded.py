@@ -17,18 +17,18 @@ _NEARLY = 0.1
 
 @fault
 class CheckpointNotLoaded(BaseFault):
-    """`load_state_dict(strict=False)` matched nothing, or nearly nothing, and did not say so: the training starts from
+    """`load_state_dict(strict=False)` matched no or almost no parameters and raised no error: training starts from
     scratch.
 
-    How it is found: of the elements in the state and of those in the module, less than 10 % belong to a name that both
-    have; or the state that is loaded before the first step consists of the module's own tensors, as it does where none
-    of the checkpoint's names was taken over into `model.state_dict()`.
+    How it is found: less than 10 % of the elements in the state dict, and less than 10 % of those in the module, have a
+    name that exists in both. Or the state dict that is loaded before the first step consists of the module's own
+    tensors, as happens when none of the checkpoint's names were copied into `model.state_dict()`.
 
-    Not blamed: a backbone or an adapter that is loaded as a whole, whatever else is in the module or in the file; a
-    module into which another call loads what fits.
+    Not blamed: a backbone or an adapter that is loaded completely, whatever else the module or the file contains; a
+    module for which another call loads matching weights.
 
-    What to do: make the names agree (a prefix such as `module.`), and look at the `missing_keys` and `unexpected_keys`
-    that `load_state_dict` returns.
+    What to do: make the names match (a prefix such as `module.` is a common difference), and check the `missing_keys`
+    and `unexpected_keys` that `load_state_dict` returns.
 
     How to confirm: print what `load_state_dict` returns.
     """
@@ -36,7 +36,7 @@ class CheckpointNotLoaded(BaseFault):
     code = "TRN064"
     name = "checkpoint-not-loaded"
     family = "weights"
-    checks = "what is loaded fits the module"
+    checks = "loaded state dicts match the module"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for loaded in look.of(Loaded):
@@ -46,12 +46,12 @@ class CheckpointNotLoaded(BaseFault):
             if not (nothing or itself) or any(o.matched > 0.5 * min(o.own, o.given) and not o.alias for o in others):
                 continue
             given, own = loaded.names
-            names = f": {given!r} is not in the module, {own!r} not in the state" if given and own else ""
+            names = f": {given!r} is not in the module, {own!r} not in the state dict" if given and own else ""
             what = (
-                f"{loaded.matched} of {count(loaded.given, 'element')} in the state and of {loaded.own} in "
-                f"{loaded.module} have a name that fits{names}"
+                f"{loaded.matched} of {count(loaded.given, 'element')} in the state dict and of {loaded.own} in "
+                f"{loaded.module} have a matching name{names}"
                 if nothing
-                else f"the state that is loaded into {loaded.module} is made of its own tensors, so nothing changes"
+                else f"the state dict loaded into {loaded.module} consists of its own tensors, so nothing changes"
             )
             yield self.blame(
                 loaded.at,

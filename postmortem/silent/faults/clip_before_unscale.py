@@ -21,15 +21,15 @@ _LIMIT = 0.01
 
 @fault
 class ClipBeforeUnscale(BaseFault):
-    """Gradients that still have the factor of a GradScaler are clipped, so that after the division almost nothing of
-    them is left.
+    """Gradients are clipped while they still include the loss scale of a GradScaler, so almost nothing is left of them
+    after unscaling.
 
     How it is found: `clip_grad_norm_` or `clip_grad_value_` runs between the backward pass of a scaled loss and the
     step, without `scaler.unscale_(optimizer)` before it, and leaves less than 10 % of the gradient.
 
     Not blamed: a limit that is multiplied by the scale; a disabled scaler.
 
-    What to do: `scaler.unscale_(optimizer)` right before the clipping.
+    What to do: call `scaler.unscale_(optimizer)` right before clipping.
 
     How to confirm: print what `clip_grad_norm_` returns: it is the norm times `scaler.get_scale()`.
     """
@@ -53,7 +53,7 @@ class ClipBeforeUnscale(BaseFault):
             cut[0].at,
             f"in {len(cut)} of {count(len(look.of(Clipped)), 'step')} gradients were clipped to {cut[0].limit:.3g} "
             f"while they were {scale:.3g} times too large: {cut[0].limit / scale:.2g} of the true norm is left",
-            confirm="call scaler.unscale_(optimizer) before the clipping, and compare the norm that it returns",
+            confirm="call scaler.unscale_(optimizer) before clipping, and compare the norm that clipping returns",
             scale=scale,
             limit=cut[0].limit,
             steps=len(cut),

@@ -21,15 +21,15 @@ _WIDTH = 8
 
 @fault
 class DeadRelu(BaseFault):
-    """Most units of a ReLU layer are 0 for every sample, so that nothing flows through them and nothing comes back.
+    """Most units of a ReLU layer are 0 for every sample, so they pass on neither activations nor gradients.
 
-    How it is found: in each of the steps that were measured, over 90 % of the units behind a layer (8 or more) are 0
-    for all samples of the batch. From the first step on, the first values of that layer are blamed; later, the
-    optimizer, whose steps were too large.
+    How it is found: at each measured step, over 90 % of a layer's units (8 or more) are 0 after the ReLU for all
+    samples of the batch. If this is so from the first step, the initialisation of the layer is blamed; if it starts
+    later, the optimizer, whose steps were too large.
 
-    Not blamed: units that are dead in some batches, or less than 90 % of a layer.
+    Not blamed: units that are dead in some batches only; layers with less than 90 % of dead units.
 
-    What to do: biases of 0 and weights by the number of inputs; a smaller learning rate; LeakyReLU.
+    What to do: initialise biases to 0 and scale the weights by fan-in; a smaller learning rate; LeakyReLU.
 
     How to confirm: `(relu_output == 0).all(0).float().mean()` of a large batch.
     """
@@ -38,7 +38,7 @@ class DeadRelu(BaseFault):
     name = "dead-relu"
     family = "initialisation"
     because_of = ("inputs-not-normalised", "inputs-collapsed")
-    checks = "ReLU units fire"
+    checks = "ReLU units are active"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         layers: dict[tuple[int, ...], list[Activated]] = defaultdict(list)
@@ -54,9 +54,9 @@ class DeadRelu(BaseFault):
         at = set_at(look, _bias_first(look, parameters), CONSTANT | SPREAD) if _from_start(seen) else None
         yield self.blame(
             at or look.optimizers[look.busiest].stack,
-            f"{seen[-1].flat:.0%} of the {seen[-1].width} ReLU units behind {look.name(parameters[0])} are 0 for every "
-            f"sample at step {seen[-1].step} ({seen[0].flat:.0%} at step {seen[0].step}); {count(len(dead), 'layer')} "
-            "like that",
+            f"{seen[-1].flat:.0%} of the {seen[-1].width} ReLU units after {look.name(parameters[0])} are 0 for every "
+            f"sample at step {seen[-1].step} ({seen[0].flat:.0%} at step {seen[0].step}); "
+            f"{count(len(dead), 'such layer')} in total",
             confirm="print (output == 0).all(0).float().mean() of the ReLU for a large batch",
             dead=seen[-1].flat,
             first=seen[0].flat,

@@ -18,23 +18,23 @@ _OF_LOGITS = "binary_cross_entropy_with_logits"
 
 @fault
 class DoubleSigmoid(BaseFault):
-    """The output of a sigmoid is given to `BCEWithLogitsLoss`, which applies a sigmoid again: no probability leaves the
-    range from 0.5 to 0.73.
+    """The output of a sigmoid is given to `BCEWithLogitsLoss`, which applies a sigmoid again: all probabilities lie
+    between 0.5 and 0.73.
 
-    How it is found: what the loss gets was made by a sigmoid or a softmax and lies between 0 and 1, in each step whose
-    values were looked at; or a sigmoid was applied to a sigmoid before `binary_cross_entropy`.
+    How it is found: at each step whose values were inspected, the input of the loss was produced by a sigmoid or a
+    softmax and lies between 0 and 1; or two sigmoids in a row precede `binary_cross_entropy`.
 
-    Not blamed: a sigmoid before `binary_cross_entropy`, which expects it; logits that happen to lie between 0 and 1.
+    Not blamed: one sigmoid before `binary_cross_entropy`, which expects it; logits that happen to lie between 0 and 1.
 
-    What to do: give the logits to `BCEWithLogitsLoss`, or the probabilities to `BCELoss`.
+    What to do: pass logits to `BCEWithLogitsLoss`, or probabilities to `BCELoss`.
 
-    How to confirm: print the smallest and the largest value that the loss gets.
+    How to confirm: print the minimum and maximum of the loss's input.
     """
 
     code = "TRN011"
     name = "double-sigmoid"
     family = "loss-output"
-    checks = "binary cross entropy gets what it expects: logits, or probabilities"
+    checks = "binary cross entropy gets logits or probabilities, as it expects"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         for losses in lines(look, _OF_LOGITS, "binary_cross_entropy"):
@@ -43,10 +43,10 @@ class DoubleSigmoid(BaseFault):
             last = losses[-1]
             yield self.blame(
                 last.at,
-                f"in {count(len(losses), 'step')} {last.name} got the output of {last.behind[0].lower()}, between "
+                f"at {count(len(losses), 'step')} {last.name} got the output of {last.behind[0].lower()}, between "
                 f"{min(x.values['lowest'] for x in losses):.2g} and {max(x.values['highest'] for x in losses):.2g}; "
-                "a second sigmoid squeezes it to between 0.5 and 0.73",
-                confirm="print the smallest and the largest value that the loss gets, and train once without the first",
+                "a second sigmoid maps it to the range from 0.5 to 0.73",
+                confirm="print the range of the loss's input, and train once without the first sigmoid",
                 seen=len(losses),
                 behind=list(last.behind),
             )

@@ -23,14 +23,15 @@ _FALL = 0.5
 
 @fault
 class DropoutTooHigh(BaseFault):
-    """A dropout probability so high that little of the signal passes, often because the probability to keep was meant.
+    """The dropout probability is so high that little of the signal passes, often because the keep probability was
+    passed.
 
-    How it is found: dropout with a probability of 0.75 or more runs in training, and the training loss does not fall by
-    half.
+    How it is found: dropout with a probability of 0.75 or more is active in training, and the training loss does not
+    fall by half.
 
     Not blamed: a high probability in a training that learns.
 
-    What to do: `nn.Dropout(p)` takes the probability to set to zero; 0.1 to 0.5 is usual.
+    What to do: `nn.Dropout(p)` takes the probability of zeroing an element; 0.1 to 0.5 is usual.
 
     How to confirm: train a few epochs with `1 - p`.
     """
@@ -38,7 +39,7 @@ class DropoutTooHigh(BaseFault):
     code = "TRN022"
     name = "dropout-too-high"
     family = "train-eval-mode"
-    checks = "dropout lets the signal pass"
+    checks = "dropout leaves enough of the signal"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         losses = [b.loss for b in look.of(Backward) if b.loss is not None]
@@ -51,8 +52,9 @@ class DropoutTooHigh(BaseFault):
         probability, at = max(high, key=lambda each: each[0])
         yield self.blame(
             at,
-            f"{count(len(high), 'dropout')} with p up to {probability:g} ran in training: {probability:.0%} of the "
-            f"values become 0; the training loss went from {first:.3g} to {last:.3g} in {count(look.steps, 'step')}",
+            f"{count(len(high), 'dropout')} with p up to {probability:g} were active in training: {probability:.0%} of "
+            f"the values become 0; the training loss went from {first:.3g} to {last:.3g} in "
+            f"{count(look.steps, 'step')}",
             confirm=f"train a few epochs with p={1 - probability:.2g}",
             dropout=probability,
             first_loss=first,

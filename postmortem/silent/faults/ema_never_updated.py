@@ -24,18 +24,19 @@ _WORDS = {"ema", "swa", "avg"}
 
 @fault
 class EmaNeverUpdated(BaseFault):
-    """The averaged copy of the weights, which is used for evaluation, is not updated: it keeps its first values while
+    """The averaged copy of the weights that is used for evaluation is never updated: it keeps its initial values while
     the model is trained.
 
-    How it is found: parameters that were copied from those of the model, on a line that calls them an average (ema,
-    shadow, swa, polyak), are what they were at the end of the program, while the originals have changed.
+    How it is found: parameters were copied from the model on a line whose names indicate an average (ema, shadow, swa,
+    polyak). At the end of the program they are unchanged, while the originals have changed.
 
-    Not blamed: copies that are meant to stay, such as a teacher or a reference model; averages that the program had no
-    time to begin.
+    Not blamed: copies that are meant to stay fixed, such as a teacher or a reference model; averages that would have
+    started after the program ended.
 
-    What to do: update in place (`s.mul_(decay).add_(p, alpha=1 - decay)`, `torch._foreach_lerp_`), and after each step.
+    What to do: update the average in place (`s.mul_(decay).add_(p, alpha=1 - decay)`, `torch._foreach_lerp_`) after
+    each step.
 
-    How to confirm: print the distance of one parameter of the copy from its first value.
+    How to confirm: print the distance of one parameter of the copy from its initial value.
     """
 
     code = "TRN066"
@@ -58,7 +59,7 @@ class EmaNeverUpdated(BaseFault):
                 raise NotChecked("the program was not seen to its end")
             yield self.blame(
                 _update_of(named) or stack[0],
-                f"{count(len(trained), 'parameter')} that were copied in line {stack[0].line} for an average did not "
+                f"{count(len(trained), 'parameter')} copied in line {stack[0].line} for an average did not "
                 f"change in {count(look.steps, 'step')}, while those of the model did",
                 confirm="print the distance of one parameter of the copy from its first value",
                 parameters=len(trained),

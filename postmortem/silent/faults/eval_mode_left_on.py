@@ -20,16 +20,16 @@ _STAYS = 0.9
 
 @fault
 class EvalModeLeftOn(BaseFault):
-    """The model stays in eval mode while it trains: dropout is off, batch norm uses its running statistics and does not
-    update them.
+    """The model stays in eval mode during training: dropout is off, and batch norm uses its running statistics and does
+    not update them.
 
-    How it is found: a model whose parameters an optimizer trains runs in eval mode before each backward pass, from some
-    step on; it has dropout, or batch norm with trained parameters, and these ran in eval mode too.
+    How it is found: from some step on, a model whose parameters an optimizer trains runs in eval mode before each
+    backward pass; it contains dropout, or batch norm with trained parameters, and these modules ran in eval mode too.
 
-    Not blamed: models without such modules; batch norms alone in eval mode, with the model in training mode; batch
-    norms whose parameters are frozen; models that are in eval mode in some of the forward passes of a step only.
+    Not blamed: models without such modules; a model in training mode with only its batch norms in eval mode; batch
+    norms with frozen parameters; models that are in eval mode only for some forward passes of a step.
 
-    What to do: `model.train()` at the start of each epoch, and after each evaluation.
+    What to do: call `model.train()` at the start of each epoch and after each evaluation.
 
     How to confirm: print `model.training` before each forward pass.
     """
@@ -52,8 +52,8 @@ class EvalModeLeftOn(BaseFault):
             began = modes[first][0].step.step
             yield self.blame(
                 _line(look, root, began) or next(f.at for f in modes[first][0].of(Forward) if f.root == root),
-                f"the model was in eval mode in {len(after) - sum(after)} of the {count(len(after), 'step')} that were "
-                f"looked at from step {began} on: {said(matter)} did what they do in evaluation",
+                f"the model was in eval mode at {len(after) - sum(after)} of {count(len(after), 'inspected step')} "
+                f"from step {began} on, and so was its {said(matter)}",
                 confirm="print model.training before each forward pass, and train once with model.train() there",
                 steps=len(after),
                 since=began,

@@ -17,14 +17,13 @@ _STEPS = 3
 
 @fault
 class FrozenParametersInOptimizer(BaseFault):
-    """All parameters that were given to an optimizer are frozen (`requires_grad=False`), so that its step changes
-    nothing.
+    """All parameters of an optimizer are frozen (`requires_grad=False`), so its steps change nothing.
 
-    How it is found: an optimizer steps again and again, and each of its parameters requires no gradient.
+    How it is found: an optimizer steps repeatedly, and none of its parameters requires a gradient.
 
-    Not blamed: an optimizer in which only some parameters are frozen, which changes nothing for the others.
+    Not blamed: an optimizer with only some frozen parameters; the others are updated as usual.
 
-    What to do: freeze the layers that are to stay, not those that were handed to the optimizer.
+    What to do: freeze the layers that should stay fixed, not those passed to the optimizer.
 
     How to confirm: print `[p.requires_grad for p in optimizer.param_groups[0]["params"]]` before the loop.
     """

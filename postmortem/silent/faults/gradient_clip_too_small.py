@@ -23,17 +23,17 @@ _LEARNT = 0.7
 
 @fault
 class GradientClipTooSmall(BaseFault):
-    """Gradients are clipped to a norm (or value) so small that nothing is learnt.
+    """Gradients are clipped to a norm (or value) so small that the model does not learn.
 
-    How it is found: at nearly every step clipping leaves less than 5 % of the gradient's norm (or all elements sit at
+    How it is found: at nearly every step, clipping leaves less than 5 % of the gradient norm (or all elements are at
     the limit of `clip_grad_value_`), the updates are below 0.005 % of the weights, and the loss hardly falls.
 
-    Not blamed: clipping of the few large gradients; small limits with optimizers that do not depend on the size of the
-    gradient (Adam), whose updates stay as large as ever.
+    Not blamed: clipping of a few large gradients; small limits with optimizers that do not depend on the size of the
+    gradient (Adam), as their updates keep their size.
 
-    What to do: a limit near the norms that `clip_grad_norm_` returns.
+    What to do: set the limit near the norms that `clip_grad_norm_` returns.
 
-    How to confirm: print what `clip_grad_norm_` returns beside its limit.
+    How to confirm: print what `clip_grad_norm_` returns next to its limit.
     """
 
     code = "TRN032"

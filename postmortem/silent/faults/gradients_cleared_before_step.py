@@ -19,13 +19,13 @@ _STEPS = 5
 
 @fault
 class GradientsClearedBeforeStep(BaseFault):
-    """Gradients are cleared after `backward()` and before `step()`, so that the step sees none and changes nothing.
+    """Gradients are cleared after `backward()` and before `step()`, so the step finds no gradients and changes nothing.
 
-    How it is found: at the optimizer's steps no parameter has a gradient other than zero, and zero_grad was called
-    between the last backward pass and the step while there were gradients; or that pass reached them, and the `.grad`
-    of all is None and they do not change.
+    How it is found: at the optimizer's steps no parameter has a non-zero gradient, and zero_grad was called between the
+    last backward pass and the step while there were gradients. Or the backward pass reached the parameters, but the
+    `.grad` of all of them is None and they do not change.
 
-    What to do: clear before `backward()` or after `step()`.
+    What to do: clear gradients before `backward()` or after `step()`.
 
     How to confirm: print the norm of one gradient right before `step()`.
     """
@@ -34,7 +34,7 @@ class GradientsClearedBeforeStep(BaseFault):
     name = "gradients-cleared-before-step"
     family = "step-order"
     because_of = ("step-before-backward",)
-    checks = "gradients are there when the optimizer steps"
+    checks = "the optimizer has gradients when it steps"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False
@@ -49,7 +49,7 @@ class GradientsClearedBeforeStep(BaseFault):
                 continue
             yield self.blame(
                 late[0][1].at or late[0][0].step.at,
-                f"in {len(late)} of {count(len(cycles), 'step')} zero_grad ran after backward and before the step, "
+                f"at {len(late)} of {count(len(cycles), 'step')} zero_grad ran after backward and before the step, "
                 "which then found no gradient",
                 confirm="print the norm of a gradient right before step()",
                 steps=len(cycles),
@@ -67,7 +67,7 @@ class GradientsClearedBeforeStep(BaseFault):
             return
         yield self.blame(
             _set_to_none(empty[0].step.at),
-            f"in {len(empty)} of {count(len(filled), 'step')} a backward pass reached parameters of the optimizer, and "
+            f"at {len(empty)} of {count(len(filled), 'step')} a backward pass reached parameters of the optimizer, but "
             "none of them had a gradient when it stepped",
             confirm="print the norm of a gradient right before step()",
             steps=len(filled),

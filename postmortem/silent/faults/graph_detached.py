@@ -24,16 +24,16 @@ _SUSPECTS = _CUTS | {"round", "floor", "sign", "long", "int", "requires_grad_", 
 
 @fault
 class GraphDetached(BaseFault):
-    """A tensor on the way from trained parameters to the loss is cut off the graph (`.detach()`, `.data`, `no_grad`,
-    `.item()`, numpy, argmax), so that the layers before it never learn.
+    """A tensor between trained parameters and the loss is detached from the graph (`.detach()`, `.data`, `no_grad`,
+    `.item()`, numpy, argmax), so the layers before it never learn.
 
-    How it is found: an optimizer steps with parameters that require a gradient and whose module runs in the steps, yet
+    How it is found: an optimizer steps with parameters that require gradients and whose modules run in these steps, but
     no backward pass reaches them.
 
-    Not blamed: modules whose parameters are in no optimizer that steps (a target network), modules that do not run,
-    and modules of which some parameters get a gradient.
+    Not blamed: modules whose parameters are in no optimizer that steps (a target network); modules that do not run;
+    modules in which some parameters get a gradient.
 
-    What to do: let the tensor through as it is; where only a copy for logging is wanted, detach the copy.
+    What to do: pass the tensor on without detaching it; if only a copy for logging is needed, detach the copy.
 
     How to confirm: print `[n for n, p in model.named_parameters() if p.grad is None]` after `backward()`.
     """

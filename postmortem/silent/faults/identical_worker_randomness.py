@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 @fault
 class IdenticalWorkerRandomness(BaseFault):
-    """The workers of a DataLoader share one state of a random generator, so that their augmentations repeat.
+    """The workers of a DataLoader start with the same state of a random generator, so they draw the same augmentations.
 
-    How it is found: after their first and after their second batch, two workers have the same state of a generator, and
-    it changed in between: both drew the same numbers.
+    How it is found: two workers have the same generator state after their first batch and again after their second, and
+    the state changed in between: both drew the same numbers.
 
-    Not blamed: generators from which the workers do not draw; different seeds.
+    Not blamed: generators that the workers do not use; different seeds.
 
-    What to do: draw from torch's or NumPy's global generator, which PyTorch seeds for each worker, or make the
-    generator in `worker_init_fn` from `torch.initial_seed()`.
+    What to do: draw from torch's or NumPy's global generator, which PyTorch seeds differently in each worker, or create
+    the generator in `worker_init_fn` from `torch.initial_seed()`.
 
     How to confirm: return the random number with the sample, and print it for the first batches.
     """

@@ -37,13 +37,14 @@ _WHOLE = {
 
 @fault
 class InputsCollapsed(BaseFault):
-    """The inputs lost their content: all zero, constant, rounded to a few values by an integer division, a cast or a
-    clip.
+    """The inputs have lost their content: all zero, constant, or reduced to a few values by an integer division, a cast
+    or a clip.
 
-    How it is found: all samples of a batch are the same, in each batch that was looked at; or over 95 % of the elements
-    of a sample have one value, and the source divides by an integer or casts to one on the way.
+    How it is found: all samples of a batch are identical, in each inspected batch; or over 95 % of the elements of a
+    sample have the same value, and the source contains an integer division or a cast to an integer type before the
+    model.
 
-    Not blamed: inputs that are sparse as they are (one-hot, counts, boards).
+    Not blamed: inputs that are naturally sparse (one-hot, counts, boards).
 
     What to do: `image.float() / 255` instead of `image // 255`.
 
@@ -53,7 +54,7 @@ class InputsCollapsed(BaseFault):
     code = "TRN042"
     name = "inputs-collapsed"
     family = "data"
-    checks = "the inputs differ from sample to sample"
+    checks = "the inputs differ between samples"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         judged = False
@@ -71,13 +72,13 @@ class InputsCollapsed(BaseFault):
                 continue
             yield self.blame(
                 at,
-                f"{said}, in each of {count(len(measured), 'input')} {list(measured[0].shape)} that were measured",
+                f"{said}, in each of {count(len(measured), 'measured input')} {list(measured[0].shape)}",
                 confirm="print x.unique() of a batch right before the model",
                 common=common,
                 measured=len(measured),
             )
         if not judged:
-            raise NotChecked(f"fewer than {_SEEN} inputs of floating-point numbers were measured")
+            raise NotChecked(f"fewer than {_SEEN} floating-point inputs were measured")
 
 
 def _supervised(look: Look) -> bool:

@@ -19,13 +19,13 @@ _CALM = ("Norm", "Embedding", "Whitening")
 
 @fault
 class InputsNotNormalised(BaseFault):
-    """Inputs reach the model with scales or offsets that are orders of magnitude apart: the large ones drown the
-    others, or all of them saturate the first layer.
+    """Input features differ in scale or offset by orders of magnitude: the largest dominate the others, or all of them
+    saturate the first layer.
 
-    How it is found: the columns of a table that is given to the model have sizes (root mean square) that are a factor
-    of 1000 or more apart, or all inputs have one above 1000; and the first layer of the model is no normalisation.
+    How it is found: the columns of a tabular input have sizes (root mean square) that differ by a factor of 1000 or
+    more, or all columns have a size above 1000; and the first layer of the model is not a normalisation.
 
-    Not blamed: models that begin with batch norm, layer norm or an embedding; columns that are constant.
+    Not blamed: models that begin with batch norm, layer norm or an embedding; constant columns.
 
     What to do: subtract the mean and divide by the standard deviation of the training data, column by column.
 
@@ -60,4 +60,4 @@ class InputsNotNormalised(BaseFault):
                 largest=large,
             )
         if not judged:
-            raise NotChecked(f"fewer than {_SEEN} inputs of floating-point numbers were given to a model")
+            raise NotChecked(f"fewer than {_SEEN} floating-point inputs were given to a model")

@@ -30,15 +30,16 @@ _LOSSES = ("NllLoss", "BinaryCrossEntropy", "MseLoss")
 
 @fault
 class LabelsMisaligned(BaseFault):
-    """Inputs and labels are permuted or cut independently of each other, so that a sample has the label of another one.
+    """Inputs and labels are permuted or sliced independently of each other, so samples have the labels of other
+    samples.
 
-    How it is found: the training loss stays where it would be without any input, at the entropy of the labels or the
-    variance of the targets; and inputs and labels go separate ways: the source permutes or cuts two tensors one after
-    the other, each in its own way, or two loaders that shuffle are read together.
+    How it is found: the training loss stays at the value of a predictor that ignores its input (the entropy of the
+    labels or the variance of the targets), and inputs and labels are handled separately: the source permutes or slices
+    two tensors one after the other, each differently, or reads two shuffling loaders together.
 
-    Not blamed: a target that nothing predicts, where the data goes one way.
+    Not blamed: a target that cannot be predicted, if inputs and labels are handled together.
 
-    What to do: one permutation for both: `order = torch.randperm(len(x)); x, y = x[order], y[order]`.
+    What to do: use one permutation for both: `order = torch.randperm(len(x)); x, y = x[order], y[order]`.
 
     How to confirm: look at a few samples with their labels right before the model.
     """
@@ -46,7 +47,7 @@ class LabelsMisaligned(BaseFault):
     code = "TRN045"
     name = "labels-misaligned"
     family = "data"
-    checks = "the training loss falls below what the labels alone would give"
+    checks = "the training loss falls below that of a constant prediction"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         losses = [b for b in look.of(Backward) if b.loss is not None and _plain(b)]
@@ -59,12 +60,12 @@ class LabelsMisaligned(BaseFault):
             return
         found = _together(look) or next((f for f in (_apart(file) for file in _files(losses)) if f), None)
         if found is None:
-            raise NotChecked("the loss does not fall below what the labels alone give; why is not seen")
+            raise NotChecked("the loss does not fall below that of a constant prediction, for an unknown reason")
         at, why = found
         yield self.blame(
             at,
-            f"the loss stays at {fmean(early):.3g}, where it would be without inputs ({alone:.3g} for the labels "
-            f"alone); {why}",
+            f"the loss stays at {fmean(early):.3g}; the best constant prediction, which ignores the inputs, has "
+            f"{alone:.3g}; {why}",
             confirm="look at a few samples with their labels right before the model",
             loss=fmean(early),
             labels_alone=alone,
@@ -98,7 +99,7 @@ def _together(look: Look) -> tuple[Place | None, str] | None:
         if made is not None and made.order == "random":
             lines[begun.at, begun.step].add(begun.loader)
     at = next((at for (at, _), several in lines.items() if len(several) > 1 and at is not None), None)
-    return (at, "two loaders that shuffle, each in its own order, are read together") if at else None
+    return (at, "two loaders that shuffle independently are read together") if at else None
 
 
 def _files(losses: list[Backward]) -> list[str]:
@@ -112,7 +113,7 @@ def _apart(file: str) -> tuple[Place, str] | None:
         ways = [(s, *way) for s in block if (way := _way(s)) is not None]
         for (_, name, kind, index), (second, other, same, differs) in pairwise(ways):
             if name != other and kind == same and (kind == "permutes" or index != differs):
-                return Place(file, second.lineno), f"the source {kind} {name} and {other} each in its own way"
+                return Place(file, second.lineno), f"the source {kind} {name} and {other} differently"
     return None
 
 

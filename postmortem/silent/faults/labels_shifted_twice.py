@@ -21,13 +21,13 @@ _LABELS = re.compile("label|target")
 
 @fault
 class LabelsShiftedTwice(BaseFault):
-    """Labels are shifted where the batch is made and again where the loss is computed: the model learns to predict the
+    """Labels are shifted when the batch is built and again when the loss is computed: the model learns to predict the
     token after the next one.
 
-    How it is found: the targets of the cross entropy are the tokens that the model was given, two positions on from the
-    position whose output they are compared with; no other loss has the next token as its target.
+    How it is found: the targets of the cross entropy are the input tokens two positions after the position whose output
+    they are compared with; no other loss has the next token as its target.
 
-    Not blamed: losses of the next token, also if the first positions are left out; models that predict several tokens.
+    Not blamed: next-token losses, also if the first positions are left out; models that predict several tokens.
 
     What to do: shift once: `logits[:, :-1]` with `ids[:, 1:]`, or labels that the model shifts itself.
 
@@ -46,8 +46,8 @@ class LabelsShiftedTwice(BaseFault):
             return
         yield self.blame(
             _shift_near(twice[0].at),
-            f"{twice[0].share:.0%} of the targets are the tokens two positions on, in {len(twice)} of {len(seen)} "
-            f"losses that were compared with the input; the best other shift agrees in {twice[0].other:.0%}",
+            f"{twice[0].share:.0%} of the targets are the tokens two positions later, in {len(twice)} of {len(seen)} "
+            f"losses compared with the input; the best other shift matches {twice[0].other:.0%}",
             confirm="print one row of the input and of the targets side by side",
             share=twice[0].share,
             other=twice[0].other,

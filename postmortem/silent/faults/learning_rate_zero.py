@@ -26,18 +26,18 @@ _NOTHING = 1e-7
 
 @fault
 class LearningRateZero(BaseFault):
-    """The learning rate is 0, or as good as 0, for the whole training: an argument, a unit or a schedule that never
-    leaves 0.
+    """The learning rate is 0, or practically 0, for the whole training: a wrong argument or unit, or a schedule that
+    never leaves 0.
 
-    How it is found: the learning rate of all groups of an optimizer is 0 at every step that was looked at, or at most
-    1e-7 and each measured update below 1e-6 of the weights, while there are gradients; or it is 0 in all steps after
-    the first or second, to the end of the program.
+    How it is found: the learning rate of all parameter groups of an optimizer is 0 at every inspected step, or it is at
+    most 1e-7 and each measured update is below 1e-6 of the weights, while there are gradients. Or it is 0 from the
+    second or third step to the end of the program.
 
-    Not blamed: a warm-up that begins at 0; some groups with a rate of 0; a rate that falls to 0 at the end.
+    Not blamed: a warm-up that begins at 0; only some groups with a rate of 0; a rate that falls to 0 at the end.
 
-    What to do: print the rate that the optimizer really has; step the scheduler that is to raise it.
+    What to do: print the learning rate that the optimizer actually uses; step the scheduler that should raise it.
 
-    How to confirm: print `optimizer.param_groups[0]["lr"]` right before `step()`, in several steps.
+    How to confirm: print `optimizer.param_groups[0]["lr"]` right before `step()`, at several steps.
     """
 
     code = "TRN030"
@@ -62,7 +62,7 @@ class LearningRateZero(BaseFault):
                 continue
             yield self.blame(
                 _where(look, optimizer),
-                f"the learning rate of this {look.optimizers[optimizer].type} was {highest:.3g} at most in all of "
+                f"the learning rate of this {look.optimizers[optimizer].type} was at most {highest:.3g} in all "
                 f"{count(len(steps), 'step')}; its largest measured update is {largest:.2g} of the weights, with "
                 f"gradients of norm {graded[0].norm:.3g}",
                 confirm='print optimizer.param_groups[0]["lr"] right before step()',
@@ -78,7 +78,7 @@ class LearningRateZero(BaseFault):
         return self.blame(
             _where(look, optimizer),
             f"the learning rate of this {look.optimizers[optimizer].type} was {highest:.3g} for "
-            f"{count(step, 'step')} and 0 in all others of {look.steps}",
+            f"{count(step, 'step')} and 0 at all others of {look.steps}",
             confirm='print optimizer.param_groups[0]["lr"] right before step()',
             highest=highest,
             steps=look.steps,

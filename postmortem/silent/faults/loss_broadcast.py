@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @fault
 class LossBroadcast(BaseFault):
-    """Prediction and target have different numbers of dimensions, such as [B, 1] and [B], and the loss compares each
-    prediction with each target: the best answer is the mean of all targets.
+    """Prediction and target have different numbers of dimensions, such as [B, 1] and [B], so the loss compares every
+    prediction with every target: the best possible answer is the mean of all targets.
 
-    How it is found: the loss gets two shapes that broadcast to more elements than either has, or a difference of a
-    prediction [B, 1] has the shape [B, B], in each step, also in a formula of the program's own such as a Gaussian
+    How it is found: at each step, the two shapes broadcast to more elements than either has, or a difference that
+    involves a prediction [B, 1] has the shape [B, B]; also in the program's own formulas, such as a Gaussian
     likelihood.
 
-    Not blamed: shapes with the same number of dimensions, as in losses over all pairs; a target that is one value for
-    all; shapes that broadcast to those of the prediction.
+    Not blamed: shapes with the same number of dimensions, as in losses over all pairs; a target with a single value for
+    all; shapes that broadcast to that of the prediction.
 
     What to do: `prediction.squeeze(1)` or `target.unsqueeze(1)`.
 
@@ -51,7 +51,7 @@ class LossBroadcast(BaseFault):
                 got = f"the difference of a prediction {list(last.prediction)} and the target is {list(whole)}"
             yield self.blame(
                 line_of(last),
-                f"in {count(len(shown), 'step')} {got}: {prod(whole)} differences for {batch} predictions",
+                f"at {count(len(shown), 'step')} {got}: {prod(whole)} differences for {batch} predictions",
                 confirm="print both shapes before the loss, and train once with equal ones",
                 prediction=list(last.prediction),
                 target=list(last.target or ()),

@@ -18,12 +18,12 @@ _STEPS = 5
 
 @fault
 class LossNotScaled(BaseFault):
-    """A GradScaler steps on gradients of a loss that was not scaled: it divides them by its scale all the same.
+    """A GradScaler steps on gradients of a loss that was not scaled, and still divides them by its scale.
 
     How it is found: `scaler.step(optimizer)` is called with a scale above 1, and none of the backward passes before it
-    began at what `scaler.scale(loss)` returned.
+    started from the result of `scaler.scale(loss)`.
 
-    Not blamed: a disabled scaler; losses of which some are scaled.
+    Not blamed: a disabled scaler; several losses of which some are scaled.
 
     What to do: `scaler.scale(loss).backward()`.
 
@@ -46,8 +46,8 @@ class LossNotScaled(BaseFault):
                 continue
             yield self.blame(
                 plain[0].of(Backward)[-1].at or plain[0].step.at,
-                f"in {len(plain)} of {count(len(cycles), 'step')} the scaler divided the gradients by its scale "
-                f"({stepping[0].scale:g}), although backward began at a loss that was not scaled",
+                f"at {len(plain)} of {count(len(cycles), 'step')} the scaler divided the gradients by its scale "
+                f"({stepping[0].scale:g}), although backward started from a loss that was not scaled",
                 confirm="print the norm of a gradient before scaler.step and after scaler.unscale_",
                 scale=stepping[0].scale,
                 steps=len(plain),

@@ -18,14 +18,14 @@ _OF_CLASSES = ("cross_entropy", "nll_loss")
 
 @fault
 class MetricWrongAxis(BaseFault):
-    """A metric is computed over a wrong dimension: the largest value is looked for among pixels or samples instead of
-    classes, or the answers [B, 1] are compared with labels [B], each with each.
+    """A metric is computed over the wrong dimension: the maximum is taken over pixels or samples instead of classes, or
+    predictions [B, 1] are compared with labels [B], each with each.
 
-    How it is found: what is compared with labels was chosen (argmax, max) over a dimension that is not that of the
-    classes of the loss, or over one with a single element; or a comparison has more elements than either side,
-    or is of [T, B] with [B, T] after both were flattened.
+    How it is found: predictions compared with labels were taken (argmax, max) over a dimension that is not the class
+    dimension of the loss, or over one with a single element; or a comparison has more elements than either side, or
+    compares [T, B] with [B, T] after both were flattened.
 
-    Not blamed: choices that are not compared; two dimensions of the same length, which cannot be told apart.
+    Not blamed: argmax results that are not compared; two dimensions of the same length, which cannot be told apart.
 
     What to do: `argmax(1)` for logits [B, classes, ...]; compare tensors of the same shape.
 
@@ -35,13 +35,13 @@ class MetricWrongAxis(BaseFault):
     code = "TRN050"
     name = "metric-wrong-axis"
     family = "evaluation"
-    checks = "what is compared with labels was chosen over the classes"
+    checks = "predictions compared with labels were taken over the classes"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         compared = {c.picked: c for c in look.of(PickCompared)}
         picks = [p for p in look.of(Picked) if p.picked in compared]
         if not picks:
-            raise NotChecked("nothing that was chosen by argmax or max was compared")
+            raise NotChecked("no result of argmax or max was compared")
         shapes = {x.prediction for x in look.of(LossComputed) if x.trained and x.name in _OF_CLASSES}
         by_line: dict[object, list[Picked]] = {}
         for pick in picks:
@@ -50,10 +50,10 @@ class MetricWrongAxis(BaseFault):
             axes = [_classes(p.shape, shapes) for p in line]
             single = all(p.shape[p.dim] == 1 and len(p.shape) > 1 for p in line)
             if single or all(axis is not None and p.dim != axis for p, axis in zip(line, axes, strict=True)):
-                why = "which has a single element" if single else f"the classes of the loss are dimension {axes[0]}"
+                why = "which has a single element" if single else f"the class dimension of the loss is {axes[0]}"
                 yield self.blame(
                     line[0].at,
-                    f"the largest value of {list(line[0].shape)} was looked for over dimension {line[0].dim}; {why}; "
+                    f"the maximum of {list(line[0].shape)} was taken over dimension {line[0].dim}; {why}; "
                     f"the result {list(line[0].result)} was compared with {list(compared[line[0].picked].other)}",
                     confirm="print the shapes of both sides of the comparison",
                     dim=line[0].dim,
@@ -63,8 +63,8 @@ class MetricWrongAxis(BaseFault):
             if len(swapped) == len(line):
                 yield self.blame(
                     swapped[0].at,
-                    f"answers {list(line[0].result)} were compared with labels {list(swapped[0].base)} after both were "
-                    f"made one line of {swapped[0].shape[0]}, which puts them in another order",
+                    f"predictions {list(line[0].result)} were compared with labels {list(swapped[0].base)} after both "
+                    f"were flattened to {swapped[0].shape[0]} elements, which are then in different orders",
                     confirm="print the shapes of both sides before they are flattened",
                     answers=list(line[0].result),
                     labels=list(swapped[0].base),
@@ -74,8 +74,8 @@ class MetricWrongAxis(BaseFault):
             if len(grown) == len(line):
                 yield self.blame(
                     grown[0].at,
-                    f"answers {list(grown[0].shape)} were compared with {list(grown[0].other)}: "
-                    f"{prod(grown[0].result)} comparisons for {count(prod(grown[0].shape), 'answer')}",
+                    f"predictions {list(grown[0].shape)} were compared with {list(grown[0].other)}: "
+                    f"{prod(grown[0].result)} comparisons for {count(prod(grown[0].shape), 'prediction')}",
                     confirm="print the shapes of both sides of the comparison",
                     result=list(grown[0].result),
                 )

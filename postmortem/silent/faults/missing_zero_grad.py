@@ -19,13 +19,12 @@ _STEPS = 5
 class MissingZeroGrad(BaseFault):
     """Gradients are never cleared between optimizer steps: each step uses the sum of all gradients so far.
 
-    How it is found: from one step of the optimizer to the next one there are backward passes, but the gradients were
-    there all the time: neither zero_grad nor anything else cleared them. Also where they are cleared now and then, as
-    once per epoch.
+    How it is found: there are backward passes between consecutive optimizer steps, but neither zero_grad nor anything
+    else clears the gradients in between. Also reported if they are cleared only now and then, such as once per epoch.
 
     Not blamed: several backward passes before one step, after which the gradients are cleared.
 
-    What to do: `optimizer.zero_grad()` once for each step, before `backward()`.
+    What to do: call `optimizer.zero_grad()` once per step, before `backward()`.
 
     How to confirm: print the norm of one gradient before each `backward()`: it should be None or 0.
     """
@@ -48,8 +47,8 @@ class MissingZeroGrad(BaseFault):
             first, last = kept[0].step, kept[-1].step
             yield self.blame(
                 kept[0].of(Backward)[-1].at or first.at,
-                f"in {len(kept)} of {count(len(cycles), 'step')} the gradients of the step before were still there "
-                f"when backward added to them; the norm of their sum went from {first.norm:.3g} to {last.norm:.3g}",
+                f"at {len(kept)} of {count(len(cycles), 'step')} backward added to the gradients of the previous "
+                f"step; the norm of their sum went from {first.norm:.3g} to {last.norm:.3g}",
                 confirm="print the norm of a gradient before each backward(): it should be None or 0",
                 steps=len(cycles),
                 not_cleared=len(kept),

@@ -19,14 +19,14 @@ _POSITIVE = 1e-3
 @fault
 class NllWithoutLog(BaseFault):
     """`nll_loss` (or `kl_div`) gets probabilities or logits instead of log-probabilities: the loss is linear in them,
-    and with logits it falls without end.
+    and with logits it has no lower bound.
 
-    How it is found: what the loss gets has positive values, which a logarithm of a probability never has, in each step
-    whose values were looked at, and its exponentials do not sum to 1.
+    How it is found: at each step whose values were inspected, the input of the loss has positive values, which a
+    log-probability never has, and its exponentials do not sum to 1.
 
     Not blamed: weighted log-probabilities, which are not positive.
 
-    What to do: `log_softmax` before `nll_loss`, or `cross_entropy` on the logits.
+    What to do: apply `log_softmax` before `nll_loss`, or use `cross_entropy` on the logits.
 
     How to confirm: print `output.exp().sum(1)` before the loss: it is 1 for log-probabilities.
     """
@@ -42,11 +42,11 @@ class NllWithoutLog(BaseFault):
                 continue
             last = losses[-1]
             what = (
-                "probabilities" if mostly(losses, lambda x: x.values.get("ones")) else "values that are no logarithms"
+                "probabilities" if mostly(losses, lambda x: x.values.get("ones")) else "values that are not logarithms"
             )
             yield self.blame(
                 last.at,
-                f"in {count(len(losses), 'step')} {last.name} got {what}{ending(losses)}, up to "
+                f"at {count(len(losses), 'step')} {last.name} got {what}{ending(losses)}, up to "
                 f"{max(x.values['highest'] for x in losses):.3g}; a log-probability is never above 0",
                 confirm="print output.exp().sum(1) before the loss, and train once with log_softmax",
                 seen=len(losses),

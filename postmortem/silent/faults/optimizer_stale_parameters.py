@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @fault
 class OptimizerStaleParameters(BaseFault):
-    """The optimizer was built before a layer was replaced, initialised anew, copied or moved: it updates tensors that
-    the model no longer uses, while those that the model uses are in no optimizer.
+    """The optimizer was created before a layer was replaced, re-initialised, copied or moved: it updates tensors that
+    the model no longer uses, while the tensors that the model uses are in no optimizer.
 
-    How it is found: an optimizer steps with parameters that belong to no module that runs and never get a gradient; at
-    the same time a backward pass reaches parameters that no optimizer has and that do not change.
+    How it is found: an optimizer steps with parameters that belong to no module that runs and never get a gradient,
+    while a backward pass reaches parameters that are in no optimizer and do not change.
 
-    What to do: make the optimizer after the last change of the model.
+    What to do: create the optimizer after the last change of the model.
 
     How to confirm: compare `{id(p) for p in model.parameters()}` with the ids in `optimizer.param_groups`.
     """
@@ -45,7 +45,7 @@ class OptimizerStaleParameters(BaseFault):
                 look.optimizers[optimizer].stack,
                 f"{count(len(stale), 'parameter')} of this {look.optimizers[optimizer].type} belong to no module that "
                 f"runs and never got a gradient; the model trains without {few(names)}, which no optimizer holds",
-                confirm="make the optimizer again right before the training loop, and compare the loss",
+                confirm="create the optimizer right before the training loop, and compare the loss",
                 stale=len(stale),
                 held=len(look.held_by(optimizer)),
                 unheld=len(unheld),

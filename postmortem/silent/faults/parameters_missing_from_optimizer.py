@@ -20,15 +20,15 @@ _ADDS = {"append", "extend", "add"}
 
 @fault
 class ParametersMissingFromOptimizer(BaseFault):
-    """Parameters that get gradients were not handed to any optimizer, so they stay as they were initialised.
+    """Parameters that get gradients were not passed to any optimizer, so they keep their initial values.
 
     How it is found: a backward pass that was followed by a step reaches a parameter that no optimizer of the program
-    has or had, and its values do not change.
+    holds or held, and its values do not change.
 
-    Not blamed: parameters with `requires_grad=False`, networks that were put into eval mode, tensors that are no
-    `nn.Parameter` (inputs whose gradient is taken), parameters that the program updates itself.
+    Not blamed: parameters with `requires_grad=False`; networks that were put into eval mode; tensors that are not an
+    `nn.Parameter` (inputs whose gradient is taken); parameters that the program updates itself.
 
-    What to do: hand them to the optimizer, or freeze them with `requires_grad_(False)` if they are meant to stay.
+    What to do: pass them to the optimizer, or freeze them with `requires_grad_(False)` if they should stay fixed.
 
     How to confirm: compare `{id(p) for p in model.parameters()}` with the ids in `optimizer.param_groups`.
     """

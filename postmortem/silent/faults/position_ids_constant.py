@@ -20,24 +20,24 @@ _NOTHING = 1e-5
 
 @fault
 class PositionIdsConstant(BaseFault):
-    """All tokens get the same position, so that their order is lost although the model has positions.
+    """All tokens get the same position, so the order of the tokens is lost although the model has positional encodings.
 
-    How it is found: the model has something for positions (a module, parameter or buffer that is called so). A copy of
-    it is run again with two tokens swapped: what comes out behind both of the first module that brings positions
-    together is the same, although it does change with either token.
+    How it is found: the model has a module, parameter or buffer whose name refers to positions. A copy of the model is
+    rerun with two tokens swapped: the first module that mixes positions has the same output after both tokens, although
+    that output changes if either token changes.
 
-    Not blamed: models without positions, which treat tokens as a set on purpose; recurrent and convolutional ones;
-    positions that come in with the attention.
+    Not blamed: models without positions, which treat tokens as a set on purpose; recurrent and convolutional models;
+    positions that are added in the attention.
 
-    What to do: `torch.arange(length)` as position ids; a table that is indexed along the dimension of the positions.
+    What to do: use `torch.arange(length)` as position ids, or a table indexed along the sequence dimension.
 
-    How to confirm: swap two tokens of an input and compare the outputs at the positions behind both.
+    How to confirm: swap two tokens of an input and compare the outputs at the positions after both.
     """
 
     code = "TRN071"
     name = "position-ids-constant"
     family = "sequence"
-    checks = "models with positions tell the order of tokens"
+    checks = "models with positions distinguish the order of tokens"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         probed = [p for p in look.of(Probed) if p.question == "order" and p.positions]
@@ -46,9 +46,9 @@ class PositionIdsConstant(BaseFault):
             return
         yield self.blame(
             _used(look, blind[0]),
-            f"with two tokens swapped the output of {blind[0].module} behind both is the same (step {blind[0].step}), "
-            f"and the model has {few(blind[0].positions)}",
-            confirm="swap two tokens of an input, and compare the outputs at the positions behind both",
+            f"with two tokens swapped, the output of {blind[0].module} after both is the same (step {blind[0].step}), "
+            f"although the model has {few(blind[0].positions)}",
+            confirm="swap two tokens of an input, and compare the outputs at the positions after both",
             change=blind[0].change,
             step=blind[0].step,
             positions=list(blind[0].positions),

@@ -23,17 +23,17 @@ _LOGITS = ("cross_entropy", "binary_cross_entropy_with_logits")
 
 @fault
 class ReluBeforeLoss(BaseFault):
-    """A last activation keeps the output from the targets: a ReLU with targets below 0, a sigmoid with targets
-    above 1, a sigmoid or tanh on logits.
+    """A final activation prevents the output from reaching the targets: a ReLU with targets below 0, a sigmoid with
+    targets above 1, a sigmoid or tanh on logits.
 
-    How it is found: the last operation before the loss limits its results, and a part of the targets lies outside of
-    the limits; for cross entropy, the limits of the logits leave a floor under the loss.
+    How it is found: the last operation before the loss bounds its output, and part of the targets lies outside of the
+    bounds; for cross entropy, the bounds on the logits keep the loss above a floor.
 
-    Not blamed: a ReLU where targets are not negative; a few targets outside of the limits.
+    Not blamed: a ReLU with non-negative targets; a few targets outside of the bounds.
 
     What to do: end with a linear layer, or scale the targets to the range of the activation.
 
-    How to confirm: print the smallest and the largest value of outputs and targets.
+    How to confirm: print the minimum and maximum of outputs and targets.
     """
 
     code = "TRN014"
@@ -49,16 +49,16 @@ class ReluBeforeLoss(BaseFault):
                 continue
             last = losses[-1]
             low, high = _limits(last)
-            reach = f"{last.behind[0].lower()} before it gives only values from {low:g} to {high:g}"
+            reach = f"the {last.behind[0].lower()} before it only returns values from {low:g} to {high:g}"
             if last.name in _LOGITS:
-                said = f"{reach}, so that the loss cannot fall below {_floor(last):.2g}"
+                said = f"{reach}, so the loss cannot fall below {_floor(last):.2g}"
             else:
                 share = sum(x.values["beyond"] for x in losses) / len(losses)
                 said = f"{reach}, but {share:.0%} of the targets lie outside"
             yield self.blame(
                 line_of(last),
-                f"in {count(len(losses), 'step')} at {last.name}: {said}",
-                confirm="print the smallest and the largest output and target, and train once without the activation",
+                f"at {count(len(losses), 'step')} of {last.name}: {said}",
+                confirm="print the minimum and maximum of outputs and targets, and train once without the activation",
                 behind=list(last.behind),
                 seen=len(losses),
             )

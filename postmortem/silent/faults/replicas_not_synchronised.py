@@ -19,15 +19,14 @@ _STEPS = 4
 
 @fault
 class ReplicasNotSynchronised(BaseFault):
-    """Gradients are not averaged over the ranks, so that the replicas drift apart: each trains on its own part of the
-    data.
+    """Gradients are not averaged over the ranks, so the replicas drift apart: each trains on its own part of the data.
 
-    How it is found: ranks whose weights are equal at the first step have different gradients there and different
-    weights at all later steps that were measured, although the program wraps the model in DistributedDataParallel, or
-    exchanges tensors at nearly every step.
+    How it is found: ranks have equal weights at the first step, different gradients there, and different weights at all
+    later measured steps, although the program wraps the model in DistributedDataParallel or exchanges tensors at nearly
+    every step.
 
-    Not blamed: ranks that are made equal again now and then (local SGD); sharded or split models; processes that only
-    share a group; gradients that are accumulated under no_sync before the step.
+    Not blamed: ranks that are synchronised now and then (local SGD); sharded or split models; processes that only share
+    a process group; gradients that are accumulated under no_sync before the step.
 
     What to do: call the wrapper and not `model.module`; average gradients after backward and before the step.
 
@@ -54,7 +53,7 @@ class ReplicasNotSynchronised(BaseFault):
         yield self.blame(
             _where(first),
             f"{last.weights} of {last.parameters} parameters differ between ranks at step {last.step} (none at step "
-            f"{start}), and {begins[0].gradients} gradients at step {start}: they are not averaged",
+            f"{start}), and so do {begins[0].gradients} gradients at step {start}: they are not averaged",
             confirm="print a checksum of the weights on each rank after some steps",
             differ=last.weights,
             parameters=last.parameters,

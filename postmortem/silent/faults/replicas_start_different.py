@@ -17,15 +17,15 @@ _STEPS = 3
 
 @fault
 class ReplicasStartDifferent(BaseFault):
-    """Ranks start from different weights and average the gradients of different models.
+    """Ranks start from different weights, so the averaged gradients come from different models.
 
-    How it is found: at each step that was measured all gradients of two ranks are equal, so they are averaged, while
-    weights of the same parameters differ from the first step on.
+    How it is found: at each measured step all gradients of two ranks are equal, so they are averaged, while weights of
+    the same parameters differ from the first step on.
 
-    Not blamed: ranks that have different gradients too (parts of one model, or trainings of their own).
+    Not blamed: ranks whose gradients differ too (parts of one model, or independent trainings).
 
-    What to do: broadcast the weights of rank 0 before the first step, as DistributedDataParallel does; the same seed on
-    all ranks while the model is made.
+    What to do: broadcast the weights of rank 0 before the first step, as DistributedDataParallel does; use the same
+    seed on all ranks while the model is created.
 
     How to confirm: print a checksum of the weights on each rank before the first step.
     """

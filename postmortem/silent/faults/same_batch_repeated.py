@@ -21,15 +21,15 @@ _SAME = 0.9
 
 @fault
 class SameBatchRepeated(BaseFault):
-    """The same batch is trained on again and again, although there is more data.
+    """The model is trained on the same batch again and again, although there is more data.
 
-    How it is found: the model is given the same values in nearly all steps, and they are a part of the data: one batch
-    of a DataLoader that has more, rows of a larger tensor that are cut out anew each time while most rows are never
-    used, or numbers or rows that are drawn anew after the same seed was set.
+    How it is found: the model gets the same input values at nearly all steps, and they are only part of the data: one
+    batch of a DataLoader that has more, rows of a larger tensor that are sliced anew each time while most rows are
+    never used, or numbers or rows that are drawn anew after the same seed was set.
 
     Not blamed: training on all of the data in each step.
 
-    What to do: read the loader with `for`, move the slice on, set the seed once before the loop.
+    What to do: iterate over the loader with `for`, advance the slice, set the seed once before the loop.
 
     How to confirm: print `x.sum()` of the batches of a few steps.
     """
@@ -58,7 +58,7 @@ class SameBatchRepeated(BaseFault):
                     yield self.blame(
                         at,
                         f"{times} of {count(len(seen), 'training input')} {list(same[0].shape)} were the same; {why}",
-                        confirm="print the sum of the input of a few steps",
+                        confirm="print the sum of the input at a few steps",
                         same=times,
                         seen=len(seen),
                     )

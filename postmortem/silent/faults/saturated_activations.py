@@ -23,17 +23,16 @@ _WIDTH = 4
 
 @fault
 class SaturatedActivations(BaseFault):
-    """The values of a tanh or sigmoid layer sit at its bounds, where its slope is nearly 0: almost no gradient comes
-    through.
+    """The outputs of a tanh or sigmoid layer are at its bounds, where the slope is nearly 0: almost no gradient passes.
 
-    How it is found: from the first step on, and in each of those that were measured, most values of a hidden layer (60
-    % at the first step) are within 1 % of the bounds, and the weights before it are so large that they alone do that:
-    the root of the sum of squares of a unit's weights is above 2, while its inputs are of usual size.
+    How it is found: at every measured step from the first one on, most values of a hidden layer (60 % at the first
+    step) are within 1 % of the bounds, and the weights before it are large enough to cause this alone: the norm of a
+    unit's weights is above 2, while the inputs have a usual size.
 
-    Not blamed: the last layer, whose values may go to their bounds because the model is sure; layers that saturate
+    Not blamed: the last layer, whose values may reach the bounds because the model is confident; layers that saturate
     because their inputs are large.
 
-    What to do: weights by the number of inputs (`nn.init.xavier_uniform_`).
+    What to do: scale the initial weights by fan-in (`nn.init.xavier_uniform_`).
 
     How to confirm: `(tanh_output.abs() > 0.99).float().mean()` of one batch.
     """
@@ -57,10 +56,10 @@ class SaturatedActivations(BaseFault):
         parameters, seen = min(bad.items())
         yield self.blame(
             set_at(look, parameters[::-1], SPREAD),
-            f"{seen[0].flat:.0%} of the {seen[0].function} values behind {look.name(parameters[-1])} are within 1 % of "
+            f"{seen[0].flat:.0%} of the {seen[0].function} outputs after {look.name(parameters[-1])} are within 1 % of "
             f"the bounds at step {seen[0].step}, and {seen[-1].flat:.0%} at step {seen[-1].step}; the weights of a "
             f"unit have a norm of {seen[0].gain:.2g}, for inputs of size {seen[0].inputs or 0:.2g}; "
-            f"{count(len(bad), 'layer')} like that",
+            f"{count(len(bad), 'such layer')} in total",
             confirm="print (output.abs() > 0.99).float().mean() of the tanh for one batch",
             first=seen[0].flat,
             last=seen[-1].flat,

@@ -25,15 +25,15 @@ _FALLS = ((1e-3, 1 / 3, False), (0.02, 0.2, True))
 
 @fault
 class SchedulerSteppedPerBatch(BaseFault):
-    """A schedule that is meant per epoch is stepped per batch, so that the learning rate collapses long before the
-    training ends.
+    """A schedule that is meant per epoch is stepped per batch, so the learning rate collapses long before the training
+    ends.
 
-    How it is found: the scheduler is stepped as often as the optimizer; before a third of the steps seen, the learning
-    rate has fallen below 0.1 % of its highest value and stays there (2 % before a fifth with StepLR, MultiStepLR and
-    ExponentialLR), or CosineAnnealingLR goes up and down again and again, which it does beyond its T_max.
+    How it is found: the scheduler is stepped as often as the optimizer, and in the first third of the observed steps
+    the learning rate falls below 0.1 % of its highest value and stays there (2 % in the first fifth with StepLR,
+    MultiStepLR and ExponentialLR); or CosineAnnealingLR goes up and down repeatedly, as it does beyond its T_max.
 
-    Not blamed: schedules that are as long as the run (OneCycleLR, cosine or linear decay over all steps), decays per
-    epoch, restarts that are wanted.
+    Not blamed: schedules that are as long as the run (OneCycleLR, cosine or linear decay over all steps); decay per
+    epoch; intended restarts.
 
     What to do: call `scheduler.step()` once per epoch, or give the schedule its lengths in steps.
 
@@ -65,7 +65,7 @@ class SchedulerSteppedPerBatch(BaseFault):
                 continue
             yield self.blame(
                 at,
-                f"{made.type if made else 'the learning rate'} is stepped once for each of the optimizer's "
+                f"{made.type if made else 'the learning rate'} is stepped at each of the optimizer's "
                 f"{count(look.steps, 'step')}: {how}",
                 confirm="print the learning rate at the end of each epoch",
                 highest=max(rate for _, rate in seen),

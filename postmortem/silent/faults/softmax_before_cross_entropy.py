@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 @fault
 class SoftmaxBeforeCrossEntropy(BaseFault):
     """The output of a softmax is given to cross entropy, which applies log-softmax again: with K classes the loss
-    cannot fall below log(1 + (K - 1) / e), and the gradient is small.
+    cannot fall below log(1 + (K - 1) / e), and the gradients are small.
 
-    How it is found: what `cross_entropy` gets lies between 0 and 1 and sums to 1 over the classes, in each step whose
-    values were looked at; or log-softmax was applied to a softmax before `nll_loss`.
+    How it is found: at each step whose values were inspected, the input of `cross_entropy` lies between 0 and 1 and
+    sums to 1 over the classes; or log-softmax was applied to a softmax before `nll_loss`.
 
-    Not blamed: log-softmax before `cross_entropy`, which changes nothing; a softmax whose output goes elsewhere.
+    Not blamed: log-softmax before `cross_entropy`, which changes nothing; a softmax whose output is used elsewhere.
 
-    What to do: give the logits to the loss; apply softmax where probabilities are needed.
+    What to do: pass the logits to the loss; apply softmax only where probabilities are needed.
 
     How to confirm: print `output.sum(1)` before the loss: logits do not sum to 1.
     """
@@ -44,7 +44,7 @@ class SoftmaxBeforeCrossEntropy(BaseFault):
             floor = math.log(1 + (classes - 1) / math.e)
             yield self.blame(
                 last.at,
-                f"in {count(len(losses), 'step')} {last.name} got probabilities{ending(losses)}: between "
+                f"at {count(len(losses), 'step')} {last.name} got probabilities{ending(losses)}: between "
                 f"{last.values['lowest']:.2g} and {last.values['highest']:.2g}, with a sum of 1 over the {classes} "
                 f"classes before its own softmax; the loss cannot fall below {floor:.3g}",
                 confirm="print output.sum(1) before the loss, and train once with the logits",

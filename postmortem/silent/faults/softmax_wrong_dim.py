@@ -20,17 +20,17 @@ _OF_CLASSES = ("cross_entropy", "nll_loss")
 
 @fault
 class SoftmaxWrongDim(BaseFault):
-    """A softmax runs over the wrong dimension, often the batch: the answer for one sample depends on the others, and a
+    """A softmax runs over the wrong dimension, often the batch: the output for one sample depends on the others, and a
     sample's probabilities do not sum to 1.
 
-    How it is found: what the loss gets sums to 1 (or its exponentials do) over another dimension than that of the
-    classes; or a softmax in the model's forward runs over the first dimension, whose length is that of the batch, with
-    batches of different lengths.
+    How it is found: the input of the loss (or its exponential) sums to 1 over a dimension that is not the class
+    dimension; or a softmax in the model's forward runs over the first dimension, whose length equals the batch size for
+    batches of different sizes.
 
-    Not blamed: a softmax over the first dimension that is not the batch (steps of a sequence, items of a bag); one
-    outside of the model, or of a square matrix of all pairs.
+    Not blamed: a softmax over a first dimension that is not the batch (steps of a sequence, items of a bag); one
+    outside of the model, or over a square matrix of all pairs.
 
-    What to do: `dim=-1`, or the dimension of the classes; `nn.Softmax()` without `dim` takes the first one for three
+    What to do: `dim=-1`, or the class dimension; `nn.Softmax()` without `dim` takes the first one for inputs with three
     dimensions.
 
     How to confirm: print `output.sum(1)` of the softmax.
@@ -58,8 +58,8 @@ class SoftmaxWrongDim(BaseFault):
             dim = _elsewhere(last)
             yield self.blame(
                 last.at,
-                f"in {count(len(losses), 'step')} what {last.name} got{ending(losses)} sums to 1 over dimension {dim} "
-                f"of {list(last.prediction)}; the classes are dimension {last.values['classes']}",
+                f"at {count(len(losses), 'step')} the input of {last.name}{ending(losses)} sums to 1 over dimension "
+                f"{dim} of {list(last.prediction)}; the class dimension is {last.values['classes']}",
                 confirm="print output.sum(1): it is 1 for probabilities of classes",
                 seen=len(losses),
                 dim=dim,
@@ -77,9 +77,9 @@ class SoftmaxWrongDim(BaseFault):
                 continue
             yield self.blame(
                 at,
-                f"a softmax over dimension 0 of {list(trained[0].shape)} runs over the batch: its length was that of "
-                f"the batch for batches of {' and '.join(str(b) for b in batches)} samples",
-                confirm="give the model one sample alone and the same one in a batch, and compare the answers",
+                f"a softmax over dimension 0 of {list(trained[0].shape)} runs over the batch: its length equalled "
+                f"the batch size for batches of {' and '.join(str(b) for b in batches)} samples",
+                confirm="run the model on one sample alone and on a batch that contains it, and compare the outputs",
                 batches=batches,
             )
 

@@ -25,14 +25,14 @@ _CLASSES = ("cross_entropy", "nll_loss", "binary_cross_entropy", "binary_cross_e
 
 @fault
 class SortedDataNotShuffled(BaseFault):
-    """Data that is sorted by class is read in its order, so that a batch holds one class, and the model learns one
-    class after the other.
+    """Data that is sorted by class is read in order, so a batch holds one class, and the model learns one class after
+    the other.
 
-    How it is found: the classes in the targets of the steps: which batch a sample is in tells most of its class, far
-    more than chance would, and batches of a class follow one another.
+    How it is found: in the targets of the steps, the batch of a sample determines most of its class, far more than by
+    chance, and batches of the same class follow one another.
 
-    Not blamed: data that is read in its order but mixed; rare classes, which most batches lack by chance; two classes
-    in turn, as the real and generated samples of a discriminator; loaders with a sampler of their own.
+    Not blamed: data that is read in order but already mixed; rare classes, which most batches lack by chance; two
+    alternating classes, such as the real and generated samples of a discriminator; loaders with their own sampler.
 
     What to do: `DataLoader(..., shuffle=True)`, or permute the samples once.
 
@@ -63,7 +63,7 @@ class SortedDataNotShuffled(BaseFault):
         yield self.blame(
             _line(look, made.stack if made else ()),
             f"{single} of {len(batches)} batches hold one class of {len(classes)}, and "
-            f"batches of a class follow one another: the batch tells {told:.0%} of what there is to know of a label",
+            f"batches of a class follow one another: the batch determines {told:.0%} of the label's information",
             confirm="print the labels of a few batches, and train once with shuffle=True",
             single=single,
             batches=len(batches),

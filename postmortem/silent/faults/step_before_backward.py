@@ -17,14 +17,14 @@ _STEPS = 5
 
 @fault
 class StepBeforeBackward(BaseFault):
-    """`optimizer.step()` runs before `backward()` of the same batch: it uses the gradients of the batch before, or none
-    where they are cleared in between.
+    """`optimizer.step()` runs before `backward()` of the same batch: it uses the gradients of the previous batch, or
+    none if they are cleared in between.
 
-    How it is found: after a step, a backward pass begins although no model ran since the step: its loss is that of a
-    forward pass before the step.
+    How it is found: after a step, a backward pass begins although no forward pass ran since the step: its loss belongs
+    to a forward pass before the step.
 
-    Not blamed: several backward passes in one step; two optimizers that share a forward pass, where gradients are there
-    at the step.
+    Not blamed: several backward passes in one step; two optimizers that share a forward pass, if there are gradients at
+    the step.
 
     What to do: `loss.backward()`, then `optimizer.step()`.
 
@@ -47,10 +47,10 @@ class StepBeforeBackward(BaseFault):
             empty = sum(c.step.none + c.step.zero == c.step.parameters for c in cycles)
             if len(look.stepped) > 1 and empty < 0.9 * len(cycles):
                 continue
-            found = "found no gradient" if empty > 0.9 * len(cycles) else "used the gradient of the batch before"
+            found = "found no gradient" if empty > 0.9 * len(cycles) else "used the gradients of the previous batch"
             yield self.blame(
                 late[0].step.at,
-                f"in {len(late)} of {count(len(cycles), 'step')} backward ran after the step, without a forward pass "
+                f"at {len(late)} of {count(len(cycles), 'step')} backward ran after the step, without a forward pass "
                 f"in between: the steps {found}",
                 confirm="print whether p.grad is None right before step()",
                 steps=len(cycles),

@@ -21,16 +21,15 @@ _DRIFT = 0.02
 
 @fault
 class SymmetricInitialisation(BaseFault):
-    """All units of a layer start with the same weights, get the same gradient and so stay the same: the layer is worth
-    one unit.
+    """All units of a layer start with the same weights and get the same gradient, so they stay the same: the layer
+    works like a single unit.
 
-    How it is found: all rows of a weight matrix that is trained are equal at the first step, and still are at later
-    ones.
+    How it is found: all rows of a trained weight matrix are equal at the first step and at later steps.
 
-    Not blamed: layers that start at 0 and whose rows become different with the first updates (a last layer, a residual
-    branch, an adapter), weights that no backward pass reaches, biases and normalisations.
+    Not blamed: layers that start at 0 and whose rows differ after the first updates (a last layer, a residual branch,
+    an adapter); weights that no backward pass reaches; biases and normalisations.
 
-    What to do: random first weights (the default of the layer, `nn.init.kaiming_uniform_`).
+    What to do: initialise the weights randomly (the default of the layer, `nn.init.kaiming_uniform_`).
 
     How to confirm: print `weight.std(dim=0).max()` after some steps: it stays 0.
     """
@@ -61,7 +60,7 @@ class SymmetricInitialisation(BaseFault):
         yield self.blame(
             set_at(look, same, CONSTANT),
             f"all rows of {few(names)} ({look.parameters[same[0]].shape[0]} units) are equal at the first step and "
-            f"still are at step {seen[-1].step}",
+            f"still equal at step {seen[-1].step}",
             confirm="print weight.std(dim=0).max() of the layer after some steps",
             names=names[:20],
             parameters=count(len(same), "weight"),

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 @fault
 class TiedWeightsBroken(BaseFault):
-    """Two layers that were given one parameter (tied weights) have two at the first step: one of them was replaced in
-    between.
+    """Two layers that shared one parameter (tied weights) have different ones at the first step: one of them was
+    replaced in between.
 
-    How it is found: one parameter was registered in two modules; when the optimizer steps, they have different ones, or
-    the second module is gone and another one of its class and shape runs in its place. Both are used in the training.
+    How it is found: one parameter was registered in two modules. When the optimizer steps, they have different
+    parameters, or the second module is gone and another one of its class and shape runs in its place. Both are used in
+    the training.
 
-    Not blamed: layers that never had one parameter, and ties of modules that are not used.
+    Not blamed: layers that never shared a parameter; tied modules that are not used.
 
     What to do: tie the weights after the last change of the model.
 
@@ -44,7 +45,7 @@ class TiedWeightsBroken(BaseFault):
             tie = f" in line {untied.stack[0].line}" if untied.stack else ""
             yield self.blame(
                 untied.made or look.parameters[other].made or untied.stack,
-                f"{look.name(untied.kept)} and {look.name(other)} were one parameter{tie}, and are two at step "
+                f"{look.name(untied.kept)} and {look.name(other)} were one parameter{tie}, but are two at step "
                 f"{untied.step}, each with a gradient of its own",
                 confirm="compare the two with `is` right before the training loop",
                 step=untied.step,

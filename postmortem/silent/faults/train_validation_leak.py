@@ -30,15 +30,15 @@ _SPLITS = {"random_split", "train_test_split", "Subset", "split"}
 
 @fault
 class TrainValidationLeak(BaseFault):
-    """Copies of training samples are in the validation set, so that its numbers say how well the model remembers.
+    """The validation set contains copies of training samples, so its scores measure how well the model memorises.
 
     How it is found: samples that are evaluated without gradients, and that the source calls validation or test data,
-    have the same values as samples that were trained on, or lie close to a few of them and far from all others. Nearly
-    all training samples were seen.
+    have the same values as training samples, or are close to a few of them and far from all others. Nearly all training
+    samples were seen.
 
-    Not blamed: evaluations of the training data; samples of a few values, which may be there twice by chance.
+    Not blamed: evaluations of the training data; samples with only a few values, which may be equal by chance.
 
-    What to do: remove copies before the split, and split before samples are repeated or augmented.
+    What to do: remove duplicates before the split, and split before samples are repeated or augmented.
 
     How to confirm: count the rows of the validation set that are in the training set.
     """
@@ -46,7 +46,7 @@ class TrainValidationLeak(BaseFault):
     code = "TRN051"
     name = "train-validation-leak"
     family = "evaluation"
-    checks = "what is evaluated was not trained on"
+    checks = "evaluated samples were not trained on"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         roots, judged = trained_roots(look), False
@@ -61,21 +61,21 @@ class TrainValidationLeak(BaseFault):
                 continue
             yield self.blame(
                 _split(overlap) or overlap.stack,
-                f"{_said(overlap, share)} one of the {overlap.trained} samples that were trained on",
+                f"{_said(overlap, share)} one of the {overlap.trained} training samples",
                 confirm="count the rows of the validation set that are in the training set",
                 shared=overlap.shared,
                 samples=overlap.samples,
                 near=overlap.near,
             )
         if not judged:
-            raise NotChecked("no evaluation with samples that can be told apart was seen")
+            raise NotChecked("no evaluation with distinguishable samples was seen")
 
 
 def _said(overlap: Overlap, share: float) -> str:
     if share >= _SHARED:
         return f"{overlap.shared} of {overlap.samples} samples of an evaluation ({share:.0%}) have the same values as"
     near = f"{overlap.near} of {overlap.compared} samples of an evaluation"
-    return f"{near} are less than a tenth of the usual distance from"
+    return f"{near} are closer than a tenth of the usual distance to"
 
 
 def _held_out(overlap: Overlap) -> bool:

@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @fault
 class UnregisteredSubmodules(BaseFault):
-    """Sub-modules are kept where PyTorch does not look for them, such as a plain list or dict, so that `parameters()`,
-    the optimizer, `state_dict()` and `to(device)` miss them.
+    """Sub-modules are stored where PyTorch does not look for them, such as a plain list or dict, so `parameters()`, the
+    optimizer, `state_dict()` and `to(device)` miss them.
 
     How it is found: a module ran inside the model's forward, but is not among the model's `modules()`; the backward
     pass reaches its parameters, no optimizer holds them, and they do not change.
 
-    Not blamed: modules that are in eval mode or require no gradient (a frozen network that is hidden on purpose), and
-    those whose parameters an optimizer holds.
+    Not blamed: modules in eval mode or without gradients (a frozen network that is hidden on purpose); modules whose
+    parameters an optimizer holds.
 
-    What to do: `nn.ModuleList`, `nn.ModuleDict` or an attribute of their own instead of the list or dict.
+    What to do: use `nn.ModuleList`, `nn.ModuleDict` or an attribute per module instead of the list or dict.
 
     How to confirm: `len(list(model.parameters()))` before and after the change.
     """

@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 @fault
 class ValidationInTrainMode(BaseFault):
-    """Validation runs with dropout on, and with batch norm that uses and updates the statistics of the validation
-    batches: the numbers are those of another model.
+    """Validation runs with dropout active and with batch norm that uses and updates the statistics of the validation
+    batches: the scores do not describe the trained model.
 
-    How it is found: forward passes that are not trained on, apart from the steps, run in training mode, in a model with
-    dropout or batch norm, and a loss is computed of them or the source compares their output with the labels; or a
-    dropout function is told that it is training while the model is in eval mode.
+    How it is found: forward passes apart from the training steps, whose outputs are not trained on, run in training
+    mode in a model with dropout or batch norm, and a loss is computed from them or the source compares their output
+    with the labels; or a dropout function is called with training=True while the model is in eval mode.
 
-    Not blamed: several passes over the same input (dropout as a measure of uncertainty); passes without labels
-    (samples of a generator, new statistics for batch norm); programs that evaluate the model in eval mode elsewhere.
+    Not blamed: several passes over the same input (dropout as a measure of uncertainty); passes without labels (samples
+    of a generator, new statistics for batch norm); programs that evaluate the model in eval mode elsewhere.
 
-    What to do: `model.eval()` before the validation, `model.train()` after it; `F.dropout(x, p, self.training)`.
+    What to do: call `model.eval()` before the validation and `model.train()` after it; `F.dropout(x, p,
+    self.training)`.
 
-    How to confirm: validate twice and compare: with dropout the numbers differ.
+    How to confirm: validate twice and compare: with dropout the scores differ.
     """
 
     code = "TRN021"
@@ -52,7 +53,7 @@ class ValidationInTrainMode(BaseFault):
                 continue
             yield self.blame(
                 at,
-                f"{count(len(calls), 'forward call')} without training at this line ran in training mode, with "
+                f"{count(len(calls), 'forward call')} for evaluation at this line ran in training mode, with "
                 f"{said(matter)}",
                 confirm="call model.eval() before the evaluation, and compare its numbers",
                 calls=len(calls),
@@ -67,8 +68,8 @@ class ValidationInTrainMode(BaseFault):
                 continue
             yield self.blame(
                 drop.at,
-                f"dropout (p={drop.dropout:g}) was told that it trains while the model was in eval mode",
-                confirm="hand training=self.training to the function, and evaluate twice",
+                f"dropout (p={drop.dropout:g}) was called with training=True while the model was in eval mode",
+                confirm="pass training=self.training to the function, and evaluate twice",
                 dropout=drop.dropout,
             )
 

@@ -28,18 +28,19 @@ _STILL = 1e-6
 
 @fault
 class VanishingGradient(BaseFault):
-    """The gradient shrinks from layer to layer on its way back, so that the first layers do not learn.
+    """The gradient shrinks from layer to layer in the backward pass, so the first layers do not learn.
 
-    How it is found: in each of the steps that were measured, the gradient of the first of five or more layers is below
-    1/10000 of that of the last one, it shrinks over most of the layers in between, and the updates of the first layer
-    are below 1/1000000 of its weights.
+    How it is found: at each measured step, the gradient of the first of five or more layers is below 1/10000 of that of
+    the last one, it shrinks over most of the layers in between, and the updates of the first layer are below 1/1000000
+    of its weights.
 
-    Not blamed: deep networks whose first layers are updated all the same (Adam, which divides by the gradient's size);
+    Not blamed: deep networks whose first layers are updated anyway (Adam, which divides by the gradient's size);
     gradients that are exactly 0.
 
-    What to do: ReLU or GELU instead of sigmoid, normalisation or residual connections, weights by the number of inputs.
+    What to do: ReLU or GELU instead of sigmoid, normalisation or residual connections, initial weights scaled by
+    fan-in.
 
-    How to confirm: print the norm of each layer's gradient, from the first to the last one.
+    How to confirm: print the norm of each layer's gradient, from the first to the last.
     """
 
     code = "TRN063"
@@ -78,9 +79,9 @@ class VanishingGradient(BaseFault):
             yield self.blame(
                 look.parameters[layers[0]].made or look.optimizers[optimizer].stack,
                 f"the gradient shrinks from {first[-1]:.2g} in {look.name(layers[-1])} to {first[0]:.2g} in "
-                f"{look.name(layers[0])} over {count(len(layers), 'layer')}, whose updates are {median(still):.1g} of "
-                "its weights",
-                confirm="print p.grad.norm() of each layer, from the first to the last one",
+                f"{look.name(layers[0])} over {count(len(layers), 'layer')}; the updates of the first one are "
+                f"{median(still):.1g} of its weights",
+                confirm="print p.grad.norm() of each layer, from the first to the last",
                 ratio=first[0] / first[-1],
                 layers=len(layers),
                 update=median(still),

@@ -22,13 +22,13 @@ _LIMITS = ((0.1, 0.5), (0.3, 0.8))
 
 @fault
 class WeightDecayTooHigh(BaseFault):
-    """Weight decay is so strong that the weights shrink to nothing and the output becomes constant.
+    """Weight decay is so strong that the weights shrink towards zero and the output becomes constant.
 
-    How it is found: the norm of the decayed weight matrices falls below 10 % of what it was at the first step while the
-    loss keeps half of its first value (or 30 % and 80 %), and the decay is large enough to do that: its term outweighs
-    the gradient at the first steps (optimizers with L2), or rate times decay times steps exceeds 1.
+    How it is found: the norm of the decayed weight matrices falls below 10 % of its value at the first step while the
+    loss keeps half of its first value (or 30 % and 80 %), and the decay is large enough to cause this: its term exceeds
+    half of the gradient at the first steps (optimizers with L2), or rate times decay times steps exceeds 1.
 
-    Not blamed: decay that the gradients balance, and weights that shrink while the loss falls.
+    Not blamed: decay that is balanced by the gradients; weights that shrink while the loss falls.
 
     What to do: a smaller decay; AdamW instead of the `weight_decay` of Adam.
 
@@ -38,7 +38,7 @@ class WeightDecayTooHigh(BaseFault):
     code = "TRN033"
     name = "weight-decay-too-high"
     family = "optimizer-config"
-    checks = "weight decay leaves the weights"
+    checks = "weight decay does not shrink the weights to nothing"
 
     def blames(self, look: Look) -> Iterator[Blame]:
         if look.steps < _STEPS:

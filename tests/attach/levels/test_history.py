@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from postmortem.attach import driver
+from postmortem.attach.flags import Tick
 from postmortem.attach.levels.rows import Rows
+from postmortem.attach.levels.watch import Levels
+from postmortem.attach.measure.later import Later
+from postmortem.checkpoints.histories import ask_level, clear, noted_watches
 from postmortem.core.view import View
 from postmortem.runs.assemble import read_runs
 from postmortem.runs.group import discover
@@ -131,3 +136,51 @@ def test_a_history_that_cannot_be_written_ends_no_training(project: Path) -> Non
     code, result = driver.watch([sys.executable, "train.py", "-1"], history=project / "history" / "x")
     assert code == 0
     assert any("no history is kept" in note for note in result.notes)
+
+
+def test_the_level_is_set_while_it_trains(tmp_path: Path) -> None:
+    """A word in a file beside the history: what is measured changes within a second and a step; its end is told."""
+    started = []
+
+    def step(levels: Levels, number: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        levels.before_update(optimizer)
+        levels.after_update(optimizer, skipped=False)
+        levels.tick(number)
+        levels.told(Tick(number, [1.0]))
+
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    levels = Levels("basic", tmp_path, lambda: None, Later(), started.append)
+    number = 0
+    for level, more in (("basic", 0.1), ("advanced", 1.3)):
+        until = time.monotonic() + more
+        while time.monotonic() < until:
+            step(levels, number, model, optimizer)
+            levels._rows.flush()
+            number += 1
+            time.sleep(0.01)
+        assert noted_watches(tmp_path)[0]["level"] == level
+        ask_level(tmp_path, "advanced")
+    levels.close()
+    rows = [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert "grad_norm" not in rows[0]
+    assert "grad_norm" in rows[-1]
+    assert "ended" in noted_watches(tmp_path)[0]
+    assert started == []
+
+
+def test_a_history_that_is_cleared_goes_on(tmp_path: Path) -> None:
+    """Its next rows are whole, and its limit is that of an empty file."""
+    rows = Rows(tmp_path, lambda: None, limit=4_000)
+    for i in range(1000):
+        rows.add({"tick": i})
+        rows.flush()
+    assert clear(tmp_path) > 3_000
+    for i in range(1000, 1200):
+        rows.add({"tick": i})
+        rows.flush()
+    ticks = [json.loads(line)["tick"] for line in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert ticks[0] >= 1000
+    assert ticks[-100:] == sorted(ticks[-100:])
+    assert len(ticks) > 100
