@@ -13,23 +13,42 @@ from typing import TYPE_CHECKING, Any
 from postmortem.attach import driver
 from postmortem.core.errors import ReplayError
 from postmortem.core.view import View
+from postmortem.replay import driver as one_process
 from postmortem.replay.advice import advice
-from postmortem.replay.recipe.ranks import ranks_saved
+from postmortem.replay.recipe.ranks import RanksNeeded, ranks_saved
 from postmortem.replay.roll.start import known_checkpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from postmortem.core.culprit import ReplayResult
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
-    from postmortem.replay.recipe.ranks import RanksNeeded
 
 _MOST = 64
 _FURTHER = 64  # steps that may be run after the one aimed at
 _UNLOGGED = 1000  # steps to run without a log
 _OWN_ERRORS = ("ReplayError", "UnreadableCheckpoint")
+
+
+def by_recipe(
+    target: Path,
+    *,
+    run: Run | None = None,
+    report: RunReport | None = None,
+    config: Mapping[str, Any] | None = None,
+    checkpoint: Path | None = None,
+    recipe: str | None = None,
+    progress: Any = None,
+    **options: Any,
+) -> ReplayResult:
+    """As `replay.driver.replay`, with as many processes as the recipe needs; `progress` is of a single one."""
+    alone = {"config": config, "checkpoint": checkpoint, "recipe": recipe, "progress": progress}
+    try:
+        return one_process.replay(target, run=run, report=report, **alone, **options)
+    except RanksNeeded as needed:
+        return replay(target, needed, run=run, report=report, **options)
 
 
 def replay(

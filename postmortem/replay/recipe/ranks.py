@@ -12,14 +12,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from postmortem.replay.recipe.load import Recipe
-    from postmortem.replay.roll.aim import Aim
 
 
 class RanksNeeded(ReplayError):
-    """A recipe of several ranks, which one process cannot run. checkpoint: the one to start from; aim, config: of the
-    replay."""
+    """A recipe of several ranks, which one process cannot run. checkpoint: the one to start from; aim (`roll.aim.Aim`),
+    config: of the replay."""
 
-    def __init__(self, recipe: Recipe, ranks: int, checkpoint: Path | None, aim: Aim, config: dict[str, Any]) -> None:
+    def __init__(self, recipe: Recipe, ranks: int, checkpoint: Path | None, aim: Any, config: dict[str, Any]) -> None:
         super().__init__(f"{recipe.path.name} needs ranks={ranks}: `postmortem replay` starts them, one process cannot")
         self.recipe, self.ranks, self.checkpoint = recipe, ranks, checkpoint
         self.aim, self.config = aim, config
