@@ -43,10 +43,12 @@ class Divergence(BaseDetector):
     the last point before the rise. Of a short log that ends in a steady climb, only the noise before the climb counts:
     five points or more, from the lowest of all on, each above the one before. A loss that rises from the start to
     30 times its first value and never comes near that value again has no earlier level to compare with; its onset is
-    the first point above twice the first value.
+    the first point above twice the first value. A loss below zero diverges if its size grows by five orders of
+    magnitude and still grows by half from the second third of the run to the last; its onset is the first point from
+    which it is ten times the size of the first values.
 
     Typical causes: a learning rate that is too high or was ramped up, a sign error or gradient ascent in one loss term,
-    wrong labels, weights that grow without bound.
+    a loss term that has no minimum, wrong labels, weights that grow without bound.
 
     What to try: resume from the last good checkpoint with a lower learning rate; check what changed at the onset
     (schedule, data, loss weights).
@@ -66,13 +68,14 @@ class Divergence(BaseDetector):
     class Options:
         """Rise over the best value as a fraction, and in standard deviations (2.7 are four MADs); the size at which
         loss-spike reports a spike; minimum number of points; the multiple of its first value that a loss which rises
-        from the start must reach."""
+        from the start must reach, and that of its first size that a loss below zero must."""
 
         rise: float = 0.25
         z: float = 2.7
         spike: float = 4.0
         points: int = 15
         from_start: float = 30.0
+        unbounded: float = 1e5
 
     code = "LOS002"
     name = "divergence"
@@ -99,7 +102,7 @@ class Divergence(BaseDetector):
     def _judge(self, view: View, series: Series, contest: bool) -> Finding | None:
         res = residuals(view, series)
         if not res.log:
-            return None
+            return self._without_bound(series)
         x = np.log(series.value)
         n = len(x)
         if not contest and (left := self._left_the_start(x)):
@@ -149,6 +152,29 @@ class Divergence(BaseDetector):
             severity="info" if change else None,
             end=n - 1,
             evidence={"best": np.exp(level), "best_step": series.step[best], "end": np.exp(end), "noise": spread},
+        )
+
+    def _without_bound(self, series: Series) -> Finding | None:
+        """A loss that runs to minus infinity: its size has grown by orders of magnitude, and still grows at the end.
+
+        A log-likelihood is below zero too, but converges; so does the value that a policy is to raise.
+        """
+        x, n = series.value, len(series)
+        size, third = np.abs(x), n // 3
+        start = max(1.0, float(np.median(size[: max(5, n // 50)])))
+        middle, last = (float(np.median(part)) for part in (x[third : 2 * third], x[-third:]))
+        if not (last < -self.options.unbounded * start and last < 1.5 * min(middle, 0.0)):
+            return None
+        at = int(np.flatnonzero(size <= 10 * start).max(initial=-1)) + 1
+        end = float(np.median(x[-max(3, n // 12) :]))
+        high = n - max(3, n // 12) + _nearest(x[-max(3, n // 12) :], end)
+        return self.found(
+            series,
+            at,
+            f"{series.tag} falls without a lower bound: from {number(x[0])} at step {series.step[0]} to "
+            f"{number(x[high])} at step {series.step[high]}, and still falls at the end",
+            end=n - 1,
+            evidence={"best": float(x[0]), "best_step": series.step[0], "end": end, "noise": 0.0},
         )
 
     def _left_the_start(self, x: NDArray[np.float64]) -> int:

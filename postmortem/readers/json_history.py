@@ -27,6 +27,8 @@ _LIKELY = re.compile(r'"[^"\\]{1,80}"\s{0,20}:\s{0,20}(?:\[|\{\s{0,20}"0"\s{0,20
 _ROWS = re.compile(r"(?:^|:)\s{0,20}\[\s{0,20}\{")
 _LARGEST = 64 << 20
 """Bytes; a larger document is a data set, and parsing it to see whether it is a history would take seconds."""
+_OF_LISTS = ("", ".log", ".txt")
+"""Endings, beside .json, of files that hold a list of objects."""
 _FEWEST = 2
 """Values of a history; a list of one is a setting."""
 _COUNTS = {*COUNTERS, *EPOCHS}
@@ -43,8 +45,10 @@ class JsonHistory:
     must be a loss, and most values of the document must be of the history. The lists are columns of one table, so only
     those that are as long as that of the loss are read; the others are named. The step is found as in a CSV table: a
     list that counts steps or epochs, else the rows are counted. null is no value; bare NaN and Infinity are numbers.
+    A list of objects may also be in a file without an ending, as Chainer's ``log`` is, or in a .log or .txt.
 
-    Formats: keras/src/callbacks/history.py; pandas.DataFrame.to_json, with orient "columns" or "records".
+    Formats: chainer/training/extensions/log_report.py; keras/src/callbacks/history.py; pandas.DataFrame.to_json,
+    with orient "columns" or "records".
     """
 
     kind: ClassVar[str] = "json"
@@ -53,10 +57,10 @@ class JsonHistory:
 
     @staticmethod
     def claims(path: Path, head: bytes) -> bool:
-        """A .json file whose whole content is such a document: its first 4 KiB may show no more than an accuracy."""
-        if path.suffix.lower() != ".json":
-            return False
+        """A file whose whole content is such a document: its first 4 KiB may show no more than an accuracy."""
         text = decoded(head)[0]
+        if path.suffix.lower() != ".json" and not (path.suffix.lower() in _OF_LISTS and _ROWS.match(text.lstrip())):
+            return False
         if text.lstrip()[:1] not in ("{", "[") or not (_LIKELY.search(text) or _ROWS.search(text.lstrip())):
             return False
         with suppress(ValueError, RecursionError):

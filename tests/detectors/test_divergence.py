@@ -120,3 +120,21 @@ def test_the_values_that_are_named_are_in_the_log(tmp_path: Path) -> None:
     named = re.findall(r"([\d.]+) at step (\d+)", finding.message)
     assert len(named) == 2
     assert all(float(value) == float(f"{loss[int(step)]:.4g}") for value, step in named)
+
+
+RNG = np.random.default_rng(13)
+
+
+@pytest.mark.parametrize(
+    ("losses", "onset"),
+    [
+        (np.r_[0.5 * np.ones(40), -np.exp(0.25 * np.arange(80))] + 0.1 * RNG.standard_normal(120), 50),
+        (-200 * (1 - np.exp(-np.arange(120) / 20)) + RNG.standard_normal(120), None),  # a log-likelihood
+        (3e5 - 5e5 * (1 - np.exp(-np.arange(120) / 20)) + RNG.standard_normal(120), None),  # of many pixels
+        (-2.0 * np.arange(120), None),  # the value that a policy raises
+        (-(10 ** np.minimum(0.2 * np.arange(120), 7)) + RNG.standard_normal(120), None),  # comes to rest
+    ],
+)
+def test_a_loss_without_a_lower_bound(losses: np.ndarray, onset: int | None, tmp_path: Path) -> None:
+    """A loss whose size grows by five orders and still grows at the end diverges; one that converges below zero not."""
+    assert found(tmp_path, losses) == ([] if onset is None else [onset])

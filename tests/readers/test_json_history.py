@@ -115,3 +115,18 @@ def test_every_prefix(tmp_path: Path, cut: int) -> None:
     path.write_bytes(data[:cut])
     assert JsonHistory.claims(path, data[:cut]) == (cut >= len(data))
     assert bool(JsonHistory.read(path).problems) == (cut < len(data))
+
+
+@pytest.mark.parametrize("name", ["log", "log.txt", "train.log"])
+def test_a_list_of_objects_under_the_name_of_a_log(name: str, tmp_path: Path) -> None:
+    """Chainer's LogReport saves one indented list in a file without an ending: each entry is a point."""
+    entries = [{"epoch": i // 4, "main/loss": 2 * 0.9**i, "iteration": 100 + 100 * i} for i in range(12)]
+    (tmp_path / name).write_text(json.dumps(entries, indent=4))
+    run = postmortem.load(tmp_path)
+    assert column(run, "main/loss") == [(100 + 100 * i, 2 * 0.9**i) for i in range(12)]
+
+
+def test_a_list_of_other_objects_under_the_name_of_a_log_is_text(tmp_path: Path) -> None:
+    """A list without a loss is no history, whatever the name."""
+    (tmp_path / "log").write_text(json.dumps([{"name": "a", "size": 3}, {"name": "b", "size": 4}], indent=4))
+    assert postmortem.load(tmp_path / "log").frame.empty

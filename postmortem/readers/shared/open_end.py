@@ -14,6 +14,8 @@ CUT = "truncated: the last line is incomplete"
 _ENOUGH = 3
 """So many numbers of one width show that all are written with it."""
 _DIGITS = re.compile(r"\d+")
+_CLOSED = re.compile(r"\d\.\d+(?:[eE][-+]?\d+)?[.,]$")
+"""A number with decimals and the end of a clause behind it: ``val loss is 0.0297.``"""
 _OF_NUMBERS = "0123456789.,eE+-"
 
 
@@ -40,7 +42,9 @@ def last_line(line: str, before: Sequence[str]) -> LastLine:
 
 
 def without_last_number(line: str) -> str:
-    """The line without the number, or the beginning of one, at its end."""
+    """The line without the number, or the beginning of one, at its end. A second point is no part of a number."""
+    if _CLOSED.search(line[-40:]):
+        return line
     before = line.rstrip(_OF_NUMBERS)
     return before if any(c in "0123456789+-" for c in line[len(before) :]) else line
 

@@ -446,3 +446,21 @@ def test_a_table_whose_rows_name_their_values(tmp_path: Path) -> None:
     scalars = postmortem.load(path).frame
     assert set(scalars.tag) == {"loss"}
     assert (scalars.step.tolist(), scalars.value.tolist()) == ([*range(6)], [5 - k / 8 for k in range(6)])
+
+
+def test_a_last_number_at_the_end_of_a_sentence_is_whole(tmp_path: Path) -> None:
+    """A second point is no part of a number, so a file that ends with it was not cut within the number."""
+    rows = [f"Epoch {i}, Step 25, loss is {2 * 0.9**i!r}." for i in range(8)]
+    reading = read(tmp_path, "\n".join(rows))
+    assert [value for _, value in points_of(reading)] == [2 * 0.9**i for i in range(8)]
+    assert not reading.problems
+
+
+def test_nan_with_a_decimal_in_a_bar(tmp_path: Path) -> None:
+    """Lightning fills the text of a number up with ".0", that of nan too."""
+    states = "".join(
+        f"\rEpoch 0:   5%|▌    | {i}/100 [00:0{i}<01:30,  1.06it/s, v_num=4, train_loss_step={loss}]"
+        for i, loss in enumerate([0.5, 0.4, "nan.0", "nan.0", "nan.0", "nan.0"], start=1)
+    )
+    points = points_of(read(tmp_path, states + "\n"), "train_loss_step")
+    assert [step for step, value in points if math.isnan(value)] == [3, 4, 5, 6]

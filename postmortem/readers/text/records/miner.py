@@ -22,6 +22,7 @@ from postmortem.readers.text.records.placing import (
     place_fraction,
     place_in_epoch,
     place_unnamed,
+    position_before,
     position_of_first,
 )
 from postmortem.readers.text.records.record import Record, Trust, Value
@@ -248,7 +249,7 @@ class RowMiner:
         if unit and _RATE.match(unit) and (gap.rstrip().endswith("|") or named.name in TIME_UNITS):
             # "| 55.5% MFU | 173580 tok/s", "step 12.6 ms  5227 img/s"
             named = replace(named, name=unit, strong=True, leftover=0)
-        where = position(named.name) or position_of_first(record, named, raw, self.text, stop)
+        where = position_before(named.name, self.text, stop) or position_of_first(record, named, raw, self.text, stop)
         if where is None:
             if role_of(named.name) is None and (several := _end_of_several(gap, raw, self.text, stop)):
                 self.covered += len(named.name)

@@ -19,6 +19,7 @@ _PRINTED = re.compile(r"\s*+[|:,\-]?\s*+(?P<name>[A-Za-z][\w/]{0,60})(?: ?[=:]\s
 _CLOSING = {"<": ">", "(": ")", "": ">"}
 """How a number in brackets at the start of a row ends, by how it begins."""
 _EPOCH_ANYWHERE = re.compile(r"\b[Ee](?:poch|POCH)\s{0,4}[:#=]?\s{0,4}\[?\s{0,4}(\d{1,7})\s{0,4}/\s{0,4}(\d{1,7})\b")
+_EPOCH_AHEAD = re.compile(r"(?i)[ ,|]{1,4}+epo?ch ?[:=] ?\d")
 _EPOCH_AFTER = re.compile(r" [Ee]poch\b(?!\s{0,3}[:=#\[(]{0,2}\s{0,2}\d)")
 """After the number of an epoch: ``5/100 in 0 epoch``; what follows is no other number of it."""
 _SUCCESS = re.compile(r"(?i)loss|acc|ppl|perplexity|reward")
@@ -53,6 +54,11 @@ def place_fraction(record: Record, where: tuple[str, Trust], match: re.Match[str
         record.set_aside(n, match.span("a"))
         if total is not None:
             record.other_total, record.at["other_total"] = total, match.span("b")
+
+
+def position_before(name: str, text: str, stop: int) -> tuple[str, Trust] | None:
+    """`position`, but for an "ep" of episodes: the epoch is named in full after it, ``ep:18 epch:0.37``."""
+    return None if name.lower() == "ep" and _EPOCH_AHEAD.match(text, stop) else position(name)
 
 
 def position_of_first(record: Record, named: Named, raw: str, text: str, stop: int) -> tuple[str, Trust] | None:

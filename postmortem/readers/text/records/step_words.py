@@ -31,7 +31,7 @@ for _field, _level, _names, _of_languages in (
      "generation game", languages.STEPS),
     ("step", Trust.LOCAL, "batch batches it i minibatch mb batch_idx batch_id b batch_index", languages.BATCHES),
     ("epoch", Trust.NONE,
-     "epoch epochs ep sweep sweeps current_epoch cur_epoch epoch_num epoch_idx", languages.EPOCHS),
+     "epoch epochs ep epch sweep sweeps current_epoch cur_epoch epoch_num epoch_idx", languages.EPOCHS),
     ("rank", Trust.NONE, "rank local_rank global_rank worker_rank proc", ()),
     ("time", Trust.NONE, "timestamp _timestamp ts created asctime unix_time", ()),
     ("", Trust.NONE,

@@ -73,7 +73,7 @@ def global_steps(rows: StoredRows, notes: list[str]) -> tuple[NDArray[np.int64],
         base = _base(rows[mine], e)
         if not _starts_again(rows[mine], e, n):
             continue
-        if (total > 0).all():
+        if (total > 0).all() and (n <= total).all():
             length = total
         else:
             length = np.full(len(mine), _learnt_length(e, n))
@@ -101,12 +101,16 @@ def _base(rows: StoredRows, epoch: NDArray[np.float64]) -> float:
 
 
 def _starts_again(rows: StoredRows, epoch: NDArray[np.float64], n: NDArray[np.float64]) -> bool:
-    """Whether the counter counts within an epoch: it falls when the epoch rises."""
+    """Whether the counter counts within an epoch: it falls when the epoch rises.
+
+    One that stands still or rises then, but never falls, is rounded (``step:1K``)."""
     order = np.argsort(rows["rank"], kind="stable")
     e, k, rank = epoch[order], n[order], rows["rank"][order]
     rises = (e[1:] > e[:-1]) & (rank[1:] == rank[:-1])
     if rises.any():
-        return bool((k[1:][rises] <= k[:-1][rises]).mean() > 0.5)
+        before, after = k[:-1][rises], k[1:][rises]
+        rounded = (after > before).any() and not (after < before).any()
+        return bool((after <= before).mean() > 0.5) and not rounded
     has_base = bool((rows["base"] >= 0).any())
     total = rows["total"]
     own = not np.isnan(rows["epoch"]).any()
@@ -116,7 +120,7 @@ def _starts_again(rows: StoredRows, epoch: NDArray[np.float64], n: NDArray[np.fl
 
 
 def _learnt_length(epoch: NDArray[np.float64], n: NDArray[np.float64]) -> float:
-    """The length of an epoch whose total is not printed: the longest finished one."""
+    """The length of an epoch whose total is not printed, or is exceeded: the longest finished one."""
     last = epoch.max()
     done = n[epoch < last]
     longest = float(done.max() if len(done) else n.max())

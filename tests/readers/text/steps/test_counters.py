@@ -214,3 +214,32 @@ def test_summaries_of_epochs_that_come_again_are_no_points_either(tmp_path: Path
     run = load(tmp_path, lines)
     assert {float(v) for v in run.frame.value[run.frame.tag == "summary Train-L1loss"]} == {0.7, 0.8}
     assert not {0.7, 0.8} & set(run.frame.value[run.frame.tag == "Train-L1loss"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_rounded_counters_stand_still_and_never_go_back(encoding: str, tmp_path: Path) -> None:
+    """LeRobot rounds its step to thousands: its rows share steps, none is lost, and "ep" counts episodes."""
+
+    def short(n: int) -> str:
+        return f"{n}" if n < 1000 else f"{n / 1000:.0f}K"
+
+    rows = [
+        f"INFO 2026-05-06 17:{i // 60:02d}:{i % 60:02d} train.py:9 step:{short(200 * i)} smpl:{short(6400 * i)} "
+        f"ep:{short(19 * i)} epch:{0.37 * i:.2f} loss:{loss(i)} grdn:{3 + np.sin(i):.3f} lr:1.0e-05"
+        for i in range(1, 81)
+    ]
+    (tmp_path / "train.log").write_bytes("\n".join([*rows, ""]).encode(encoding))
+    run = postmortem.load(tmp_path / "train.log")
+    wanted = [200 * i if 200 * i < 1000 else 1000 * round(200 * i / 1000) for i in range(1, 81)]
+    assert steps(run, "loss") == steps(run, "lr") == wanted
+    assert run.frame.segment.max() == 0
+    assert len(steps(run, "ep")) == 80
+
+
+def test_a_total_that_is_exceeded_is_not_the_length_of_an_epoch(tmp_path: Path) -> None:
+    """The counter goes on to 59 though the row says that 20 are to come: the next epoch follows at 60."""
+    rows = [f"epoch={e} i={i}/20 loss={loss(60 * e + i)}" for e in range(3) for i in range(60 if e < 2 else 15)]
+    run = load(tmp_path, rows)
+    assert steps(run, "loss") == list(range(135))
+    assert run.frame.segment.max() == 0
+    assert "an epoch is assumed to have 60 steps" in notes(run)
