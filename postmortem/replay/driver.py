@@ -64,8 +64,7 @@ def replay(
     repairs on the step at fault. trust: unpickle whatever a checkpoint holds. progress: called with (steps done, steps
     in all, last result). repro: folder for a stand-alone script that shows the fault.
 
-    Raises ReplayError with the reason in one line, RanksNeeded for a recipe of several ranks. The state of the process
-    is restored.
+    Raises ReplayError with the reason in one line (RanksNeeded for several ranks). The state of the process is restored.
     """
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
@@ -73,8 +72,7 @@ def replay(
         raise ReplayError(_without_recipe(target, run, report))
     view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
-    if config is None:
-        config = run.config if run is not None else {}
+    config = config if config is not None else run.config if run is not None else {}
     path = choose_checkpoint(target, run, report, aim, checkpoint)
     if (ranks := ranks_written(found)) > 1:
         raise RanksNeeded(found, ranks, path, aim, dict(config))
