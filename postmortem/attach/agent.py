@@ -217,6 +217,8 @@ class Agent(Flags):
         answer = self.standby.investigate(fault, fixes=self.plan["fix"], capture=self.captures.asked(rank()))
         if answer is None:
             why = "no copy of the process was there to repeat the step"
+            if self.standby.record.full:
+                why += ": the batches since the last one take too much memory to be kept"
             if not listener.optimizers | listener.stepped:
                 why = NO_OPTIMIZER
             elif not self._forks():

@@ -6,15 +6,19 @@ the copy, where their data sets and generators are in the state of the fork.
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import dataloader
 
 from postmortem.attach.boundaries.loaders import iteration_of, last_asked
+from postmortem.replay.step.batches import tensor_map, tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from postmortem.attach.standby.plan import Key
 
 _WORKERS = dataloader._MultiProcessingDataLoaderIter
+_PART = 8  # of the memory that is there, batches may take one part
+_LEAST = 2  # batches that may have been drawn ahead
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +41,43 @@ class Record:
     """What was given, in the order in which it was asked for.
 
     recent: the last batches before the fork, as the program holds them; since: what was given later, a batch or a
-    `NoBatch`.
+    `NoBatch`, as it was then: the program may change a batch in place, and one that a worker made takes a descriptor
+    and shared memory. room: bytes that may be kept of them; full: it was not enough, and nothing more is kept.
     """
 
     def __init__(self) -> None:
         self.recent: deque[tuple[Key, Any]] = deque(maxlen=8)
         self.since: dict[Key, Any] = {}
-        self.forked = False
+        self.forked = self.full = False
+        self.room = 0
+        self._shared = _shared_memory() // _PART
 
     def took(self, iterator: Any, index: int, batch: Any) -> Key:
         """A batch was given, when the iterator was asked for the `index`-th time in its iteration."""
         key = iteration_of(iterator), index
         self.recent.append((key, batch))
+        self._give_back()
         if self.forked:
-            self.since[key] = batch
+            self._keep(key, batch)
         return key
+
+    def _keep(self, key: Key, batch: Any) -> None:
+        try:
+            with _disable_current_modes(), torch.no_grad():
+                kept = tensor_map(torch.clone, batch)
+                self.room -= sum(t.nbytes for t in tensors_in(kept))
+        except Exception:  # noqa: BLE001 - a class of the user's may raise whatever it likes
+            kept = NoBatch(None)
+        self.since[key] = kept
+        if self.room < 0:
+            self.forked, self.full, self.since = False, True, {}
+
+    def _give_back(self) -> None:
+        """Lets go of batches that a worker made, where they are a large part of the memory that it can make them in."""
+        held = [_bytes_shared(batch) for _, batch in self.recent]
+        while sum(held) > self._shared and len(held) > _LEAST:
+            held.pop(0)
+            self.recent.popleft()
 
     def refused(self, iterator: Any, index: int, error: Exception) -> None:
         """No batch was given."""
@@ -64,7 +92,8 @@ class Record:
 
     def fork(self) -> None:
         """A copy was forked: what is given from now on is unknown to it."""
-        self.forked, self.since = True, {}
+        self.forked, self.full, self.since = True, False, {}
+        self.room = _free_memory() // _PART
 
     def portable(self) -> dict[Key, Any]:
         """What was given since the fork, as far as it can be handed to another process."""
@@ -78,6 +107,28 @@ class Record:
             except Exception:  # noqa: BLE001 - a class of the user's may raise whatever it likes
                 found[key] = NoBatch(None)
         return found
+
+
+def _bytes_shared(batch: Any) -> int:
+    with _disable_current_modes():
+        shared = (t for t in tensors_in(batch) if t.device.type == "cpu" and t.is_shared())  # type: ignore[no-untyped-call]
+        return sum(t.untyped_storage().nbytes() for t in shared)
+
+
+def _shared_memory() -> int:
+    """Bytes of shared memory that the system allows in all; a container often has 64 MB."""
+    try:
+        there = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):  # another system
+        return 1 << 30
+    return there.f_blocks * there.f_frsize
+
+
+def _free_memory() -> int:
+    """Bytes of memory that are there for new uses."""
+    with suppress(OSError, IndexError, ValueError), open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+    return 8 << 30
 
 
 class MissingBatch(Exception):
@@ -94,7 +145,7 @@ def feed(since: Mapping[Key, Any]) -> None:
         given = since[key]
         error = given.error if isinstance(given, NoBatch) else None
         if isinstance(given, NoBatch) and error is None:
-            raise MissingBatch("a batch that cannot be handed to another process")
+            raise MissingBatch("what a worker raised or gave cannot be handed to another process")
         if not isinstance(error, StopIteration):
             with suppress(StopIteration):
                 self._next_index()

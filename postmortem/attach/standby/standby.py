@@ -74,6 +74,8 @@ class Standby(Observer):
     def batch(self, loader: Any, index: int, batch: Any) -> Any:
         """Records what a loader gives."""
         self.record.took(loader, index, batch)
+        if self.record.full and self._copy is not None:
+            self.retire()  # nobody can repeat what it does not know
         return batch
 
     def no_batch(self, loader: Any, index: int, error: Exception) -> None:

@@ -79,18 +79,25 @@ CANNOT_BE_HANDED_ON = """
     import torch
     from torch.utils.data import DataLoader
 
+    class Unreadable(Exception):
+        def __init__(self, text):
+            super().__init__()
+
+    class Rows(list):
+        def __getitem__(self, i):
+            if i == 3:
+                raise Unreadable("row 3")
+            return super().__getitem__(i)
+
     model = torch.nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
-
-    def lazily(rows):
-        return torch.tensor(rows)
-
-    for step, x in enumerate(DataLoader(range(8), num_workers=1)):
-        x.later = lambda: x  # no pickle of it
+    rows = iter(DataLoader(Rows(range(8)), num_workers=1))
+    for step in range(8):
         try:
-            loss = (model(x[:, None].float()) / (step != 5)).sum()
+            x = next(rows)
         except Exception:
             continue
+        loss = (model(x[:, None].float()) / (step != 5)).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -98,7 +105,58 @@ CANNOT_BE_HANDED_ON = """
 
 
 def test_what_cannot_be_handed_on_is_told(tmp_path: Path) -> None:
-    """A batch with something in it that has no pickle: nobody is blamed, and the reason is given."""
+    """An exception that is written and cannot be read: nobody is blamed, and the reason is given, although the program
+    catches everything."""
     culprit = watched(tmp_path, CANNOT_BE_HANDED_ON)["culprit"]
     assert culprit["phase"] == "none"
-    assert "a batch that cannot be handed to another process" in culprit["how"][0]
+    assert "what a worker raised or gave cannot be handed to another process" in culprit["how"][0]
+
+
+CHANGES_ITS_BATCHES = """
+    import resource, torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Rows(Dataset):
+        def __len__(self):
+            return 240
+
+        def __getitem__(self, i):
+            return {"x": torch.full((2,), 1.0 + i), "y": torch.tensor(float(i))}
+
+    if __name__ == "__main__":
+        resource.setrlimit(resource.RLIMIT_NOFILE, (160, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+        for step, batch in enumerate(DataLoader(Rows(), num_workers=1)):
+            y = batch.pop("y")
+            x = batch["x"].mul_(0.01)
+            loss = ((model(x)[:, 0] - y * 0.01) / (step != 230)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def test_batches_are_kept_as_they_were_given(tmp_path: Path) -> None:
+    """The program takes parts out of them and scales them in place; each that a worker made would take a descriptor as
+    long as it is kept, and the program has few."""
+    found = watched(tmp_path, CHANGES_ITS_BATCHES)
+    assert (found["tick"], found["repeated"], found["culprit"]["op"]) == (230, True, "div"), found["culprit"]["how"]
+
+
+def test_memory_has_a_bound() -> None:
+    """Where the batches since the fork take too much, none is kept, and nobody can repeat the step."""
+    import torch
+
+    from postmortem.attach.standby.loaders import Record
+
+    class Iterator:
+        _postmortem_place = (1, 1)
+
+    record = Record()
+    record.fork()
+    assert record.room > 0
+    record.room = 3000
+    for index in range(3):
+        record.took(Iterator(), index, [torch.zeros(256)])
+        assert (len(record.since), record.full) == ((index + 1, False) if index < 2 else (0, True))
