@@ -64,7 +64,7 @@ def replay(
     repairs on the step at fault. trust: unpickle whatever a checkpoint holds. progress: called with (steps done, steps
     in all, last result). repro: folder for a stand-alone script that shows the fault.
 
-    Raises ReplayError with the reason in one line (RanksNeeded for several ranks). The state of the process is restored.
+    Raises ReplayError with the reason in one line (RanksNeeded: several ranks). The process is restored.
     """
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
