@@ -10,6 +10,8 @@ CASES ?=
 OLDEST = -W ignore::DeprecationWarning -k 'not unlucky_noise and not crashed_before_it_could_log and not that_is_gone and not planted_line and not (quoted_output and replay)'
 # the sample run whose own command is replayed; that needs Linux
 OWN_COMMAND = sample_runs/nan-empty-mask
+# looked for, not imported: that takes seconds
+HAS_TORCH = .venv/bin/python -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("torch") is None)'
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check $(PIP_FLAGS) -c constraints.txt
 
 help:  ## list the targets
@@ -36,14 +38,13 @@ help:  ## list the targets
 		-e '.[parquet,plot,replay,zstd]' hypothesis jsonschema pytest pytest-timeout pytest-xdist tensorboard
 	touch $@
 
-demo: .venv/.replay  ## say what happened in sample_runs/, replay the NaN, and another by its own command, write report.html
+demo: .venv/.replay  ## say what happened in sample_runs/, replay a NaN by its own command, another by its recipe, write report.html
 	.venv/bin/postmortem scan sample_runs || test $$? -eq 1
-	@! .venv/bin/python -c 'import torch' 2>/dev/null || .venv/bin/postmortem replay sample_runs/nan-log-of-zero || test $$? -eq 1
-	@! .venv/bin/python -c 'import torch' 2>/dev/null || { cd $(OWN_COMMAND) && PATH="$(CURDIR)/.venv/bin:$$PATH" \
+	@! $(HAS_TORCH) || { cd $(OWN_COMMAND) && PATH="$(CURDIR)/.venv/bin:$$PATH" \
 		postmortem replay . -- python train.py --steps 180 --lr 3e-3 --resume ckpt_100.pt || test $$? -eq 1 || \
 		test "$$(uname)" != Linux; }
 	.venv/bin/postmortem report sample_runs -o report.html \
-		$$(.venv/bin/python -c 'import torch' 2>/dev/null && echo --replay)
+		$$($(HAS_TORCH) && echo --replay)
 
 test: .venv/.dev  ## run every test
 	.venv/bin/python -m pytest -n 2

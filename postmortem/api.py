@@ -26,12 +26,12 @@ from postmortem.judging.without_files import without_commands
 from postmortem.registries import OF_A_SCAN as OF_A_SCAN
 from postmortem.registries import broken_plugins as broken_plugins
 from postmortem.registries import registries as registries
-from postmortem.runs.claimed import RunFiles
 from postmortem.runs.config import config_for_replay
 from postmortem.runs.each import each, read
 from postmortem.runs.excerpts import excerpts
 from postmortem.runs.frames import is_frame, runs_of
 from postmortem.runs.group import discover
+from postmortem.runs.load import load_run
 from postmortem.runs.locate import located
 from postmortem.runs.target import chosen, resolve
 
@@ -71,22 +71,7 @@ def load(path: PathLike, *, roles: Mapping[str, str] | None = None) -> Run:
     >>> list(run.frame.columns)
     ['run', 'source', 'rank', 'segment', 'tag', 'step', 'wall_time', 'value']
     """
-    path = _path(path, "load")
-    found, problems = discover([path])
-    if len(found) > 1:
-        raise _several(path, [run.parts[0].path if run.path == path else run.path for run in found])
-    files = found[0] if found else RunFiles(path.resolve().name, path)
-    run, *others = read(files, roles, [path], ())
-    if others:
-        raise _several(path, [run.path, *(other.path for other in others)])
-    return replace(run, problems=[*run.problems, *problems])
-
-
-def _several(path: Path, runs: Sequence[Path]) -> UsageError:
-    if len(set(runs)) == 1:
-        return UsageError(f"{path} holds the rows of {len(runs)} programs that wrote at the same time; scan shows each")
-    paths = ", ".join(map(str, runs[:10])) + (", …" if len(runs) > 10 else "")
-    return UsageError(f"{path} holds {len(runs)} runs, load one of them: {paths}")
+    return load_run(_path(path, "load"), roles)
 
 
 def _path(given: object, verb: str, *, of_run: bool = False) -> Path:

@@ -159,9 +159,31 @@ def test_replay_names_the_planted_line(postmortem, tmp_path):
 
 
 @pytest.mark.torch
+def test_a_report_with_replay_prints_what_the_replay_found(postmortem, tmp_path):
+    """What `make demo` ends with: the page has the culprit, stdout its text with fixes, change and next steps."""
+    pytest.importorskip("torch")
+    page = tmp_path / "report.html"
+    called = postmortem("report", SAMPLES / "nan-log-of-zero", "--replay", "-o", page)
+    assert called.code == 0, called.err
+    first, _, text = called.out.partition("\n\n")
+    assert first.endswith("step 156, from checkpoint step_000139.pt")
+    assert text.startswith("Culprit: log(0) at step 156, in sample 30 of the batch: 16 of the 512 values")
+    for part in (
+        "Fixes tried:",
+        "energy.clamp(min=1e-06)",
+        "Try this first",
+        "Fidelity: good",
+        "reran steps 140 to 156",
+    ):
+        assert part in text, part
+    assert "log(0) at step 156, in sample 30 of the batch" in page.read_text()
+    assert "wrote " in called.err
+
+
+@pytest.mark.torch
 @pytest.mark.skipif(sys.platform != "linux", reason="files are protected by Linux")
 def test_own_command_names_the_planted_line(postmortem, tmp_path, monkeypatch):
-    """What `make demo` ends with: the training command itself, resumed, names the division and the empty message."""
+    """What `make demo` shows: the training command itself, resumed, names the division and the empty message."""
     pytest.importorskip("torch")
     folder = tmp_path / "nan-empty-mask"
     shutil.copytree(SAMPLES / "nan-empty-mask", folder)

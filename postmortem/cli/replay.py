@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,9 @@ def replay(target: Path, command: tuple[str, ...], sandbox: str, network: bool, 
             batches=lambda step: [t.to(ctx.device) for t in train.batch(step)],
         )
     """
-    warn_of_broken_plugins()
+    # fixes need torch, which only the process of COMMAND loads: it takes seconds
+    scan_alone = command and not entry_points(group="postmortem.fixes")
+    warn_of_broken_plugins(*(api.OF_A_SCAN if scan_alone else ()))
     if command:
         given = [name for name in _OF_A_RECIPE if options.pop(name)]
         if given:

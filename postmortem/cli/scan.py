@@ -26,6 +26,7 @@ from postmortem.core.config import FAIL_ON, Config, load_config, parse_roles
 from postmortem.core.errors import PostmortemError
 from postmortem.core.printable import printable
 from postmortem.reporters import REPORTERS, RenderOptions
+from postmortem.reporters.replay_text import replayed_lines
 from postmortem.reporters.shared.redact import redacted
 from postmortem.reporters.shared.words import count
 from postmortem.runs.cache import cached
@@ -150,13 +151,20 @@ def scan(
     help="Leave out user and host names, absolute paths and the options of commands.",
 )
 def report(paths: tuple[Path, ...], output: Path, overlay: bool, redact: bool, **options: Any) -> int:
-    """Write a self-contained HTML report of the runs below PATHS (by default this folder); it needs no network."""
+    """Write a self-contained HTML report of the runs below PATHS (by default this folder); it needs no network.
+
+    With --replay, what each replay found is printed as well.
+    """
     refuse_to_replace_a_log(output, paths or _HERE)
     config = _config(fail_on=None, **options)
     how = {"checkpoints": options["checkpoints"], "replay": options["replay"], "cache": not options["no_cache"]}
     found = _scanned(paths, config, **how, draw=True)
     shown = redacted(found) if redact else found
     _write(_rendered(REPORTERS["html"], shown, RenderOptions(verbose=True, overlay=overlay)), output)
+    width = shutil.get_terminal_size((100, 24)).columns
+    for run in shown.runs:
+        if run.culprit is not None:
+            click.echo(printable("\n".join([*replayed_lines(run, width), ""])))
     click.echo(
         f"wrote {output} ({count(len(found.runs), 'run')}), to open in a browser: {output.resolve().as_uri()}", err=True
     )

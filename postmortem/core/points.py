@@ -70,6 +70,11 @@ class Points:
         points._by_row, points._count = by_row, count
         return points
 
+    def copy(self) -> Points:
+        """The same points: names, columns and ranks of the copy may be set, the arrays are shared."""
+        tags, code, value, columns, by_row, count = self.stored()
+        return Points.of_stored([*tags], code, value, {**columns}, {**by_row}, count)
+
     @property
     def step(self) -> NDArray[np.int64]:
         """int64[n]: the training step of each point."""

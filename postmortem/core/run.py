@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from postmortem.core.display import HOOKS, Displayed, plot
+from postmortem.core.errors import UsageError
 from postmortem.core.objective import presumed
 from postmortem.core.roles import role_of, roles_of
 from postmortem.core.skipped import Skips
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import pandas as pd
@@ -134,6 +135,8 @@ class Run(Displayed):
     """Whether a recipe.py lies in its folder or beside it."""
     captures: list[Captured] = field(default_factory=list)
     """The steps of it that `postmortem run` captured, the newest first."""
+    reload: Callable[[], Run] | None = None
+    """Reads it again, see `refresh`."""
 
     def __repr__(self) -> str:
         """One line: what it is made of; the numbers are in `frame`."""
@@ -260,6 +263,17 @@ class Run(Displayed):
 
         values = pd.Series(one.value, index=pd.Index(one.step, name="step"), name=one.label)
         return values[~values.index.duplicated(keep="last")]
+
+    def refresh(self) -> Run:
+        """The run as its files are now; this one stays unchanged. For runs that `postmortem.load` made.
+
+        Only what is new is read: files that were added or changed, and of event files that grew, what was appended.
+        A file that was truncated or replaced is read again from its beginning. UsageError if the run is not of `load`;
+        else errors as of `load`, such as NotFoundError if the path is gone.
+        """
+        if self.reload is None:
+            raise UsageError(f"{self.name} was not made by load(), and only such a run can be refreshed")
+        return self.reload()
 
     def plot(self, ax: Any = None, *, tags: Sequence[str] | None = None, around: int | None = None) -> Any:
         """Loss, gradient norm and learning rate over the step, or the `tags`; returns the matplotlib Axes.

@@ -28,6 +28,17 @@ Content = Literal["history", "events", "table", "snapshot", "output", "monitor"]
 """
 
 
+class Following(Protocol):
+    """A file that is read again as it grows."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that were read."""
+
+    def read(self) -> Reading:
+        """As `Reader.read`. Called again after bytes were appended, it reads only these."""
+
+
 class Reader(Protocol):
     """What a source needs. The class docstring describes the format, with its source.
 

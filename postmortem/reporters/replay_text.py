@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from postmortem.checkpoints.find import shown
 from postmortem.reporters.shared.culprit_words import (
+    actions,
     fidelity_words,
     found,
     from_here,
+    leads,
     source_lines,
     statistics,
     suggested,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from postmortem.core.culprit import Culprit, Raised, ReplayResult
+    from postmortem.core.report import RunReport
 
 _SAMPLES = 20  # shown at most
 
@@ -104,6 +107,27 @@ def replay_lines(result: ReplayResult, width: int = 100) -> Iterator[str]:
         if parts:
             yield heading
             yield from prose(*(f"  - {line}" for line in parts))
+
+
+def replayed_lines(run: RunReport, width: int = 100) -> Iterator[str]:
+    """The text output of the replay of a run whose report carries a culprit."""
+    c = run.culprit
+    if c is None:
+        return
+    step = "" if c.step is None else f", step {c.step}"
+    start = f", from checkpoint {shown(Path(c.fidelity.checkpoint))}" if c.fidelity and c.fidelity.checkpoint else ""
+    yield from _wrapped(width, f"Replay of {run.path}{step}{start}")
+    yield ""
+    yield from _culprit(c, width)
+    told = actions(run, from_here)
+    if told and leads(run):
+        yield ""
+        yield "What to do, best established first:"
+        yield from (f"  {i}. {line}" for i, line in enumerate(told, 1))
+    yield ""
+    if c.fidelity is not None:
+        yield from _wrapped(width, f"Fidelity: {fidelity_words(c.fidelity)}")
+    yield from _how((line for line in c.how if c.fidelity is None or line != c.fidelity.note), width)
 
 
 def capture_lines(result: ReplayResult) -> list[str]:

@@ -23,6 +23,7 @@ from postmortem.runs.cache import read_file
 from postmortem.runs.claimed import RunFiles
 from postmortem.runs.config import config_of_run
 from postmortem.runs.interleaved import told_apart
+from postmortem.runs.kept import current
 from postmortem.runs.launched import has_recipe, launched, only_script
 from postmortem.runs.streams import streams_of
 from postmortem.runs.writers import Writer, by_writer, labels
@@ -201,7 +202,8 @@ def _same_bytes(a: Path, b: Path) -> bool:
 
 def _read(part: Part) -> Reading:
     try:
-        reading = read_file(part.reader, part.path)
+        kept = current()
+        reading = read_file(part.reader, part.path) if kept is None else kept.read(part.reader, part.path)
         if not isinstance(reading, Reading):
             raise TypeError(f"{reading!r} is not a Reading")
     except OSError as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from postmortem.readers import Content
+    from postmortem.readers import Content, Following
     from postmortem.readers.tensorboard.rows import RowLayout, Rows
     from postmortem.readers.tensorboard.tfrecord import Batch
 
@@ -96,13 +96,37 @@ class TensorBoard:
         """Reads a whole event file."""
         return _File(path).read()
 
+    @staticmethod
+    def follow(path: Path) -> Following:
+        """Reads an event file that grows: its records are told apart without those before them."""
+        return _Following(path)
+
+
+class _Following:
+    """An event file that grows. After damage it is read anew: what follows may show how long a damaged record is."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = _File(path)
+
+    @property
+    def size(self) -> int:
+        """Bytes that were read."""
+        return self._file.size
+
+    def read(self) -> Reading:
+        if not all(damage.cut for damage in self._file.damage):
+            self._file = _File(self._file.path)
+        return self._file.read()
+
 
 class _File:
-    """The state of reading one event file."""
+    """The state of reading one event file; `size` is the number of bytes that were read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.reading = Reading(source=TensorBoard.kind, path=str(path))
+        self.size = 0
+        self.config: dict[str, Any] = {}
+        self.parts: list[list[NDArray[Any]]] = []
         self.codes: dict[bytes, int] = {}
         self.plugins: dict[bytes, str] = {}
         self.skipped = Skips()
@@ -111,20 +135,24 @@ class _File:
         self.first_time = math.inf
 
     def read(self) -> Reading:
+        """All that the file holds. Called again after bytes were appended, it reads only these."""
         builder = PointsBuilder()
         patterns = ScalarPatterns(self.code_of)
         _LAYOUTS.credit = CREDIT + self.path.stat().st_size // 1024
         with self.path.open("rb") as stream:
-            parts = [self.columns(patterns, batch) for batch in batches(stream, self.damage, _LAYOUTS)]
-            size = stream.tell()
-        if parts:
-            columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+            stream.seek(self.resumed_at())
+            self.damage.clear()
+            self.parts += [self.columns(patterns, batch) for batch in batches(stream, self.damage, _LAYOUTS)]
+            self.size = stream.tell()
+        if self.parts:
+            columns = [np.concatenate(column) for column in zip(*self.parts, strict=True)]
+            self.parts = [columns]
             builder.extend_columns([t.decode("utf-8", "replace") for t in self.codes], *columns)
-        reading = self.reading
-        reading.points = builder.build()
-        reading.skipped = self.skipped
-        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, size)
-        if not size:
+        reading = Reading(source=TensorBoard.kind, path=str(self.path), points=builder.build())
+        reading.skipped = Skips(self.skipped)
+        reading.config = dict(self.config)
+        reading.problems = problems_of(reading.path, "an event file", self.damage, self.records, self.size)
+        if not self.size:
             reading.problems = [
                 Problem(path=reading.path, offset=0, what="the file is empty: its writer never flushed", kept="nothing")
             ]
@@ -136,6 +164,10 @@ class _File:
         if name := _NAME.search(self.path.name):
             reading.facts["host"] = name["host"]
         return reading
+
+    def resumed_at(self) -> int:
+        """Where the whole records that were read end: at the end of the file, or where a record was cut by it."""
+        return min((damage.start for damage in self.damage), default=self.size)
 
     def code_of(self, tag: bytes) -> int:
         """The code of a tag."""
@@ -217,7 +249,7 @@ class _File:
         scalar = number(value.tensor) if value.HasField("tensor") else None
         if scalar is None:
             if plugin == "hparams":
-                self.reading.config.update(_hparams(value.metadata.plugin_data.content))
+                self.config.update(_hparams(value.metadata.plugin_data.content))
             self.skip(plugin, next((n for field, n in _OLD_KINDS.items() if value.HasField(field)), Skip.OTHER_VALUES))
         return scalar
 

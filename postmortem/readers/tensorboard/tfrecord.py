@@ -97,13 +97,13 @@ class Chain:
 
 
 def batches(stream: BufferedReader, damage: list[Damage], layouts: RowLayouts) -> Iterator[Batch]:
-    """Yields all records of the file in order; what lies between them is appended to `damage`.
+    """Yields all records from the place of the stream on, in order; what lies between them is appended to `damage`.
 
     A record with a wrong payload checksum is still yielded if the next one begins right at its end: its length was
     right, and the caller reports its content.
     """
     buffer = _SPARE.pop() if _SPARE else np.empty(PIECE + PADDING, np.uint8)
-    kept, offset, want = 0, 0, PIECE
+    kept, offset, want = 0, stream.tell(), PIECE
     while True:
         if kept + want > len(buffer) - PADDING:
             buffer = np.concatenate([buffer[:kept], np.empty(want + PADDING, np.uint8)])
