@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from postmortem.core.run import Run
 
 _MOST = 64
-_FURTHER = 64  # steps that may be run after the one aimed at
 _UNLOGGED = 1000  # steps to run without a log
 _OWN_ERRORS = ("ReplayError", "UnreadableCheckpoint")
 
@@ -126,7 +125,7 @@ def _order(needed: RanksNeeded, view: View | None, step: int | None, trust: bool
         "config": json.loads(json.dumps(needed.config, default=str)),
         "trust": trust,
         "start": start,
-        "last": last + max(aim.beyond, _FURTHER),
+        "last": last + aim.beyond,  # the recipe may have no batch after that
     }
 
 
