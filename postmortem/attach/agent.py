@@ -76,10 +76,11 @@ class Agent(Flags):
         watching = plan["mode"] == "run"
         # An update can only be left out before it is made, so that `skip` waits for a device.
         late = plan.get("deferred", False) if watching and plan["on_fault"] != "skip" else None
-        super().__init__(self.failed, self.tick_ended, share=_FLAGS[plan["mode"]], deferred=late)
+        scale = plan.get("scale", 1.0)
+        super().__init__(self.failed, self.tick_ended, share=_FLAGS[plan["mode"]] * scale, deferred=late)
         self.session, self.plan = session, plan
         self.report = Report(session)
-        self.standby = Standby(share=_SHARE[plan["mode"]])
+        self.standby = Standby(share=_SHARE[plan["mode"]] * scale)
         self.captures = Captures(plan.get("capture"), self._terminated)
         self._capturing: int | None = None
         self._levels = self._measuring()
@@ -101,7 +102,8 @@ class Agent(Flags):
         folder = self.plan.get("history")
         if folder is None:
             return None
-        return Levels(self.plan.get("level", "basic"), Path(folder), rank, self.later, self.report.note)
+        level, scale = self.plan.get("level", "basic"), self.plan.get("scale")
+        return Levels(level, Path(folder), rank, self.later, self.report.note, scale)
 
     # ---- what the copy has to know
 
@@ -143,6 +145,10 @@ class Agent(Flags):
             boundaries.current().before_update(optimizer)
         elif self._levels is not None:
             self._levels.before_update(optimizer)
+
+    def skipped_by_the_program(self) -> None:
+        """The program has seen non-finite gradients itself, and leaves out their update."""
+        self._found("gradient")
 
     def after_update(self, optimizer: torch.optim.Optimizer, skipped: bool) -> None:
         """Measured; whose parameters have changed is remembered."""

@@ -308,19 +308,23 @@ def watch(
     listener.join()
     answers.poll()
     result = replace(outcome.of_watch(since), seconds=time.monotonic() - started)
-    numbers: dict[int, int] = {}
-    if history is not None:
-        try:
-            numbers = number_by_log(history, outcome.mapping)
-            if history.is_dir():
-                note_log(history, outcome.log if numbers else None)  # else their steps are not those of the log
-        except OSError as error:
-            raise ReplayError(f"{history}: {error.strerror or error}") from error
+    numbers = number_history(outcome, history) if history is not None else {}
     _note_steps(result, outcome.log, history, numbers)
     if looked is not None:
         looked(session)
     shutil.rmtree(session, ignore_errors=True)
     return (code if code >= 0 else 128 - code), result
+
+
+def number_history(outcome: Outcome, history: Path) -> dict[int, int]:
+    """Gives the rows of a history the steps of the log that the program wrote -> tick: step. ReplayError."""
+    try:
+        numbers = number_by_log(history, outcome.mapping)
+        if history.is_dir():
+            note_log(history, outcome.log if numbers else None)  # else their steps are not those of the log
+    except OSError as error:
+        raise ReplayError(f"{history}: {error.strerror or error}") from error
+    return numbers
 
 
 def _note_steps(result: ReplayResult, log: Path | None, history: Path | None, numbers: dict[int, int]) -> None:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import gc
+import math
+import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 
 from postmortem.attach import boundaries
-from postmortem.attach.agent import Agent
+from postmortem.attach.agent import Agent, rank
 from postmortem.attach.answers import Answers
 from postmortem.attach.boundaries.current import listener
 from postmortem.attach.boundaries.readings import last_chance
+from postmortem.attach.driver import number_history
+from postmortem.attach.flags import gradients
+from postmortem.attach.levels.latents import Latents
+from postmortem.attach.measure.reductions import all_finite
 from postmortem.attach.observer import Observer
 from postmortem.attach.outcome import Outcome
-from postmortem.core.errors import UsageError
+from postmortem.attach.paced import Paced, scale
+from postmortem.checkpoints.histories import HOME, LEVELS, Level
+from postmortem.core.errors import PostmortemError, UsageError
 from postmortem.core.own_output import beside_a_training
 from postmortem.reporters.replay_text import capture_lines, replay_lines
 
@@ -30,17 +39,27 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """What `watch` returns: a context. result: what was found, None while nothing is."""
+    """What `watch` returns: a context.
+
+    result: what was found, None while nothing is. skipped: updates that `skip_bad` left out. history: the folder of the
+    history, which is there once the first rows are written; None where none is kept.
+    """
 
     def __init__(
         self,
         model: torch.nn.Module | None,
         optimizer: torch.optim.Optimizer | None,
         plan: dict[str, Any],
+        folder: Path,
     ) -> None:
         self.result: ReplayResult | None = None
-        self._model, self._optimizer, self._plan = model, optimizer, plan
+        self.skipped = 0
+        self._model, self._optimizer, self._plan, self._folder = model, optimizer, plan, folder
+        self.history: Path | None = None
         self._session: Path | None = None
+        self._latents: Latents | None = None
+        self._process = os.getpid()
+        self._since = time.time()
 
     @property
     def captures(self) -> tuple[Path, ...]:
@@ -52,8 +71,13 @@ class Watch:
         if type(boundaries.current()) is not Observer:
             return self  # `postmortem run` or another `watch` does it already
         self._session = Path(tempfile.mkdtemp(prefix="postmortem-"))
+        self._process, self._since = os.getpid(), time.time()
         listener.ticks = listener.backwards = 0
-        agent = _Agent(self._session, self._plan, self)
+        if "level" in self._plan:
+            self.history = self._new_history()
+            self._plan["history"] = str(self.history)
+        kind = _Paced if "budget" in self._plan else _Agent
+        agent = kind(self._session, self._plan, self)
         boundaries.install(agent)
         for optimizer in self._optimizers():
             listener.optimizers.add(optimizer)
@@ -81,8 +105,76 @@ class Watch:
         boundaries.current().end()
         boundaries.exchange(Observer())
         self.tell()
+        self._keep_history()
         shutil.rmtree(self._session, ignore_errors=True)
         self._session = None
+
+    def _new_history(self) -> Path:
+        return (self._folder / HOME.name / time.strftime("%Y%m%d-%H%M%S")).absolute()
+
+    def _keep_history(self) -> None:
+        """What waits is written, and the rows get the steps of the log that the program wrote."""
+        try:
+            if self._latents is not None:
+                self._latents.close()
+            if "history" in self._plan and self._session is not None and self.history is not None:
+                answers = Answers(self._session)
+                answers.poll()
+                outcome = Outcome(str(Path.cwd()), (sys.executable,), answers, None, "")
+                outcome.of_watch(self._since)
+                number_history(outcome, self.history)
+        except (OSError, PostmortemError) as error:
+            print(f"postmortem: the history is not complete: {error}", file=sys.stderr)
+
+    def skip_bad(self, loss: torch.Tensor | None = None) -> bool:
+        """Before `optimizer.step()`: True if gradients, or `loss`, are not finite; that step then changes nothing.
+
+            loss.backward()
+            watcher.skip_bad(loss)
+            optimizer.step()
+
+        The gradients of the watched optimizers are set to None, which every optimizer leaves out, and `skipped` counts.
+        The first time it is examined as any other fault is. Where there are several ranks, the gradients alone decide,
+        which are the same on all of them. With a GradScaler it is False: `scaler.step` leaves out such steps itself.
+        On a GPU it waits for the gradients. It works after the block as well.
+        """
+        if os.getpid() != self._process or listener.unscaled:
+            return False  # in a copy of the process, the step is repeated as it was
+        optimizers = [self._optimizer] if self._optimizer is not None else list(listener.optimizers)
+        alone = rank() is None
+        lost = loss is not None and alone and not all(map(math.isfinite, loss.detach().double().reshape(-1).tolist()))
+        if not lost and all_finite(gradients(optimizers)):
+            return False
+        self.skipped += 1
+        agent = boundaries.current()
+        if isinstance(agent, Agent):
+            agent.skipped_by_the_program()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    p.grad = None
+        return True
+
+    def latents(self, t: float | torch.Tensor, x: torch.Tensor) -> None:
+        """In a diffusion pipeline, after a denoising step: the latents x (any shape) at timestep t go to the history.
+
+            for t in scheduler.timesteps:
+                x = scheduler.step(model(x, t), t, x).prev_sample
+                watcher.latents(t, x)
+
+        A row has `latent/mean`, `latent/std`, `latent/absmax`, `latent/nonfinite` (a number of values) and `latent/t`;
+        `step` counts the calls from 0. They lie in history-latents.jsonl in the folder `history`, which a scan reads: a
+        value that is not finite, or that explodes (1,000 times its level, see LOS008), is a finding. Non-finite ones
+        are also told on stderr, once.
+        """
+        if os.getpid() != self._process:
+            return  # a copy of the process that repeats a step
+        if self._latents is None:
+            outer = boundaries.current()
+            kept = outer.plan.get("history") if isinstance(outer, Agent) else None
+            self.history = self.history or (Path(kept) if kept else self._new_history())
+            self._latents = Latents(self.history, rank)
+        self._latents.add(t, x)
 
     def leave(self) -> None:
         """In a process that the program forked: nothing is told or removed at the end of the block."""
@@ -136,10 +228,16 @@ class _Agent(Agent):
             raise SystemExit(1)
 
 
+class _Paced(Paced, _Agent):
+    """The same, within a budget."""
+
+
 def watch(
     model: torch.nn.Module | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     *,
+    level: Level | None = None,
+    budget: float | None = None,
     on_fault: Literal["continue", "skip", "stop"] = "continue",
     fix: bool = True,
     captures: int = 3,
@@ -150,14 +248,25 @@ def watch(
         with postmortem.watch():
             train()
 
-    model, optimizer: only these; None: all of the process. on_fault: after a fault the program goes on, skips updates
-    with non-finite gradients, or ends with exit code 1 ("continue", "skip", "stop"). fix: try fixes. captures: how many
-    captures are kept in `folder`/captures; 0: none is written. Within `postmortem run` it does nothing more. The
-    result is in `Watch.result`, the paths of the captures in `Watch.captures`.
+    model, optimizer: only these; None: all of the process. level: what is measured in addition ("basic", "advanced",
+    "extreme", as `postmortem run --level`), into a history in `folder`/history, which a scan reads; None: no history is
+    kept. budget: the largest share of the CPU time of the steps that the watch may cost, such as 0.05. Its cost is
+    measured, and it measures as often as that allows; where steps are so short that even reading their losses costs
+    more, stretches of steps are not watched, and a fault there is told later and without a culprit. on_fault: after a
+    fault the program goes on, skips updates with non-finite gradients, or ends with exit code 1 ("continue", "skip",
+    "stop"). fix: try fixes. captures: how many captures are kept in `folder`/captures; 0: none is written. Within
+    `postmortem run` it does nothing more. The result is in `Watch.result`, the paths of the captures in
+    `Watch.captures`. UsageError for another level, budget or on_fault.
     """
     if on_fault not in ("continue", "skip", "stop"):
         raise UsageError(f"on_fault is {on_fault!r}: it is 'continue', 'skip' or 'stop'")
+    if level is not None and level not in LEVELS:
+        raise UsageError(f"level is {level!r}: it is {', '.join(map(repr, LEVELS))}")
+    if budget is not None and not 0 < budget < 1:
+        raise UsageError(f"budget is {budget!r}: it is a share of the time of a step, such as 0.05")
     plan: dict[str, Any] = {"mode": "run", "fix": fix, "on_fault": on_fault}
+    plan |= {"level": level} if level is not None else {}
+    plan |= {"budget": budget, "scale": scale(budget, level)} if budget is not None else {}
     if captures:
         plan["capture"] = {"folder": str(Path(folder, "captures").absolute()), "keep": captures, "most": 32 << 30}
-    return Watch(model, optimizer, plan)
+    return Watch(model, optimizer, plan, Path(folder))

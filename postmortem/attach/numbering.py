@@ -23,7 +23,7 @@ def number_by_log(history: Path, mapping: Mapping | None) -> dict[int, int]:
     numbered = False
     for path in sorted(history.glob("history*.jsonl")) if steps else ():
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        ticks = [row["tick"] for row in rows]
+        ticks = [row.get("tick") for row in rows]  # none in one that counts something else
         if not rows or not all(tick in steps for tick in ticks):
             continue
         new = path.with_name(f".{path.name}.{os.getpid()}")

@@ -150,7 +150,7 @@ _TABLE: tuple[_Rule, ...] = tuple(
         (None, "an error rate, or a distance between distributions, is to fall", r"\btop ?\d+ err(or)?s?$|\bfid\b"),
         ("accuracy", "a score that is to rise",
          r"\b(acc(u|uracy)?|top ?\d+|fb?1|auc|auroc|auprc|ap\d*|[mw]?map\d*|m?ious?|bleu\d?|rouge\w*|m?dice|dsc"
-         r"|psnr|ssim|r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
+         r"|psnr|ssim|(?<!error )r2|[am]acc|recall|precision|prec\d?|exact match|ndcg|mrr|hits?@?\d+|hit (rate|ratio)"
          r"|(hr|[rp]\d?)@\d+|(txt|img|\w{1,4}2\w{1,4})[ /]r\d+"
          r"|accuracies|mcc|jaccard|pck)(?![^\W\d])|accuracy"
          rf"|{languages.ACCURACY}"),
@@ -159,13 +159,14 @@ _TABLE: tuple[_Rule, ...] = tuple(
          rf"($|[ /])|{languages.REWARD}"),
         ("epoch", "the position", rf"^(?!time)(\w+/)?(epochs?|{'|'.join(languages.EPOCHS)})( float| frac)?$"),
         ("loss", "the formula of a loss: it is minimised",
-         r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|tel|trl|(info ?)?nce)\d?\b"
+         r"\b(b?ce|xe|n?r?mse|rmsle|msle|mae|s?mape|xent|xentropy|huber|hinge|cost|criterion|trl|(info ?)?nce)\d?\b"
          r"|cross ?entropy|log ?loss\b|mean (squared|absolute) error"),
         ("loss", "the formula of a loss, smooth L1", r"(^|[ /])smooth ?l1$"),
         ("loss", "a part of a loss as BasicSR names them: l_pix, l_g_percep",
          r"(^|/)l (g )?(pix\w*|percep\w*|style|total|charb\w*|edge|fft|ssim)$"),
         ("loss", "the total of an objective", r"(^|/)(obj|objective|costs?|criterion)/(total|sum|overall)$"),
         ("loss", "bits that the model needs", r"(^|[ /])(bpc|bpb|bpd|bits per (byte|char\w*|dim\w*|token|word))$"),
+        ("val_loss", "the loss of the test set, as llm.c prints it", r"(^|/)tel$"),
         ("loss", "the name of a task, as in 'lm: 5.2'; errD and errG are DCGAN's",
          r"(^|/)(lm|mlm|clm|ctc|rnnt|td|err ?[dg])$"),
         ("loss", "the name of a loss of metric learning, as in 'triplet | active%'",
@@ -264,7 +265,7 @@ def roles_of(tags: Iterable[str], values: Callable[[str], NDArray[np.float64]]) 
                 roles[tag] = f"val_{roles[tag]}"  # v_loss beside loss; of reinforcement learning, the value's loss
         elif roles[tag] == "accuracy" and _OBJECTIVE.search(last) and falls(values(tag)):
             roles[tag] = "loss"  # "dice_objective 0.53": one minus the score
-        elif name == "score" and not has_loss and falls(values(tag)) and not any(map(_POLICY.search, known)):
+        elif name == "score" and not has_loss and _falls_far(values(tag)) and not any(map(_POLICY.search, known)):
             roles[tag] = "loss"  # DL4J's "Score at iteration 100 is 1.6"
     _give_to_held_out(roles, names)
     return roles
@@ -295,6 +296,12 @@ def falls(values: NDArray[np.float64]) -> bool:
     half = finite[: max(6, len(finite) // 2)]
     first = max(1, len(half) // 8)
     return len(half) >= 6 and bool(np.quantile(half[len(half) // 3 :], 0.75) < np.median(half[:first]))
+
+
+def _falls_far(values: NDArray[np.float64]) -> bool:
+    """Whether a score falls as a loss does. Results of a search, best first, fall as well, but not as far."""
+    finite = values[np.isfinite(values)]
+    return falls(finite) and bool(np.median(finite[-3:]) < 0.8 * np.median(finite[:1]))
 
 
 def _may_be_rates(values: NDArray[np.float64]) -> bool:

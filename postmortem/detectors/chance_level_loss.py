@@ -45,9 +45,10 @@ class ChanceLevelLoss(BaseDetector):
     scores that are zero from the first evaluation to the last; scores that take only two values, which add up to 1,
     while the loss does not fall; an accuracy at 1/k in the whole run, with a loss at ln(k) or somewhat above; a
     validation accuracy at chance, with a validation loss far above ln(k), while the training loss falls; a score of
-    overlap (Dice, IoU) that stays poor in all evaluations while the training loss falls; in reinforcement learning, an
-    explained variance near zero from the first update to the last, with a reward that does not rise; a loss at ln(k)
-    and an accuracy at 1/k to the end of the log, after both were clearly better.
+    overlap (Dice, IoU) that stays poor in all evaluations while the training loss falls; a poor validation accuracy
+    that does not change while the training loss falls; in reinforcement learning, an explained variance near zero from
+    the first update to the last, with a reward that does not rise; a loss at ln(k) and an accuracy at 1/k to the end of
+    the log, after both were clearly better.
 
     Why it matters: the model predicts the same for every input: it has learned nothing, or has lost what it had
     learned.
@@ -97,7 +98,7 @@ class ChanceLevelLoss(BaseDetector):
         found = (self._guesses(losses[0], known) if losses else None) or self._lost(view)
         found = found or self._never_learns(view, scores)
         found = found or self._scores_nothing(scores, losses) or self._one_answer(scores, losses)
-        found = found or self._hardly_overlaps(scores, losses)
+        found = found or self._hardly_overlaps(scores, losses) or self._same_score(scores, losses)
         if found := found or self._guesses_held_out(view, losses, scores):
             yield found
 
@@ -253,6 +254,31 @@ class ChanceLevelLoss(BaseDetector):
             "over, or the score is computed wrongly (labels, threshold, classes)",
             end=len(series) - 1,
             evidence={"best": series.value.max(), "points": len(series), "first_loss": first, "last_loss": last},
+        )
+
+    def _same_score(self, scores: list[Series], losses: list[Series]) -> Finding | None:
+        """A poor validation score that in the end is what it was in the first evaluations, though the loss falls."""
+        long = [s for s in scores if s.role == "val_accuracy" and len(s) >= self.options.points]
+        if not losses or not long or any(len(np.unique(s.value)) < 3 for s in long):
+            return None  # a score that is always the same is another finding
+        whole = 100.0 if any(s.value.max() > 1 for s in scores) else 1.0
+        first, last = (float(np.median(part)) for part in (losses[0].value[:5], losses[0].value[-5:]))
+        best = max(long, key=lambda s: s.value.max())
+        early, late = (float(np.median(part)) for part in (best.value[: len(best) // 5], best.value[-len(best) // 5 :]))
+        if not (
+            0 < best.value.max() <= self.options.poor * whole
+            and 0.9 < late / max(early, 1e-9) < 1.05
+            and last < 0.85 * first
+        ):
+            return None
+        return self.found(
+            best,
+            0,
+            f"{best.tag} is {number(early)} in the first evaluations and {number(late)} in the last of {len(best)}, "
+            f"though {losses[0].tag} falls from {number(first)} to {number(last)}: the model likely predicts little "
+            "more than the most frequent answer",
+            end=len(best) - 1,
+            evidence={"early": early, "late": late, "points": len(best), "first_loss": first, "last_loss": last},
         )
 
     def _explains_nothing(self, critic: Series, rewards: list[Series]) -> Finding | None:

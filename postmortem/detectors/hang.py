@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from postmortem.core.model import Severity
     from postmortem.core.view import View
 
+_ACTIVE = ("loss", "val_loss", "accuracy", "val_accuracy", "reward", "lr", "grad_norm")
+"""Roles that only a training or an evaluation that is at work logs; the use of the machine is logged by a hung one."""
+
 
 @detector
 class Hang(BaseDetector):
@@ -98,7 +101,10 @@ class Hang(BaseDetector):
             return None
         wall = longest.wall_time[np.isfinite(longest.wall_time)]
         pause, last = float(np.diff(wall).max()), float(wall.max())
-        silence, before = max(stopped, default=last) - last, f"the longest pause before was {_span(pause)}"
+        active = max(
+            last, *(float(np.nanmax(s.wall_time)) for s in view.of(*_ACTIVE) if np.isfinite(s.wall_time).any())
+        )
+        silence, before = max(stopped, default=last) - active, f"the longest pause before was {_span(pause)}"
         idle, path = self._idle(view, max(last, *stopped)) if stopped else (0.0, "")
         enough = max(self.options.silence, self.options.factor * pause)
         severity: Severity = self.severity

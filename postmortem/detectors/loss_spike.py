@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from postmortem.core.printable import number
+from postmortem.core.stats import noise
 from postmortem.detectors import NotChecked, detector
 from postmortem.detectors.base import BaseDetector
 from postmortem.detectors.shared.chance import excuses
@@ -51,9 +52,11 @@ class LossSpike(BaseDetector):
     What to try: replay the step and inspect the batch; clip the gradient norm; lower the learning rate or beta2; skip
     the batches around the step and resume from a checkpoint before it (as done for PaLM).
 
-    Severity: info if a schedule that is logged (a task, a sequence length, a difficulty) changes at the same step, if
-    the spike is the start of a rise that a slow change of one explains (the weight of a loss term), or if the log
-    announces a new phase there in words (not if unfrozen layers or the end of a warm-up cost half of what was learned),
+    Severity: info for a spike that recovers, if it is one of a validation loss, or did not cost any reward, or is
+    small (`large`) and in the first row after an evaluation, where a printed mean often starts again. Info as well if a
+    schedule that is logged (a task, a sequence length, a difficulty) changes at the same step, if the spike is the
+    start of a rise that a slow change of one explains (the weight of a loss term), or if the log announces a new phase
+    there in words (not if unfrozen layers or the end of a warm-up cost half of what was learned),
     or if three and more jumps lie at the multiples of one number of steps and recover (a program that resets something
     every 3000 steps), unless the peak is above ten times the first level of the loss, or a classifier guesses from
     then on.
@@ -114,9 +117,15 @@ class LossSpike(BaseDetector):
                 change = change or (self._slow_change(view, res, spike) if res.log else None)
                 high = far_above_start(res.series, float(res.series.value[spike.peak]))
                 high = high or not excuses(view, int(res.series.step[spike.first]))
-                yield self._spike(res, spike, None if high else change, None if high else period)
+                small = res.log and spike.rise < math.log(self.options.large)
+                mild = _reward_holds(view, res.series, spike) or (
+                    small and _first_after_evaluation(view, res.series, spike)
+                )
+                yield self._spike(res, spike, None if high else change, None if high else period, mild)
 
-    def _spike(self, res: Residuals, spike: Excursion, change: Change | None, period: int | None) -> Finding:
+    def _spike(
+        self, res: Residuals, spike: Excursion, change: Change | None, period: int | None, harmless: bool
+    ) -> Finding:
         series = res.series
         value, step, peak = series.value, series.step, series.value[spike.peak]
         before = float(np.median(value[max(0, spike.first - 25) : spike.first]))
@@ -139,6 +148,7 @@ class LossSpike(BaseDetector):
         if change and not recovered:
             first, after = float(np.median(value[: max(3, len(value) // 50)])), float(np.median(value[spike.first :]))
             change = change if change.allows(first, before, after) else None
+        harmless = harmless or series.role == "val_loss"
         reason = f", as {change}" if change else ""
         if (recovered or at_end) and period is not None and not change:
             reason = (
@@ -149,7 +159,7 @@ class LossSpike(BaseDetector):
             spike.first,
             f"{series.tag} jumps from {number(before)} to {number(value[spike.first])} at step {step[spike.first]}"
             f"{at_peak}, {number(spike.z)} times its noise, {how}{reason}",
-            severity="info" if reason else "warning" if mild else "error",
+            severity="info" if reason or (recovered and harmless) else "warning" if mild else "error",
             end=spike.last,
             evidence={
                 "before": before,
@@ -184,6 +194,23 @@ class LossSpike(BaseDetector):
             return False
         lowest = np.median(np.lib.stride_tricks.sliding_window_view(after, 10), axis=-1).min()
         return bool(lowest > 2 * before)
+
+
+def _reward_holds(view: View, series: Series, spike: Excursion) -> bool:
+    """Whether a reward is logged and is no lower at the end than before the spike, which then cost nothing."""
+    for reward in (s.finite for s in view.of("reward")):
+        before = reward.value[reward.step < series.step[spike.first]][-10:]
+        if len(before) >= 3 and len(reward) >= 10:
+            end = reward.value[-max(3, len(reward) // 10) :]
+            return bool(np.median(end) >= np.median(before) - noise(reward.value))
+    return False
+
+
+def _first_after_evaluation(view: View, series: Series, spike: Excursion) -> bool:
+    """Whether an evaluation lies between the spike and the row before: a printed mean often starts again there."""
+    last, now = series.step[spike.first - 1], series.step[spike.first]
+    held_out = [s.step for s in view.of("val_loss", "val_accuracy") if 5 * len(s) <= len(series)]
+    return any(bool(((last <= step) & (step < now)).any()) for step in held_out)
 
 
 def _lost_half(res: Residuals, spike: Excursion) -> bool:

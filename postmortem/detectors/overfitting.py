@@ -115,9 +115,12 @@ def _of_evaluations(view: View, train: Series) -> list[Series]:
 def _better(score: Series, step: int) -> bool:
     """Whether a score has improved clearly since a step: a twentieth of what was missing, and more than its noise."""
     x = score.value
-    then, now = _around(score, step), float(np.median(x[-max(3, len(x) // 10) :]))
+    at = int(np.searchsorted(score.step, step))
+    if at >= len(x):
+        return False
+    then, now = (float(np.median(part)) for part in (x[at : at + max(3, len(x) // 20)], x[-max(3, len(x) // 10) :]))
     top = 100.0 if x.max() > 1 else 1.0
-    return then is not None and now - then > max(0.05 * (top - then), 2 * noise(x))
+    return now - then > max(0.05 * (top - then), 2 * noise(x))
 
 
 def _around(series: Series, step: int) -> float | None:

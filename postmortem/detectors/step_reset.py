@@ -25,6 +25,7 @@ _AGAIN = 3
 
 _PHASES = ("new-phase", "setup-change")
 """Announcements after which a counter may start over."""
+_SCORES = ("accuracy", "val_accuracy", "val_loss", "perplexity")
 _OF_TRAINING = ("loss", "lr", "grad_norm", "loss_scale", "reward")
 """Roles of what a training logs and an evaluation of its checkpoints does not."""
 
@@ -168,7 +169,7 @@ class StepReset(BaseDetector):
     a training (loss, learning rate, gradient norm) is logged after it, which is an evaluation of saved checkpoints; and
     if the counter starts over after an exception and the run completed or came farther than before; and if the
     scheduler preempted the job and it resumed; and if the steps that were logged again gave the same losses and
-    gradient norms as the first time.
+    gradient norms as the first time; and if nothing is logged by which a training is known.
 
     Known false positives: two phases or folds in one log, each counted from zero, that nothing announces.
     """
@@ -187,6 +188,7 @@ class StepReset(BaseDetector):
         seen: set[tuple[int, int]] = set()
         again = _starts_again(view)
         evaluations = _evaluations(view)
+        trains = bool(view.of(*_OF_TRAINING, *_SCORES))
         for restart in view.restarts:
             if (restart.before, restart.after) in seen:
                 continue
@@ -217,12 +219,18 @@ class StepReset(BaseDetector):
                 how = f"the counter starts over, as {phase}"
             elif date:
                 how = f"a new attempt was appended to the log: it begins after the line {date!r}"
+            elif not trains:
+                how += "; nothing is logged by which a training is known, such as a loss or a score"
             elif id(restart) in evaluations:
                 how = "no loss is logged from there on, so it is likely an evaluation of saved checkpoints"
             farther = view.run.ended == "completed" or (view.last_step or 0) > restart.before
             overcome = starts_over and failed is not None and onset is None and farther
             explained = (
-                bool(again or preempted or repeats or phase or date) or anew or overcome or id(restart) in evaluations
+                bool(again or preempted or repeats or phase or date)
+                or anew
+                or overcome
+                or not trains
+                or id(restart) in evaluations
             )
             yield Finding(
                 code=self.code,

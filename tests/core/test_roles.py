@@ -47,7 +47,7 @@ _LISTS = {
         val/box_loss | val lm loss | valid nll_loss | heldout_loss | held-out loss | val_bce | test_nll |
         va_nll | va_xe | vl_loss | dv/loss |
         val_cross_entropy | 验证损失 | epoch_val_loss | val/neg_elbo | test_rmse | val_epoch_loss | losses/validation |
-        held/criterion | holdout_loss | Validierungsverlust | Prüfung/Verlust | Pruefung/mse | perte_validation |
+        tel | held/criterion | holdout_loss | Validierungsverlust | Prüfung/Verlust | Pruefung/mse | perte_validation |
         pérdida de validación | perda_validacao | потери на валидации | 検証損失 | 검증 손실
     """,
     "grad_norm": """
@@ -209,6 +209,12 @@ def test_names_that_mean_something_only_beside_others(tags, roles):
 def test_a_score_that_is_named_as_an_objective_is_a_loss_if_it_falls(values, role):
     """``dice_objective`` is one minus the score where it is minimised."""
     assert roles_of(["dice_objective"], lambda tag: np.asarray(values)) == {"dice_objective": role}
+
+
+@pytest.mark.parametrize(("last", "role"), [(0.2, "loss"), (18.4, "reward")])
+def test_a_score_is_a_loss_only_if_it_falls_far(last, role):
+    """DL4J calls its loss the score; the scores of a search are sorted, best first."""
+    assert roles_of(["Score"], lambda tag: np.linspace(20.0, last, 12)) == {"Score": role}
 
 
 def test_an_objective_is_a_loss_only_if_it_falls(tmp_path):

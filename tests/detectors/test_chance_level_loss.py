@@ -231,3 +231,12 @@ def a_reward_that_rises_without_a_value_function(base):
 def a_value_function_that_learns(base):
     learned = USELESS + np.linspace(0, 0.6, N)
     return {"train/explained_variance": learned, "rollout/ep_rew_mean": FLAT, "train/loss": 20 * noise(0.1)}
+
+
+@pytest.mark.parametrize(("end", "found"), [(0.0683, ["chance-level-loss"]), (0.12, [])])
+def test_a_poor_accuracy_that_does_not_change_while_the_loss_falls(view_of, end, found):
+    """A model of language that has learned how often words are, no more: 6.6 % are right from the first epoch on."""
+    epoch = np.arange(52)
+    loss = 8.6 + 2.6 * np.exp(-epoch / 20)
+    tags = {"Train Loss": loss, "Val Loss": loss + 0.01, "Val Token Acc": np.linspace(0.066, end, 52)}
+    assert [f.name for f in ChanceLevelLoss().detect(view_of(tags))] == found

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import postmortem
+from postmortem.core.points import PointsBuilder
 from postmortem.core.reading import Reading
+from postmortem.core.run import Run, Stream, segments
+from postmortem.core.view import View
 from postmortem.detectors.hang import Hang
 from tests.detectors.cases import fires, quiet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @fires(Hang, step=399, ended="hung")
@@ -57,3 +58,28 @@ def test_a_log_that_hung_does_not_stop_without_a_reason_as_well(tmp_path: Path) 
     run, [found] = _interrupted(tmp_path, 7200, how="heartbeat")
     assert found.severity == "error"
     assert "silent-death" not in {f.name for f in run.findings}
+
+
+def test_other_series_that_are_logged_in_the_meantime_show_that_it_works() -> None:
+    """Two rounds, each with a tag of its own: the first is not silent while the second is trained."""
+
+    def findings(tag: str) -> list[str]:
+        builder = PointsBuilder()
+        for name, start in (("train/loss-r1", 0), (tag, 4000)):
+            builder.extend(name, np.arange(400), np.linspace(2, 1, 400), 1.7e9 + start + 10.0 * np.arange(400), -1)
+        points = builder.build()
+        segment, restarts = segments(points)
+        end = 1.7e9 + 8000
+        run = Run(
+            name="r",
+            path=Path("r"),
+            event_list=[],
+            problems=[],
+            sources=[],
+            streams=[Stream("csv", "r", points, segment, restarts)],
+            readings=[Reading(source="csv", path="r", stopped=end)],
+        )
+        return [f.name for f in Hang().detect(View(run))]
+
+    assert findings("train/loss-r2") == []
+    assert findings("gpu.0.temp") == ["hang"]  # the machine is watched on while a program hangs

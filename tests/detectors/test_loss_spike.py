@@ -94,3 +94,34 @@ def test_the_score_of_a_split_is_no_schedule(view_of):
     loss[120] = 3.8
     score = np.where(np.arange(200) < 119, 0.15, 0.12)
     assert [f.severity for f in LossSpike().detect(view_of({"Loss": loss, "Test": score}))] == ["warning"]
+
+
+def _once(n: int = 200, at: int = 120, factor: float = 6.0) -> np.ndarray:
+    """A loss that jumps in one row."""
+    loss = (0.3 + 2 * np.exp(-np.arange(n) / 30)) * noise(0.03, n)
+    loss[at] *= factor
+    return loss
+
+
+def test_a_single_poor_evaluation_is_information(view_of):
+    """The training goes on: a jump of the validation loss that is gone at the next evaluation cost nothing."""
+    steps = np.arange(0, 2000, 10)
+    (found,) = LossSpike().detect(
+        view_of({"loss": (np.arange(2000), np.full(2000, 0.3)), "val_loss": (steps, _once())})
+    )
+    assert (found.tag, found.severity) == ("val_loss", "info")
+
+
+@pytest.mark.parametrize(("end", "severity"), [(300.0, "info"), (20.0, "warning")])
+def test_a_jump_that_costs_no_reward_is_information(view_of, end, severity):
+    reward = np.interp(np.arange(200), [0, 100, 200], [20.0, 300.0, end])
+    (found,) = LossSpike().detect(view_of({"train/loss": _once(factor=40.0), "rollout/ep_rew_mean": reward}))
+    assert (found.step, found.severity) == (120, severity)
+
+
+@pytest.mark.parametrize(("evaluated", "severity"), [(119, "info"), (60, "warning")])
+def test_a_printed_mean_that_starts_again_after_an_evaluation(view_of, evaluated, severity):
+    """The first rows of an epoch are the mean of few batches."""
+    evaluations = np.array([20, evaluated, 190])
+    (found,) = LossSpike().detect(view_of({"loss": _once(factor=1.9), "val_acc": (evaluations, [0.5, 0.6, 0.7])}))
+    assert (found.step, found.severity) == (120, severity)

@@ -34,3 +34,14 @@ def test_an_accuracy_of_the_evaluations_without_a_split_in_its_name(view_of, hea
         assert found.severity == severity
     (found,) = Overfitting().detect(view_of(turns | {"Prec@1": np.linspace(0.5, 0.9, N)}))
     assert found.severity == "warning"  # of the training batches
+
+
+def test_an_accuracy_that_improved_only_while_the_loss_fell_does_not_improve(view_of):
+    """The rise before the best validation loss, of a model that learned fast, excuses nothing after it."""
+    epoch = np.arange(50)
+    losses = {"train/loss": 0.6 * np.exp(-epoch / 2) + 1e-4, "val/loss": 0.45 + 0.02 * np.abs(epoch - 3)}
+    score = np.r_[[0.65, 0.57, 0.75, 0.77], np.full(46, 0.797)]
+    (found,) = Overfitting().detect(view_of(losses | {"val/accuracy": score}))
+    assert found.severity == "warning"
+    (found,) = Overfitting().detect(view_of(losses | {"val/accuracy": np.r_[score[:4], np.linspace(0.8, 0.9, 46)]}))
+    assert found.severity == "info"

@@ -180,3 +180,13 @@ def test_programs_that_were_started_at_a_shell_prompt_are_no_accident(tmp_path):
     assert "train.py --layers 4" in found[0][2]
     _, found = _restarts(tmp_path, first, *rows[20:], *others[42:], second, *rows[35:])
     assert "warning" in {how for how, _, _ in found}
+
+
+def test_counters_of_a_program_that_trains_nothing_are_information(tmp_path):
+    """Documents of a search, numbered for each query; with a loss beside them it is a training."""
+    steps = (*range(0, 50, 2), *range(10, 30, 2))
+    rows = [f"step {i} documents {1000 + i} kept {90 - n}\n" for n, i in enumerate(steps)]
+    _, found = _restarts(tmp_path, *rows)
+    assert [how for how, _, _ in found] == ["info"]
+    _, found = _restarts(tmp_path, *(row.replace("kept", "loss") for row in rows))
+    assert [how for how, _, _ in found] == ["warning"]

@@ -166,3 +166,130 @@ def test_transformers(tmp_path: Path) -> None:
     assert found is not None
     assert found[:3] == ["forward", "log", line_of(tmp_path)]
     assert len(captures) == 1
+
+
+def test_levels_in_python(tmp_path: Path) -> None:
+    """A history with norms, which a scan reads as one run with the log of the program, by the steps of that log."""
+    source = """
+        watched = postmortem.watch(model, optimizer, level="advanced")
+        with open("metrics.csv", "w", buffering=1) as log, watched:
+            print("step,loss", file=log)
+            for step in range(100, 124):
+                loss = model(data[:8])["loss"]
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                print(f"{step},{loss.item()}", file=log)
+        rows = [json.loads(line) for line in (watched.history / "history.jsonl").open()]
+        run = postmortem.load(".")
+        told(watched)
+        print(json.dumps([[r["step"] - r["tick"] for r in rows], "grad_norm/inner" in rows[-1], len(run.sources)]))
+    """
+    found, said, _ = told(tmp_path, textwrap.dedent(LOOP) + textwrap.dedent(source))
+    assert said == ""
+    assert found == [[100] * 23, True, 2]  # from the second step on
+
+
+def test_a_budget(tmp_path: Path) -> None:
+    """What it costs by its own count is about the budget; it rests, wakes, and finds what broke in a rest."""
+    source = """
+        from postmortem.attach import boundaries
+
+        def cost(batches):
+            for _ in range(batches):
+                train(model, optimizer, data[:4])
+
+        with postmortem.watch(model, optimizer, level="basic", budget=0.05) as watched:
+            agent = boundaries.current()
+            cost(1500)
+            assert agent.rested > 300 and agent._watched > 0, (agent.rested, agent._watched)
+            share = agent.whole.spent / agent.whole.earned
+            while not agent._resting:
+                cost(1)
+            with torch.no_grad():
+                model.inner.weight[0, 0] = float("nan")
+            at = boundaries.listener.ticks
+            while watched.result is None and boundaries.listener.ticks < at + 20000:
+                cost(1)
+        result = watched.result
+        print(json.dumps([share, result.culprit.phase, result.tick - at >= 0]))
+    """
+    found, _, _ = told(tmp_path, textwrap.dedent(LOOP) + textwrap.dedent(source))
+    assert found is not None
+    assert 0 < found[0] < 0.2  # type: ignore[operator] # a short training of short steps: one copy is a large part
+    assert found[1:] == ["none", True]
+
+
+def test_updates_that_are_left_out(tmp_path: Path) -> None:
+    """Parameters stay finite, the step is counted and examined once; a finite step is made."""
+    source = """
+        def loop(watched):
+            for batch in data.split(4):
+                loss = model(batch)["loss"]
+                optimizer.zero_grad()
+                loss.backward()
+                before = model.inner.weight.clone()
+                bad = watched.skip_bad(loss)
+                optimizer.step()
+                assert bad == torch.equal(before, model.inner.weight)
+
+        def spoil(grad):
+            return grad * float("inf") if spoil.on else grad
+
+        spoil.on = False
+        data[13, 2] = 0.5
+        model.inner.bias.register_hook(spoil)
+        with postmortem.watch(model, optimizer, fix=False) as watched:
+            loop(watched)
+            assert watched.skipped == 0
+            spoil.on = True
+            loop(watched)
+            spoil.on = False
+            loop(watched)
+        assert bool(torch.isfinite(model.inner.weight).all())
+        told(watched)
+        print(json.dumps([watched.skipped, watched.result.tick, watched.result.culprit.phase]))
+    """
+    found, said, _ = told(tmp_path, textwrap.dedent(LOOP) + textwrap.dedent(source))
+    assert found is not None
+    assert found[:2] == [6, 6]
+    assert said.count("Culprit:") <= 1
+
+
+@pytest.mark.parametrize("broken", ["nan", "explodes", "fine"])
+def test_latents(tmp_path: Path, broken: str) -> None:
+    """A row for each denoising step, without a training; a scan finds non-finite and exploding ones, nothing else."""
+    source = f"""
+        torch.manual_seed(1)
+        with postmortem.watch() as watched:
+            for image in range(3):
+                x = torch.randn(1, 4, 16, 16)
+                for i, t in enumerate(range(980, 0, -20)):
+                    x = 0.98 * x + 0.05 * torch.randn_like(x)
+                    if image == 2 and i > 20 and {broken == "explodes"}:
+                        x = x * 2.2
+                    if image == 2 and i == 30 and {broken == "nan"}:
+                        x[0, 0, 3, 3] = float("nan")
+                    watched.latents(torch.tensor(t), x)
+        report = postmortem.scan(watched.history)[0]
+        row = json.loads((watched.history / "history-latents.jsonl").open().readline())
+        print(json.dumps([sorted({{f.name for f in report.findings if f.severity != "info"}}),
+                          sorted(row), report.last_step]))
+    """
+    found, said, _ = told(tmp_path, source)
+    assert found is not None
+    names, columns, last = found
+    assert columns == ["latent/absmax", "latent/mean", "latent/nonfinite", "latent/std", "latent/t", "step", "time"]
+    assert last == 146
+    assert ("1 values of the latents are non-finite at denoising step 128 (timestep 380)" in said) is (broken == "nan")
+    wanted = {"nan": ["nan-onset"], "explodes": ["metric-explosion"], "fine": []}
+    assert names == wanted[broken]
+
+
+def test_options_that_are_wrong() -> None:
+    """UsageError at once, not in the training."""
+    import postmortem
+
+    for options in ({"level": "much"}, {"budget": 0}, {"budget": 5}):
+        with pytest.raises(postmortem.UsageError, match=r"level is|budget is"):
+            postmortem.watch(**options)  # type: ignore[arg-type]

@@ -16,14 +16,16 @@ _WAITING = 1 << 16  # characters
 
 
 class Rows:
-    """Writes rows to ``history.jsonl`` in a folder, with the rank in its name where there are several ranks.
+    """Writes rows to ``NAME.jsonl`` in a folder, with the rank in its name where there are several ranks.
 
     limit: of its size in bytes. From half of it on one row of four is kept, from three quarters on one of 16, and so
     on: each part covers twice as many rows as the one before, so that a long training is known to its end.
     """
 
-    def __init__(self, folder: Path, rank: Callable[[], int | None], *, limit: int = 64 << 20) -> None:
-        self._folder, self._rank, self._limit = folder, rank, limit
+    def __init__(
+        self, folder: Path, rank: Callable[[], int | None], *, limit: int = 64 << 20, name: str = "history"
+    ) -> None:
+        self._folder, self._rank, self._limit, self._name = folder, rank, limit, name
         self._file: int | None = None
         self._lines: list[str] = []
         self._waiting = self._written = self._rows = 0
@@ -67,7 +69,7 @@ class Rows:
     def _open(self) -> int:
         """A new file: another process of the same command may have trained before, or may do so now."""
         rank = self._rank()
-        name = "history.jsonl" if rank is None else f"history-rank{rank}.jsonl"
+        name = f"{self._name}.jsonl" if rank is None else f"{self._name}-rank{rank}.jsonl"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         for number in range(1, 100):
             folder = self._folder if number == 1 else self._folder / f"training-{number}"

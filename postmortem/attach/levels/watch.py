@@ -39,7 +39,8 @@ _GROUPS = 4  # parameter groups whose learning rate is kept
 class Levels(Observer):
     """Listens beside the flags. later: their parcels, so that rows come in the order of ticks.
 
-    failed: called once with what is wrong if no history can be kept; the program goes on without it.
+    failed: called once with what is wrong if no history can be kept; the program goes on without it. scale: of the
+    shares, which are then kept from the first tick on; None: as they are, and what is allowed once in addition.
     """
 
     def __init__(
@@ -49,7 +50,11 @@ class Levels(Observer):
         rank: Callable[[], int | None],
         later: Later,
         failed: Callable[[str], None],
+        scale: float | None = None,
     ) -> None:
+        self._scale = scale
+        self.burden = 0.0
+        """CPU seconds that ticks took longer because each operator was seen."""
         self._control = Control(level, rank)
         self._budgets: dict[str, Budget] = {}
         self._norms: Norms | None = None
@@ -74,7 +79,26 @@ class Levels(Observer):
         self._norms = (self._norms or Norms()) if level != "basic" else None
         self._extreme = level == "extreme"
         # anew: what was not measured until now is not made up for
-        self._budgets = {name: Budget(share, allowance=ALLOWANCES[name]) for name, share in SHARES.items()}
+        scale, once = (1.0, ALLOWANCES) if self._scale is None else (self._scale, dict.fromkeys(ALLOWANCES, 0.0))
+        self._budgets = {name: Budget(share * scale, allowance=once[name]) for name, share in SHARES.items()}
+
+    def steer(self) -> None:
+        """Takes the level that was asked for."""
+        asked = self._control.asked(self._rows.folder)
+        if asked is not None:
+            self._set(asked)
+
+    def rest(self) -> None:
+        """Nothing is told until `wake`; the tick that ended last was the last one with a row."""
+        self._disarm()
+        self._later.drain()
+        self._marks = self._sampling = self._sample = None
+
+    def wake(self) -> None:
+        """The next tick is measured, where that is due."""
+        self._laps.restart()
+        listener.waited = 0.0
+        self._marks = Marks(self._device)
 
     # ---- what happens in a tick
 
@@ -122,12 +146,11 @@ class Levels(Observer):
         for budget in self._budgets.values():
             budget.earn(took)
         self._budgets["operators"].spent += burden
+        self.burden += burden
         self._disarm()
         if self._off:
             return
-        asked = self._control.asked(self._rows.folder)
-        if asked is not None:
-            self._set(asked)
+        self.steer()
         rows, waited, marks = self._budgets["rows"], listener.waited, self._marks
         listener.waited = 0.0
         self._marks = None

@@ -65,6 +65,8 @@ class Standby(Observer):
         self._budget = Budget(share)
         self._laps = Laps(in_the_kernel)
         self._fresh = False
+        self.burden = 0.0
+        """CPU seconds that ticks took longer because of a copy."""
         self._compiled = compiled_frames()
         self.hindered = False
         """A copy could not be made, and none will be tried again."""
@@ -113,6 +115,7 @@ class Standby(Observer):
         took, more = self._laps.lap(burdened=self._fresh)
         self._budget.earn(took)
         self._budget.spent += more
+        self.burden += more
         if among_others():
             # the gradients of earlier ticks came from all ranks, and the copy has only this one: good for one tick
             self._budget.allowance = _AMONG_OTHERS

@@ -36,7 +36,8 @@ class TrainValidationLeak(BaseFault):
     have the same values as training samples, or are close to a few of them and far from all others. Nearly all training
     samples were seen.
 
-    Not blamed: evaluations of the training data; samples with only a few values, which may be equal by chance.
+    Not blamed: evaluations of the training data, also in one line with those of other data; samples with only a few
+    values, which may be equal by chance.
 
     What to do: remove duplicates before the split, and split before samples are repeated or augmented.
 
@@ -80,9 +81,25 @@ def _said(overlap: Overlap, share: float) -> str:
 
 def _held_out(overlap: Overlap) -> bool:
     """Whether the source calls what is evaluated held-out data, and not training data."""
+    if any(_evaluates_more(place) for place in overlap.stack):
+        return False
     said = [_names(place) for place in overlap.stack]
     names = [n for each in said for n in each]
     return any(_HELD_OUT.search(n) for n in names) and not any("train" in n for n in names)
+
+
+def _evaluates_more(place: Place) -> bool:
+    """Whether a line evaluates several sets of data alike, not all of them held out: ``f(x), f(x_val)``."""
+    statement = source(place.file).statement_at(place.line)
+    value = getattr(statement, "value", None)
+    parts = value.values if isinstance(value, ast.Dict) else getattr(value, "elts", [])
+    alike: dict[tuple[str, ...], set[bool]] = {}
+    for part in parts:
+        names = _named(_given(part))
+        if names:
+            functions = tuple(called(n) or "" for n in ast.walk(part) if isinstance(n, ast.Call))
+            alike.setdefault(functions, set()).add(any(_HELD_OUT.search(n) for n in names))
+    return any(len(held_out) > 1 for held_out in alike.values())
 
 
 def _names(place: Place) -> list[str]:
@@ -91,12 +108,21 @@ def _names(place: Place) -> list[str]:
     statement = read.statement_at(place.line)
     if statement is None:
         return []
-    given = [each for n in ast.walk(statement) if isinstance(n, ast.Call) for each in n.args]
-    given = [] if hasattr(statement, "body") else given
+    given = [] if hasattr(statement, "body") else _given(statement)
     loops = [loop.iter for loop in read.around(place.line, ast.For)[-1:]]
-    nodes = [n for each in (*given, *loops) for n in ast.walk(each)]
-    named = [n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, (ast.Name, ast.Attribute))]
-    return [name.lower() for name in named]
+    return _named([*given, *loops])
+
+
+def _given(part: ast.AST) -> list[ast.expr]:
+    """The arguments of all calls in a part of a program."""
+    return [each for n in ast.walk(part) if isinstance(n, ast.Call) for each in n.args]
+
+
+def _named(parts: list[ast.expr]) -> list[str]:
+    """The names in expressions, in small letters."""
+    nodes = [n for part in parts for n in ast.walk(part)]
+    names = [n.id if isinstance(n, ast.Name) else n.attr for n in nodes if isinstance(n, (ast.Name, ast.Attribute))]
+    return [name.lower() for name in names]
 
 
 def _split(overlap: Overlap) -> Place | None:

@@ -67,3 +67,29 @@ def cleared_by_hand() -> str:
 @quiet(MissingZeroGrad)
 def accumulated_over_four_batches() -> str:
     return loop(LOSS, "(loss / 4).backward()", "if step % 4 == 3:", "    optimizer.step()", "    optimizer.zero_grad()")
+
+
+@quiet(MissingZeroGrad)
+def copies_in_fp32_that_get_each_gradient_anew() -> str:
+    """Gradients are cleared at the weights; the optimizer has copies, whose gradients are assigned."""
+    return """
+        import torch
+        from torch import nn
+
+        torch.manual_seed(0)
+        x, y = torch.randn(240, 4), torch.randn(240, 1)
+        model = nn.Linear(4, 1).bfloat16()
+        copies = [p.detach().clone().float() for p in model.parameters()]
+        optimizer = torch.optim.SGD(copies, lr=0.05)
+        for part in torch.arange(240).split(8):
+            for p in model.parameters():
+                p.grad = None
+            loss = nn.functional.mse_loss(model(x[part].bfloat16()).float(), y[part])
+            loss.backward()
+            for p, copy in zip(model.parameters(), copies):
+                copy.grad = p.grad.float()
+            optimizer.step()
+            with torch.no_grad():
+                for p, copy in zip(model.parameters(), copies):
+                    p.copy_(copy)
+    """

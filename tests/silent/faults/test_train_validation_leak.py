@@ -58,6 +58,13 @@ def the_accuracy_of_the_training() -> str:
     return loop("train_x, train_y = x[:200], y[:200]", evaluation=evaluation)
 
 
+@quiet(TrainValidationLeak)
+def training_and_held_out_data_in_one_line() -> str:
+    evaluation = "a, b = (model(x).argmax(1) == y).float().mean(), (model(xv).argmax(1) == yv).float().mean()"
+    split = "train_x, train_y, xv, yv = x[:200], y[:200], x[200:], y[200:]; x, y = train_x, train_y"
+    return loop(split, evaluation=evaluation)
+
+
 @quiet(TrainValidationLeak, status="not checked")
 def few_states() -> str:
     """Each is there many times, in both parts."""

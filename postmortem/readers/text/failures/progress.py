@@ -34,7 +34,7 @@ _COMPLETED = re.compile(
             r"(?i:\b(?:program|script|experiment|process) (?:completed|finished|ended|exited) successfully\b)",
             r"\bBest ckpt path: ",
             r"(?i:\bearly stopping (?:triggered|activated|in effect|condition|criterion|at epoch|at step|at iteration)"
-            r"|\bstopping early\b)",
+            r"|\bstopping[_ ]early\b)",
             r"(?i:(?:^\W{0,4}|: )early stopping[.!]*\s*$|\bearly stopping, best\b)"
             r"|\bStopping\. Best iteration|Signaling Trainer to stop",
         )
@@ -74,6 +74,7 @@ COMPLETED_ANCHORS = (
         "Best ckpt path: ",
         "exited",
         "topping early",
+        "topping_early",
         "Early Stopping",
         "Stopping. Best",
         "Trainer to stop",

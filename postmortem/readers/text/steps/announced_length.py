@@ -35,7 +35,7 @@ _WORDS = ("epochs", "steps", "iters", "iterations", "updates", "max: ")
 _STEPS = re.compile(
     r"(?i:(?<![\w.])(?:total (?:optimization|training|train) steps|total[ _]steps"
     r"|(?:max|num|total)_?train(?:ing)?_?(?:steps|iters|iterations)"
-    r"|train_iters|--max[_-]steps)['\"]?\s{0,3}[:= ]\s{0,3}|\bmax: )(?P<n>\d[\d,]{0,14})(?![\d.\w])(?P<unit> iters)?"
+    r"|train_iters|--max[_-]steps)['\"]?\s{0,3}[:= ]\s{0,3}|\bmax: )(?P<n>\d[\d,]{0,14})(?!\w|\.\d)(?P<unit> iters)?"
 )
 _SENTENCE = re.compile(
     r"(?i:\b(?:plan(?:ned)?:?|(?:to|will) train for|training for)\s{1,3}(?P<n>\d[\d,]{0,14})"
@@ -45,7 +45,7 @@ _EPOCHS = re.compile(
     r"(?i:(?<![\w.])(?:num(?:ber)?[ _](?:of[ _])?(?:train[ _]|training[ _])?epochs|max[_ ]epochs?|total[ _]epochs"
     r"|n_epochs|epochs|--epochs)"
     r"['\"]?\s{0,3}[:= ]\s{0,3}"
-    r"|\bmax: )(?P<n>\d{1,6})(?:\.0)?(?![\d.\w])(?P<unit> epochs)?"
+    r"|\bmax: )(?P<n>\d{1,6})(?:\.0)?(?!\w|\.\d)(?P<unit> epochs)?"
 )
 
 

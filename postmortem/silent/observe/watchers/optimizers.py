@@ -23,6 +23,8 @@ class Optimizers(Watcher):
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
         self._cleared: dict[int, bool] = {}
+        self._added: set[int] = set()
+        self._before: dict[int, list[int]] = {}
         self._held: dict[int, int] = {}
         self._passes: dict[int, int] = {}
 
@@ -55,15 +57,18 @@ class Optimizers(Watcher):
         self.recorder.add(Cleared(numbers, self.recorder.steps, not all(empty.values()), place()))
 
     def before_backward(self, tensors: tuple[torch.Tensor, ...]) -> None:
-        """Gradients may be cleared without zero_grad."""
+        """Gradients may be cleared without zero_grad, or never be added to, as those of fp32 copies of the weights."""
         for optimizer in self.recorder.optimizers.alive():
             number = self._number(optimizer)
             if not self._cleared.get(number) and _empty(_parameters(optimizer)):
                 self._cleared[number] = True
+            self._before[number] = _versions(optimizer)
 
     def after_backward(self, tensors: tuple[torch.Tensor, ...]) -> None:
         for optimizer in self.recorder.optimizers.alive():
             number = self._number(optimizer)
+            if _versions(optimizer) != self._before.get(number):
+                self._added.add(number)
             self._passes[number] = self._passes.get(number, 0) + 1
             if self._passes[number] > 1:
                 self.recorder.add(Accumulated(number, self.recorder.steps, _whole(_norms(_gradients(optimizer)))))
@@ -79,7 +84,7 @@ class Optimizers(Watcher):
                 none=len(held) - len(norms),
                 zero=sum(norm == 0 for norm in norms),
                 norm=_whole(norms),
-                cleared=self._cleared.get(number, True) or not any(norms),
+                cleared=self._cleared.get(number, True) or number not in self._added or not any(norms),
                 at=place(),
             )
         )
@@ -94,6 +99,7 @@ class Optimizers(Watcher):
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         number = self._number(optimizer)
         self._cleared[number], self._passes[number] = False, 0
+        self._added.discard(number)
         if self.recorder.sampled:
             self.recorder.parameters.changed(self.recorder.steps)
 
@@ -103,6 +109,11 @@ class Optimizers(Watcher):
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _versions(optimizer: torch.optim.Optimizer) -> list[int]:
+    """A number for each gradient that changes where something is added to it."""
+    return [gradient._version for gradient in _gradients(optimizer)]
 
 
 def _gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

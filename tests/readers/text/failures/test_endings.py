@@ -394,6 +394,7 @@ def test_a_signal_that_a_program_survived_is_no_end(scan: Scan) -> None:
         ("Early stopping: loaded the best model, of epoch 7", "completed"),
         ("EarlyStopping: Stop training", "completed"),
         ("Stopped early after 31 epochs (patience 5)", "completed"),
+        ("stopping_early: wallclock_cap train_time:600038ms step:13780/20000", "completed"),
         ("No improvement for 10 epochs, stopping training.", "completed"),
         ("Ran out of patience. Stopping training.", "completed"),
         ("Restoring model weights from the end of the best epoch: 11.", "completed"),

@@ -40,6 +40,10 @@ DEAD: dict[str, tuple[str, tuple[str, float, float]]] = {
         "workflow: [('train', 1)], max: 12 epochs\n" + batches(12, 500, 50, (2, 250), "Epoch [{e}][{n}/{total}]"),
         ("epoch", 1.5, 12),
     ),
+    "announced in a sentence": (
+        "Scheduled epochs: 20. LR stepped per epoch.\n" + batches(7, 120, 10, (7, 70)),
+        ("epoch", 6 + 70 / 120, 20),
+    ),
     "announced steps": (
         "  Total optimization steps = 1,152\n" + "".join(f"step {i}: loss {3 - i / 900}\n" for i in range(0, 300, 20)),
         ("step", 280, 1152),
