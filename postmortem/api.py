@@ -299,10 +299,10 @@ def _replayed(target: Path, checkpoint: Path | None, problems: list[Problem], op
     run = _run_of(meant, target)
     report = judge(run) if run is not None else None
     start = checkpoint if checkpoint is not None else meant.checkpoint
-    from postmortem.replay import driver
+    from postmortem.attach.ranks import by_recipe
 
     config = config_for_replay(run, meant.folder, problems)
-    return driver.replay(meant.folder, run=run, report=report, config=config, checkpoint=start, **options)
+    return by_recipe(meant.folder, run=run, report=report, config=config, checkpoint=start, **options)
 
 
 def _run_of(meant: Target, path: Path) -> Run | None:
@@ -337,7 +337,7 @@ def rerun(
 def _add_culprit(report: RunReport) -> None:
     """Replays a failed run; its report carries the culprit, or a note with the reason why there is none."""
     need_torch("replay")
-    from postmortem.replay import driver
+    from postmortem.attach.ranks import by_recipe
     from postmortem.replay.advice import with_check
     from postmortem.replay.recipe.load import Recipe
 
@@ -347,7 +347,7 @@ def _add_culprit(report: RunReport) -> None:
     faults: list[Problem] = [*report.problems]
     try:
         with collected_faults(faults):
-            result = driver.replay(Path(report.path), run=report.run, report=report)
+            result = by_recipe(Path(report.path), run=report.run, report=report)
     except PostmortemError as error:
         report.notes = (*report.notes, f"{NOT_REPLAYED}{error}")
         return

@@ -367,4 +367,14 @@ def described(error: BaseException) -> dict[str, Any]:
         "message": " ".join(message.split())[:500],
         "file": place.filename if place else None,
         "line": place.lineno if place else None,
+        **_first_of_ranks(error),
     }
+
+
+def _first_of_ranks(error: BaseException) -> dict[str, Any]:
+    """Of a launcher (torchrun) that reports its ranks: the one that failed first, and its exit code."""
+    first = getattr(error, "get_first_failure", None)
+    if first is None:
+        return {}
+    rank, failure = first()
+    return {"first_rank": rank, "first_code": failure.exitcode}

@@ -109,6 +109,11 @@ class Answers:
         """The backward passes of each rank, of the last process that had it."""
         return {p.rank: p.passes for p in self.trainers if p.rank is not None and p.passes}
 
+    def first_ended(self) -> tuple[int, int] | None:
+        """The rank that ended first with a failure, and its exit code (-n: signal n), as their launcher tells it."""
+        told = [p.raised for p in self.processes.values() if p.raised is not None and "first_rank" in p.raised]
+        return next(((int(line["first_rank"]), int(line["first_code"])) for line in told), None)
+
     @property
     def attached(self) -> bool:
         """Some process of the program imported torch under our eyes."""
@@ -125,7 +130,7 @@ class Answers:
             return f"{seen}; the command was stopped{words}"
         if code == 0:
             return f"{seen}; the command ended with exit code 0{f', its last line{words}' if said else ''}"
-        by = f"exit code {code}" if code > 0 else f"signal {-code} ({_signal_name(-code)})"
+        by = exit_words(code)
         return f"the command failed with {by}{words}; {seen}"
 
     def notes(self) -> list[str]:
@@ -143,9 +148,15 @@ class Answers:
         for some in (named, failed):
             if some:
                 return min(some, key=_first)
-        raised = [p for p in self.processes.values() if p.raised is not None]
+        # a launcher raises as well, when one of its ranks has ended
+        raised = [p for p in self.processes.values() if p.raised is not None and "first_rank" not in p.raised]
         own = [p for p in raised if p.ticks or p.fault] or raised
         return min(own, key=lambda p: p.raised["time"] if p.raised else 0.0, default=None)
+
+
+def exit_words(code: int) -> str:
+    """The exit code of a process that failed, or the signal that ended it."""
+    return f"exit code {code}" if code > 0 else f"signal {-code} ({_signal_name(-code)})"
 
 
 def _signal_name(number: int) -> str:

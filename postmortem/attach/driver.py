@@ -71,11 +71,13 @@ def rerun(
     offline: bool = True,
     progress: Callable[[int, int | None], None] | None = None,
     fork: bool = True,
+    looked: Callable[[Path], None] | None = None,
 ) -> ReplayResult:
     """Runs `command` again, shut in, up to the step at which `run` failed (or `step`), and names the culprit.
 
     progress: called with (ticks done, logged step). fork: whether its processes may be forked; where they cannot be,
-    the command is run a second time, traced at the fault. Raises ReplayError with the reason in one line.
+    the command is run a second time, traced at the fault. looked: called with the folder of the session before it is
+    removed. Raises ReplayError with the reason in one line.
     """
     started = time.monotonic()
     view = View(run) if run is not None else None
@@ -99,6 +101,8 @@ def rerun(
         if (process := outcome.process) is not None and process.again and process.culprit is None:
             _trace_again(process, watching.answers, plan, start)
         result = outcome.of_rerun(watching.aim, stopped=stopped)
+        if looked is not None:
+            looked(session)
         launched.remove()
     return replace(result, seconds=time.monotonic() - started)
 

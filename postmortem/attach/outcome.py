@@ -8,7 +8,7 @@ import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from postmortem.attach.answers import NO_OPTIMIZER
+from postmortem.attach.answers import NO_OPTIMIZER, exit_words
 from postmortem.attach.own_logs import log_of
 from postmortem.attach.shadow import fidelity as by_own_log
 from postmortem.attach.shadow import followed
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from postmortem.replay.roll.aim import Aim
 
 _WATCHED = "`postmortem run -- COMMAND` watches a training from its start, without a resume"
+_GLOO = (
+    "the program talks by NCCL, which needs GPUs: let it use gloo and the CPU here, or write a recipe with ranks=N, "
+    "which postmortem runs on gloo"
+)
 _WHERE = {
     "loss": "the loss of backward pass {index} of optimizer step {tick} is non-finite",
     "skipped-loss": "the program read a non-finite loss in optimizer step {tick}, and did not use it",
@@ -193,8 +197,10 @@ class Outcome:
         how = {"cause": "none", "phase": "none", "fidelity": fidelity}
         if process.raised is not None:
             trail.append("no non-finite value was seen before the exception")
+            trail += self._dead()
             culprit = Culprit(how=tuple(trail), step=None, **how)  # type: ignore[arg-type]
-            return replace(self._result(process, mapping, fidelity, culprit), raised=raised(process))
+            result = replace(self._result(process, mapping, fidelity, culprit), raised=raised(process))
+            return replace(result, next=(_GLOO,)) if "NCCL" in process.raised["message"] else result
         if not fidelity.ok:
             trail.append("no step of the rerun failed, but nothing follows for the run")
             culprit = Culprit(how=tuple(trail), **how)  # type: ignore[arg-type]
@@ -206,11 +212,18 @@ class Outcome:
         failed = aim.nonfinite and wanted == aim.step  # the log is non-finite at `aim.step`
         short = wanted is not None and done is not None and done < wanted and not stopped
         if short:
-            trail.append(f"the command ended there, before step {wanted}")
+            trail += [f"the command ended there, before step {wanted}", *self._dead()]
         elif failed:
             trail.append("the log is non-finite there and the rerun is finite: the failure did not recur")
         culprit = Culprit(how=tuple(trail), step=done, established="observed", **how)  # type: ignore[arg-type]
         return self._result(process, mapping, fidelity, culprit, judged=not short and not failed)
+
+    def _dead(self) -> list[str]:
+        """That a rank ended without an exception, of which the others die."""
+        first = self.answers.first_ended()
+        if first is None or any(p.rank == first[0] and p.raised for p in self.answers.processes.values()):
+            return []
+        return [f"rank {first[0]} ended first, by {exit_words(first[1])}: the other ranks ended because of that"]
 
     def _named(
         self, process: Process, mapping: Mapping | None, fidelity: Fidelity, trail: list[str], aim: Aim | None
@@ -234,12 +247,9 @@ class Outcome:
         if culprit.phase != "none" and not fidelity.ok and not fidelity.compared:
             culprit = replace(culprit, established="observed")
         judged = culprit.phase != "none" or culprit.cause == "transient"
-        following = tuple(found.get("next", ()))
-        if following:
-            following += (f"then start the training again, by this command: `{shlex.join(self.command)}`",)
         return replace(
             self._result(process, mapping, fidelity, culprit, judged=judged),
-            next=following,
+            next=tuple(found.get("next", ())),
             micro_batch=found.get("micro_batch"),
         )
 

@@ -180,17 +180,16 @@ class ReplayResult(Displayed):
 
         Of a command that was run: its tick, rank and exception as well.
         """
+        of_ranks = {"rank": self.rank, "micro_batch": self.micro_batch, "ranks": list(self.ranks)}
         of_command = {
             "command": list(self.command),
             "tick": self.tick,
-            "rank": self.rank,
-            "micro_batch": self.micro_batch,
-            "ranks": list(self.ranks),
+            **of_ranks,
             "captures": json_value(self.captures),
             "raised": None if self.raised is None else json_value(asdict(self.raised)),
         }
         return {
-            **(of_command if self.command else {}),
+            **(of_command if self.command else of_ranks if self.rank is not None else {}),
             "schema_version": SCHEMA_VERSION,
             "target": self.target,
             "step": self.step,

@@ -13,6 +13,7 @@ from postmortem.checkpoints.find import shown
 from postmortem.core.culprit import Fidelity
 from postmortem.core.errors import ReplayError
 from postmortem.replay.model import Context
+from postmortem.replay.recipe.ranks import RanksNeeded
 from postmortem.replay.recipe.user_errors import as_replay_error, out_of_memory, user_frames
 from postmortem.replay.roll.drawn_ahead import batch_orders
 from postmortem.replay.roll.fidelity import LoggedLoss, compare, logged_losses
@@ -20,6 +21,7 @@ from postmortem.replay.roll.random_state import NO_RANDOM_STATE
 from postmortem.replay.roll.restore import Account, load_saved
 from postmortem.replay.roll.roll import Roll, roll
 from postmortem.replay.roll.rounding import Rounding, measure_rounding
+from postmortem.replay.roll.start import first_steps
 from postmortem.replay.step.errors import BatchError
 from postmortem.replay.step.rng import Rng
 from postmortem.replay.step.runner import StepRunner
@@ -36,8 +38,6 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int, StepResult], None]
 
-_NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")
-"""Keys of a checkpoint that hold the next step; others hold the last one done."""
 INITIAL = "the recipe's initial state"
 _STILL = 8  # steps that show what does not learn
 _RUN_ON = 200  # steps to run after the failing step, to compare them with the log
@@ -153,7 +153,10 @@ class Attempts:
             state=None if saved is None else saved.content,
             config=self.config,
         )
-        runner = StepRunner(self.recipe.build(context))
+        made = self.recipe.build(context)
+        if made.ranks > 1:
+            raise RanksNeeded(self.recipe, made.ranks, self.path, self.aim, self.config)
+        runner = StepRunner(made)
         groups = [g for o in runner.optimizers.values() for g in getattr(o, "param_groups", ())]
         rates = [g.get("lr") for g in groups]
         if saved is None:
@@ -167,21 +170,12 @@ class Attempts:
 
     def firsts(self, runner: StepRunner, saved: Saved | None) -> list[int]:
         """The steps that may be the first after the checkpoint, most likely first."""
-        given, until = runner.train_step.first_step, self.aim.step
-        if given is not None:
-            candidates = [int(given)]
-        elif runner.train_step.batches is None and until is not None:
+        until = self.aim.step
+        if runner.train_step.first_step is None and runner.train_step.batches is None and until is not None:
             candidates = [until]
-        elif saved is None:
-            candidates = [0 if self.view is None else self.view.first_step or 0]
-        elif saved.step is None:
-            raise ReplayError(f"{self.path} does not record its step: set first_step=… in the recipe's TrainStep")
         else:
-            levels = [saved.content, *saved.content.values()] if isinstance(saved.content, dict) else []
-            keys = {key for level in levels if isinstance(level, dict) for key in _NEXT_FIRST if key in level}
-            candidates = [saved.step + 1, saved.step]
-            if saved.counted or keys:
-                candidates.reverse()
+            beginning = 0 if self.view is None else self.view.first_step or 0
+            candidates = first_steps(runner.train_step.first_step, saved, beginning)
         possible = [c for c in candidates if until is None or c <= until + self.aim.beyond]
         self.skipped_first = len(possible) < len(candidates) and len(candidates) > 1
         if not possible:

@@ -23,6 +23,7 @@ from postmortem.diagnoses.shared.rerun import rerun
 from postmortem.replay.advice import advice
 from postmortem.replay.attempts import Attempts
 from postmortem.replay.recipe.load import Recipe
+from postmortem.replay.recipe.ranks import RanksNeeded, ranks_written
 from postmortem.replay.recipe.user_errors import as_one_line
 from postmortem.replay.repro import write_repro
 from postmortem.replay.roll.aim import aim_at
@@ -63,7 +64,7 @@ def replay(
     repairs on the step at fault. trust: unpickle whatever a checkpoint holds. progress: called with (steps done, steps
     in all, last result). repro: folder for a stand-alone script that shows the fault.
 
-    Raises ReplayError with the reason in one line. The state of the process is restored.
+    Raises ReplayError with the reason in one line (RanksNeeded: several ranks). The process is restored.
     """
     started = time.monotonic()
     found = Recipe(recipe) if recipe else Recipe.beside(target)
@@ -71,9 +72,10 @@ def replay(
         raise ReplayError(_without_recipe(target, run, report))
     view = View(run, checkpoints=known_checkpoints(run, report)) if run is not None else None
     aim = aim_at(view, report, step)
-    if config is None:
-        config = run.config if run is not None else {}
+    config = config if config is not None else run.config if run is not None else {}
     path = choose_checkpoint(target, run, report, aim, checkpoint)
+    if (ranks := ranks_written(found)) > 1:
+        raise RanksNeeded(found, ranks, path, aim, dict(config))
     where = _device(device)
     with preserved(), found.importable(), contextlib.redirect_stdout(sys.stderr), as_one_line():
         made = Attempts(found, path, where, view, aim, dict(config), trust, progress)

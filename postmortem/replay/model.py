@@ -26,9 +26,11 @@ class TrainStep:
         optimizer step. accumulate=k: a batch is a list of k micro-batches, loss / k is run backward for each.
     clip: max_norm of ``clip_grad_norm_`` over all parameters, after unscaling. autocast: None, "fp16", "bf16".
     scaler: a GradScaler is used, with `init_scale`. first_step: the log's step of the first step after the
-        checkpoint. logged: the tag, or {loss name: tag}, that holds the loss. shared: keys of the batch that are
-        not per sample; sample_dim: key -> dimension of the sample, if not 0; divisible=False: samples cannot
-        be dropped (nodes of one graph).
+        checkpoint. ranks=N: the training has N processes, and so has the replay (gloo, on the CPU): the recipe is
+        called in each, with ``ctx.rank`` and ``ctx.world_size``. Write N as a number: it is read from the file, as
+        the recipe cannot be called before. logged: the tag, or {loss name: tag}, that holds the loss. shared: keys
+        of the batch that are not per sample; sample_dim: key -> dimension of the sample, if not 0;
+        divisible=False: samples cannot be dropped (nodes of one graph).
     """
 
     model: Any
@@ -48,16 +50,19 @@ class TrainStep:
     shared: tuple[str, ...] = field(default=(), kw_only=True)
     sample_dim: Mapping[str, int] = field(default_factory=dict, kw_only=True)
     divisible: bool = field(default=True, kw_only=True)
+    ranks: int = field(default=1, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """What a recipe is given: device, the step asked for (or None), checkpoint (absolute path or None), what was
     safely loaded from it (of a file its content, of a folder a dict by file name without ending, None where
-    nothing could be), and the run's config."""
+    nothing could be), the run's config, and the rank of the process, of `world_size` ones, if there are several."""
 
     device: Any
     step: int | None = None
     checkpoint: Path | None = None
     state: Any = None
     config: dict[str, Any] = field(default_factory=dict)
+    rank: int = 0
+    world_size: int = 1

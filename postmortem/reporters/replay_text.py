@@ -160,14 +160,15 @@ def closing_line(result: ReplayResult) -> str | None:
 
 def _headline(result: ReplayResult) -> str:
     where = "" if result.step is None else f", step {result.step}"
+    rank = "" if result.rank is None else f", rank {result.rank}"
+    rank += "" if result.micro_batch is None else f", micro-batch {result.micro_batch} of the step"
     if not result.command:
         start = "from the recipe's initial state"
         if result.checkpoint:
             start = f"from checkpoint {shown(Path(result.checkpoint))}"
-        return f"Replay of {result.target}{where}, {start} ({result.seconds:.1f} s)"
+        return f"Replay of {result.target}{where}{rank}, {start} ({result.seconds:.1f} s)"
     where += "" if result.tick is None else f" (optimizer step {result.tick} of the command, counted from 0)"
-    where += "" if result.rank is None else f", rank {result.rank}"
-    where += "" if result.micro_batch is None else f", micro-batch {result.micro_batch} of the step"
+    where += rank
     what = "Replay" if result.protection else "Watch"
     return f"{what} of {result.target}{where}, by `{shlex.join(result.command)}` ({result.seconds:.1f} s)"
 

@@ -170,6 +170,7 @@ class Standby(Observer):
         for fd in pipes:
             os.close(fd)
         self.hindered = True
+        gathered.end()
 
     def _sleep(self, wake: int, told: int, tick: int) -> Attempt:
         """What the copy does; returns in its children only."""

@@ -102,6 +102,8 @@ def _options(step: TrainStep) -> Iterator[str]:
         yield f"autocast must be None, 'fp16' or 'bf16', not {step.autocast!r}"
     if not hasattr(step.accumulate, "__index__") or step.accumulate < 1:
         yield f"accumulate must be the number of micro-batches of a step, not {step.accumulate!r}"
+    if not hasattr(step.ranks, "__index__") or isinstance(step.ranks, bool) or step.ranks < 1:
+        yield f"ranks must be the number of processes of the training, not {step.ranks!r}"
     for name, method in (("clip", "__float__"), ("init_scale", "__float__"), ("first_step", "__index__")):
         number = getattr(step, name)
         if number is not None and (not hasattr(number, method) or isinstance(number, bool)):

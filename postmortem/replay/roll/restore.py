@@ -18,6 +18,7 @@ from postmortem.checkpoints.find import companions_of
 from postmortem.checkpoints.formats.shared.restricted_pickle import WHOLE
 from postmortem.core.errors import ReplayError, UnreadableCheckpoint
 from postmortem.replay.roll.random_state import NO_RANDOM_STATE, SavedRng, find_rng
+from postmortem.replay.roll.sharded import sharded_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -195,7 +196,7 @@ def _load_model(key: str, model: torch.nn.Module, saved: Saved, account: Account
         pairs = [(n, tuple(best.source[best.pairs[n]].shape), tuple(target[n].shape)) for n in best.mismatched[:3]]
         shapes = ", ".join(f"{n} is {there} in the checkpoint and {here} in the model" for n, there, here in pairs)
         raise ReplayError(f"{saved.path}: {len(best.mismatched)} weights do not match the recipe's {what}: {shapes}")
-    model.load_state_dict({t: best.source[s] for t, s in best.pairs.items()}, strict=False)
+    model.load_state_dict({t: sharded_as(target[t], best.source[s]) for t, s in best.pairs.items()}, strict=False)
     tensors = _tensors(model)
     loaded = {id(t) for name, t in tensors.items() if name in best.pairs}
     missing = [name for name, t in tensors.items() if name in target and name not in best.pairs and id(t) not in loaded]
@@ -290,19 +291,24 @@ def _load_scheduler(scheduler: Any, state: dict[str, Any]) -> None:
 
 
 def _load_optimizer(runner: StepRunner) -> Callable[[Any, Any], None]:
-    names = {id(p): _plain(n) for n, p in runner.named_parameters().items()}
+    # of several models, the names in a checkpoint may begin with the model's or not
+    names = {id(p): [_plain(n)] for n, p in runner.named_parameters().items()}
+    for model in runner.models.values():
+        for name, p in model.named_parameters():
+            names[id(p)].append(_plain(name))
 
     def load(optimizer: Any, state: dict[str, Any]) -> None:
         if isinstance(optimizer, torch.optim.Optimizer):
             state = _by_index(optimizer, state, names)
             _check_groups(optimizer, state)
             _check_shapes(optimizer, state)
+            state = _sharded(optimizer, state)
         optimizer.load_state_dict(state)
 
     return load
 
 
-def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
+def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: dict[int, list[str]]) -> dict[str, Any]:
     """`saved` with its state keyed by position, as torch expects it; distributed checkpoints use names or strings."""
     groups = saved["param_groups"]
     groups = [groups[k] for k in sorted(groups)] if isinstance(groups, dict) else groups
@@ -310,7 +316,10 @@ def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: di
     if any(isinstance(k, str) for k in state):
         by_name = {_plain(k): v for k, v in state.items() if isinstance(k, str)}
         params = [p for g in optimizer.param_groups for p in g["params"]]
-        state = {i: by_name[names[id(p)]] for i, p in enumerate(params) if names.get(id(p)) in by_name}
+        known = {i: next((n for n in names.get(id(p), ()) if n in by_name), None) for i, p in enumerate(params)}
+        if by_name and not any(known.values()):
+            raise ValueError(f"none of its parameters ({', '.join(list(by_name)[:2])}, …) is one of the optimizer's")
+        state = {i: by_name[name] for i, name in known.items() if name is not None}
         start, made = 0, []
         for own, group in zip(optimizer.param_groups, groups, strict=True):
             made.append({**group, "params": list(range(start, start + len(own["params"])))})
@@ -320,6 +329,19 @@ def _by_index(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: di
 
 
 _SETTINGS = {"lr", "betas", "eps", "momentum", "alpha", "dampening", "lr_decay", "lambd", "rho", "etas", "step_sizes"}
+
+
+def _sharded(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+    """`saved` with the whole tensors of parameters that are sharded among ranks sharded as these are."""
+    ids = [i for g in saved["param_groups"] for i in g["params"]]
+    params = dict(zip(ids, (p for g in optimizer.param_groups for p in g["params"]), strict=False))
+    state = {
+        i: {key: sharded_as(params[i], value) for key, value in kept.items()}
+        if i in params and isinstance(kept, dict)
+        else kept
+        for i, kept in saved["state"].items()
+    }
+    return {**saved, "state": state}
 
 
 def _check_groups(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from postmortem.checkpoints.last_good import look_for_last_good, looked_at
 from postmortem.core.errors import ReplayError
 
 if TYPE_CHECKING:
+    from postmortem.checkpoints.content import Saved
     from postmortem.core.model import Checkpoint
     from postmortem.core.report import RunReport
     from postmortem.core.run import Run
@@ -21,6 +22,27 @@ if TYPE_CHECKING:
 
 _FROM_THE_START = 1000
 """A step up to which a replay may go from the recipe's initial state, where no checkpoint is early enough."""
+
+
+_NEXT_FIRST = ("iter_num", "iter", "next_step", "start_step")
+"""Keys of a checkpoint that hold the next step; others hold the last one done."""
+
+
+def first_steps(given: int | None, saved: Saved | None, beginning: int) -> list[int]:
+    """The steps that may be the first after a checkpoint, most likely first. given: by the recipe. beginning: the first
+    step where there is no checkpoint. Raises ReplayError if the checkpoint does not say which."""
+    if given is not None:
+        return [int(given)]
+    if saved is None:
+        return [beginning]
+    if saved.step is None:
+        raise ReplayError(f"{saved.path} does not record its step: set first_step=… in the recipe's TrainStep")
+    levels = [saved.content, *saved.content.values()] if isinstance(saved.content, dict) else []
+    keys = {key for level in levels if isinstance(level, dict) for key in _NEXT_FIRST if key in level}
+    candidates = [saved.step + 1, saved.step]
+    if saved.counted or keys:
+        candidates.reverse()
+    return candidates
 
 
 def choose_checkpoint(

@@ -269,7 +269,7 @@ class StepRunner:
                     if self.scaler is not None:
                         result.skipped |= found_inf(self.scaler, optimizer)
                         self.scaler.step(optimizer)
-                    elif _needs_closure(optimizer):
+                    elif needs_closure(optimizer):
                         optimizer.step(self._closure(names, function, parts, single, loss))
                     else:
                         optimizer.step()
@@ -387,7 +387,7 @@ class StepRunner:
                 group.update(values)
 
 
-def _needs_closure(optimizer: Any) -> bool:
+def needs_closure(optimizer: Any) -> bool:
     """True if `optimizer.step` requires a closure, as that of LBFGS does."""
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     return closure is not None and closure.default is inspect.Parameter.empty

@@ -10,7 +10,7 @@ import torch
 
 from postmortem.replay.trace.operators import ABSORBERS, OpInfo
 from postmortem.replay.trace.records import Hit, TensorView
-from postmortem.replay.trace.tensors import INF, NAN, along, exact_bits, has_rows, rows_of, shape_of, statistics
+from postmortem.replay.trace.tensors import INF, NAN, along, exact_bits, has_rows, local, rows_of, shape_of, statistics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ class Call:
         if not seen & NAN and (not seen or out & NAN or hit.name in ABSORBERS):
             self._describe(hit, NAN if out & NAN else INF)
         if samples > 1 and not hit.rows:
-            o = self._first_bad(hit)
+            o = local(self._first_bad(hit))
             dims = [d for d, size in enumerate(o.shape) if size and size % samples == 0] if has_rows(o) else []
             if dims:
                 bad = ~torch.isfinite(o)
@@ -85,10 +85,10 @@ class Call:
             if id(t) not in self.earlier:
                 view.stats = statistics(t)
                 if view.bits and has_rows(t):
-                    view.rows = rows_of(~torch.isfinite(t))
+                    view.rows = rows_of(~torch.isfinite(local(t)))
         for view, o in zip(hit.outputs, self.outputs, strict=True):
             view.stats = statistics(o)
-        o = self._first_bad(hit)
+        o = local(self._first_bad(hit))
         if has_rows(o):
             hit.shape = tuple(o.shape)
             hit.rows = rows_of(torch.isnan(o) if new == NAN else ~torch.isfinite(o))
