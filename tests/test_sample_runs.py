@@ -166,7 +166,7 @@ def test_a_report_with_replay_prints_what_the_replay_found(postmortem, tmp_path)
     called = postmortem("report", SAMPLES / "nan-log-of-zero", "--replay", "-o", page)
     assert called.code == 0, called.err
     first, _, text = called.out.partition("\n\n")
-    assert first.endswith("step 156, from checkpoint step_000139.pt")
+    assert " ".join(first.split()).endswith("step 156, from checkpoint step_000139.pt")
     assert text.startswith("Culprit: log(0) at step 156, in sample 30 of the batch: 16 of the 512 values")
     for part in (
         "Fixes tried:",

@@ -18,7 +18,7 @@ def test_oldest_versions_are_the_bounds() -> None:
     """constraints-oldest.txt, for `make test-oldest`, pins each dependency to its lower bound in pyproject.toml."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["plot"], *extras["replay"]]
+    needed = [*project["dependencies"], *extras["plot"], *extras["replay"], *extras["parquet"], *extras["zstd"]]
     bounds = dict(re.fullmatch(r"([\w.-]+)>=([\d.]+)", text).groups() for text in needed)
     lines = (ROOT / "constraints-oldest.txt").read_text().splitlines()
     pinned = dict(line.split("==") for line in lines if line and not line.startswith("#"))

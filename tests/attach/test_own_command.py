@@ -102,7 +102,7 @@ def test_the_command_is_rerun_to_the_culprit(project: Path, postmortem) -> None:
     assert eps["loss"] > 1e6
     assert 0 < eps["far_from"] < 10
     assert "no general fix keeps the loss on its course" in answer["next"][0]
-    assert "far from its course" in answer["next"][-1]
+    assert any("far from its course" in each for each in answer["next"])
     fidelity = answer["fidelity"]
     assert (fidelity["ok"], fidelity["first_step"], fidelity["exact"]) == (True, 6, fidelity["compared"])
     assert contents(project) == before

@@ -47,6 +47,8 @@ def same(a: Any, b: Any) -> bool:
         return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if callable(a):  # how to read the files again
+        return type(a) is type(b)
     if isinstance(a, float) and math.isnan(a):
         return isinstance(b, float) and math.isnan(b)
     if hasattr(a, "__dataclass_fields__"):

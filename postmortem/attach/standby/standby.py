@@ -59,7 +59,7 @@ class Standby(Observer):
         self.record = Record()
         self._copy: _Sleeper | None = None
         self._losses: list[tuple[int, str]] = []
-        self._passes = self._usual = 0
+        self._passes = self._ended = self._usual = 0  # backward passes: since the copy, to the last tick, of that tick
         self.course: deque[float] = deque(maxlen=COURSE)
         """The losses of the last ticks, of each that of its last backward pass; told by who watches the program."""
         self._budget = Budget(share)
@@ -112,6 +112,7 @@ class Standby(Observer):
 
         Most of it comes after the fork: every page that the program writes is copied once.
         """
+        self._usual, self._ended = self._passes - self._ended, self._passes
         took, more = self._laps.lap(burdened=self._fresh)
         self._budget.earn(took)
         self._budget.spent += more
@@ -139,7 +140,7 @@ class Standby(Observer):
         began, busy = time.monotonic(), clock()
         self.retire()
         self.record.reach(self._passes)
-        self._usual, self._passes = self._passes, 0
+        self._passes = self._ended = 0
         gathered.begin()
         wake, request = os.pipe()
         answer, told = os.pipe()

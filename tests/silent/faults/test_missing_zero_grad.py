@@ -79,7 +79,7 @@ def copies_in_fp32_that_get_each_gradient_anew() -> str:
         torch.manual_seed(0)
         x, y = torch.randn(240, 4), torch.randn(240, 1)
         model = nn.Linear(4, 1).bfloat16()
-        copies = [p.detach().clone().float() for p in model.parameters()]
+        copies = [p.detach().clone().float().requires_grad_() for p in model.parameters()]
         optimizer = torch.optim.SGD(copies, lr=0.05)
         for part in torch.arange(240).split(8):
             for p in model.parameters():
