@@ -247,9 +247,12 @@ class Outcome:
         if culprit.phase != "none" and not fidelity.ok and not fidelity.compared:
             culprit = replace(culprit, established="observed")
         judged = culprit.phase != "none" or culprit.cause == "transient"
+        following = tuple(found.get("next", ()))
+        if following:
+            following += (f"then start the training again, by this command: `{shlex.join(self.command)}`",)
         return replace(
             self._result(process, mapping, fidelity, culprit, judged=judged),
-            next=tuple(found.get("next", ())),
+            next=following,
             micro_batch=found.get("micro_batch"),
         )
 
