@@ -189,6 +189,7 @@ def test_two_commands_are_those_of_the_makefile():
 
 if __name__ == "__main__":
     for page in QUOTING:
-        page.write_text(
-            CONSOLE.sub(lambda m: f"```console\n$ postmortem {m['args']}\n{real_output(m['args'])}```", page.read_text())
+        real = CONSOLE.sub(
+            lambda m: f"```console\n$ postmortem {m['args']}\n{real_output(m['args'])}```", page.read_text()
         )
+        page.write_text(real)
