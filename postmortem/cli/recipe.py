@@ -13,7 +13,6 @@ from postmortem.cli.shared import CONTEXT, PATH, warn_of_broken_plugins
 from postmortem.core.printable import printable
 from postmortem.runs.target import resolve
 
-
 _WITHOUT = " (no checkpoint was found: it begins with the initial state; --checkpoint FILE names one)"
 
 
