@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from postmortem.core.roles import role_of
+from postmortem.readers.text.records.record import Trust
 from postmortem.readers.text.records.step_words import HELD_OUT, SPLITS
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ def split_of_row(record: Record, text: str, start: int) -> None:
         if found is not None and found["word"].lower() in HELD_OUT:
             record.split = found["word"]
             return
+
+
+def is_of_another_pass(record: Record) -> bool:
+    """Whether a row counts batches of held-out data: ``Valid | Epoch 1 | 2/3 | Loss 0.2``."""
+    return record.total is not None and record.level <= Trust.LOCAL and record.split.lower() in HELD_OUT
 
 
 def _words(tag: str) -> list[str]:
