@@ -161,7 +161,11 @@ def test_replay_without_a_recipe_names_the_ways(postmortem, tmp_path, monkeypatc
     run_of(tmp_path / "b")
     told = postmortem("replay", "b")
     assert "no checkpoint to replay from: `postmortem run -- python train.py …` trains again under watch" in told.err
-    assert "postmortem recipe" not in told.err  # it needs a checkpoint as well
+    assert told.err.count("\n") == 1
+    assert "or write a recipe of the initial state, of which `postmortem recipe b` makes a draft" in told.err
+    run_of(tmp_path / "long", rows="".join(f"step {k}00 | loss {2.0 if k < 60 else 'nan'}\n" for k in range(80)))
+    told = postmortem("replay", "long")
+    assert "or write a recipe for a checkpoint of it, of which `postmortem recipe long --checkpoint FILE`" in told.err
     (tmp_path / "b" / "ckpt_30.pt").write_bytes(b"")
     told = postmortem("replay", "b")
     assert "`postmortem replay b -- COMMAND` reruns the training command" in told.err
