@@ -32,6 +32,8 @@ def counted_by(named: Named) -> tuple[str, Trust] | None:
     """What the fraction of this name counts; None if the name is not one of a position."""
     if not named.strong and (kind := _ABBREVIATED.get(named.name.lower())):
         return kind, Trust.LOCAL
+    if named.name == "T" and named.strong:
+        return POSITIONS["global_step"]  # "T = 25000 / 1000000 | Avg. reward: -3.1"
     own, slash, _ = named.name.partition("/")
     return position(own if slash else named.name)  # "global_step/max_steps: 1/100"
 

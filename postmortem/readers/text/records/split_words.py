@@ -64,7 +64,7 @@ def give_splits(record: Record, splits: Sequence[tuple[int, str]]) -> None:
 
 def inherit_split(record: Record, text: str) -> None:
     """``train Loss: 0.8 Acc: 0.6``: a split word in front of the first name holds for the next ones too."""
-    split, seen = "", set()
+    split, seen, told = "", set(), False
     for i, value in enumerate(record.values):
         tag = value.tag
         if i and tag.lower() in HELD_OUT and role_of(before := record.values[i - 1].tag) == "loss":
@@ -74,9 +74,11 @@ def inherit_split(record: Record, text: str) -> None:
                 continue
         first, rest = tag.split(" ", 1) if " " in tag else ("", "")
         if rest and first.lower() in SPLITS:
-            split = first
+            split, told = first, role_of(tag) == "val_loss"
+            base = rest
         elif split and value.start >= 0 and role_of(tag) in _ROLES:
             between = text[max(0, value.start - len(tag) - 6) : value.start].replace(tag, "")
-            if tag in seen or not re.search(r"[|,;\-\t]", between):
+            # "Val NLL: 2.6; CE: 1.2": behind a loss of held-out data stands no loss of the training without a word
+            if tag in seen or (told and tag != base) or not re.search(r"[|,;\-\t]", between):
                 record.values[i] = value._replace(tag=f"{split} {tag}")
         seen.add(tag)
